@@ -1,0 +1,71 @@
+"""Vitreous: Vision Transformers, see-through.
+
+    >>> import vitreous
+    >>> vit = vitreous.load("timm:vit_tiny_patch16_224")
+    >>> found = vitreous.explain(vit, "zebra.jpg", target=340, method="decompx+skipplus")
+    >>> found.plot()
+
+Names are resolved when they are used (PEP 562), so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+HOMES = {
+    "vitreous.front": ("explain", "load", "wrap", "list_methods", "list_models"),
+    "vitreous.methods.spec": ("resolve",),
+    "vitreous.methods.method": ("Method", "method"),
+    "vitreous.methods.fold": ("Fold", "fold", "first", "last", "at", "plus", "skipplus", "rollout"),
+    "vitreous.methods.attribution": ("Attribution",),
+    "vitreous.capture.linearise": ("Linearisation",),
+    "vitreous.capture.probe": ("Probe",),
+    "vitreous.models.vit": ("ViT",),
+    "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
+}
+HOME_OF = {name: home for home, names in HOMES.items() for name in names}
+
+__all__ = ["__version__", *HOME_OF]  # noqa: PLE0604 - the names are listed above
+
+if TYPE_CHECKING:
+    from vitreous.capture.linearise import Linearisation as Linearisation
+    from vitreous.capture.probe import Probe as Probe
+    from vitreous.core.errors import Caveat as Caveat
+    from vitreous.core.errors import DataError as DataError
+    from vitreous.core.errors import ModelError as ModelError
+    from vitreous.core.errors import ShapeError as ShapeError
+    from vitreous.core.errors import SpecError as SpecError
+    from vitreous.core.errors import VitreousError as VitreousError
+    from vitreous.front import explain as explain
+    from vitreous.front import list_methods as list_methods
+    from vitreous.front import list_models as list_models
+    from vitreous.front import load as load
+    from vitreous.front import wrap as wrap
+    from vitreous.methods.attribution import Attribution as Attribution
+    from vitreous.methods.fold import Fold as Fold
+    from vitreous.methods.fold import at as at
+    from vitreous.methods.fold import first as first
+    from vitreous.methods.fold import fold as fold
+    from vitreous.methods.fold import last as last
+    from vitreous.methods.fold import plus as plus
+    from vitreous.methods.fold import rollout as rollout
+    from vitreous.methods.fold import skipplus as skipplus
+    from vitreous.methods.method import Method as Method
+    from vitreous.methods.method import method as method
+    from vitreous.methods.spec import resolve as resolve
+    from vitreous.models.vit import ViT as ViT
+
+
+def __getattr__(name: str) -> Any:
+    if name in HOME_OF:
+        value = getattr(import_module(HOME_OF[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'vitreous' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOME_OF})

@@ -1,0 +1,32 @@
+"""A model is believed only when its parts, run by us, say what the model itself says."""
+
+from __future__ import annotations
+
+import torch
+
+from vitreous.capture.forward import adapter_logits
+from vitreous.core.errors import ModelError
+from vitreous.models.quiet import evaluating
+from vitreous.models.vit import ViT
+
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
+
+
+def handshake(vit: ViT, seed: int = 0) -> float:
+    """Largest difference between adapter and model on a random batch, relative to the logits' size; refuses beyond tolerance."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(2, 3, *vit.size, generator=generator).to(vit.device, vit.dtype)
+    with torch.no_grad(), evaluating(vit.module):
+        own, ours = vit.forward(images), adapter_logits(vit, images)
+    if own.shape != ours.shape:
+        raise ModelError(f"{vit.name!r} answers with shape {tuple(own.shape)}, its parts with {tuple(ours.shape)}")
+    if not own.isfinite().all():
+        raise ModelError(f"{vit.name!r} gives logits that are not finite on a random picture; are its weights loaded?")
+    gap = ((own - ours).abs().max() / own.abs().max().clamp(min=1e-6)).item()
+    if not gap <= TOLERANCE.get(vit.dtype, 1e-3):
+        raise ModelError(
+            f"{vit.name!r} and its parts as Vitreous sees them disagree by {gap:.2g} of the largest logit, "
+            "so any map of it would be wrong; is its forward overridden, or are hooks attached that change values?"
+        )
+    vit.facts["outputs"] = own.shape[-1]
+    return gap

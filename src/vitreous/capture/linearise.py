@@ -1,0 +1,179 @@
+"""What the backward pass holds fixed. The forward values stay the model's own, to the bit.
+
+A linearisation is a few numbers, and named methods are points of one family:
+
+    =============  =====  =====  =========  ===========  ========
+    name           qk     v      norm       activation   gate
+    =============  =====  =====  =========  ===========  ========
+    plain          1      1      exact      exact        exact
+    conservative   0      1      frozen     exact        exact
+    decompx        0      1      frozen     ratio        frozen
+    libra          0      1      frozen     ratio        halved
+    attnlrp        1/4    1/2    frozen     ratio        halved
+    =============  =====  =====  =========  ===========  ========
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, Literal, get_args, get_type_hints
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Linearisation:
+    """Factors on the gradient through q and k, and through v; what norms, activations and gates hold fixed."""
+
+    qk: float = 1.0
+    v: float = 1.0
+    norm: Literal["exact", "frozen"] = "exact"
+    activation: Literal["exact", "ratio"] = "exact"
+    gate: Literal["exact", "frozen", "halved"] = "exact"
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(Linearisation)
+        for f in fields(self):
+            value, allowed = getattr(self, f.name), get_args(hints[f.name])
+            if allowed and value not in allowed:
+                raise SpecError(f"linearisation {f.name}={value!r}; known: {', '.join(map(repr, allowed))}")
+            if not allowed and not (isinstance(value, int | float) and not isinstance(value, bool)):
+                raise SpecError(f"linearisation {f.name}={value!r} must be a number")
+
+    @property
+    def complete(self) -> bool:
+        """Tokens and biases together make the score: everything but the tokens and biases is held fixed."""
+        balanced = self.gate in ("frozen", "halved")
+        return (self.qk, self.v, self.norm, self.activation) == (0, 1, "frozen", "ratio") and balanced
+
+    def normalise(self, norm: nn.Module, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
+        if self.norm == "exact" or isinstance(norm, nn.Identity):
+            return norm(x)
+        if isinstance(norm, nn.LayerNorm):
+            return FrozenLayerNorm.apply(x, norm.weight, norm.bias, norm.eps)
+        if "rms" in type(norm).__name__.lower() and hasattr(norm, "eps"):
+            return FrozenScale.apply(x, norm(x), norm.weight, norm.eps)
+        raise ModelError(f"a norm of type {type(norm).__name__!r} cannot be held fixed; known: LayerNorm, RMSNorm")
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return damp(q, self.qk), damp(k, self.qk), damp(v, self.v)
+
+    def activate(self, act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return act(x) if self.activation == "exact" else RatioActivation.apply(x, act)
+
+    def multiply(self, gate: Tensor, value: Tensor) -> Tensor:
+        match self.gate:
+            case "halved":
+                return damp(gate * value, 0.5)
+            case "frozen":
+                return gate.detach() * value
+        return gate * value
+
+
+def damp(x: Tensor, factor: float) -> Tensor:
+    """Same value, gradient times `factor`."""
+    if factor == 1:
+        return x
+    return x.detach() if factor == 0 else Damp.apply(x, factor)
+
+
+class Damp(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        return upstream * ctx.factor, None
+
+
+class FrozenLayerNorm(Function):
+    """LayerNorm whose standard deviation is a constant to the backward pass; the mean is not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        y, _, rstd = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
+        ctx.save_for_backward(rstd, weight)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        rstd, weight = ctx.saved_tensors
+        centred = upstream * rstd if weight is None else upstream * rstd * weight
+        return (centred - centred.mean(-1, keepdim=True)).to(upstream.dtype), None, None, None
+
+
+class FrozenScale(Function):
+    """RMSNorm whose root mean square is a constant to the backward pass; `y` is the norm's own output."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        ctx.save_for_backward((x.square().mean(-1, keepdim=True) + eps).rsqrt(), weight)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        scale, weight = ctx.saved_tensors
+        return (upstream * scale if weight is None else upstream * scale * weight), None, None, None
+
+
+class RatioActivation(Function):
+    """An activation seen as x times the fixed ratio act(x)/x, and act'(0) where x is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, act: Callable[[Tensor], Tensor]) -> Tensor:
+        y = act(x)
+        ctx.act = act
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        x, y = ctx.saved_tensors
+        # act(x) = x · something for every activation in use, so y / x is exact for any x but 0, where it is 0 / 0
+        ratio = (y / x).nan_to_num_(nan=slope_at_zero(ctx.act), posinf=torch.inf, neginf=-torch.inf)
+        return ratio.mul_(upstream), None
+
+
+@lru_cache(maxsize=64)
+def slope_at_zero(act: Callable[[Tensor], Tensor]) -> float:
+    with torch.enable_grad():
+        zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(act(zero), zero)
+    return slope.item()
+
+
+PLAIN = Linearisation()
+CONSERVATIVE = Linearisation(qk=0, norm="frozen")
+DECOMPX = Linearisation(qk=0, norm="frozen", activation="ratio", gate="frozen")
+LIBRA = replace(DECOMPX, gate="halved")
+ATTNLRP = Linearisation(qk=0.25, v=0.5, norm="frozen", activation="ratio", gate="halved")
+
+LINEARISATIONS: Registry[Linearisation] = Registry("linearisation")
+for _name, _point, _aliases in (
+    ("plain", PLAIN, ("linear",)),
+    ("conservative", CONSERVATIVE, ("alilrp", "cplrp")),
+    ("decompx", DECOMPX, ()),
+    ("libra", LIBRA, ("libragrad",)),
+    ("attnlrp", ATTNLRP, ()),
+):
+    LINEARISATIONS.add(_name, _point, "vitreous", _aliases)
+
+
+def linearisation(name: str, **changes: Any) -> Linearisation:
+    """A named point of the family, or one near it: `linearisation("linear", qk=0.5, norm="frozen")`."""
+    point = LINEARISATIONS[name]
+    allowed = [f.name for f in fields(Linearisation)]
+    for key in changes:
+        if key not in allowed:
+            raise SpecError(f"linearisation {name!r} has no option {key!r}; known: {', '.join(allowed)}")
+    return replace(point, **changes)

@@ -1,0 +1,401 @@
+"""A batch of images in front of a model, and what is asked of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitreous.capture.forward import Reading, Step, run, run_block, run_head
+from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
+from vitreous.capture.question import Question, ask
+from vitreous.core.errors import ShapeError, SpecError
+from vitreous.models.shapes import Images, Keep, Tokens
+from vitreous.models.vit import Block, Layout, Place, ViT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """One block seen from the score. Rows r: image by image, target by target."""
+
+    index: int
+    depth: int
+    layout: Layout
+    place: Place
+    block: Block
+    step: Step
+    targets: int  # per image
+    readout: Float[Tensor, "r n"]
+    grads: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def rows(self, per_image: Tensor) -> Tensor:
+        return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
+
+    @property
+    def hidden(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.step.hidden.detach())
+
+    @property
+    def normed(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.step.normed.detach())
+
+    @property
+    def mid(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.step.mid.detach())
+
+    @property
+    def output(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.step.output.detach())
+
+    @property
+    def value(self) -> Float[Tensor, "r h n e"]:
+        return self.rows(self.step.value.detach())
+
+    @property
+    def attention(self) -> Float[Tensor, "r h n n"]:
+        if self.step.attention is None:
+            raise SpecError("this layer holds no attention matrix; register the method with attention=True")
+        return self.rows(self.step.attention.detach())
+
+    @property
+    def hidden_grad(self) -> Float[Tensor, "r n d"]:
+        return self.grad("hidden", "class_specific=True")
+
+    @property
+    def output_grad(self) -> Float[Tensor, "r n d"]:
+        return self.grad("output", "class_specific=True")
+
+    @property
+    def normed_grad(self) -> Float[Tensor, "r n d"]:
+        return self.grad("normed", "normed=True")
+
+    @property
+    def attention_grad(self) -> Float[Tensor, "r h n n"]:
+        return self.grad("attention", "attention=True and class_specific=True")
+
+    @property
+    def biases(self) -> Float[Tensor, "r n"]:
+        """Share of every bias of the block, at the token it is added to."""
+        return self.grad("biases", "biases=True")
+
+    def grad(self, name: str, fact: str) -> Tensor:
+        if name not in self.grads:
+            raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
+        return self.grads[name]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Top:
+    """The head seen from the score: where the backward pass begins."""
+
+    score: Float[Tensor, " r"]
+    grads: list[Tokens]  # of the encoder's output, one per target of an image
+    readout: Float[Tensor, "r n"]
+    biases: Float[Tensor, "r n"] | None = None
+    pooled_biases: Float[Tensor, " r"] | None = None
+
+
+class Probe:
+    """Answers two questions exactly: what does each layer hold (`layers`), and what does the model say
+    when only these patches enter (`logits`, `score`)? The model is read, never changed."""
+
+    def __init__(
+        self,
+        vit: ViT,
+        images: Images,
+        targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
+        question: str | Question | Any = "logit",
+        hold: bool | None = None,
+    ) -> None:
+        """`targets` None explains the arg-max class. `hold` keeps the whole graph (True), recomputes it block
+        by block (False), or keeps it while it fits (None); the numbers are the same."""
+        self.vit, self.hold, self.question = vit, hold, ask(question)
+        self.images = images.detach().to(vit.device, vit.dtype)
+        self.layout = vit.layout((images.shape[-2], images.shape[-1]))
+        self.place = Place(self.layout)
+        self._given = None if targets is None else targets.to(vit.device).reshape(len(images), -1)
+        self._states: list[Tokens] | None = None
+        self._reading: Reading | None = None
+        self.bias_shares: dict[str, Tensor] = {}
+
+    def on(self, images: Images) -> Probe:
+        """The same questions, asked of other images."""
+        return Probe(self.vit, images, self.targets.view(len(self.images), -1), self.question, self.hold)
+
+    def asking(self, question: str | Question | Any) -> Probe:
+        """Another question of the same images; what was computed is shared."""
+        other = Probe(self.vit, self.images, self._given, question, self.hold)
+        other._states, other._reading = self._states, self._reading
+        return other
+
+    # ── what the model says ──────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """What enters the first block."""
+        with torch.no_grad():
+            return self.vit.embed(self.images)
+
+    @property
+    def states(self) -> list[Tokens]:
+        """Input of every block, then the encoder's output: depth + 1 tensors, no graph."""
+        if self._states is None:
+            with torch.no_grad():
+                states = [self.tokens]
+                for block in self.vit.blocks:
+                    states.append(run_block(block, states[-1], self.place).output)
+            self._states = states
+        return self._states
+
+    @property
+    def reading(self) -> Reading:
+        if self._reading is None:
+            with torch.no_grad():
+                self._reading = run_head(self.vit, self.states[-1])
+        return self._reading
+
+    @property
+    def full_logits(self) -> Float[Tensor, "b c"]:
+        """Logits of the whole pictures; a single sigmoid output z is seen as the two classes [0, z]."""
+        return two_sided(self.reading.logits)
+
+    @cached_property
+    def targets(self) -> Int[Tensor, " r"]:
+        """The class asked about in every row."""
+        if self._given is None:
+            return self.full_logits.argmax(-1)
+        return self._given.flatten()
+
+    @property
+    def targets_per_image(self) -> int:
+        return 1 if self._given is None else self._given.shape[1]
+
+    @property
+    def rows(self) -> int:
+        return len(self.images) * self.targets_per_image
+
+    def answer(self, logits: Float[Tensor, "r c"], targets: Int[Tensor, " r"]) -> Float[Tensor, " r"]:
+        """The question, put to the model's own logits. With one sigmoid output the class's logit is z or −z."""
+        sides = two_sided(logits)
+        if logits.shape[-1] == 1 and self.question.name == "logit":
+            sides = sides - sides.flip(-1)
+        return self.question(sides, targets)
+
+    # ── layers ───────────────────────────────────────────────────────────────────────────────────
+
+    def layers(
+        self,
+        lin: Linearisation = PLAIN,
+        attention: bool = True,
+        *,
+        gradients: bool = True,
+        biases: bool = False,
+        normed: bool = False,
+        down_to: int = 0,
+    ) -> Iterator[Layer]:
+        """Blocks from the last to `down_to`, each with what the score says of it.
+
+        One forward and one backward per target. A block's graph ends at its input, so the backward pass runs
+        only as far as the consumer pulls, and what was seen can be freed at once.
+        """
+        steps = self._forward(lin, attention, gradients, biases, down_to)
+        top = self._top(lin, biases) if gradients else None
+        readout = self.reading.readout.repeat_interleave(self.targets_per_image, 0)
+        if top is not None and biases:
+            self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
+        upstream = top.grads if top is not None else []
+        for index in reversed(range(down_to, self.vit.depth)):
+            step = steps.pop() if steps else self._rerun(index, lin, attention, gradients, biases)
+            common = (index, self.vit.depth, self.layout, self.place, self.vit.blocks[index], step)
+            if not gradients:
+                yield Layer(*common, self.targets_per_image, readout)
+                continue
+            found = [backward(step, g, normed, keep=g is not upstream[-1]) for g in upstream]
+            grads = {key: weave([part[key] for part in found]) for key in found[0]}
+            yield Layer(*common, self.targets_per_image, readout, {**grads, "output": weave(upstream)})
+            upstream = [part["hidden"] for part in found]
+
+    def _forward(self, lin: Linearisation, attention: bool, gradients: bool, biases: bool, down_to: int) -> list[Step]:
+        """Run the encoder, keeping every step from `down_to` on; keep none when they would not fit."""
+        if self.hold is False:
+            _ = self.states
+            return []
+        known = self._states
+        states = known[: down_to + 1] if known is not None else [self.tokens]
+        while len(states) <= down_to:
+            with torch.no_grad():
+                states.append(run_block(self.vit.blocks[len(states) - 1], states[-1], self.place).output)
+        steps: list[Step] = []
+        for index in range(down_to, self.vit.depth):
+            with weighing(gradients and not steps and self.hold is None) as kept:
+                steps.append(self._run(index, states[-1], lin, attention, gradients, biases))
+            if index == down_to and self.hold is None and not self._fits(kept(), steps[0], self.vit.depth - down_to):
+                _ = self.states if known is not None else self._finish(states)
+                return []
+            states.append(steps[-1].output.detach())
+        if known is None:
+            self._states = states
+        return steps
+
+    def _finish(self, states: list[Tokens]) -> None:
+        with torch.no_grad():
+            while len(states) <= self.vit.depth:
+                states.append(run_block(self.vit.blocks[len(states) - 1], states[-1], self.place).output)
+        self._states = states
+
+    def _fits(self, kept: int, step: Step, blocks: int) -> bool:
+        matrix = 0 if step.attention is None else step.attention.nbytes
+        return (max(kept, matrix) + step.output.nbytes) * blocks + matrix * 2 < free_bytes(self.images.device) / 2
+
+    def _run(self, index: int, x: Tokens, lin: Linearisation, attention: bool, gradients: bool, biases: bool) -> Step:
+        with torch.set_grad_enabled(gradients):
+            leaf = x.detach().requires_grad_(gradients)
+            return run_block(self.vit.blocks[index], leaf, self.place, lin, attention, biases)
+
+    def _rerun(self, index: int, lin: Linearisation, attention: bool, gradients: bool, biases: bool) -> Step:
+        return self._run(index, self.states[index], lin, attention, gradients, biases)
+
+    def _top(self, lin: Linearisation, biases: bool) -> Top:
+        leaf = self.states[-1].detach().requires_grad_()
+        with torch.enable_grad():
+            reading = run_head(self.vit, leaf, lin, biases)
+        if self._reading is None:
+            self._reading = Reading(reading.logits.detach(), reading.readout)
+        columns = self.targets.view(len(self.images), -1).unbind(1)
+        scores, grads, token_biases, pooled_biases = [], [], [], []
+        for column, targets in enumerate(columns):
+            with torch.enable_grad():
+                score = self.answer(reading.logits, targets)
+            taps = (*reading.token_taps, *reading.pooled_taps)
+            inputs = [leaf, *(output for output, _ in taps)]
+            found = torch.autograd.grad(score.sum(), inputs, allow_unused=True, retain_graph=column + 1 < len(columns))
+            scores.append(score.detach())
+            grads.append(torch.zeros_like(leaf) if found[0] is None else found[0])
+            if biases:
+                split = 1 + len(reading.token_taps)
+                # an attention pooler may skip prefix tokens: its taps are shorter, the missing tokens add nothing
+                token_biases.append(bias_map(reading.token_taps, found[1:split], leaf))
+                pooled = bias_map(reading.pooled_taps, found[split:], None)
+                pooled_biases.append(pooled if pooled is not None else torch.zeros_like(scores[-1]))
+        return Top(
+            weave(scores),
+            grads,
+            self.reading.readout,
+            weave(token_biases) if biases else None,
+            weave(pooled_biases) if biases else None,
+        )
+
+    def biases(self, lin: Linearisation = PLAIN) -> Iterator[Float[Tensor, "r n"]]:
+        """Share of every bias at the token it is added to: the head's, then block by block from the last to the first."""
+        layers = self.layers(lin, attention=False, biases=True)
+        first = next(layers)
+        yield self.bias_shares["head"]
+        yield first.biases
+        yield from (layer.biases for layer in layers)
+
+    def pixel_grad(self, hidden_grad: Float[Tensor, "r n d"]) -> Float[Tensor, "r 3 H W"]:
+        """The gradient at the first block's input, carried on to the pixels."""
+        images = self.images.detach().requires_grad_()
+        with torch.enable_grad():
+            tokens = self.vit.embed(images)
+        columns = hidden_grad.view(len(images), -1, *hidden_grad.shape[1:]).unbind(1)
+        last = len(columns) - 1
+        return weave([torch.autograd.grad(tokens, images, g, retain_graph=i < last)[0] for i, g in enumerate(columns)])
+
+    # ── what the model says when only these patches enter ────────────────────────────────────────
+
+    def logits(self, keep: Keep) -> Float[Tensor, "b s c"]:
+        """Logits when only the kept patches enter the encoder (one sigmoid output z is seen as [0, z])."""
+        return two_sided(self._masked(keep).flatten(0, 1)).unflatten(0, keep.shape[:2])
+
+    @torch.no_grad()
+    def _masked(self, keep: Keep) -> Float[Tensor, "b s c"]:
+        """The model's own logits when only the kept patches enter; the others truly leave, positions stay.
+
+        Rows of equal length run together, so that less work is less work. With no patch kept, a head that
+        reads the mean of patches reads the zero vector.
+        """
+        counts = keep.sum(-1).flatten()
+        flat, share = keep.flatten(0, 1), len(keep) // len(self.images)
+        if keep.shape[-1] != self.layout.patches or len(keep) not in (len(self.images), self.rows):
+            raise ShapeError(
+                f"keep must be [{len(self.images)} s {self.layout.patches}] (pictures, subsets, patches), not {list(keep.shape)}"
+            )
+        owner = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1]) // share
+        answers: Tensor | None = None
+        for count in counts.unique().tolist():
+            chunk = rows_that_fit(
+                self.layout.prefix + count, self.tokens.shape[-1], self.tokens.element_size(), keep.device
+            )
+            for rows in (counts == count).nonzero()[:, 0].split(chunk):
+                kept = flat[rows].nonzero()[:, 1].view(len(rows), count) + self.layout.prefix
+                front = torch.arange(self.layout.prefix, device=kept.device).expand(len(rows), -1)
+                index = torch.cat([front, kept], 1)
+                tokens = self.tokens[owner[rows][:, None], index]
+                said = run(self.vit, tokens, Place(self.layout, index))
+                answers = said.new_empty(len(flat), said.shape[-1]) if answers is None else answers
+                answers[rows] = said
+        assert answers is not None
+        return answers.unflatten(0, keep.shape[:2])
+
+    def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
+        """The question's answer for every subset, per row."""
+        logits = self._masked(keep)
+        if len(keep) != self.rows:
+            logits = logits.repeat_interleave(self.targets_per_image, 0)
+        targets = self.targets[:, None].expand(logits.shape[:2])
+        with torch.no_grad():
+            return self.answer(logits.flatten(0, 1), targets.flatten()).view(targets.shape)
+
+
+def two_sided(logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
+    return logits if logits.shape[-1] != 1 else torch.cat([torch.zeros_like(logits), logits], -1)
+
+
+def weave(columns: list[Tensor]) -> Tensor:
+    """One tensor per target of an image → rows in the order image by image, target by target."""
+    return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
+
+
+def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> dict[str, Tensor]:
+    """Gradients of one block's input, attention, first norm and biases, from that of its output."""
+    wanted = {"hidden": step.hidden}
+    if step.attention is not None:
+        wanted["attention"] = step.attention
+    if normed:
+        wanted["normed"] = step.normed
+    inputs = [*wanted.values(), *(output for output, _ in step.taps)]
+    grads = torch.autograd.grad(step.output, inputs, upstream, allow_unused=True, retain_graph=keep)
+    found = {
+        key: torch.zeros_like(tensor) if grad is None else grad
+        for (key, tensor), grad in zip(wanted.items(), grads, strict=False)
+    }
+    if step.taps:
+        shares = bias_map(step.taps, grads[len(wanted) :], step.hidden)
+        assert shares is not None
+        found["biases"] = shares
+    return found
+
+
+def bias_map(
+    taps: tuple[tuple[Tensor, Tensor], ...], grads: tuple[Tensor | None, ...], tokens: Tokens | None
+) -> Tensor | None:
+    """What every bias adds to the score, at the token it is added to; summed over tokens when there are none."""
+    total = None if tokens is None else tokens.new_zeros(tokens.shape[:2])
+    for (_, bias), grad in zip(taps, grads, strict=True):
+        if grad is None:
+            continue
+        share = grad * bias
+        if tokens is None:
+            share = share.flatten(1).sum(-1)
+            total = share if total is None else total + share
+        else:  # [b n k], or [b h n e] for a norm on queries or keys
+            share = share.sum(-1) if share.ndim == 3 else share.sum((1, 3))
+            total[:, -share.shape[1] :] += share
+    return total

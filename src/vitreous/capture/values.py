@@ -1,0 +1,72 @@
+"""What a head sends from each token, before attention weighs it: f = W_o · v, per head."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.capture.probe import Layer
+from vitreous.core.errors import ModelError
+
+Bias = Literal["included", "excluded", "free"]
+
+
+@torch.no_grad()
+def head_values(layer: Layer, bias: Bias = "included") -> Float[Tensor, "r h n d"]:
+    """Head-transformed value vectors, layer-scale in, output bias out.
+
+    `bias`: the value's own bias "included" or "excluded", or the vectors "free" of it and of the norm's shift.
+    """
+    attend = layer.block.attend
+    if not isinstance(attend.inner_norm, nn.Identity):
+        raise ModelError("vectors of single heads are not defined: this model normalises the mixed heads together")
+    value = layer.value
+    width = value.shape[1] * value.shape[3]
+    probe = torch.eye(width, device=value.device, dtype=value.dtype)[None]
+    weight = (attend.project(probe) - attend.project(torch.zeros_like(probe[:, :1])))[0]  # [h·e d]
+    if bias != "included":
+        token = torch.zeros_like(layer.hidden[:1, :1])
+        shift = getattr(attend.norm, "bias", None)
+        token = token + shift if bias == "free" and shift is not None else token
+        value = value - attend.qkv(token)[2]
+    return torch.einsum("rhne,hed->rhnd", value, weight.unflatten(0, (value.shape[1], -1)))
+
+
+@torch.no_grad()
+def second_norm(layer: Layer) -> tuple[NormMap, Float[Tensor, "r n 1"]]:
+    """The linear part of the second norm (centring and gain), and the true spread it divides each token by."""
+    norm: Any = layer.block.feed.norm
+    centred = isinstance(norm, nn.LayerNorm)
+    if not centred and "rms" not in type(norm).__name__.lower():
+        raise ModelError(f"a norm of type {type(norm).__name__!r} is not known here; known: LayerNorm, RMSNorm")
+    mid = layer.mid
+    deviation = mid - mid.mean(-1, keepdim=True) if centred else mid
+    spread = (deviation.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    return NormMap(centred, None if norm.weight is None else norm.weight.detach()), spread
+
+
+class NormMap:
+    """u ↦ gain ⊙ (u − mean u), without the division."""
+
+    def __init__(self, centred: bool, gain: Tensor | None) -> None:
+        self.centred, self.gain = centred, gain
+
+    def __call__(self, u: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
+        u = u - u.mean(-1, keepdim=True) if self.centred else u
+        return u if self.gain is None else u * self.gain
+
+
+@torch.no_grad()
+def feed_scale(layer: Layer) -> Tensor | float:
+    """Layer-scale of the MLP branch, or 1."""
+    scale = layer.block.feed.layer_scale()
+    return 1.0 if scale is None else scale.detach()
+
+
+@torch.no_grad()
+def second_normed(layer: Layer) -> Float[Tensor, "r n d"]:
+    """What the MLP is fed: the second norm's output."""
+    return layer.block.feed.norm(layer.mid)

@@ -1,0 +1,94 @@
+"""What exists, as plain data: written to `catalogue.json` so that help and listings need no torch.
+
+`python -m vitreous.catalogue` writes the file anew; a test compares it with the registry.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitreous.methods.method import Method
+
+FILE = Path(__file__).with_name("catalogue.json")
+
+FAMILIES = (
+    {
+        "family": "ViT",
+        "example": "timm:vit_base_patch16_224",
+        "notes": "class token, mean or attention pooling, registers, LayerScale, qk-norm",
+    },
+    {"family": "DeiT", "example": "timm:deit_small_patch16_224", "notes": "also DeiT-III"},
+    {"family": "DeiT, distilled", "example": "timm:deit_base_distilled_patch16_224", "notes": "two heads, both read"},
+    {"family": "BEiT", "example": "timm:beit_base_patch16_224", "notes": "relative position bias"},
+    {"family": "EVA", "example": "timm:eva_large_patch14_336", "notes": "mean pooling"},
+    {"family": "EVA02", "example": "timm:eva02_base_patch14_448", "notes": "rotary positions, SwiGLU"},
+    {"family": "DINOv2", "example": "timm:vit_base_patch14_reg4_dinov2", "notes": "with and without registers"},
+    {"family": "DINOv3", "example": "timm:vit_small_patch16_dinov3", "notes": "rotary positions, registers"},
+    {"family": "CLIP", "example": "timm:vit_base_patch16_clip_224", "notes": "vision tower with a classifier"},
+    {"family": "SigLIP", "example": "timm:vit_base_patch16_siglip_224", "notes": "attention pooling"},
+    {
+        "family": "Hugging Face",
+        "example": "hf:google/vit-base-patch16-224",
+        "notes": "ViT, DeiT, BEiT, DINOv2, SigLIP, CLIP classifiers",
+    },
+    {"family": "torchvision", "example": "torchvision:vit_b_16", "notes": "VisionTransformer"},
+)
+
+
+def facts(method: Method) -> dict[str, Any]:
+    """What a method promises, as plain values."""
+    from vitreous.methods.method import METHODS, SPELLINGS
+
+    options = {k: v for k, v in method.known_options.items() if v is None or isinstance(v, str | int | float | bool)}
+    return {
+        "name": method.name,
+        "title": method.title,
+        "class_specific": method.class_specific,
+        "signed": method.signed,
+        "complete": method.complete and method.linearisation.complete,
+        "attention": method.attention,
+        "fold": None if method.fold is None else method.fold.name,
+        "composes": method.fold is not None and not method.fixed_fold,
+        "native": method.native,
+        "question": method.question,
+        "forwards": method.forwards,
+        "backwards": method.backwards,
+        "paper": method.paper,
+        "options": options,
+        "presets": sorted(method.presets),
+        "aliases": sorted(alias for alias, spec in SPELLINGS.items() if spec == method.name),
+        "origin": METHODS.owner(method.name).split(".")[0],
+    }
+
+
+def read() -> dict[str, Any]:
+    """The catalogue as it was written; no torch is imported."""
+    return json.loads(FILE.read_text())
+
+
+def current() -> dict[str, Any]:
+    """The catalogue as the registry has it now."""
+    from vitreous import __version__, list_methods
+    from vitreous.capture.linearise import LINEARISATIONS
+    from vitreous.methods.fold import FOLDS
+
+    folds = [{"name": name, "title": (FOLDS[name].function.__doc__ or "").split("\n")[0]} for name in FOLDS]
+    methods = [m for m in list_methods() if m["origin"] == "vitreous"]
+    return {
+        "version": __version__,
+        "methods": methods,
+        "folds": folds,
+        "linearisations": list(LINEARISATIONS),
+        "models": list(FAMILIES),
+    }
+
+
+def write() -> None:
+    FILE.write_text(json.dumps(current(), indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,1 @@
+"""Names and refusals; nothing here imports torch."""

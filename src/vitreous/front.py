@@ -1,0 +1,238 @@
+"""The front door: load, wrap, explain, list."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from vitreous.capture.handshake import handshake
+from vitreous.capture.probe import Probe
+from vitreous.capture.question import Question, ask
+from vitreous.core.errors import Caveat, ModelError, ShapeError
+from vitreous.methods.attribution import TENSORS, Attribution
+from vitreous.methods.method import METHODS, Method
+from vitreous.methods.spec import resolve
+from vitreous.models.load import build, view
+from vitreous.models.shapes import Images
+from vitreous.models.vit import ViT
+
+WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], ViT]] = WeakKeyDictionary()
+
+
+def load(
+    name: str,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = True,
+    device: str | torch.device | None = None,
+    **kwargs: Any,
+) -> ViT:
+    """A model by name: "timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16".
+
+    `checkpoint` is a local safetensors or torch file (read with `weights_only=True`); other arguments go to the builder
+    (`img_size=`, `num_classes=`, …). The model's parts are held to its own logits before it is handed out.
+    """
+    vit = build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
+    handshake(vit)
+    return vit
+
+
+def wrap(
+    model: nn.Module, name: str | None = None, *, preprocess: Any = None, classes: Sequence[str] | None = None
+) -> ViT:
+    """A module that you already have, seen as a `ViT`; it is read, never patched, and held to its own logits."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"a model is an nn.Module, a ViT or a name such as 'timm:vit_base_patch16_224', not {type(model).__name__!r}"
+        )
+    parts = tuple(id(part) for part in model.modules())
+    known = WRAPPED.get(model)
+    if known is not None and known[0] == parts:
+        vit = known[1]
+    else:
+        vit = view(model)
+        handshake(vit)
+        WRAPPED[model] = (parts, vit)
+    changes: dict[str, Any] = {"name": name} if name else {}
+    changes |= {"preprocess": preprocess} if preprocess is not None else {}
+    changes |= {"classes": tuple(classes)} if classes is not None else {}
+    return replace(vit, **changes) if changes else vit
+
+
+def explain(
+    model: ViT | nn.Module | str,
+    images: Any,
+    target: Any = None,
+    method: str | Method = "decompx+skipplus",
+    question: str | Question | Any | None = None,
+    *,
+    batch_size: int = 32,
+    hold: bool | None = None,
+    **options: Any,
+) -> Attribution:
+    """Which patches made the model say so.
+
+    `images`: a tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
+    `target`: None for the predicted class, a class index or name, one per picture, or [b k] for k classes per picture
+    (returned as b·k rows in that order). `question`: "logit", "probability", "margin", or a callable of the logits;
+    None asks what the method's paper asks. `hold`: keep the graph (True), recompute it (False), or decide by memory.
+    Other arguments are the method's options.
+    """
+    vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else wrap(model)
+    chosen = resolve(method, **options)
+    asked = ask(chosen.question if question is None else question)
+    with torch.inference_mode(False):
+        pictures, tensor = as_images(vit, images)
+        targets = as_targets(vit, target, len(tensor))
+        caution = chosen.caveat(chosen, vit) if chosen.caveat else ""
+        if caution:
+            warnings.warn(f"{chosen.spec} on {vit.name}: {caution}", Caveat, stacklevel=2)
+        parts = [
+            chosen(Probe(vit, part, None if targets is None else targets[start : start + len(part)], asked, hold))
+            for start, part in ((s, tensor[s : s + batch_size]) for s in range(0, len(tensor), batch_size))
+        ]
+    found = join(parts)
+    k = len(found) // len(tensor)
+    return replace(
+        found,
+        images=tensor.repeat_interleave(k, 0),
+        pictures=None if pictures is None else tuple(p for p in pictures for _ in range(k)),
+        preprocess=vit.preprocess,
+        names=tuple(vit.class_name(t) for t in found.targets.tolist()),
+        provenance=provenance(vit, chosen, asked, tensor, caution),
+    )
+
+
+def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
+    """The original pictures, if there are any, and what the model sees."""
+    if isinstance(images, Tensor):
+        batch = images[None] if images.ndim == 3 else images
+        if batch.ndim != 4 or batch.shape[1] != 3 or not len(batch):
+            raise ShapeError(f"images must be [b 3 H W] with at least one picture, not {list(images.shape)}")
+        if not batch.is_floating_point():
+            raise ShapeError(
+                f"images must be normalised floats, not {batch.dtype}; pass a PIL image to have it prepared"
+            )
+        return None, batch.clone() if batch.is_inference() else batch
+    several = list(images) if isinstance(images, list | tuple) else [images]
+    if not several:
+        raise ShapeError("no pictures were given")
+    if all(isinstance(one, Tensor) for one in several):
+        shapes = {tuple(one.shape) for one in several}
+        if len(shapes) > 1:
+            raise ShapeError(f"pictures of one batch must have one shape, not {sorted(shapes)}")
+        return as_images(vit, torch.stack([one[0] if one.ndim == 4 and len(one) == 1 else one for one in several]))
+    if vit.preprocess is None:
+        raise ModelError(
+            f"{vit.name!r} does not say how pictures are prepared; pass tensors, or wrap(model, preprocess=…)"
+        )
+    from vitreous.models.picture import open_picture
+
+    pictures = tuple(open_picture(one) for one in several)
+    return pictures, vit.preprocess.batch(list(pictures))
+
+
+def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | None:
+    """One row of classes per picture."""
+    if target is None:
+        return None
+    if isinstance(target, bool):
+        raise ShapeError("target must be a class, not True or False")
+    if isinstance(target, str | int):
+        target = [target] * pictures
+    if not isinstance(target, Tensor):
+        try:
+            rows = [[class_index(vit, t) for t in (row if isinstance(row, list | tuple) else [row])] for row in target]
+            target = torch.tensor(rows)
+        except (TypeError, ValueError):
+            raise ShapeError(
+                f"target must be a class, one per picture, or [pictures, k]; got {target!r} for {pictures} pictures"
+            ) from None
+    if target.is_floating_point() or target.dtype == torch.bool:
+        raise ShapeError(f"target must be whole numbers, not {target.dtype}")
+    target = target.expand(pictures) if target.ndim == 0 else target
+    if target.ndim > 2 or len(target) != pictures:
+        hint = (
+            f"; for several classes of one picture write target=[{target.flatten().tolist()}]" if pictures == 1 else ""
+        )
+        raise ShapeError(f"target has {len(target)} entries for {pictures} pictures{hint}")
+    target = target.reshape(pictures, -1).long()
+    count = vit.outputs
+    if target.min() < 0 or target.max() >= count:
+        raise ShapeError(
+            f"target {int(target.max() if target.min() >= 0 else target.min())} is not a class: the model has classes 0 to {count - 1}"
+        )
+    return target
+
+
+def class_index(vit: ViT, target: Any) -> int:
+    """A class by number or by name."""
+    if not isinstance(target, str):
+        if int(target) != target:
+            raise ValueError(target)
+        return int(target)
+    if target.lstrip("-").isdigit():
+        return int(target)
+    names = [name.lower() for name in vit.classes or ()]
+    if target.lower() in names:
+        return names.index(target.lower())
+    from difflib import get_close_matches
+
+    near = get_close_matches(target.lower(), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "; give its index"
+    raise ShapeError(f"the model has no class named {target!r}{hint}")
+
+
+def join(parts: list[Attribution]) -> Attribution:
+    """Batches one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {name: [getattr(part, name) for part in parts] for name in TENSORS}
+    return replace(parts[0], **{name: None if c[0] is None else torch.cat(c) for name, c in columns.items()})
+
+
+def provenance(vit: ViT, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:
+    """How the numbers came to be, as plain values."""
+    import vitreous
+
+    own = {**method.known_options, **method.options}
+    return {
+        "vitreous": vitreous.__version__,
+        "torch": torch.__version__,
+        "model": vit.name,
+        **{key: value for key, value in vit.facts.items() if value is not None},
+        "method": method.spec,
+        "options": {
+            key: value for key, value in own.items() if value is None or isinstance(value, str | int | float | bool)
+        },
+        "linearisation": asdict(method.linearisation),
+        "fold": None if method.fold is None else method.fold.name,
+        "question": question.name,
+        "precision": str(vit.dtype).removeprefix("torch."),
+        "device": str(vit.device),
+        "picture": list(images.shape[-2:]),
+        **({"caveat": caution} if caution else {}),
+    }
+
+
+def list_methods() -> list[dict[str, Any]]:
+    """Every registered method with its facts."""
+    from vitreous.catalogue import facts
+    from vitreous.methods import load_all
+
+    load_all()
+    return [facts(METHODS[name]) for name in sorted(METHODS)]
+
+
+def list_models() -> list[dict[str, Any]]:
+    """Families that Vitreous sees through, with a name to load each by."""
+    from vitreous.catalogue import FAMILIES
+
+    return [dict(family) for family in FAMILIES]

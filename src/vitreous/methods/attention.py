@@ -1,0 +1,214 @@
+"""Methods that read attention: as it is, with its gradient, or weighted by token × gradient."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.probe import Layer
+from vitreous.methods.fold import first, last, plus
+from vitreous.methods.fold import rollout as roll
+from vitreous.methods.method import method
+from vitreous.methods.options import choice
+from vitreous.methods.tokens import input_x_gradient
+from vitreous.models.shapes import PatchScores, TokenScores
+
+Matrix = Float[Tensor, "r n n"]
+
+
+def fused(layer: Layer, heads: str, discard: float) -> Matrix:
+    """Heads brought together; the smallest share `discard` of entries set to zero, the first entry spared."""
+    choice("heads", heads, ("mean", "max", "min"))
+    attention = layer.attention
+    one = attention.mean(1) if heads == "mean" else attention.amax(1) if heads == "max" else attention.amin(1)
+    if discard == 0:
+        return one
+    flat = one.flatten(1).clone()
+    smallest = flat.topk(int(flat.shape[-1] * discard), dim=-1, largest=False).indices
+    corner = flat[:, 0].clone()
+    flat.scatter_(1, smallest, 0.0)[:, 0] = corner
+    return flat.view_as(one)
+
+
+@method(
+    "rawattention",
+    fold=last,
+    mixing=True,
+    attention=True,
+    signed=False,
+    class_specific=False,
+    backwards=0,
+    aliases=("raw-attention", "rawatt", "raw attention"),
+    paper="jain2019attention",
+)
+def rawattention(layer: Layer, heads: str = "mean", discard: float = 0.0) -> Matrix:
+    """How much the head's token looks at each patch in the last block."""
+    return fused(layer, heads, discard)
+
+
+def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
+    return patches / patches.amax(-1, keepdim=True) if divide else patches
+
+
+@method(
+    "rollout",
+    fold=roll.with_options(form="half"),
+    fixed_fold="rawattention+{fold}",
+    finish=divided,
+    mixing=True,
+    attention=True,
+    signed=False,
+    class_specific=False,
+    backwards=0,
+    presets={
+        "original": {},
+        "chefer": {"start": 1},
+        "vit-explain": {"form": "vit-explain", "heads": "mean", "discard": 0.9, "divide": True},
+        "tis": {"form": "vit-explain", "heads": "mean", "discard": 0.9, "divide": True},
+    },
+    aliases=("attentionrollout", "attention-rollout"),
+    paper="abnar2020quantifying",
+)
+def rollout(layer: Layer, heads: str = "mean", discard: float = 0.0) -> Matrix:
+    """Attention multiplied through all blocks, half of each token passing by the skip connection."""
+    return fused(layer, heads, discard)
+
+
+@method(
+    "attnfrom", fold=last, attention=True, signed=False, class_specific=False, backwards=0, paper="mehri2024skipplus"
+)
+def attnfrom(layer: Layer) -> TokenScores:
+    """Attention that each token receives, on average over heads and looking tokens."""
+    return layer.attention.mean((1, 2))
+
+
+@method("attngrad", fold=last, mixing=True, attention=True, signed=True, class_specific=True, paper="mehri2024skipplus")
+def attngrad(layer: Layer, part: str = "signed") -> Matrix:
+    """Gradient of the attention, averaged over heads; `part` "signed", "abs" or "relu"."""
+    choice("part", part, ("signed", "abs", "relu"))
+    gradient = layer.attention_grad
+    if part != "signed":
+        gradient = gradient.abs() if part == "abs" else gradient.clamp(min=0)
+    return gradient.mean(1)
+
+
+@method(
+    "genatt",
+    fold=roll.with_options(form="add"),
+    mixing=True,
+    attention=True,
+    signed=False,
+    class_specific=True,
+    aliases=("gae", "transformer-mm", "chefer2", "transformermm", "attgrads"),
+    paper="chefer2021generic",
+)
+def genatt(layer: Layer, variant: str = "chefer") -> Matrix:
+    """Positive attention × gradient, averaged over heads.
+
+    `variant`: "bt" clamps after the mean over heads, "interpretdl" multiplies the two means.
+    """
+    choice("variant", variant, ("chefer", "bt", "interpretdl"))
+    attention, gradient = layer.attention, layer.attention_grad
+    if variant == "interpretdl":
+        return (attention.mean(1) * gradient.mean(1)).clamp(min=0)
+    product = attention * gradient
+    return product.mean(1).clamp(min=0) if variant == "bt" else product.clamp(min=0).mean(1)
+
+
+@method(
+    "gradsam",
+    fold=plus,
+    fixed_fold="genatt+{fold}",
+    attention=True,
+    signed=False,
+    class_specific=True,
+    aliases=("grad-sam",),
+    paper="barkan2021grad",
+)
+def gradsam(layer: Layer, reduction: str = "row_mean") -> TokenScores:
+    """Attention × positive gradient, averaged over layers, heads and what each token looks at.
+
+    `reduction="cls"` is SkipPLUS's reading: the row that the head reads, summed over layers.
+    """
+    choice("reduction", reduction, ("row_mean", "cls"))
+    weighted = layer.attention * layer.attention_grad.clamp(min=0)
+    if reduction == "row_mean":
+        return weighted.mean((1, 3)) / layer.depth
+    return (layer.readout[:, None].to(weighted) @ weighted.mean(1))[:, 0]
+
+
+def attention_x_token(layer: Layer, pair: str, last_block: bool) -> TokenScores:
+    """Token × gradient, weighted by the attention the token receives.
+
+    `pair`: the block's attention with its "input" (the official code) or its "output" (SkipPLUS's code, which leaves the
+    `last_block` out: under class-token pooling no patch has a gradient there, under mean pooling every one has).
+    """
+    choice("pair", pair, ("input", "output"))
+    received = layer.attention.mean((1, 2))
+    if pair == "input":
+        return received * input_x_gradient(layer)
+    if layer.index + 1 == layer.depth and not last_block:
+        return torch.zeros_like(received)
+    return received * (layer.output * layer.output_grad).sum(-1)
+
+
+PAIRS = {"official": {"pair": "input"}, "skipplus": {"pair": "output", "last_block": False}}
+
+
+@method(
+    "attixg",
+    fold=first,
+    attention=True,
+    signed=True,
+    class_specific=True,
+    presets=PAIRS,
+    paper="mehri2024skipplus",
+)
+def attixg(layer: Layer, pair: str = "input", last_block: bool = True) -> TokenScores:
+    """Token × gradient, weighted by the attention the token receives, at one layer."""
+    return attention_x_token(layer, pair, last_block)
+
+
+@method(
+    "attcat",
+    fold=plus,
+    fixed_fold="attixg+{fold}",
+    attention=True,
+    signed=True,
+    class_specific=True,
+    presets=PAIRS,
+    paper="qiang2022attcat",
+)
+def attcat(layer: Layer, pair: str = "input", last_block: bool = True) -> TokenScores:
+    """Token × gradient, weighted by the attention the token receives, summed over all layers."""
+    return attention_x_token(layer, pair, last_block)
+
+
+def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) -> PatchScores:
+    """Chefer's last steps; a map without a positive entry is 0 / 0 and stays NaN."""
+    patches = patches.clamp(min=0) if relu else patches
+    low, high = patches.amin(-1, keepdim=True), patches.amax(-1, keepdim=True)
+    return (patches - low) / (high - low) if minmax else patches
+
+
+@method(
+    "attcam",
+    fold=last,
+    finish=rectified,
+    mixing=True,
+    attention=True,
+    signed=True,
+    class_specific=True,
+    presets={"chefer": {"relu": True, "minmax": True, "skip": 1}, "skipplus": {"skip": 1}},
+    aliases=("attnwheadgrad", "attention-gradcam"),
+    paper="chefer2021transformer",
+)
+def attcam(layer: Layer, skip: int | None = None) -> Matrix:
+    """Attention, each head weighted by its mean gradient over the patches.
+
+    `skip`: how many leading tokens are no patches; all prefix tokens by default, 1 in published code.
+    """
+    patches = layer.attention_grad[..., layer.layout.prefix if skip is None else skip :]
+    weight = patches.mean(-1, keepdim=True)  # [r h n 1]
+    return (weight * layer.attention).mean(1)

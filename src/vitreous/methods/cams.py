@@ -1,0 +1,104 @@
+"""Class activation maps, with tokens in the role of pixels.
+
+As SkipPLUS runs them: the input of the block, all tokens in every average, no ReLU. `preset="grad-cam"` is the
+convention of pytorch-grad-cam: the first norm's output, prefix tokens left out of every average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.probe import Layer
+from vitreous.methods.fold import last
+from vitreous.methods.method import method
+from vitreous.methods.options import choice
+from vitreous.models.shapes import TokenScores
+
+CAM: dict[str, Any] = {
+    "fold": last,
+    "normed": True,
+    "class_specific": True,
+    "presets": {"grad-cam": {"of": "norm1", "tokens": "patches"}, "skipplus": {}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Activations and gradients of one layer, and which tokens an average runs over."""
+
+    a: Float[Tensor, "r n d"]
+    g: Float[Tensor, "r n d"]
+    start: int
+
+    def over(self, values: Float[Tensor, "r n d"]) -> Float[Tensor, "r m d"]:
+        return values[:, self.start :]
+
+
+def view(layer: Layer, of: str, tokens: str) -> View:
+    choice("of", of, ("input", "norm1"))
+    choice("tokens", tokens, ("all", "patches"))
+    start = 0 if tokens == "all" else layer.layout.prefix
+    if of == "input":
+        return View(layer.hidden, layer.hidden_grad, start)
+    return View(layer.normed, layer.normed_grad, start)
+
+
+@method("gradcam", signed=True, paper="selvaraju2017grad", aliases=("grad-cam",), **CAM)
+def gradcam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
+    """Activations weighted by the mean gradient of their channel."""
+    v = view(layer, of, tokens)
+    weight = v.over(v.g).mean(1, keepdim=True)
+    return (weight * v.a).sum(-1)
+
+
+@method("xgradcam", signed=True, paper="fu2020axiom", aliases=("xgrad-cam",), **CAM)
+def xgradcam(layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7) -> TokenScores:
+    """Activations weighted by the activation-weighted gradient of their channel; unstable where activations cancel."""
+    v = view(layer, of, tokens)
+    weight = v.over(v.g * v.a).sum(1, keepdim=True) / (v.over(v.a).sum(1, keepdim=True) + eps)
+    return (weight * v.a).sum(-1)
+
+
+@method("xgradcamplus", signed=True, paper="mehri2024skipplus", aliases=("xgradcam+", "xacam"), **CAM)
+def xgradcamplus(layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7) -> TokenScores:
+    """XGradCAM weighted by absolute activations, so that the weights stay bounded."""
+    v = view(layer, of, tokens)
+    weight = v.over(v.g * v.a.abs()).sum(1, keepdim=True) / (v.over(v.a.abs()).sum(1, keepdim=True) + eps)
+    return (weight * v.a).sum(-1)
+
+
+@method("gradcampp", signed=True, paper="chattopadhay2018grad", aliases=("gradcam++", "grad-cam++"), **CAM)
+def gradcampp(
+    layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7, relu: bool = True
+) -> TokenScores:
+    """Activations weighted by positive gradients, each by its share of the channel's curvature."""
+    v = view(layer, of, tokens)
+    alpha = v.g**2 / (2 * v.g**2 + v.over(v.a).sum(1, keepdim=True) * v.g**3 + eps)
+    weight = v.over(alpha * (v.g.clamp(min=0) if relu else v.g)).sum(1, keepdim=True)
+    return (weight * v.a).sum(-1)
+
+
+@method("hirescam", signed=True, paper="draelos2020use", **CAM)
+def hirescam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
+    """Activation times gradient, element by element: token times gradient at one layer."""
+    v = view(layer, of, tokens)
+    return (v.g * v.a).sum(-1)
+
+
+@method("elementwise", signed=False, paper="gildenblat2021pytorch", aliases=("gradcamelementwise",), **CAM)
+def elementwise(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
+    """The positive part of activation times gradient, element by element."""
+    v = view(layer, of, tokens)
+    return (v.g * v.a).clamp(min=0).sum(-1)
+
+
+@method("layercam", signed=False, paper="jiang2021layercam", **CAM)
+def layercam(layer: Layer, of: str = "input", tokens: str = "all", relu: bool = True) -> TokenScores:
+    """Activations weighted by their own positive gradient; the positive part of the sum."""
+    v = view(layer, of, tokens)
+    scores = (v.g.clamp(min=0) * v.a).sum(-1)
+    return scores.clamp(min=0) if relu else scores

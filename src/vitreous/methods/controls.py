@@ -1,0 +1,31 @@
+"""What every table must contain: scores that know nothing."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from vitreous.capture.probe import Probe
+from vitreous.methods.method import method
+from vitreous.models.shapes import Images, PatchScores
+
+
+def content_seeds(images: Images, seed: int) -> list[int]:
+    """One seed per picture, made of the given seed and the picture's content, so that its place in a batch does not matter."""
+    pictures = images.detach().cpu().float().numpy()
+    digests = (hashlib.blake2b(picture.tobytes(), digest_size=8, salt=str(seed).encode()[:16]) for picture in pictures)
+    return [int.from_bytes(digest.digest(), "little") >> 1 for digest in digests]
+
+
+def generators(images: Images, seed: int) -> list[torch.Generator]:
+    """A random source per picture, on the CPU, the same on every device."""
+    return [torch.Generator().manual_seed(s) for s in content_seeds(images, seed)]
+
+
+@method("random", signed=False, class_specific=False, forwards=0, backwards=0)
+def random(probe: Probe, seed: int = 0) -> PatchScores:
+    """Uniform noise, one draw per picture."""
+    draws: list[Tensor] = [torch.rand(probe.layout.patches, generator=g) for g in generators(probe.images, seed)]
+    return torch.stack(draws).to(probe.images)

@@ -1,0 +1,186 @@
+"""How layers are brought together: first · last · plus · skipplus · rollout.
+
+A fold pulls layers from the last to the first and stops where `reach` says, so that what it does not read is never computed.
+Token-to-token signals [r n n] are read at the row the head reads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.probe import Layer
+from vitreous.core.errors import SpecError
+from vitreous.core.registry import Registry
+from vitreous.methods.options import check_options, choice, options_of
+from vitreous.models.shapes import TokenScores
+
+if TYPE_CHECKING:
+    from vitreous.methods.method import Method
+
+Signal = Callable[[Layer], Tensor]  # [r n] or [r n n]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One way to bring per-layer signals together."""
+
+    name: str
+    function: Callable[..., TokenScores]
+    reach: Callable[..., int]  # (depth, **options) → the first layer it reads
+    mixing: bool = False  # folds token-to-token matrices only
+    sums: bool = False  # adds layers up, so that a bias could be counted more than once
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_options(self, **given: Any) -> Fold:
+        check_options(f"fold {self.name!r}", given, options_of(self.function, skip=2))
+        return replace(self, options={**self.options, **given})
+
+    def down_to(self, depth: int) -> int:
+        given = options_of(self.reach)
+        start = self.reach(depth, **{key: value for key, value in self.options.items() if key in given})
+        if not 0 <= start < depth:
+            raise SpecError(f"fold {self.name!r} starts at layer {start}, but the model has layers 0 to {depth - 1}")
+        return start
+
+    def __call__(self, method: Method | str, **options: Any) -> Method:
+        """The same method folded this way: `skipplus(decompx)`, `skipplus("decompx", start=4)`."""
+        from vitreous.methods.spec import resolve
+
+        return resolve(method).folded(self.with_options(**options))
+
+
+FOLDS: Registry[Fold] = Registry("fold")
+
+
+def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = False, sums: bool = False) -> Callable:
+    """Register a function `(layers, signal, **options) -> [r n]` as a fold."""
+
+    def register(function: Callable) -> Fold:
+        made = Fold(name or function.__name__, function, reach, mixing, sums)
+        return FOLDS.add(made.name, made, function.__module__)
+
+    return register
+
+
+def read(layer: Layer, signal: Tensor) -> TokenScores:
+    """Token scores as they are; of a token-to-token matrix, the row that the head reads."""
+    return signal if signal.ndim == 2 else (layer.readout[:, None].to(signal) @ signal)[:, 0]
+
+
+def from_the_first(depth: int, start: int | None = None) -> int:
+    return start or 0
+
+
+def from_the_middle(depth: int, start: int | None = None) -> int:
+    return -(-depth // 2) if start is None else start
+
+
+@fold(reach=lambda depth: 0)
+def first(layers: Iterator[Layer], signal: Signal) -> TokenScores:
+    """The first layer alone."""
+    layer = deque(layers, maxlen=1)[0]
+    return read(layer, signal(layer))
+
+
+@fold(reach=lambda depth: depth - 1)
+def last(layers: Iterator[Layer], signal: Signal) -> TokenScores:
+    """The last layer alone."""
+    layer = next(layers)
+    return read(layer, signal(layer))
+
+
+@fold(reach=lambda depth, layer=0: layer if layer >= 0 else depth + layer)
+def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
+    """One layer alone, counted from the first (or, when negative, from the last)."""
+    return first.function(layers, signal)
+
+
+@fold(reach=lambda depth: 0, sums=True)
+def plus(layers: Iterator[Layer], signal: Signal, mode: str | None = None, biases: str = "once") -> TokenScores:
+    """PLUS: the sum over all layers. `mode` "layers" adds each layer's map, "restart" each start's roll-out."""
+    choice("mode", mode, (None, "layers", "restart"))
+    choice("biases", biases, ("once", "repeat"))
+    return sum_of_restarts(layers, signal) if mode == "restart" else sum_of_layers(layers, signal)
+
+
+@fold(reach=from_the_middle, sums=True)
+def skipplus(
+    layers: Iterator[Layer], signal: Signal, mode: str | None = None, biases: str = "once", start: int | None = None
+) -> TokenScores:
+    """SkipPLUS: PLUS from the middle layer on; the layers before it are never visited."""
+    return plus.function(layers, signal, mode, biases)
+
+
+@fold(reach=from_the_first, mixing=True)
+def rollout(
+    layers: Iterator[Layer],
+    signal: Signal,
+    form: str = "half",
+    gain: float = 1.0,
+    lengths: bool = False,
+    start: int = 0,
+) -> TokenScores:
+    """Pull what the head reads back through every layer's mixing T; `form` says how the skip connection joins."""
+    choice("form", form, tuple(STEPS))
+    row = None  # [r 1 n], never [r n n]: associativity lets the last layer come first
+    for layer in layers:
+        mixing = signal(layer) * gain if gain != 1 else signal(layer)
+        row = layer.readout[:, None].to(mixing) if row is None else row
+        row = STEPS[form](row, mixing)
+    assert row is not None
+    return row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0]
+
+
+Row = Float[Tensor, "r 1 n"]
+Matrix = Float[Tensor, "r n n"]
+
+
+def normalised_step(row: Row, mixing: Matrix) -> Row:
+    return (row / (mixing.sum(-1)[:, None] + 1)) @ mixing + row / (mixing.sum(-1)[:, None] + 1)
+
+
+def vit_explain_step(row: Row, mixing: Matrix) -> Row:
+    """As published: ½(T + I) with column j divided by the sum of row j."""
+    return (row + row @ mixing) / (mixing.sum(-1)[:, None] + 1)
+
+
+STEPS: dict[str, Callable[[Row, Matrix], Row]] = {
+    "add": lambda row, mixing: row + row @ mixing,
+    "half": lambda row, mixing: (row + row @ mixing) / 2,
+    "none": lambda row, mixing: row @ mixing,
+    "normalised": normalised_step,
+    "vit-explain": vit_explain_step,
+}
+
+
+def sum_of_layers(layers: Iterator[Layer], signal: Signal) -> TokenScores:
+    """Maps add up before they are read; reading is linear, so each may be read at once."""
+    total: Tensor | None = None
+    for layer in layers:
+        part = read(layer, signal(layer))
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def sum_of_restarts(layers: Iterator[Layer], signal: Signal) -> TokenScores:
+    """Roll-outs restarted at every layer: the row carried back, added up as it goes."""
+    row: Tensor | None = None
+    total: Tensor | float = 0.0
+    for layer in layers:
+        part = signal(layer)
+        if part.ndim == 2:  # a score of the sub-network fed with this layer's tokens: already a restart
+            total = total + part
+            continue
+        row = layer.readout[:, None].to(part) if row is None else row
+        row = row + row @ part
+        total = total + row[:, 0]
+    assert isinstance(total, torch.Tensor)
+    return total

@@ -1,0 +1,319 @@
+"""A method: linearisation × signal × fold, or one whole function, with the facts it is held to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.probe import Layer, Probe
+from vitreous.core.errors import SpecError
+from vitreous.core.registry import Registry
+from vitreous.methods.attribution import Attribution, patch_sums
+from vitreous.methods.fold import Fold
+from vitreous.methods.options import check_options, choice, options_of, written
+from vitreous.models.shapes import TokenScores
+from vitreous.models.vit import ViT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Method:
+    """A named way to explain. Facts are promises; `vitreous.testing.check_method` tries to break them."""
+
+    name: str
+    function: Callable[..., Tensor]  # of a Layer when there is a fold, of the Probe when there is none
+    signed: bool
+    class_specific: bool
+    fold: Fold | None = None
+    fixed_fold: str = ""  # why the fold is part of the method: what to use instead
+    linearisation: Linearisation = PLAIN
+    linearisation_name: str = ""  # as the user wrote it; empty: the method's own
+    fixed_linearisation: bool = False
+    attention: bool = False  # reads attention matrices
+    mixing: bool = False  # its signal is token-to-token
+    biases: bool = False  # adds the biases' shares to the tokens they belong to
+    normed: bool = False  # may read the first norm's output and its gradient
+    complete: bool = False  # under a complete linearisation, tokens and biases add up to the score
+    pixel: Callable[..., Tensor] | None = None  # (images, gradient, **options) → [r H W]: its form in pixel space
+    native: str = "patch"
+    question: str = "logit"
+    forwards: int | str = 1
+    backwards: int | str = 1
+    paper: str = ""
+    title: str = ""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    finish: Callable[..., Tensor] | None = None  # (patches, **options): a published last step
+    caveat: Callable[[Method, ViT], str] | None = None  # what a user of this model must know; empty: nothing
+
+    # ── composition ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def known_options(self) -> dict[str, Any]:
+        """Every option with its default: the function's, its fold's, and those that its form brings."""
+        known = options_of(self.function)
+        if self.fold is not None:
+            known |= {**options_of(self.fold.function, skip=2), **self.fold.options}
+        if self.pixel is not None:
+            known |= {"space": "tokens", **options_of(self.pixel, skip=2)}
+        if self.mixing:
+            known |= {"row": "readout"}
+        known |= options_of(self.finish)
+        return known | ({"preset": None} if self.presets else {})
+
+    def with_options(self, **given: Any) -> Method:
+        given = {**self.options, **given}
+        preset = given.get("preset")
+        if preset is not None and self.presets:
+            choice("preset", preset, tuple(self.presets))
+            setting = dict(self.presets[preset])
+            made = replace(self, fold=setting.pop("fold", self.fold))
+            given = {**setting, **given}
+        else:
+            made = self
+        check_options(f"method {self.name!r}", given, made.known_options)
+        return replace(made, options=given)
+
+    def folded(self, fold: Fold) -> Method:
+        if self.fixed_fold:
+            raise SpecError(
+                f"{self.name!r} has its fold built in; for {fold.name!r} use {self.fixed_fold.format(fold=fold.name)!r}"
+            )
+        if self.fold is None:
+            raise SpecError(f"{self.name!r} has no signal per layer for {fold.name!r} to fold")
+        if fold.mixing and not self.mixing:
+            raise SpecError(f"{self.name!r} has no token-to-token signal per layer for {fold.name!r} to fold")
+        if self.mixing and fold.options.get("mode") == "restart" and self.fold.name != "rollout":
+            raise SpecError(
+                f"{self.name!r} reads one layer, so a restart gives the same map at every start; use mode='layers'"
+            )
+        own = self.fold.options if self.fold.name == fold.name else {}
+        made = replace(self, fold=replace(fold, options={**own, **fold.options}))
+        check_options(f"{self.name!r} under fold {fold.name!r}", self.options, made.known_options)
+        return made
+
+    def linearised(self, name: str, point: Linearisation) -> Method:
+        if self.fixed_linearisation:
+            raise SpecError(f"{self.name!r} is 'ixg' under its own linearisation; for another use 'ixg@{name}'")
+        if not self.class_specific or self.fold is None:
+            raise SpecError(f"{self.name!r} takes no gradient through the layers, so '@{name}' changes nothing")
+        return replace(self, linearisation=point, linearisation_name=name)
+
+    @property
+    def spec(self) -> str:
+        """The method as one string that `resolve` reads back."""
+        mode = f"@{self.linearisation_name}" if self.linearisation_name else ""
+        options = {key: value for key, value in self.options.items() if key != "preset"}
+        if (preset := self.options.get("preset")) is not None:
+            options = {"preset": preset} | {k: v for k, v in options.items() if self.presets[preset].get(k, ...) != v}
+        folded = ""
+        own = self._own
+        if self.fold is not None and own is not None and self.fold != own.with_options(**self._preset()).fold:
+            folded = f"+{self.fold.name}{written(self.fold.options)}"
+        return f"{self.name}{written(options)}{mode}{folded}"
+
+    @property
+    def _own(self) -> Method | None:
+        return METHODS.find(self.name)
+
+    def _preset(self) -> dict[str, Any]:
+        return {"preset": self.options["preset"]} if self.options.get("preset") is not None else {}
+
+    # ── explanation ──────────────────────────────────────────────────────────────────────────────
+
+    def __call__(self, probe: Probe) -> Attribution:
+        """Explain what the probe asks."""
+        if not self.class_specific:
+            return self._agnostic(probe)
+        return self._explain(probe)
+
+    def _agnostic(self, probe: Probe) -> Attribution:
+        """One map per image whatever is asked; repeated for every target."""
+        k = probe.targets_per_image
+        if k == 1:
+            return self._explain(probe)
+        alone = Probe(probe.vit, probe.images, None, probe.question, probe.hold)
+        alone._states, alone._reading = probe._states, probe._reading
+        found = self._explain(alone)
+        probe._states, probe._reading = alone._states, alone._reading
+        rows = {
+            name: None if (t := getattr(found, name)) is None else t.repeat_interleave(k, 0)
+            for name in ("patches", "prefix", "bias", "residual", "native_pixels")
+        }
+        return replace(found, **rows, targets=probe.targets, **described(probe))
+
+    def _explain(self, probe: Probe) -> Attribution:
+        options = self._resolved()
+        if self.fold is None:
+            return self._attribution(probe, self.function(probe, **self._pick(options, self.function)), options)
+        if options.get("space", "tokens") == "pixels":
+            return self._in_pixels(probe, options)
+        choice("space", options.get("space", "tokens"), ("tokens", "pixels"))
+        with_biases = self.biases or (self._adds_up(probe) and self.fold.name == "first")
+        layers = probe.layers(
+            self.linearisation,
+            self.attention,
+            gradients=self.class_specific,
+            biases=with_biases,
+            normed=self.normed,
+            down_to=self._fold(options).down_to(probe.vit.depth),
+        )
+        ledger = Ledger(probe, self.biases, options.get("biases") == "repeat")
+        signal_options = self._pick(options, self.function)
+
+        def signal(layer: Layer) -> Tensor:
+            return ledger.add(layer, self.function(layer, **signal_options))
+
+        if options.get("row", "readout") != "readout":
+            choice("row", options["row"], ("readout", "cls"))
+            layers = read_at_the_class_token(layers)
+        layers = ledger.watch(layers) if with_biases else layers
+        fold = self._fold(options)
+        tokens = fold.function(
+            layers, signal, **{k: v for k, v in fold.options.items() if k in options_of(fold.function, 2)}
+        )
+        tokens = ledger.close(tokens)
+        return self._attribution(probe, tokens, options, ledger.elsewhere if with_biases else None)
+
+    def _resolved(self) -> dict[str, Any]:
+        return {**self.known_options, **self.options}
+
+    def _fold(self, options: Mapping[str, Any]) -> Fold:
+        assert self.fold is not None
+        known = options_of(self.fold.function, skip=2)
+        return replace(
+            self.fold, options={**self.fold.options, **{k: v for k, v in self.options.items() if k in known}}
+        )
+
+    @staticmethod
+    def _pick(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+        return {key: options[key] for key in options_of(function) if key in options}
+
+    def _adds_up(self, probe: Probe) -> bool:
+        return self.complete and self.linearisation.complete and probe.question.affine
+
+    def _in_pixels(self, probe: Probe, options: Mapping[str, Any]) -> Attribution:
+        assert self.pixel is not None
+        assert self.fold is not None
+        if self.fold.name != "first":
+            raise SpecError(
+                f"space='pixels' reads the picture itself; it does not compose with fold {self.fold.name!r}"
+            )
+        layer = deque(probe.layers(self.linearisation, self.attention), maxlen=1)[0]
+        gradient = probe.pixel_grad(layer.hidden_grad)
+        images = layer.rows(probe.images)
+        picked = {key: options[key] for key in options_of(self.pixel, skip=2)}
+        return self._attribution(probe, self.pixel(images, gradient, **picked), options)
+
+    def _attribution(
+        self, probe: Probe, scores: Tensor, options: Mapping[str, Any], elsewhere: Tensor | None = None
+    ) -> Attribution:
+        """`scores` are tokens [r n], patches [r p] or pixels [r H W]; `elsewhere` the biases that belong to no token."""
+        layout, prefix, pixels = probe.layout, None, None
+        if scores.ndim == 3:
+            pixels, patches = scores, patch_sums(scores, layout)
+        elif scores.shape[-1] == layout.tokens and self.fold is not None:
+            prefix, patches = scores[:, : layout.prefix], scores[:, layout.prefix :]
+        else:
+            patches = scores
+        residual = None
+        if elsewhere is not None and self._adds_up(probe) and self.fold is not None and self.fold.name == "first":
+            residual = described(probe)["score"] - scores.sum(-1) - elsewhere
+        if self.finish is not None:
+            patches = self.finish(patches, **self._pick(options, self.finish))
+        return Attribution(
+            patches=patches,
+            layout=layout,
+            targets=probe.targets,
+            method=self.spec,
+            native="patch" if pixels is None else "pixel",
+            native_pixels=pixels,
+            prefix=prefix,
+            bias=elsewhere,
+            residual=residual,
+            signed=self.signed,
+            **described(probe),
+        )
+
+    def __repr__(self) -> str:
+        return f"Method({self.spec!r})"
+
+
+class Ledger:
+    """Keeps the books of biases while layers go by, last to first.
+
+    FullGrad counts a bias at the token it is added to, once; `repeat` counts it at every layer from which it is reached.
+    Other complete methods only need the total, to show what tokens do not hold.
+    """
+
+    def __init__(self, probe: Probe, to_tokens: bool, repeat: bool) -> None:
+        self.probe, self.to_tokens, self.repeat = probe, to_tokens, repeat
+        self.total: TokenScores | None = None
+        self.elsewhere: Tensor | None = None
+
+    def watch(self, layers: Iterator[Layer]) -> Iterator[Layer]:
+        for layer in layers:
+            if self.total is None:
+                self.total = self.probe.bias_shares["head"]
+                self.elsewhere = self.probe.bias_shares["pooled"]
+            self.total = self.total + layer.biases
+            yield layer
+
+    def add(self, layer: Layer, signal: Tensor) -> Tensor:
+        return signal if self.total is None or not (self.to_tokens and self.repeat) else signal + self.total
+
+    def close(self, tokens: TokenScores) -> TokenScores:
+        if self.total is None or self.elsewhere is None:
+            return tokens
+        if not self.to_tokens:
+            self.elsewhere = self.elsewhere + self.total.sum(-1)
+            return tokens
+        return tokens if self.repeat else tokens + self.total
+
+
+def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:
+    """As every reference implementation does, also for models whose head reads something else."""
+    for layer in layers:
+        row = torch.zeros_like(layer.readout)
+        row[:, 0] = 1
+        yield replace(layer, readout=row)
+
+
+def described(probe: Probe) -> dict[str, Any]:
+    """The logits and the explained number, row by row."""
+    k = probe.targets_per_image
+    raw = probe.reading.logits.repeat_interleave(k, 0)
+    with torch.no_grad():
+        score = probe.answer(raw, probe.targets)
+    return {"score": score, "logits": probe.full_logits.repeat_interleave(k, 0)}
+
+
+METHODS: Registry[Method] = Registry("method")
+SPELLINGS: dict[str, str] = {}  # other names → specs
+
+
+def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callable[[Callable[..., Tensor]], Method]:
+    """Register a function as a method, with the facts it is held to; the decorated name is then the `Method`.
+
+    With `fold=` the function takes a `Layer` and returns token scores [r n] (or, with `mixing=True`, [r n n]);
+    without, it takes the `Probe` and returns patch scores [r p] or a pixel map [r H W].
+    """
+
+    def register(function: Callable[..., Tensor]) -> Method:
+        title = (function.__doc__ or "").strip().split("\n")[0]
+        made = Method(name, function, **{"title": title, **facts})
+        METHODS.add(name, made, function.__module__)
+        SPELLINGS.update(dict.fromkeys((alias.lower() for alias in aliases), name))
+        return made
+
+    return register
+
+
+def spelling(alias: str, spec: str) -> None:
+    """Another name of the literature for a spec."""
+    SPELLINGS[alias.lower()] = spec

@@ -1,0 +1,139 @@
+"""What each token adds to the score: gradients, token × gradient under several linearisations, and FullGrad."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, DECOMPX
+from vitreous.capture.probe import Layer
+from vitreous.methods.fold import first, plus
+from vitreous.methods.method import Method, method, spelling
+from vitreous.methods.options import choice
+from vitreous.models.shapes import TokenScores
+from vitreous.models.vit import ViT
+
+Pixels = Float[Tensor, "r 3 H W"]
+PixelMap = Float[Tensor, "r H W"]
+
+
+def gradient_of_pixels(images: Pixels, gradient: Pixels, channels: str = "sum") -> PixelMap:
+    """`channels`: the signed "sum", the sum of "abs"olute values (captum, TIS), or their "max"imum."""
+    choice("channels", channels, ("sum", "abs", "max"))
+    if channels == "sum":
+        return gradient.sum(1)
+    return gradient.abs().sum(1) if channels == "abs" else gradient.abs().amax(1)
+
+
+def norm_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
+    return gradient.norm(dim=1)
+
+
+def product_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
+    return (images * gradient).sum(1)
+
+
+def sums_to_nothing(made: Method, vit: ViT) -> str:
+    """LayerNorm ignores what is added to all channels alike, so the gradient's sum over channels is 0, whatever the picture."""
+    if made.options.get("space") == "pixels" or not all(isinstance(b.attend.norm, nn.LayerNorm) for b in vit.blocks):
+        return ""
+    return (
+        "the channels of a token's gradient add up to 0 in a model with LayerNorm, so this map is rounding noise; "
+        "use 'vanillagrad_norm' or \"vanillagrad(space='pixels')\""
+    )
+
+
+@method(
+    "vanillagrad",
+    fold=first,
+    pixel=gradient_of_pixels,
+    caveat=sums_to_nothing,
+    signed=True,
+    class_specific=True,
+    paper="simonyan2014deep",
+    aliases=("patchgrad", "gradient", "saliency"),
+)
+def vanillagrad(layer: Layer) -> TokenScores:
+    """Gradient of the score, summed over a token's channels."""
+    return layer.hidden_grad.sum(-1)
+
+
+@method(
+    "vanillagrad_norm",
+    fold=first,
+    pixel=norm_of_pixels,
+    signed=False,
+    class_specific=True,
+    paper="simonyan2014deep",
+    aliases=("vanillagrad:norm2", "vanillagrad-norm"),
+)
+def vanillagrad_norm(layer: Layer) -> TokenScores:
+    """Length of the gradient at a token."""
+    return layer.hidden_grad.norm(dim=-1)
+
+
+def input_x_gradient(layer: Layer) -> TokenScores:
+    """What each token adds to the score, to first order."""
+    return (layer.hidden * layer.hidden_grad).sum(-1)
+
+
+def token_times_gradient(name: str, title: str, **facts: object) -> Method:
+    defaults = {"fold": first, "pixel": product_of_pixels, "signed": True, "class_specific": True, "complete": True}
+    return method(name, title=title, **{**defaults, **facts})(input_x_gradient)
+
+
+ixg = token_times_gradient(
+    "ixg",
+    "Token times gradient: what each token adds to the score, to first order.",
+    paper="shrikumar2017learning",
+    aliases=("inputxgradient", "input-x-gradient", "gradientxinput"),
+)
+decompx = token_times_gradient(
+    "decompx",
+    "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
+    linearisation=DECOMPX,
+    fixed_linearisation=True,
+    paper="modarressi2023decompx",
+)
+conservativelrp = token_times_gradient(
+    "conservativelrp",
+    "Conservative LRP: token times gradient with attention and norm statistics held fixed.",
+    linearisation=CONSERVATIVE,
+    fixed_linearisation=True,
+    paper="ali2022xai",
+    aliases=("cp-lrp", "cplrp", "alilrp", "conservative-lrp"),
+)
+attnlrp = token_times_gradient(
+    "attnlrp",
+    "AttnLRP: token times gradient, each product passing half of the relevance to each factor.",
+    linearisation=ATTNLRP,
+    fixed_linearisation=True,
+    paper="achtibat2024attnlrp",
+)
+
+
+@method("cat", fold=plus, fixed_fold="ixg+{fold}", signed=True, class_specific=True, paper="qiang2022attcat")
+def cat(layer: Layer, of: str = "input") -> TokenScores:
+    """Token times gradient, summed over all layers; `of` the "input" (SkipPLUS) or the "output" (paper) of each block."""
+    choice("of", of, ("input", "output"))
+    if of == "input":
+        return input_x_gradient(layer)
+    return (layer.output * layer.output_grad).sum(-1)
+
+
+@method(
+    "fullgrad",
+    fold=first,
+    biases=True,
+    complete=True,
+    signed=True,
+    class_specific=True,
+    paper="srinivas2019full",
+)
+def fullgrad(layer: Layer) -> TokenScores:
+    """Token times gradient, and the share of every bias at the token it is added to."""
+    return input_x_gradient(layer)
+
+
+spelling("fullgrad+", "fullgrad+plus")
+spelling("fullgradplus", "fullgrad+plus")

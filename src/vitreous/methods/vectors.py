@@ -1,0 +1,120 @@
+"""Norm-based maps: how much of each token's vector comes from each other token, AttIN · GlobEnc · ALTI.
+
+‖Σ_h A_ij^h f_j^h‖ needs no [n n d] tensor: with the Gram matrices Q_j = F_j F_jᵀ [h h] of each token it is aᵀ Q_j a.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.probe import Layer
+from vitreous.capture.values import feed_scale, head_values, second_norm
+from vitreous.methods.fold import rollout
+from vitreous.methods.method import method
+from vitreous.methods.options import choice
+
+Matrix = Float[Tensor, "r n n"]
+HeadVectors = Float[Tensor, "r h n d"]
+Vectors = Float[Tensor, "r n d"]
+
+
+def quadratic(attention: Float[Tensor, "r h n n"], left: HeadVectors, right: HeadVectors) -> Matrix:
+    """(Σ_h A_ij^h left_j^h) · (Σ_g A_ij^g right_j^g) for every i and j."""
+    gram = left.transpose(1, 2) @ right.permute(0, 2, 3, 1)  # [r j h h]
+    weights = attention.permute(0, 3, 2, 1)  # [r j i h]
+    return ((weights @ gram) * weights).sum(-1).transpose(1, 2)
+
+
+def own_vectors(attention: Float[Tensor, "r h n n"], values: HeadVectors) -> Vectors:
+    """What each token sends to itself."""
+    return torch.einsum("rhi,rhid->rid", attention.diagonal(dim1=-2, dim2=-1), values)
+
+
+def with_diagonal(norms: Matrix, diagonal: Float[Tensor, "r n"]) -> Matrix:
+    return norms.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
+
+
+NORM = {"mixing": True, "attention": True, "signed": False, "class_specific": False, "backwards": 0}
+
+
+@method(
+    "attin",
+    fold=rollout.with_options(form="half"),
+    aliases=("norm-based attention",),
+    paper="kobayashi2020attention",
+    **NORM,
+)
+def attin(layer: Layer, part: str = "attention", value_bias: bool = True, per_head: bool = False) -> Matrix:
+    """Length of what each token sends to each other one through attention.
+
+    `part`: the "attention" alone, with the skip connection ("res"), or after the second norm too ("resln").
+    """
+    choice("part", part, ("attention", "res", "resln"))
+    attention, values = layer.attention, head_values(layer, "included" if value_bias else "free")
+    if per_head:
+        return (attention * values.norm(dim=-1)[:, :, None]).mean(1)
+    if part == "attention":
+        return quadratic(attention, values, values).clamp(min=0).sqrt()
+    own = own_vectors(attention, values) + layer.hidden
+    if part == "res":
+        return with_diagonal(quadratic(attention, values, values).clamp(min=0).sqrt(), own.norm(dim=-1))
+    norm, spread = second_norm(layer)
+    values = norm(values)
+    norms = quadratic(attention, values, values).clamp(min=0).sqrt()
+    return with_diagonal(norms, norm(own).norm(dim=-1)) / spread
+
+
+@method("globenc", fold=rollout.with_options(form="none"), paper="modarressi2022globenc", **NORM)
+def globenc(layer: Layer) -> Matrix:
+    """Length of what each token sends to each other one through the whole block, the MLP's inside passed over."""
+    attention, values = layer.attention, head_values(layer, "free")
+    norm, spread = second_norm(layer)
+    scale = feed_scale(layer)
+    normed = norm(values) * scale
+    squares = (
+        quadratic(attention, values, values)
+        + 2 * quadratic(attention, values, normed) / spread
+        + quadratic(attention, normed, normed) / spread**2
+    )
+    own = own_vectors(attention, values) + layer.hidden
+    own = own + norm(own) * scale / spread
+    return with_diagonal(squares.clamp(min=0).sqrt(), own.norm(dim=-1))
+
+
+@method("alti", fold=rollout.with_options(form="none"), paper="ferrando2022measuring", **NORM)
+def alti(layer: Layer, skipplus: bool = False, eps: float | None = None) -> Matrix:
+    """How much nearer each token brings another to where it ends, in L1; every row adds up to 1.
+
+    `skipplus`: as in SkipPLUS's code, vectors through the whole block against the block's output; a row that no token
+    brings nearer is then 0 / 0 and stays NaN unless `eps` is given.
+    """
+    attention, values = layer.attention, head_values(layer, "free" if skipplus else "included")
+    goal = layer.output if skipplus else layer.mid
+    norm, spread = second_norm(layer) if skipplus else (None, None)
+    scale = feed_scale(layer) if skipplus else 1.0
+    eps = (0.0 if skipplus else torch.finfo(values.dtype).tiny) if eps is None else eps
+    rows = [
+        nearness(attention, values, layer.hidden, goal, part, norm, spread, scale)
+        for part in torch.arange(values.shape[2], device=values.device).split(chunk_of(values))
+    ]
+    contribution = torch.cat(rows, 1)
+    return contribution / (contribution.sum(-1, keepdim=True) + eps)
+
+
+def chunk_of(values: HeadVectors, budget: int = 2**26) -> int:
+    """How many receiving tokens at once keep [r chunk n d] within the budget."""
+    r, _, n, d = values.shape
+    return max(1, budget // (r * n * d * values.element_size()))
+
+
+def nearness(attention, values, hidden, goal, part, norm, spread, scale) -> Float[Tensor, "r chunk n"]:
+    """relu(‖y_i‖₁ − ‖y_i − v_ij‖₁) for the receiving tokens in `part`."""
+    vectors = torch.einsum("rhij,rhjd->rijd", attention[:, :, part], values)
+    position = torch.arange(len(part), device=part.device)
+    vectors[:, position, part] += hidden[:, part]
+    if norm is not None:
+        vectors = vectors + norm(vectors) * scale / spread[:, part, None]
+    target = goal[:, part]
+    return (target.abs().sum(-1, keepdim=True) - (target[:, :, None] - vectors).abs().sum(-1)).clamp(min=0)

@@ -1,0 +1,139 @@
+"""From a name, or a module at hand, to a `ViT`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitreous.core.errors import ModelError
+from vitreous.models.checkpoint import load_into, read_checkpoint
+from vitreous.models.vit import ViT
+
+SOURCES = ("timm", "hf", "torchvision")
+
+
+def build(
+    name: str,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = True,
+    device: str | torch.device | None = None,
+    **kwargs: Any,
+) -> ViT:
+    """The model of that name, in eval mode, its parameters not asking for gradients."""
+    source, _, rest = name.partition(":")
+    if not rest:
+        source, rest = "timm", name
+    match source:
+        case "timm":
+            vit = build_timm(rest, checkpoint, pretrained, kwargs)
+        case "hf":
+            from vitreous.models.huggingface import load_huggingface
+
+            vit = load_huggingface(rest, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
+        case "torchvision":
+            from vitreous.models.torchvision import load_torchvision
+
+            vit = load_torchvision(rest, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
+        case _:
+            raise ModelError(f"no source {source!r}; write 'timm:…', 'hf:…' or 'torchvision:…'")
+    vit.module.eval().requires_grad_(False)
+    try:
+        vit.module.to(device or vit.device)
+    except (RuntimeError, AssertionError) as problem:
+        raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
+    return replace(
+        vit, name=f"{source}:{rest}", facts={**vit.facts, "checkpoint": str(checkpoint) if checkpoint else None}
+    )
+
+
+def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> ViT:
+    import timm
+    from timm.data import resolve_model_data_config
+
+    from vitreous.models.picture import Preprocess
+    from vitreous.models.timm import from_timm
+
+    if not timm.is_model(name.split(".", 1)[0]):
+        near = get_close_matches(name, timm.list_models(), n=1)
+        raise ModelError(f"timm has no model {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    state = None if checkpoint is None else read_checkpoint(checkpoint)
+    if state is not None and "num_classes" not in kwargs and "head.weight" in state:
+        kwargs = {**kwargs, "num_classes": state["head.weight"].shape[0]}
+    try:
+        model: Any = timm.create_model(name, pretrained=pretrained and state is None, **kwargs)
+    except (OSError, RuntimeError, ConnectionError) as problem:
+        if not (pretrained and state is None):
+            raise ModelError(f"timm cannot build {name!r}: {str(problem).splitlines()[0]}") from None
+        raise ModelError(no_hub(f"timm:{name}", problem)) from None
+    except (TypeError, AssertionError, ValueError) as problem:
+        raise ModelError(f"timm cannot build {name!r} with {kwargs}: {problem}") from None
+    if state is not None:
+        load_into(model, fitted(model, state), name)
+    vit = from_timm(model, f"timm:{name}")
+    config = resolve_model_data_config(model)
+    config["input_size"] = (3, *vit.size)
+    return replace(vit, preprocess=Preprocess.from_timm(config), classes=imagenet_classes(model.num_classes))
+
+
+def no_hub(name: str, problem: Exception) -> str:
+    reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+    return (
+        f"the weights of {name!r} could not be fetched ({reason[:120]}); "
+        "pass checkpoint='local file.safetensors', or pretrained=False for random weights"
+    )
+
+
+def fitted(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+    """Weights of another picture size, brought to this one the way timm does."""
+    own = model.state_dict()
+    if all(own[key].shape == value.shape for key, value in state.items() if key in own):
+        return state
+    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    return state if convert is None else convert(state, model)
+
+
+def imagenet_classes(count: int) -> tuple[str, ...] | None:
+    """ImageNet-1k names, when the head has as many outputs."""
+    if count != 1000:
+        return None
+    from timm.data import ImageNetInfo
+
+    info = ImageNetInfo("imagenet-1k")
+    return tuple(info.index_to_description(i).split(",")[0] for i in range(count))
+
+
+def view(model: Any, name: str | None = None) -> ViT:
+    """A module that the user already has, seen as a `ViT`; it is read, never patched."""
+    label = name or type(model).__name__
+    for ancestor in type(model).__mro__:
+        match ancestor.__module__.split(".")[0]:
+            case "timm":
+                from timm.data import resolve_model_data_config
+
+                from vitreous.models.picture import Preprocess
+                from vitreous.models.timm import from_timm
+
+                vit = from_timm(model, label)
+                config = {**resolve_model_data_config(model), "input_size": (3, *vit.size)}
+                return replace(
+                    vit, preprocess=Preprocess.from_timm(config), classes=imagenet_classes(model.num_classes)
+                )
+            case "transformers":
+                from vitreous.models.huggingface import from_huggingface
+
+                return from_huggingface(model, label)
+            case "torchvision":
+                from vitreous.models.torchvision import from_torchvision
+
+                return from_torchvision(model, label)
+    raise ModelError(
+        f"{type(model).__name__!r} is not a timm, Hugging Face or torchvision transformer, so its parts are not known; "
+        "wrap the backbone itself, or register an adapter"
+    )

@@ -1,0 +1,22 @@
+"""Shapes as words. Axes keep their names everywhere:
+
+b images · r rows (one per image and target) · n tokens · p patches · h heads · e channels of a head ·
+d channels · s subsets of patches · c classes · q what the head reads (class token, distillation token, mean, …)
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Images = Float[Tensor, "b 3 H W"]
+Tokens = Float[Tensor, "b n d"]
+Hidden = Float[Tensor, "b n hidden"]
+PerHead = Float[Tensor, "b h n e"]
+Mixing = Float[Tensor, "b h n n"]  # how much each token (row) takes from each other (column), per head
+Pooled = Float[Tensor, "b q d"]
+Logits = Float[Tensor, "b c"]
+TokenScores = Float[Tensor, "r n"]
+PatchScores = Float[Tensor, "r p"]
+Keep = Bool[Tensor, "b s p"]
+TokenIndex = Int[Tensor, "b n"]

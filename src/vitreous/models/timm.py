@@ -1,0 +1,260 @@
+"""timm's plain, distilled, BEiT and EVA transformers seen as a `ViT`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from timm.layers.attention import Attention, AttentionRope
+from timm.layers.attention_pool import AttentionPoolLatent
+from timm.layers.layer_scale import LayerScale
+from timm.layers.mlp import GluMlp, Mlp, SwiGLU
+from timm.layers.pos_embed_sincos import apply_rot_embed_cat
+from timm.models import beit, eva, vision_transformer
+from timm.models.deit import VisionTransformerDistilled
+from torch import Tensor, nn
+
+from vitreous.core.errors import ModelError, ShapeError
+from vitreous.models.quiet import evaluating
+from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
+from vitreous.models.vit import (
+    Attend,
+    AttentionPool,
+    Block,
+    Feed,
+    Layout,
+    LinearPool,
+    Place,
+    ViT,
+    mean_rows,
+    no_bias,
+    token_rows,
+    unmoved,
+)
+
+
+def from_timm(model: Any, name: str = "timm model") -> ViT:
+    """View a timm transformer as a `ViT`; the module is read, never patched."""
+    match model:
+        case VisionTransformerDistilled():
+            blocks, pool, classify = plain_blocks(model), LinearPool(token_rows(0, 1)), partial(distilled_heads, model)
+        case vision_transformer.VisionTransformer():
+            blocks, pool, classify = plain_blocks(model), pool_of(model), partial(one_head, model)
+        case eva.Eva():
+            blocks, pool, classify = eva_blocks(model), pool_of(model), partial(one_head, model)
+        case beit.Beit():
+            blocks, pool, classify = beit_blocks(model), pool_of(model), partial(one_head, model)
+        case _:
+            raise ModelError(
+                f"{type(model).__name__!r} is not a family that Vitreous can see through; "
+                "known in timm: VisionTransformer (ViT, DeiT, CLIP, SigLIP, DINOv2), distilled DeiT, Beit, Eva (EVA, EVA02, DINOv3)"
+            )
+    if isinstance(model.head, nn.Identity):
+        raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
+    grid, patch = tuple(model.patch_embed.grid_size), tuple(model.patch_embed.patch_size)
+    return ViT(
+        name=name,
+        module=model,
+        embed=partial(embed, model),
+        blocks=blocks,
+        norm=model.norm,
+        pool=pool,
+        pooled_norm=getattr(model, "fc_norm", None) or nn.Identity(),
+        classify=classify,
+        layout=partial(layout_of, model),
+        forward=model,
+        size=(grid[0] * patch[0], grid[1] * patch[1]),
+    )
+
+
+def embed(model: Any, images: Images) -> Tokens:
+    with evaluating(model):
+        if isinstance(model, beit.Beit):
+            tokens = model.patch_embed(images)
+            tokens = torch.cat([model.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
+            return tokens if model.pos_embed is None else tokens + model.pos_embed
+        placed = model._pos_embed(model.patch_embed(images))
+        return model.norm_pre(placed[0] if isinstance(model, eva.Eva) else placed)
+
+
+def layout_of(model: Any, size: tuple[int, int]) -> Layout:
+    patch = tuple(model.patch_embed.patch_size)
+    built = tuple(g * p for g, p in zip(model.patch_embed.grid_size, patch, strict=True))
+    if tuple(size) != built:
+        if not getattr(model, "dynamic_img_size", False):
+            raise ShapeError(
+                f"this model takes {built[0]}x{built[1]} pictures, not {size[0]}x{size[1]}; "
+                f"load it with img_size={tuple(size)} or dynamic_img_size=True"
+            )
+        if getattr(model.patch_embed, "dynamic_img_pad", False) or any(s % p for s, p in zip(size, patch, strict=True)):
+            raise ShapeError(f"a picture of {size[0]}x{size[1]} does not divide into patches of {patch[0]}x{patch[1]}")
+    return Layout((size[0] // patch[0], size[1] // patch[1]), patch, model.num_prefix_tokens)
+
+
+# ── heads ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def one_head(model: Any, pooled: Pooled) -> Logits:
+    return model.head(pooled[:, 0])
+
+
+def distilled_heads(model: Any, pooled: Pooled) -> Logits:
+    return (model.head(pooled[:, 0]) + model.head_dist(pooled[:, 1])) / 2
+
+
+def pool_of(model: Any) -> LinearPool | AttentionPool:
+    everything = getattr(model, "pool_include_prefix", False)
+    prefix = 0 if everything else model.num_prefix_tokens
+    match model.global_pool:
+        case "token":
+            return LinearPool(token_rows(0))
+        case "avg":
+            return LinearPool(mean_rows(prefix))
+        case "map" if type(model.attn_pool) is AttentionPoolLatent:
+            return latent_pool(model.attn_pool, prefix)
+    raise ModelError(f"no readout is known for global_pool={model.global_pool!r}; known: 'token', 'avg', 'map'")
+
+
+def latent_pool(pool: Any, prefix: int) -> AttentionPool:
+    if pool.pos_embed is not None or pool.pool != "token":
+        raise ModelError("attention pooling with position embedding or several averaged latents is not known")
+
+    def query() -> PerHead:
+        return pool.q(pool.latent).unflatten(-1, (pool.num_heads, -1)).transpose(1, 2)[:, :, :1]
+
+    def key_value(x: Tokens) -> tuple[PerHead, PerHead]:
+        k, v = pool.kv(x).unflatten(-1, (2, pool.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return k, v
+
+    feed = None if pool.mlp is None else feed_of(pool.norm, pool.mlp, lambda x: x)
+    return AttentionPool(query, key_value, pool.proj, pool.scale, prefix, pool.q_norm, pool.k_norm, feed)
+
+
+# ── blocks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def known(part: Any, *types: type, what: str) -> Any:
+    if type(part) not in types:
+        names = ", ".join(t.__name__ for t in types)
+        raise ModelError(f"{what} of type {type(part).__name__!r} is not known; known: {names}")
+    return part
+
+
+def plain_blocks(model: Any) -> tuple[Block, ...]:
+    def block(b: Any) -> Block:
+        known(b, vision_transformer.Block, what="a block")
+        attn = known(b.attn, Attention, what="attention")
+        for scale in (b.ls1, b.ls2):
+            known(scale, nn.Identity, LayerScale, what="layer scale")
+        return Block(
+            attend_of(b.norm1, attn, b.ls1), feed_of(b.norm2, b.mlp, b.ls2, lambda: getattr(b.ls2, "gamma", None))
+        )
+
+    return tuple(block(b) for b in model.blocks)
+
+
+def eva_blocks(model: Any) -> tuple[Block, ...]:
+    def block(index: int, b: Any) -> Block:
+        known(b, eva.EvaBlock, what="a block")
+        attn = known(b.attn, eva.EvaAttention, AttentionRope, what="attention")
+        rotate = unmoved if model.rope is None else partial(rotated, model, index, attn)
+        attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), rotate=rotate)
+        return Block(attend, feed_of(b.norm2, b.mlp, scaled_by(b, "gamma_2"), lambda: b.gamma_2))
+
+    return tuple(block(i, b) for i, b in enumerate(model.blocks))
+
+
+def beit_blocks(model: Any) -> tuple[Block, ...]:
+    def block(b: Any) -> Block:
+        known(b, beit.Block, what="a block")
+        attn = known(b.attn, beit.Attention, what="attention")
+        relative = model.rel_pos_bias is not None or attn.relative_position_bias_table is not None
+        bias = partial(relative_bias, model, attn) if relative else no_bias
+        attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), bias=bias)
+        return Block(attend, feed_of(b.norm2, b.mlp, scaled_by(b, "gamma_2"), lambda: b.gamma_2))
+
+    return tuple(block(b) for b in model.blocks)
+
+
+def scaled_by(block: nn.Module, gamma: str) -> Callable[[Tokens], Tokens]:
+    def scale(x: Tokens) -> Tokens:
+        factor = getattr(block, gamma)
+        return x if factor is None else x * factor
+
+    return scale
+
+
+def attend_of(norm: nn.Module, attn: Any, scale: Callable[[Tokens], Tokens], **positions: Any) -> Attend:
+    if getattr(attn, "gate", None) is not None:
+        raise ModelError("gated attention output (gated=True) is not known")
+    identity = nn.Identity()
+    return Attend(
+        norm=norm,
+        qkv=partial(project_qkv, attn),
+        project=lambda mixed: scale(attn.proj(mixed)),
+        scale=attn.scale,
+        q_norm=getattr(attn, "q_norm", identity),
+        k_norm=getattr(attn, "k_norm", identity),
+        inner_norm=getattr(attn, "norm", identity),
+        **positions,
+    )
+
+
+def project_qkv(attn: Any, x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
+    if attn.qkv is None:
+        q, k, v = (
+            layer(x).unflatten(-1, (-1, attn.head_dim)).transpose(1, 2)
+            for layer in (attn.q_proj, attn.k_proj, attn.v_proj)
+        )
+        groups = getattr(attn, "num_kv_groups", 1)
+        return (q, k, v) if groups == 1 else (q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
+    if getattr(attn, "q_bias", None) is None:
+        packed = attn.qkv(x)
+    else:  # BEiT and EVA keep the three biases apart, the key's being zero
+        packed = F.linear(x, attn.qkv.weight, torch.cat([attn.q_bias, attn.k_bias, attn.v_bias]))
+    q, k, v = packed.unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    return q, k, v
+
+
+def rotated(model: Any, index: int, attn: Any, heads: PerHead, place: Place) -> PerHead:
+    """Turn the patch tokens' vectors by their positions; prefix tokens have none."""
+    angles = model.rope.get_embed(shape=place.layout.grid) if model.dynamic_img_size else model.rope.get_embed()
+    angles = angles[index] if model.rope_mixed else angles[None]  # [h p c] or [1 p c]
+    prefix = place.layout.prefix
+    if place.index is not None:
+        angles = angles[:, place.index[:, prefix:] - prefix].transpose(0, 1)  # [b h p c]
+    front, patches = heads[:, :, :prefix], heads[:, :, prefix:]
+    turned = apply_rot_embed_cat(patches, angles, half=getattr(attn, "rotate_half", False))
+    return torch.cat([front, turned.to(heads.dtype)], dim=2)
+
+
+def relative_bias(model: Any, attn: Any, place: Place) -> Float[Tensor, "b h n n"]:
+    tables = [attn._get_rel_pos_bias()[0]] if attn.relative_position_bias_table is not None else []
+    tables += [model.rel_pos_bias()] if model.rel_pos_bias is not None else []
+    return place.gather_pairs(torch.stack(tables).sum(0))
+
+
+def feed_of(
+    norm: nn.Module, mlp: Any, scale: Callable[[Tokens], Tokens], factor: Callable[[], Tensor | None] = lambda: None
+) -> Feed:
+    def contract(hidden: Hidden) -> Tokens:
+        return scale(mlp.fc2(hidden))
+
+    def packed(x: Tokens) -> tuple[Hidden, ...]:
+        first, second = mlp.fc1(x).chunk(2, dim=-1)
+        return (second, first) if mlp.gate_last else (first, second)
+
+    match known(mlp, Mlp, GluMlp, SwiGLU, what="an MLP"):
+        case SwiGLU():
+            expand = lambda x: (mlp.fc1_g(x), mlp.fc1_x(x))  # noqa: E731 - as short as its formula
+        case GluMlp():
+            expand = packed
+        case _:
+            expand = lambda x: (mlp.fc1(x),)  # noqa: E731
+    if isinstance(mlp.fc1 if hasattr(mlp, "fc1") else mlp.fc1_g, nn.Conv2d):
+        raise ModelError("an MLP made of convolutions (use_conv=True) is not known")
+    return Feed(norm, expand, mlp.act, contract, getattr(mlp, "norm", None) or nn.Identity(), factor)
