@@ -16,9 +16,9 @@ A linearisation is a few numbers, and named methods are points of one family:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,24 +29,24 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.core.registry import Registry
 
 
+CHOICES: dict[str, tuple[str, ...]] = {  # empty: any number
+    "qk": (),
+    "v": (),
+    "norm": ("exact", "frozen", "fixed"),  # frozen: the spread; fixed: the mean too
+    "activation": ("exact", "ratio"),
+    "gate": ("exact", "frozen", "halved"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Linearisation:
     """Factors on the gradient through q and k, and through v; what norms, activations and gates hold fixed."""
 
-    qk: float = 1.0
-    v: float = 1.0
-    norm: Literal["exact", "frozen"] = "exact"
-    activation: Literal["exact", "ratio"] = "exact"
-    gate: Literal["exact", "frozen", "halved"] = "exact"
-
-    def __post_init__(self) -> None:
-        hints = get_type_hints(Linearisation)
-        for f in fields(self):
-            value, allowed = getattr(self, f.name), get_args(hints[f.name])
-            if allowed and value not in allowed:
-                raise SpecError(f"linearisation {f.name}={value!r}; known: {', '.join(map(repr, allowed))}")
-            if not allowed and not (isinstance(value, int | float) and not isinstance(value, bool)):
-                raise SpecError(f"linearisation {f.name}={value!r} must be a number")
+    qk: float | int = 1.0
+    v: float | int = 1.0
+    norm: str = "exact"
+    activation: str = "exact"
+    gate: str = "exact"
 
     @property
     def complete(self) -> bool:
@@ -58,7 +58,7 @@ class Linearisation:
         if self.norm == "exact" or isinstance(norm, nn.Identity):
             return norm(x)
         if isinstance(norm, nn.LayerNorm):
-            return FrozenLayerNorm.apply(x, norm.weight, norm.bias, norm.eps)
+            return FrozenLayerNorm.apply(x, norm.weight, norm.bias, norm.eps, self.norm == "frozen")
         if "rms" in type(norm).__name__.lower() and hasattr(norm, "eps"):
             return FrozenScale.apply(x, norm(x), norm.weight, norm.eps)
         raise ModelError(f"a norm of type {type(norm).__name__!r} cannot be held fixed; known: LayerNorm, RMSNorm")
@@ -78,7 +78,7 @@ class Linearisation:
         return gate * value
 
 
-def damp(x: Tensor, factor: float) -> Tensor:
+def damp(x: Tensor, factor: float | int) -> Tensor:
     """Same value, gradient times `factor`."""
     if factor == 1:
         return x
@@ -87,7 +87,7 @@ def damp(x: Tensor, factor: float) -> Tensor:
 
 class Damp(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, factor: float | int) -> Tensor:
         ctx.factor = factor
         return x.view_as(x)
 
@@ -97,19 +97,21 @@ class Damp(Function):
 
 
 class FrozenLayerNorm(Function):
-    """LayerNorm whose standard deviation is a constant to the backward pass; the mean is not."""
+    """LayerNorm whose standard deviation is a constant to the backward pass; the mean is not, when `centre`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centre: bool) -> Tensor:
+        ctx.centre = centre
         y, _, rstd = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
         ctx.save_for_backward(rstd, weight)
         return y
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None, None]:
         rstd, weight = ctx.saved_tensors
-        centred = upstream * rstd if weight is None else upstream * rstd * weight
-        return (centred - centred.mean(-1, keepdim=True)).to(upstream.dtype), None, None, None
+        passed = upstream * rstd if weight is None else upstream * rstd * weight
+        passed = passed - passed.mean(-1, keepdim=True) if ctx.centre else passed
+        return passed.to(upstream.dtype), None, None, None, None
 
 
 class FrozenScale(Function):
@@ -172,8 +174,12 @@ for _name, _point, _aliases in (
 def linearisation(name: str, **changes: Any) -> Linearisation:
     """A named point of the family, or one near it: `linearisation("linear", qk=0.5, norm="frozen")`."""
     point = LINEARISATIONS[name]
-    allowed = [f.name for f in fields(Linearisation)]
-    for key in changes:
-        if key not in allowed:
-            raise SpecError(f"linearisation {name!r} has no option {key!r}; known: {', '.join(allowed)}")
+    for key, value in changes.items():
+        if key not in CHOICES:
+            raise SpecError(f"linearisation {name!r} has no option {key!r}; known: {', '.join(CHOICES)}")
+        allowed = CHOICES[key]
+        if allowed and value not in allowed:
+            raise SpecError(f"linearisation {key}={value!r}; known: {', '.join(map(repr, allowed))}")
+        if not allowed and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise SpecError(f"linearisation {key}={value!r} must be a number")
     return replace(point, **changes)

@@ -94,9 +94,7 @@ class Layer:
 class Top:
     """The head seen from the score: where the backward pass begins."""
 
-    score: Float[Tensor, " r"]
     grads: list[Tokens]  # of the encoder's output, one per target of an image
-    readout: Float[Tensor, "r n"]
     biases: Float[Tensor, "r n"] | None = None
     pooled_biases: Float[Tensor, " r"] | None = None
 
@@ -268,25 +266,22 @@ class Probe:
         if self._reading is None:
             self._reading = Reading(reading.logits.detach(), reading.readout)
         columns = self.targets.view(len(self.images), -1).unbind(1)
-        scores, grads, token_biases, pooled_biases = [], [], [], []
+        grads, token_biases, pooled_biases = [], [], []
         for column, targets in enumerate(columns):
             with torch.enable_grad():
                 score = self.answer(reading.logits, targets)
             taps = (*reading.token_taps, *reading.pooled_taps)
             inputs = [leaf, *(output for output, _ in taps)]
             found = torch.autograd.grad(score.sum(), inputs, allow_unused=True, retain_graph=column + 1 < len(columns))
-            scores.append(score.detach())
             grads.append(torch.zeros_like(leaf) if found[0] is None else found[0])
             if biases:
                 split = 1 + len(reading.token_taps)
                 # an attention pooler may skip prefix tokens: its taps are shorter, the missing tokens add nothing
                 token_biases.append(bias_map(reading.token_taps, found[1:split], leaf))
                 pooled = bias_map(reading.pooled_taps, found[split:], None)
-                pooled_biases.append(pooled if pooled is not None else torch.zeros_like(scores[-1]))
+                pooled_biases.append(pooled if pooled is not None else torch.zeros_like(score.detach()))
         return Top(
-            weave(scores),
             grads,
-            self.reading.readout,
             weave(token_biases) if biases else None,
             weave(pooled_biases) if biases else None,
         )

@@ -71,7 +71,11 @@ def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = F
 
 def read(layer: Layer, signal: Tensor) -> TokenScores:
     """Token scores as they are; of a token-to-token matrix, the row that the head reads."""
-    return signal if signal.ndim == 2 else (layer.readout[:, None].to(signal) @ signal)[:, 0]
+    if signal.ndim == 2:
+        return signal
+    row = layer.readout.to(signal)
+    unread = (row == 0)[:, :, None]  # 0 · NaN is NaN: what the head does not read must not speak
+    return (row[:, None] @ signal.masked_fill(unread, 0))[:, 0]
 
 
 def from_the_first(depth: int, start: int | None = None) -> int:

@@ -17,7 +17,7 @@ Matrix = Float[Tensor, "r n n"]
 
 
 def transformation(
-    before: Float[Tensor, "*any n d"], after: Float[Tensor, "*any n d"], length: bool, necc: bool, eps: float = 0.0
+    before: Float[Tensor, "*one n d"], after: Float[Tensor, "*any n d"], length: bool, necc: bool, eps: float = 0.0
 ) -> Float[Tensor, "*any n"]:
     """How much a token is changed: ratio of lengths × softmax over tokens of the cosine (NECC)."""
     weight = torch.ones_like(after[..., 0])

@@ -83,12 +83,19 @@ def globenc(layer: Layer) -> Matrix:
     return with_diagonal(squares.clamp(min=0).sqrt(), own.norm(dim=-1))
 
 
-@method("alti", fold=rollout.with_options(form="none"), paper="ferrando2022measuring", **NORM)
-def alti(layer: Layer, skipplus: bool = False, eps: float | None = None) -> Matrix:
+@method(
+    "alti",
+    fold=rollout.with_options(form="none"),
+    presets={"official": {"shift": 1e-6}, "skipplus": {"skipplus": True}},
+    paper="ferrando2022measuring",
+    **NORM,
+)
+def alti(layer: Layer, skipplus: bool = False, eps: float | None = None, shift: float = 0.0) -> Matrix:
     """How much nearer each token brings another to where it ends, in L1; every row adds up to 1.
 
     `skipplus`: as in SkipPLUS's code, vectors through the whole block against the block's output; a row that no token
-    brings nearer is then 0 / 0 and stays NaN unless `eps` is given.
+    brings nearer is then 0 / 0 and stays NaN unless `eps` is given. `shift` is what torch's `pairwise_distance`, and so
+    the official code, adds to every component of a difference.
     """
     attention, values = layer.attention, head_values(layer, "free" if skipplus else "included")
     goal = layer.output if skipplus else layer.mid
@@ -96,7 +103,7 @@ def alti(layer: Layer, skipplus: bool = False, eps: float | None = None) -> Matr
     scale = feed_scale(layer) if skipplus else 1.0
     eps = (0.0 if skipplus else torch.finfo(values.dtype).tiny) if eps is None else eps
     rows = [
-        nearness(attention, values, layer.hidden, goal, part, norm, spread, scale)
+        nearness(attention, values, layer.hidden, goal, part, norm, spread, scale, shift)
         for part in torch.arange(values.shape[2], device=values.device).split(chunk_of(values))
     ]
     contribution = torch.cat(rows, 1)
@@ -109,7 +116,7 @@ def chunk_of(values: HeadVectors, budget: int = 2**26) -> int:
     return max(1, budget // (r * n * d * values.element_size()))
 
 
-def nearness(attention, values, hidden, goal, part, norm, spread, scale) -> Float[Tensor, "r chunk n"]:
+def nearness(attention, values, hidden, goal, part, norm, spread, scale, shift) -> Float[Tensor, "r chunk n"]:
     """relu(‖y_i‖₁ − ‖y_i − v_ij‖₁) for the receiving tokens in `part`."""
     vectors = torch.einsum("rhij,rhjd->rijd", attention[:, :, part], values)
     position = torch.arange(len(part), device=part.device)
@@ -117,4 +124,4 @@ def nearness(attention, values, hidden, goal, part, norm, spread, scale) -> Floa
     if norm is not None:
         vectors = vectors + norm(vectors) * scale / spread[:, part, None]
     target = goal[:, part]
-    return (target.abs().sum(-1, keepdim=True) - (target[:, :, None] - vectors).abs().sum(-1)).clamp(min=0)
+    return (target.abs().sum(-1, keepdim=True) - (vectors - target[:, :, None] + shift).abs().sum(-1)).clamp(min=0)

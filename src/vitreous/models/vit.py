@@ -134,7 +134,7 @@ def mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "q n"]]:
     """The head reads the mean of the tokens behind `prefix`; of no token, the zero vector."""
 
     def rows(n: int) -> Float[Tensor, "q n"]:
-        row = torch.zeros(1, n)
+        row = torch.zeros(1, n, dtype=torch.float64)
         row[:, prefix:] = 1 / max(n - prefix, 1)
         return row
 

@@ -1,0 +1,109 @@
+"""Weights from a local file: safetensors, or torch files read with `weights_only=True`. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from vitreous.core.errors import DataError, ModelError
+
+NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "module")  # averaged weights first, as timm does
+PREFIXES = ("module.", "_orig_mod.", "model.")  # from data-parallel, compiled and Lightning wrappers
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
+    """The weights in a safetensors or torch file, freed from the usual nestings and wrapper prefixes."""
+    path = Path(path)
+    if path.is_dir():
+        raise DataError(f"checkpoint '{path}' is a folder; give a .safetensors or .pth file")
+    if not path.is_file():
+        raise DataError(f"no checkpoint at '{path}'; give the path of a local .safetensors or .pth file")
+    content = read_safetensors(path) if looks_like_safetensors(path) else read_torch(path)
+    weights = unwrap(content)
+    if not weights:
+        raise DataError(f"checkpoint '{path}' holds no weights; a state_dict of tensors would work")
+    return weights
+
+
+def looks_like_safetensors(path: Path) -> bool:
+    """By its name, or by its header: eight bytes of length, then JSON."""
+    try:
+        with path.open("rb") as file:
+            return path.suffix == ".safetensors" or file.read(9)[8:] == b"{"
+    except OSError as error:
+        raise DataError(f"checkpoint '{path}' cannot be opened: {error.strerror}") from None
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError):
+        raise DataError(f"checkpoint '{path}' is damaged or not a safetensors file") from None
+
+
+def read_torch(path: Path) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols: it loads or it does not
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "unsupported" in str(error).lower() or "GLOBAL" in str(error):
+            raise DataError(
+                f"checkpoint '{path}' holds pickled Python objects, which are never loaded; "
+                "save the model's state_dict() as safetensors instead"
+            ) from None
+        raise DataError(f"checkpoint '{path}' is damaged or not a torch file") from None
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, zipfile.BadZipFile):
+        raise DataError(f"checkpoint '{path}' is damaged or not a torch file") from None
+
+
+def unwrap(content: Any) -> dict[str, Tensor]:
+    """The innermost mapping of names to tensors."""
+    while isinstance(content, Mapping):
+        nest = next((key for key in NESTS if isinstance(content.get(key), Mapping)), None)
+        if nest is None:
+            break
+        content = content[nest]
+    if not isinstance(content, Mapping):
+        return {}
+    weights = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    while prefix := next((p for p in PREFIXES if weights and all(key.startswith(p) for key in weights)), None):
+        weights = {key.removeprefix(prefix): value for key, value in weights.items()}
+    return weights
+
+
+def load_into(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
+    """Load weights that fit exactly; otherwise one sentence says which do not."""
+    own = module.state_dict()
+    shapes = [
+        f"{key} {tuple(state[key].shape)} for {tuple(own[key].shape)}"
+        for key in own.keys() & state.keys()
+        if state[key].shape != own[key].shape
+    ]
+    if shapes:
+        refuse(
+            name, {"mis-shaped": shapes, "missing": own.keys() - state.keys(), "unexpected": state.keys() - own.keys()}
+        )
+    left = module.load_state_dict(state, strict=False)
+    refuse(name, {"missing": left.missing_keys, "unexpected": left.unexpected_keys})
+
+
+def refuse(name: str, found: Mapping[str, Any]) -> None:
+    """Raise a `ModelError` that names the first few weights of each kind; silent when there are none."""
+    parts = [f"{len(keys)} {kind} ({some(keys)})" for kind, keys in found.items() if keys]
+    if parts:
+        raise ModelError(f"the weights do not fit {name!r}: {', '.join(parts)}")
+
+
+def some(keys: Any, most: int = 3) -> str:
+    keys = sorted(str(key) for key in keys)
+    return ", ".join(keys[:most]) + (", …" if len(keys) > most else "")

@@ -1,0 +1,301 @@
+"""Hugging Face image classifiers seen as a `ViT`: modules as transformers 5 lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.core.errors import ModelError, ShapeError, VitreousError
+from vitreous.models.checkpoint import read_checkpoint, refuse
+from vitreous.models.picture import Preprocess
+from vitreous.models.quiet import evaluating, settled
+from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
+from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, Place, ViT, mean_rows, no_bias, token_rows
+
+Scale = Callable[[Tokens], Tokens]
+Rows = Callable[[int], Float[Tensor, "q n"]]
+unscaled: Scale = nn.Identity()
+
+
+def from_huggingface(model: nn.Module, name: str = "huggingface model") -> ViT:
+    """View a Hugging Face image classifier as a `ViT`; the module is read, never patched."""
+    kind = next((base.__name__ for base in type(model).__mro__ if base.__name__ in FAMILIES), None)
+    if kind is None:
+        known = f"known in transformers: {', '.join(FAMILIES)}"
+        raise ModelError(f"{type(model).__name__!r} is not a family that Vitreous can see through; {known}")
+    try:
+        return FAMILIES[kind](model, name)
+    except AttributeError as error:
+        raise ModelError(f"{name!r} is not laid out as {kind} is in transformers 5: {error}") from None
+
+
+def load_huggingface(
+    name_or_path: str,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = True,
+    device: str | torch.device | None = None,
+    **kwargs: Any,
+) -> ViT:
+    """A classifier from the hub or a local folder; `kwargs` change its config. No code from the hub is ever run."""
+    if kwargs.pop("trust_remote_code", False):
+        raise ModelError("code from the hub is never run; trust_remote_code cannot be set")
+    try:
+        model, found = fetch(name_or_path, checkpoint, pretrained, kwargs)
+    except VitreousError:
+        raise
+    except (OSError, ValueError) as error:
+        why = str(error).strip().splitlines()[0].rstrip(".")
+        raise ModelError(
+            f"{name_or_path!r} could not be loaded: {why}; without the hub, give a local folder with config.json and "
+            "model.safetensors as the name, and other weights as checkpoint=…"
+        ) from None
+    # what is unexpected may stay out: poolers and text towers, which these classifiers do not have
+    refuse(name_or_path, {"mis-shaped": found["mismatched_keys"], "missing": found["missing_keys"]} if found else {})
+    vit = from_huggingface(settled(model, device), name_or_path)
+    facts = {"source": name_or_path, "weights": str(checkpoint or ("pretrained" if pretrained else "random"))}
+    return replace(vit, preprocess=preprocess_of(name_or_path), facts=vit.facts | facts)
+
+
+def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: dict[str, Any]) -> tuple[Any, dict]:
+    """The module, and what its weights lacked or had too much of."""
+    try:
+        from transformers import AutoConfig, AutoModelForImageClassification
+    except ImportError:
+        raise ModelError("Hugging Face models need transformers: pip install 'vitreous[hf]'") from None
+    config, unused = AutoConfig.from_pretrained(name, trust_remote_code=False, return_unused_kwargs=True, **changes)
+    if odd := sorted(set(unused) & set(changes)):
+        raise ModelError(
+            f"{', '.join(odd)} is no setting of {type(config).__name__}; see its documentation for those it has"
+        )
+    report = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # so that we can say what does not fit
+    if checkpoint is not None:
+        with torch.device("meta"):
+            kind = type(AutoModelForImageClassification.from_config(config, trust_remote_code=False))
+        # by way of transformers, which knows the names that weights had in its older versions
+        return kind.from_pretrained(None, config=config, state_dict=read_checkpoint(checkpoint), **report)
+    if pretrained:
+        return AutoModelForImageClassification.from_pretrained(
+            name, config=config, trust_remote_code=False, use_safetensors=True, **report
+        )
+    return AutoModelForImageClassification.from_config(config, trust_remote_code=False), {}
+
+
+def preprocess_of(name: str) -> Preprocess | None:
+    from transformers import AutoImageProcessor
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError):
+        return None  # the folder holds weights alone
+    return Preprocess.from_hf(processor)
+
+
+# ── families ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def vit(model: Any, name: str) -> ViT:
+    body = model.base_model
+    prefix = 1 + hasattr(body.embeddings, "distillation_token")  # DeiT has one, though this head does not read it
+    return assemble(model, name, body, prefix, map(plain_block, body.layers), body.layernorm, token_rows(0))
+
+
+def deit_with_teacher(model: Any, name: str) -> ViT:
+    def classify(pooled: Pooled) -> Logits:
+        return (model.cls_classifier(pooled[:, 0]) + model.distillation_classifier(pooled[:, 1])) / 2
+
+    body = model.deit
+    blocks = map(plain_block, body.layers)
+    return assemble(model, name, body, 2, blocks, body.layernorm, token_rows(0, 1), classify=classify)
+
+
+def beit(model: Any, name: str) -> ViT:
+    body, pooled_norm = model.beit, model.beit.pooler.layernorm
+    blocks = (beit_block(body, layer) for layer in body.layers)
+    rows = token_rows(0) if pooled_norm is None else mean_rows(1)
+    return assemble(model, name, body, 1, blocks, body.layernorm, rows, pooled_norm=pooled_norm, any_size=True)
+
+
+def dinov2(model: Any, name: str) -> ViT:
+    body, prefix = model.base_model, 1 + getattr(model.config, "num_register_tokens", 0)
+
+    def rows(n: int) -> Float[Tensor, "q n"]:
+        return torch.cat([token_rows(0)(n).double(), mean_rows(prefix)(n)])
+
+    def classify(pooled: Pooled) -> Logits:
+        return model.classifier(pooled.flatten(1))
+
+    blocks = map(dinov2_block, body.encoder.layer)
+    return assemble(model, name, body, prefix, blocks, body.layernorm, rows, classify=classify, any_size=True)
+
+
+def clip(model: Any, name: str) -> ViT:
+    body = model.vision_model
+    blocks = map(tower_block, body.encoder.layers)
+    return assemble(model, name, body, 1, blocks, nn.Identity(), mean_rows(1), embed_norm=body.pre_layrnorm)
+
+
+def siglip(model: Any, name: str) -> ViT:
+    body = model.vision_model
+    return assemble(model, name, body, 0, map(tower_block, body.encoder.layers), body.post_layernorm, mean_rows(0))
+
+
+FAMILIES: dict[str, Callable[[Any, str], ViT]] = {
+    "ViTForImageClassification": vit,
+    "DeiTForImageClassification": vit,
+    "DeiTForImageClassificationWithTeacher": deit_with_teacher,
+    "BeitForImageClassification": beit,
+    "Dinov2ForImageClassification": dinov2,
+    "Dinov2WithRegistersForImageClassification": dinov2,
+    "CLIPForImageClassification": clip,
+    "SiglipForImageClassification": siglip,
+}
+
+
+def assemble(
+    model: Any,
+    name: str,
+    body: Any,
+    prefix: int,
+    blocks: Iterable[Block],
+    norm: nn.Module,
+    rows: Rows,
+    *,
+    classify: Callable[[Pooled], Logits] | None = None,
+    pooled_norm: nn.Module | None = None,
+    embed_norm: nn.Module | None = None,
+    any_size: bool = False,  # takes pictures of other sizes without being told
+) -> ViT:
+    """What one family has of its own, among what all share."""
+    embeddings, size = body.embeddings, body.config.image_size
+    size = (size, size) if isinstance(size, int) else (size[0], size[1])
+    conv = (
+        embeddings.patch_embeddings.projection
+        if hasattr(embeddings, "patch_embeddings")
+        else embeddings.patch_embedding
+    )
+    if conv.in_channels != 3:
+        raise ModelError(f"{name!r} reads pictures of {conv.in_channels} channels; known: 3")
+    if any(isinstance(part, nn.Identity) for key, part in model.named_children() if key.endswith("classifier")):
+        raise ModelError(f"{name!r} has no classifier (num_labels=0); give it a head with num_labels=…")
+
+    def options(images: Images) -> dict[str, bool]:
+        told = any_size or tuple(images.shape[-2:]) == size
+        return {} if told else {"interpolate_pos_encoding": True}
+
+    def embed(images: Images) -> Tokens:
+        with evaluating(embeddings):
+            tokens = embeddings(images, **options(images))
+        return tokens if embed_norm is None else embed_norm(tokens)
+
+    def forward(images: Images) -> Logits:
+        with evaluating(model):
+            return model(pixel_values=images, **options(images)).logits
+
+    def one_head(pooled: Pooled) -> Logits:
+        return model.classifier(pooled[:, 0])
+
+    return ViT(
+        name=name,
+        module=model,
+        embed=embed,
+        blocks=tuple(blocks),
+        norm=norm,
+        pool=LinearPool(rows),
+        pooled_norm=nn.Identity() if pooled_norm is None else pooled_norm,
+        classify=classify or one_head,
+        layout=partial(layout_of, size, conv.kernel_size, prefix),
+        forward=forward,
+        size=size,
+        classes=classes_of(model.config),
+        facts={"library": "transformers", "class": type(model).__name__},
+    )
+
+
+def layout_of(built: tuple[int, int], patch: tuple[int, int], prefix: int, size: tuple[int, int]) -> Layout:
+    (height, width), (tall, wide) = size, patch
+    if height < tall or width < wide or height % tall or width % wide:
+        raise ShapeError(f"a picture of {height}x{width} does not divide into patches of {tall}x{wide}")
+    if built[0] != built[1] and (height, width) != built:
+        raise ShapeError(
+            f"positions made for {built[0]}x{built[1]} are not interpolated to {height}x{width}; squares are"
+        )
+    return Layout((height // tall, width // wide), (tall, wide), prefix)
+
+
+def classes_of(config: Any) -> tuple[str, ...] | None:
+    """Names of the classes, where they say more than their number."""
+    names = config.id2label
+    if set(names) != set(range(len(names))) or all(label == f"LABEL_{i}" for i, label in names.items()):
+        return None
+    return tuple(str(names[i]) for i in range(len(names)))
+
+
+# ── blocks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def plain_block(layer: Any) -> Block:
+    """ViT and DeiT."""
+    return Block(attend_of(layer.layernorm_before, layer.attention), feed_of(layer.layernorm_after, layer.mlp))
+
+
+def beit_block(body: Any, layer: Any) -> Block:
+    attend = attend_of(
+        layer.layernorm_before, layer.attention, lambda x: layer.lambda_1 * x, partial(relative_bias, body, layer)
+    )
+    return Block(
+        attend, feed_of(layer.layernorm_after, layer.mlp, lambda x: layer.lambda_2 * x, lambda: layer.lambda_2)
+    )
+
+
+def dinov2_block(layer: Any) -> Block:
+    attend = attend_of(layer.norm1, layer.attention, layer.layer_scale1)
+    return Block(attend, feed_of(layer.norm2, layer.mlp, layer.layer_scale2, lambda: layer.layer_scale2.lambda1))
+
+
+def tower_block(layer: Any) -> Block:
+    """CLIP and SigLIP."""
+    return Block(attend_of(layer.layer_norm1, layer.self_attn), feed_of(layer.layer_norm2, layer.mlp))
+
+
+def relative_bias(body: Any, layer: Any, place: Place) -> Float[Tensor, "b h n n"] | None:
+    """BEiT's positions: a table of the block, a table all blocks share, both or none."""
+    parts = (layer.relative_position_bias, body.shared_position_bias)
+    tables = [part(place.layout.grid)[0] for part in parts if part is not None]
+    return place.gather_pairs(torch.stack(tables).sum(0)) if tables else None
+
+
+def attend_of(
+    norm: nn.Module, attention: Any, scale: Scale = unscaled, bias: Callable[[Place], Tensor | None] = no_bias
+) -> Attend:
+    tower = hasattr(attention, "out_proj")
+    heads = attention.num_heads if tower else attention.num_attention_heads
+
+    def qkv(x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
+        q, k, v = (
+            project(x).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        return q, k, v
+
+    def project(mixed: Hidden) -> Tokens:
+        return scale((attention.out_proj if tower else attention.o_proj)(mixed))
+
+    return Attend(norm, qkv, project, attention.scale if tower else attention.scaling, bias=bias)
+
+
+def feed_of(
+    norm: nn.Module, mlp: Any, scale: Scale = unscaled, factor: Callable[[], Tensor | None] = lambda: None
+) -> Feed:
+    if hasattr(mlp, "gate_proj"):
+        expand, act, down = lambda x: (mlp.gate_proj(x), mlp.up_proj(x)), mlp.act_fn, mlp.down_proj
+    else:
+        expand, act, down = lambda x: (mlp.fc1(x),), mlp.activation_fn, mlp.fc2
+    return Feed(norm, expand, act, lambda x: scale(down(x)), layer_scale=factor)

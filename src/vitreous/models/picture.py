@@ -1,0 +1,299 @@
+"""From a picture to what the model sees, and back, so that a map lands on the original picture."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from vitreous.core.errors import DataError, ModelError, ShapeError
+
+Source: TypeAlias = str | Path | bytes | Image.Image
+Frame: TypeAlias = Image.Image | tuple[int, int]  # a picture as `open_picture` gives it, or its (height, width)
+Triple: TypeAlias = tuple[float, float, float]
+
+RESAMPLING = {method.name.lower(): method for method in Image.Resampling}
+LARGE = 1 << 26  # pixels; resized pictures beyond this are never made whole
+HF_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "Siglip", "CLIP")  # they resize, crop, rescale, normalise; in this order
+
+
+def open_picture(source: Source) -> Image.Image:
+    """Any picture, upright and in RGB; transparency becomes white, deep greyscale is brought to 8 bits."""
+    data, name = read_source(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # large pictures, untidy metadata: they still open
+        try:
+            picture = data if isinstance(data, Image.Image) else Image.open(BytesIO(data))
+            picture.load()
+        except UnidentifiedImageError:
+            raise DataError(f"{name} is not a picture that can be read; PNG, JPEG, WebP or TIFF would work") from None
+        except Image.DecompressionBombError:
+            limit = f"{2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels (twice PIL.Image.MAX_IMAGE_PIXELS)"
+            raise DataError(f"{name} has more than {limit}; scale it down, or raise that limit") from None
+        except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
+            raise DataError(f"{name} is damaged or cut short; save it again in full") from None
+        if not all(picture.size):
+            raise DataError(f"{name} has no pixels")
+        with suppress(Exception):  # broken metadata does not say which way is up
+            picture = ImageOps.exif_transpose(picture)
+        return to_rgb(picture, name)
+
+
+def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
+    """The file's content, and how to speak of it."""
+    match source:
+        case Image.Image():
+            file = getattr(source, "filename", "")
+            return source, f"'{file}'" if file else "the picture"
+        case bytes():
+            data, name = source, f"the picture ({len(source)} bytes)"
+        case _:
+            name = f"'{source}'"
+            try:
+                data = Path(source).read_bytes()
+            except FileNotFoundError:
+                raise DataError(f"no picture at {name}; give the path of a local file") from None
+            except (OSError, ValueError) as error:
+                raise DataError(f"{name} cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+    if not data:
+        raise DataError(f"{name} is empty")
+    return data, name
+
+
+def to_rgb(picture: Image.Image, name: str) -> Image.Image:
+    if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
+        return Image.fromarray(eight_bits(np.asarray(picture), picture.mode)).convert("RGB")
+    try:
+        if picture.has_transparency_data:
+            front = picture.convert("RGBA")
+            picture = Image.alpha_composite(Image.new("RGBA", front.size, "white"), front)
+        return picture.convert("RGB")
+    except ValueError:
+        raise DataError(f"{name} has colours in mode {picture.mode!r}, which cannot be shown as RGB") from None
+
+
+def eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
+    """Deep greyscale in 0 to 255: from 16 bits, 0 to 1 or 0 to 255 where it is such, else from its least to its most."""
+    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = values.min(), values.max()
+    full = 65535 if mode.startswith("I;16") or (mode == "I" and high > 255) else 1 if mode == "F" and high <= 1 else 255
+    if low >= 0 and high <= full:
+        low, high = 0, full
+    return ((values - low) / ((high - low) or 1) * 255).round().astype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """Resize, cut out or pad around the centre, normalise. Sizes are (height, width)."""
+
+    size: tuple[int, int]  # what the model sees
+    resize: tuple[int, int] | None = None  # the box a picture is brought to first; None leaves it as it is
+    # fill the box, cover it by the shortest edge, cover it, or lie within it
+    fit: Literal["stretch", "shortest", "cover", "contain"] = "stretch"
+    interpolation: str = "bicubic"
+    mean: Triple = (0.5, 0.5, 0.5)
+    std: Triple = (0.5, 0.5, 0.5)
+    fill: tuple[int, int, int] = (0, 0, 0)  # colour around a picture smaller than `size`
+    centre: Literal["round", "truncate", "floor"] = "round"  # where half a pixel goes; libraries differ
+    engine: Literal["pillow", "torch"] = "pillow"  # who resizes; they round differently
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in RESAMPLING:
+            raise ModelError(f"no interpolation {self.interpolation!r}; known: {', '.join(RESAMPLING)}")
+
+    def __call__(self, picture: Source) -> Float[Tensor, "3 H W"]:
+        """What the model sees of one picture."""
+        pixels = torch.from_numpy(np.array(self.cut(open_picture(picture)))).permute(2, 0, 1)
+        return (pixels.float() / 255 - channels(self.mean)) / channels(self.std)
+
+    def batch(self, pictures: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
+        """What the model sees of several pictures."""
+        if not pictures:
+            raise ShapeError("no picture was given; a batch needs at least one")
+        return torch.stack([self(picture) for picture in pictures])
+
+    def cut(self, picture: Image.Image) -> Image.Image:
+        """The picture, resized and cut to `size`, still to be normalised."""
+        (height, width), (top, left), (rows, columns) = self.size, *self.place((picture.height, picture.width))
+        canvas = Image.new("RGB", (width, height), self.fill)
+        if rows * columns <= LARGE:
+            resize = resize_by_torch if self.engine == "torch" else Image.Image.resize
+            canvas.paste(resize(picture, (columns, rows), RESAMPLING[self.interpolation]), (-left, -top))
+            return canvas
+        # a long thin picture would grow to gigabytes: resize only the part that is seen
+        x, y, right, bottom = max(left, 0), max(top, 0), min(left + width, columns), min(top + height, rows)
+        across, down = picture.width / columns, picture.height / rows
+        box = (x * across, y * down, right * across, bottom * down)
+        part = picture.resize((right - x, bottom - y), RESAMPLING[self.interpolation], box=box)
+        canvas.paste(part, (x - left, y - top))
+        return canvas
+
+    def place(self, picture_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Top and left of what the model sees, in the resized picture, and that picture's size."""
+        resized = self.resized(*picture_size)
+        top, left = (self.start(length, seen) for length, seen in zip(resized, self.size, strict=True))
+        return (top, left), resized
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width after resizing, before the cut."""
+        if self.resize is None:
+            return height, width
+        if self.fit == "stretch":
+            return self.resize
+        if self.fit == "shortest":
+            shortest = min(height, width)
+            return int(self.resize[0] * height / shortest), int(self.resize[0] * width / shortest)
+        ratios = height / self.resize[0], width / self.resize[1]
+        ratio = min(ratios) if self.fit == "cover" else max(ratios)
+        return max(round(height / ratio), 1), max(round(width / ratio), 1)
+
+    def start(self, length: int, seen: int) -> int:
+        """Where the middle `seen` pixels of `length` begin; below zero when there are not as many."""
+        spare = length - seen
+        rounded = round(spare / 2) if spare > 0 else int(spare / 2)
+        return {"round": rounded, "truncate": int(spare / 2), "floor": spare // 2}[self.centre]
+
+    def window(self, picture: Frame) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom of what the model sees, in pixels of the picture; beyond its edges where padded."""
+        height, width = size_of(picture)
+        (top, left), (rows, columns) = self.place((height, width))
+        across, down = width / columns, height / rows
+        return left * across, top * down, (left + self.size[1]) * across, (top + self.size[0]) * down
+
+    def restore(
+        self, values: Float[Tensor, "*b h w"], picture: Frame, mode: str = "bilinear", fill: float = math.nan
+    ) -> Float[Tensor, "*b H W"]:
+        """A map of what the model saw, in the frame of the picture; `fill` where the model did not look."""
+        height, width = size_of(picture)
+        left, top, right, bottom = self.window((height, width))
+        down = (torch.arange(height, dtype=torch.float64, device=values.device) + 0.5 - top) / (bottom - top)
+        across = (torch.arange(width, dtype=torch.float64, device=values.device) + 0.5 - left) / (right - left)
+        seen = ((down >= 0) & (down <= 1))[:, None] & (across >= 0) & (across <= 1)
+        spread = resample(resample(values, down, mode).mT, across, mode).mT
+        return spread.where(seen, torch.tensor(fill).to(values))
+
+    def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
+        """What the model sees, as colours to show."""
+        colours = images * channels(self.std).to(images) + channels(self.mean).to(images)
+        return (colours * 255).round().clamp(0, 255).to(torch.uint8)
+
+    @classmethod
+    def plain(cls, size: int | tuple[int, int], mean: float | Triple = 0.5, std: float | Triple = 0.5) -> Preprocess:
+        """Cover `size` keeping proportions, cut the middle out, normalise."""
+        size = (size, size) if isinstance(size, int) else size
+        return cls(size, size, "cover", mean=triple(mean), std=triple(std))
+
+    @classmethod
+    def from_timm(cls, config: Mapping[str, Any]) -> Preprocess:
+        """As `timm.data.create_transform` does for evaluation, from `timm.data.resolve_model_data_config`."""
+        known = {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}
+        if odd := sorted(key for key in config.keys() - known if config[key]):
+            raise ModelError(f"timm data config with {', '.join(odd)} is not known; known: {', '.join(sorted(known))}")
+        colours, height, width = config["input_size"]
+        if colours != 3:
+            raise ModelError(f"pictures have 3 colours, the model reads {colours}")
+        part = config.get("crop_pct") or 0.875
+        box = math.floor(height / part), math.floor(width / part)
+        mean, std, interpolation = triple(config["mean"]), triple(config["std"]), config["interpolation"]
+        match config.get("crop_mode") or "center":
+            case "squash":
+                return cls((height, width), box, "stretch", interpolation, mean, std)
+            case "border":
+                red, green, blue = (round(255 * value) for value in mean)
+                return cls((height, width), box, "contain", interpolation, mean, std, (red, green, blue))
+            case "center" if box[0] == box[1]:
+                return cls((height, width), box, "shortest", interpolation, mean, std)
+            case "center":  # here timm does not pass its interpolation on
+                return cls((height, width), box, "cover", "bilinear", mean, std)
+            case mode:
+                raise ModelError(f"timm crop_mode {mode!r} is not known; known: center, squash, border")
+
+    @classmethod
+    def from_torchvision(cls, preset: Any) -> Preprocess:
+        """As `weights.transforms()` of a torchvision classifier does."""
+        if type(preset).__name__ != "ImageClassification":
+            raise ModelError(f"torchvision's {type(preset).__name__!r} is not known; known: ImageClassification")
+        crop, box = ((sides[0], sides[-1]) for sides in (preset.crop_size, preset.resize_size))
+        fit = "shortest" if len(preset.resize_size) == 1 else "stretch"
+        return cls(crop, box, fit, preset.interpolation.value, triple(preset.mean), triple(preset.std))
+
+    @classmethod
+    def from_hf(cls, processor: Any) -> Preprocess:
+        """As a Hugging Face image processor does."""
+        name = type(processor).__name__
+        if name.removesuffix("Fast").removesuffix("Pil") not in [f"{family}ImageProcessor" for family in HF_FAMILIES]:
+            raise ModelError(f"{name!r} is not known; known: the image processors of {', '.join(HF_FAMILIES)}")
+        steps = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad")
+        resizes, crops, rescales, normalises, pads = (bool(getattr(processor, step, False)) for step in steps)
+        box, shortest = edges(processor.size) if resizes else (None, False)
+        size = edges(processor.crop_size)[0] if crops else None if shortest else box
+        if pads or size is None:
+            raise ModelError(
+                f"{name!r} with do_pad, or without one size for all pictures (do_center_crop), is not known"
+            )
+        # a rescale factor other than 1/255 is the same as another mean and deviation
+        unit = 255 * processor.rescale_factor if rescales else 255.0
+        mean = triple(processor.image_mean if normalises else 0.0, unit)
+        std = triple(processor.image_std if normalises else 1.0, unit)
+        method = getattr(processor.resample, "value", processor.resample)  # torchvision's name, or Pillow's number
+        method = method if isinstance(method, str) else Image.Resampling(method).name.lower()
+        own = ("floor", "pillow") if getattr(processor, "backend", "torchvision") == "pil" else ("truncate", "torch")
+        return cls(size, box, "shortest" if shortest else "stretch", method, mean, std, (0, 0, 0), *own)
+
+
+def resize_by_torch(picture: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
+    from torchvision.transforms.v2 import InterpolationMode, functional
+
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    pixels = functional.resize(pixels, [size[1], size[0]], InterpolationMode(method.name.lower()), antialias=True)
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
+
+
+def edges(size: Any) -> tuple[tuple[int, int], bool]:
+    """Height and width of a Hugging Face size, and whether they stand for the shortest edge alone."""
+    match {key: value for key, value in dict(size).items() if value}:
+        case {"height": height, "width": width, **rest} if not rest:
+            return (height, width), False
+        case {"shortest_edge": edge, **rest} if not rest:
+            return (edge, edge), True
+    raise ModelError(f"image size {size} is not known; known: height and width, or shortest_edge")
+
+
+def triple(values: Any, unit: float = 1.0) -> Triple:
+    """One number per colour, in `unit`s."""
+    values = list(values) if isinstance(values, Sequence) else [values] * 3
+    if len(values) != 3:
+        raise ModelError(f"a mean or deviation per colour has 3 numbers, not {len(values)}")
+    red, green, blue = (float(value) / unit for value in values)
+    return red, green, blue
+
+
+def channels(values: Triple) -> Float[Tensor, "3 1 1"]:
+    return torch.tensor(values)[:, None, None]
+
+
+def size_of(picture: Frame) -> tuple[int, int]:
+    return (picture.height, picture.width) if isinstance(picture, Image.Image) else picture
+
+
+def resample(values: Float[Tensor, "*b h w"], places: Float[Tensor, " H"], mode: str) -> Float[Tensor, "*b H w"]:
+    """Rows of a map at `places` from 0 (its top edge) to 1 (its bottom edge)."""
+    rows = values.shape[-2]
+    if mode == "nearest":
+        return values[..., (places * rows).floor().long().clamp(0, rows - 1), :]
+    at = (places * rows - 0.5).clamp(0, rows - 1)
+    above = at.floor().long()
+    below = (above + 1).clamp(max=rows - 1)
+    share = (at - above).to(values.dtype)[:, None]
+    return values[..., above, :] * (1 - share) + values[..., below, :] * share

@@ -1,0 +1,182 @@
+"""torchvision's `VisionTransformer` seen as a `ViT`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models import get_model, get_model_weights, list_models
+from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer, interpolate_embeddings
+
+from vitreous.core.errors import ModelError, ShapeError
+from vitreous.models.checkpoint import load_into, read_checkpoint
+from vitreous.models.picture import Preprocess
+from vitreous.models.quiet import evaluating, settled
+from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
+from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, ViT, token_rows
+
+
+def from_torchvision(model: nn.Module, name: str = "torchvision model") -> ViT:
+    """View a torchvision transformer as a `ViT`; the module is read, never patched."""
+    if not isinstance(model, VisionTransformer):
+        raise ModelError(
+            f"{type(model).__name__!r} is not a family that Vitreous can see through; known in torchvision: VisionTransformer"
+        )
+    head_of(model)  # refuse now, not at the first picture
+
+    def classify(pooled: Pooled) -> Logits:
+        return head_of(model)(pooled[:, 0])
+
+    def forward(images: Images) -> Logits:
+        with evaluating(model):
+            return model(images)
+
+    return ViT(
+        name=name,
+        module=model,
+        embed=partial(embed, model),
+        blocks=tuple(block_of(block) for block in model.encoder.layers),
+        norm=model.encoder.ln,
+        pool=LinearPool(token_rows(0)),
+        pooled_norm=nn.Identity(),
+        classify=classify,
+        layout=partial(layout_of, model.image_size, model.patch_size),
+        forward=forward,
+        size=(model.image_size, model.image_size),
+        facts={"library": "torchvision", "class": type(model).__name__},
+    )
+
+
+def load_torchvision(
+    name: str,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = True,
+    device: str | torch.device | None = None,
+    **kwargs: Any,
+) -> ViT:
+    """`vit_b_16` and its kin; `image_size` other than that of the weights interpolates their positions."""
+    known = [model for model in list_models() if model.startswith("vit_")]
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        raise ModelError(f"torchvision has no vision transformer {name!r}; {hint}")
+    entry = weights_of(name, kwargs.pop("weights", None))
+    state = read_checkpoint(checkpoint) if checkpoint is not None else download(entry, name) if pretrained else None
+    if state is not None:
+        kwargs = settings_of(state) | kwargs
+    try:
+        model: Any = get_model(name, weights=None, **kwargs)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ModelError(f"torchvision cannot build {name!r} with {kwargs}: {error}") from None
+    if state is not None:
+        load_into(model, fitted(state, model), name)
+    vit = from_torchvision(settled(model, device), name)
+    classes, source = tuple(entry.meta["categories"]), checkpoint or (entry if pretrained else "random")
+    return replace(
+        vit,
+        preprocess=preprocess_of(entry.transforms(), model.image_size),
+        classes=classes if head_of(model).out_features == len(classes) else None,
+        facts=vit.facts | {"source": name, "weights": str(source)},
+    )
+
+
+def weights_of(name: str, wanted: Any) -> Any:
+    """One of torchvision's sets of weights for this model: its default, or the one named."""
+    choice = get_model_weights(name)
+    if wanted is None:
+        return choice["DEFAULT"]
+    wanted = getattr(wanted, "name", str(wanted))
+    if wanted not in choice.__members__:
+        raise ModelError(f"no weights {wanted!r} for {name!r}; known: {', '.join(choice.__members__)}")
+    return choice[wanted]
+
+
+def download(entry: Any, name: str) -> dict[str, Tensor]:
+    try:
+        return dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
+    except OSError as error:
+        raise ModelError(
+            f"the weights of {name!r} could not be fetched from {entry.url} ({error}); "
+            "give a local file as checkpoint=…, or pretrained=False for random weights"
+        ) from None
+
+
+def settings_of(state: dict[str, Tensor]) -> dict[str, int]:
+    """Picture size and number of classes that the weights were made for."""
+    found = {}
+    if (positions := state.get("encoder.pos_embedding")) is not None and (
+        conv := state.get("conv_proj.weight")
+    ) is not None:
+        found["image_size"] = round((positions.shape[1] - 1) ** 0.5) * conv.shape[-1]
+    if (head := state.get("heads.head.weight")) is not None:
+        found["num_classes"] = len(head)
+    return found
+
+
+def fitted(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
+    """The weights, their positions interpolated to the model's picture size."""
+    if "encoder.pos_embedding" not in state:
+        return state
+    return interpolate_embeddings(model.image_size, model.patch_size, OrderedDict(state))
+
+
+def preprocess_of(preset: Any, size: int) -> Preprocess:
+    """The transforms of the weights, enlarged where the model takes larger pictures."""
+    own = Preprocess.from_torchvision(preset)
+    box = round(own.resize[0] * size / own.size[0])
+    return replace(own, size=(size, size), resize=(box, box))
+
+
+def embed(model: VisionTransformer, images: Images) -> Tokens:
+    with evaluating(model.conv_proj):  # a convolutional stem has batch norms
+        patches = model.conv_proj(images).flatten(2).transpose(1, 2)
+    return torch.cat([model.class_token.expand(len(patches), -1, -1), patches], dim=1) + model.encoder.pos_embedding
+
+
+def layout_of(built: int, patch: int, size: tuple[int, int]) -> Layout:
+    if tuple(size) != (built, built):
+        raise ShapeError(
+            f"this model takes {built}x{built} pictures, not {size[0]}x{size[1]}; "
+            "load it with image_size=… for other squares, or take the model from timm or Hugging Face"
+        )
+    return Layout((built // patch, built // patch), (patch, patch), 1)
+
+
+def head_of(model: VisionTransformer) -> nn.Linear:
+    """The classifier: one linear layer, bare or alone in a Sequential but for dropout."""
+    heads = model.heads
+    layers = [
+        layer for layer in (heads if isinstance(heads, nn.Sequential) else [heads]) if not isinstance(layer, nn.Dropout)
+    ]
+    if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
+        names = ", ".join(type(layer).__name__ for layer in layers)
+        raise ModelError(f"a head of {names} (representation_size) is not known; known: one Linear")
+    return layers[0]
+
+
+def block_of(block: nn.Module) -> Block:
+    if not isinstance(block, EncoderBlock):
+        raise ModelError(f"a block of type {type(block).__name__!r} is not known; known: EncoderBlock")
+    attention, mlp = block.self_attention, block.mlp
+    if attention.in_proj_weight is None or attention.bias_k is not None or attention.add_zero_attn:
+        raise ModelError("MultiheadAttention with separate projections, bias_kv or add_zero_attn is not known")
+    first, act, second = (layer for layer in mlp if not isinstance(layer, nn.Dropout))
+    heads, width = attention.num_heads, attention.head_dim
+
+    def qkv(x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
+        packed = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+        q, k, v = packed.unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def expand(x: Tokens) -> tuple[Hidden, ...]:
+        return (first(x),)
+
+    return Block(Attend(block.ln_1, qkv, attention.out_proj, width**-0.5), Feed(block.ln_2, expand, act, second))

@@ -1,0 +1,268 @@
+"""The law that every method is held to, ours and anyone's: `vitreous.testing.check_method("genatt")`.
+
+Each fact a method states is a promise, and the checks try to break it on tiny transformers with random weights.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import Caveat
+from vitreous.front import explain, load
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.method import Method
+from vitreous.methods.spec import resolve
+from vitreous.models.vit import Block, ViT
+
+TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # relative to the largest score, absolute
+SHAPE = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 7}
+
+
+class LawBroken(AssertionError):
+    """A promise of a method or model that does not hold."""
+
+
+def require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise LawBroken(sentence)
+
+
+def tiny_vits(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, ViT]:
+    """Two transformers in which nothing is zero, uniform or symmetric: class token; mean pool, registers and LayerScale."""
+    name = "timm:vit_tiny_patch16_224"
+    made = {
+        "class token": load(name, pretrained=False, **SHAPE),
+        "mean pool, registers, LayerScale": load(
+            name, pretrained=False, **SHAPE, global_pool="avg", reg_tokens=2, init_values=0.3
+        ),
+    }
+    for vit in made.values():
+        randomise(vit.module, seed)
+        vit.module.to(dtype)
+    return made
+
+
+def randomise(module: nn.Module, seed: int = 0) -> None:
+    """Every parameter drawn anew, so that biases, gains and prefix tokens all matter."""
+    draw = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        noise = torch.randn(parameter.shape, generator=draw).to(parameter)
+        parameter.data = 0.25 * noise + (1.0 if parameter.ndim == 1 and parameter.data.mean() > 0.5 else 0.0)
+
+
+def check_method(
+    method: str | Method, vits: dict[str, ViT] | None = None, dtype: torch.dtype = torch.float64, **options: Any
+) -> dict[str, str]:
+    """Hold a method to its facts; returns what was checked, raises `LawBroken` with one sentence otherwise."""
+    made = resolve(method, **options)
+    checked: dict[str, str] = {}
+    for name, vit in (vits or tiny_vits(dtype)).items():
+        for law in LAWS:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", Caveat)
+                    law(Case(made, vit))
+            except LawBroken as broken:
+                raise LawBroken(f"{made.spec} on {name} ({str(vit.dtype).removeprefix('torch.')}): {broken}") from None
+            checked[law.__name__] = (law.__doc__ or "").strip()
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One method in front of one model, with pictures and targets to try it on."""
+
+    method: Method
+    vit: ViT
+
+    @property
+    def images(self) -> Tensor:
+        draw = torch.Generator().manual_seed(1)
+        return torch.randn(3, 3, *self.vit.size, generator=draw).to(self.vit.device, self.vit.dtype)
+
+    @property
+    def targets(self) -> Tensor:
+        return torch.tensor([1, 0, 1]) if self.vit.outputs == 2 else torch.tensor([1, 4, 2])
+
+    def run(self, images: Tensor | None = None, targets: Tensor | None = None, vit: ViT | None = None) -> Attribution:
+        images = self.images if images is None else images
+        return explain(vit or self.vit, images, self.targets if targets is None else targets, self.method)
+
+    def scores(self, *args: Any, **kwargs: Any) -> Tensor:
+        found = self.run(*args, **kwargs)
+        return found.patches if found.native_pixels is None else found.native_pixels.flatten(1)
+
+    def same(self, a: Tensor, b: Tensor) -> bool:
+        relative, absolute = TOLERANCE.get(self.vit.dtype, (5e-2, 1e-3))
+        largest = b.abs().nan_to_num(0).max()
+        return bool(torch.allclose(a, b, rtol=0, atol=float(relative * largest + absolute), equal_nan=True))
+
+
+# ── the laws ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def one_finite_score_per_patch(case: Case) -> None:
+    """One finite score per patch, in the model's precision and on its device."""
+    found = case.run()
+    require(found.patches.shape == (3, found.layout.patches), f"its scores are {list(found.patches.shape)}")
+    require(bool(found.patches.isfinite().all()), "some scores are not finite")
+    require(found.patches.dtype == case.vit.dtype, f"its scores are {found.patches.dtype}")
+    require(found.patches.device == case.vit.device, f"its scores are on {found.patches.device}")
+
+
+def batch_is_single(case: Case) -> None:
+    """A picture gets the same map alone, in a batch, and in a batch in another order."""
+    together = case.scores()
+    alone = torch.cat([case.scores(case.images[i : i + 1], case.targets[i : i + 1]) for i in range(3)])
+    require(case.same(alone, together), "a picture alone and in a batch get different maps")
+    order = torch.tensor([2, 0, 1])
+    require(case.same(case.scores(case.images[order], case.targets[order]), together[order]), "the order matters")
+
+
+def same_twice(case: Case) -> None:
+    """The same question gets the same answer."""
+    require(case.same(case.scores(), case.scores()), "two runs give different maps")
+
+
+def several_targets_are_single_ones(case: Case) -> None:
+    """Several targets of a picture give the maps that each would get alone."""
+    pair = torch.stack([case.targets, (case.targets + 1) % case.vit.outputs], 1)
+    rows = case.scores(targets=pair).unflatten(0, (3, 2))
+    for column in range(2):
+        require(case.same(rows[:, column], case.scores(targets=pair[:, column])), "a target alone gets another map")
+
+
+def sign_is_as_stated(case: Case) -> None:
+    """`signed=False`: never negative; `signed=True`: sometimes."""
+    scores = case.scores()
+    if case.method.signed:
+        require(bool((scores < 0).any() and (scores > 0).any()), "it is said to be signed, and one sign is never seen")
+    else:
+        require(bool((scores >= 0).all()), f"it is said to be unsigned, and its least score is {scores.min():.3g}")
+
+
+def class_is_as_stated(case: Case) -> None:
+    """`class_specific=False`: the same map for every class; `True`: another one."""
+    other = case.scores(targets=(case.targets + 1) % case.vit.outputs)
+    equal = torch.equal(other, case.scores()) if case.method.class_specific else case.same(other, case.scores())
+    require(equal != case.method.class_specific, f"two classes get {'the same map' if equal else 'different maps'}")
+
+
+def parts_add_up(case: Case) -> None:
+    """Where tokens and biases should make the score, they do."""
+    found = case.run()
+    if found.residual is not None:
+        relative, absolute = TOLERANCE.get(case.vit.dtype, (5e-2, 1e-3))
+        allowed = relative * found.score.abs().max() + absolute
+        require(
+            bool(found.residual.abs().max() <= allowed), f"{found.residual.abs().max():.2g} of the score is missing"
+        )
+
+
+def model_is_untouched(case: Case) -> None:
+    """Parameters, buffers, gradients, hooks and flags are bit-identical afterwards, also after an exception."""
+    before = fingerprint(case.vit.module)
+    case.run()
+    require(fingerprint(case.vit.module) == before, "it changes the model")
+
+    def broken(*_: Any) -> Tensor:
+        raise RuntimeError("on purpose")
+
+    blocks = list(case.vit.blocks)
+    blocks[1] = replace(blocks[1], feed=replace(blocks[1].feed, contract=broken))
+    try:
+        case.run(vit=replace(case.vit, blocks=tuple(blocks)))
+    except RuntimeError:
+        require(fingerprint(case.vit.module) == before, "it leaves the model changed after an exception")
+    require(torch.is_grad_enabled(), "it leaves gradients switched off")
+
+
+def cost_is_as_stated(case: Case) -> None:
+    """No more forwards and backwards than it says."""
+    counter = Counter()
+    case.run(vit=counter.watch(case.vit))
+    pictures, depth = len(case.images), case.vit.depth
+    for kind, said, counted in (
+        ("forwards", case.method.forwards, counter.forwards),
+        ("backwards", case.method.backwards, counter.backwards),
+    ):
+        if isinstance(said, int):
+            spent = counted / (pictures * depth)
+            require(spent <= said, f"it says {said} {kind} and takes {spent:.2f}")
+
+
+LAWS: tuple[Callable[[Case], None], ...] = (
+    one_finite_score_per_patch,
+    batch_is_single,
+    same_twice,
+    several_targets_are_single_ones,
+    sign_is_as_stated,
+    class_is_as_stated,
+    parts_add_up,
+    model_is_untouched,
+    cost_is_as_stated,
+)
+
+
+class Counter:
+    """Counts the block passes of pictures, forward and backward."""
+
+    def __init__(self) -> None:
+        self.forwards = self.backwards = 0
+
+    def watch(self, vit: ViT) -> ViT:
+        return replace(vit, blocks=tuple(self._watched(block) for block in vit.blocks))
+
+    def _watched(self, block: Block) -> Block:
+        def contract(hidden: Tensor) -> Tensor:
+            out = block.feed.contract(hidden)
+            self.forwards += len(out)
+            if out.requires_grad:
+                out.register_hook(self._came_back)
+            return out
+
+        return replace(block, feed=replace(block.feed, contract=contract))
+
+    def _came_back(self, upstream: Tensor) -> None:
+        self.backwards += len(upstream)
+
+
+def fingerprint(module: nn.Module) -> tuple[Any, ...]:
+    """Everything about a module that an explanation might disturb."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    values = tuple((name, t.requires_grad, t.grad is None, t._version, hash_of(t)) for name, t in tensors)
+    flags = tuple(
+        (part.training, *(len(getattr(part, hooks)) for hooks in HOOKS), getattr(part, "fused_attn", None))
+        for part in module.modules()
+    )
+    return values, flags
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def hash_of(tensor: Tensor) -> int:
+    return hash(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()) if tensor.numel() else 0
+
+
+def check_model(model: ViT | nn.Module, method: str = "decompx+skipplus") -> dict[str, str]:
+    """Hold a model to its own logits, to token removal, and a method on it to the law."""
+    from vitreous.capture.handshake import handshake
+    from vitreous.front import wrap
+
+    vit = model if isinstance(model, ViT) else wrap(model)
+    gap = handshake(vit)
+    images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(0)).to(vit.device, vit.dtype)
+    probe = Probe(vit, images)
+    everything = torch.ones(2, 1, probe.layout.patches, dtype=torch.bool, device=vit.device)
+    with torch.no_grad():
+        difference = (probe.logits(everything)[:, 0] - probe.full_logits).abs().max()
+    require(bool(difference <= 1e-3 * probe.full_logits.abs().max() + 1e-6), "keeping every patch changes the logits")
+    return {"handshake": f"{gap:.1e}", **check_method(method, {vit.name: vit})}

@@ -1,0 +1,59 @@
+"""Registering is being tested: every method of the registry is held to the law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import vitreous
+from vitreous.testing import LawBroken, check_method, check_model, tiny_vits
+
+NAMES = [facts["name"] for facts in vitreous.list_methods()]
+MORE = [
+    "decompx+skipplus",
+    "fullgrad@libra",
+    "fullgrad@libra+plus",
+    "genatt@libra+plus",
+    "genatt+plus(mode='restart')",
+    "tokentm(preset='libragrad')",
+    "tokentm+skipplus",
+    "gradcam(preset='grad-cam')",
+    "ixg@linear(qk=0.5, v=1, norm='frozen', activation='ratio')+plus",
+    "ixg(space='pixels')",
+    "rollout(preset='vit-explain')",
+    "attin(part='resln')+plus",
+]
+
+
+@pytest.fixture(scope="module", params=[torch.float64, torch.float32], ids=["float64", "float32"])
+def vits(request):
+    return tiny_vits(request.param)
+
+
+@pytest.mark.parametrize("spec", NAMES + MORE)
+def test_every_method_keeps_its_promises(spec, vits):
+    assert check_method(spec, vits)
+
+
+def test_a_broken_promise_is_told_in_one_sentence(vits):
+    honest = vitreous.resolve("ixg")
+    with pytest.raises(LawBroken, match="said to be unsigned"):
+        check_method(replace(honest, signed=False), vits)
+    with pytest.raises(LawBroken, match="two classes get the same map"):
+        lengths = replace(honest, function=lambda layer: layer.hidden.norm(dim=-1), signed=False)
+        check_method(lengths, vits)
+    with pytest.raises(LawBroken, match="it says 1 forwards and takes 2"):
+        check_method(replace(vitreous.resolve("random"), function=two_forwards), vits)
+
+
+def two_forwards(probe):
+    probe.on(probe.images).full_logits.sum()
+    return probe.images.abs().mean(1).unfold(1, 8, 8).unfold(2, 8, 8).mean((-2, -1)).flatten(1)
+
+
+def test_a_model_can_be_held_to_the_law():
+    vit = tiny_vits()["class token"]
+
+    assert "handshake" in check_model(vit)

@@ -1,0 +1,173 @@
+"""torchvision's transformer, seen in parts, says what it says itself; other picture sizes by its own interpolation."""
+
+from __future__ import annotations
+
+import copy
+from urllib.error import URLError
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torchvision.models import vision_transformer as tv
+
+from tests.models.runner import run_parts
+from vitreous.core.errors import ModelError, ShapeError
+from vitreous.models.quiet import evaluating
+from vitreous.models.torchvision import from_torchvision, load_torchvision
+
+BODY = {"patch_size": 8, "num_layers": 3, "num_heads": 3, "hidden_dim": 24, "mlp_dim": 40, "num_classes": 5}
+STEM = [tv.ConvStemConfig(6, 3, 2), tv.ConvStemConfig(6, 3, 2), tv.ConvStemConfig(6, 3, 2)]
+
+
+def tiny(image_size: int = 24, **changes) -> tv.VisionTransformer:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = tv.VisionTransformer(image_size=image_size, **{**BODY, "dropout": 0.5, "attention_dropout": 0.5, **changes})
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.double().train()
+
+
+def pictures(size: int = 24) -> torch.Tensor:
+    return torch.randn(2, 3, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def small_b_16(monkeypatch):
+    """`vit_b_16`, only smaller, so that it is built in no time."""
+
+    def small(*, patch_size, num_layers, num_heads, hidden_dim, mlp_dim, weights, progress, **kwargs):
+        kwargs = {"image_size": 32, "num_classes": 5, **kwargs}
+        return tv.VisionTransformer(patch_size=16, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16, **kwargs)
+
+    monkeypatch.setattr(tv, "_vision_transformer", small)
+
+
+@pytest.mark.parametrize("changes", [{}, {"conv_stem_configs": STEM}])
+@pytest.mark.parametrize("size", [24, 40])
+def test_the_parts_say_what_the_model_says(changes, size):
+    model = tiny(size, **changes)
+    vit = from_torchvision(model)
+
+    ours, own = run_parts(vit, pictures(size)), vit.forward(pictures(size))
+
+    torch.testing.assert_close(ours, own, atol=1e-10, rtol=1e-10)
+    with torch.no_grad(), evaluating(model):
+        torch.testing.assert_close(model(pictures(size)), own, atol=1e-10, rtol=1e-10)
+    assert vit.layout((size, size)).grid == (size // 8, size // 8)
+
+
+def test_a_model_is_left_as_it_was():
+    model = tiny(conv_stem_configs=STEM)
+    model.encoder.layers[1].eval()
+    flags, state = [part.training for part in model.modules()], copy.deepcopy(model.state_dict())
+
+    vit = from_torchvision(model)
+    run_parts(vit, pictures())
+    vit.forward(pictures())
+    with pytest.raises(RuntimeError):
+        vit.embed(pictures()[..., :2].float())
+
+    assert [part.training for part in model.modules()] == flags
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_tokens_that_leave_are_as_keys_that_nobody_sees():
+    vit = from_torchvision(tiny())
+    kept = torch.tensor([0, 1, 5, 8])
+    hidden = torch.ones(10, dtype=torch.bool)
+    hidden[kept] = False
+
+    left = run_parts(vit, pictures(), index=kept.expand(2, -1))
+
+    torch.testing.assert_close(left, run_parts(vit, pictures(), hidden_keys=hidden), atol=1e-10, rtol=1e-10)
+
+
+def test_a_head_of_ones_own_is_read_when_it_is_linear():
+    model = tiny()
+    for head in (nn.Linear(24, 2).double(), nn.Sequential(nn.Dropout(0.5), nn.Linear(24, 2).double())):
+        model.heads = head
+        vit = from_torchvision(model)
+        torch.testing.assert_close(run_parts(vit, pictures()), vit.forward(pictures()))
+
+
+def test_what_is_not_known_is_refused_by_name():
+    with pytest.raises(ModelError, match=r"Linear, Tanh, Linear \(representation_size\)"):
+        from_torchvision(tiny(representation_size=8))
+    with pytest.raises(ModelError, match=r"'Linear'.*known in torchvision: VisionTransformer"):
+        from_torchvision(nn.Linear(3, 3))
+    with pytest.raises(ModelError, match="no vision transformer 'vit_b_61'; did you mean 'vit_b_16'"):
+        load_torchvision("vit_b_61")
+    with pytest.raises(ModelError, match=r"no vision transformer 'swin_t'; .*vit_b_16"):
+        load_torchvision("swin_t")
+    with pytest.raises(ModelError, match="no weights 'V9' for 'vit_b_16'; known: IMAGENET1K_V1"):
+        load_torchvision("vit_b_16", weights="V9")
+    with pytest.raises(ShapeError, match="takes 24x24 pictures, not 24x32; load it with image_size"):
+        from_torchvision(tiny()).layout((24, 32))
+
+
+def test_random_weights_come_with_pictures_and_size(small_b_16):
+    vit = load_torchvision("vit_b_16", pretrained=False, image_size=48)
+
+    assert vit.size == (48, 48)
+    assert not vit.module.training
+    assert vit.preprocess(Image.new("RGB", (90, 70))).shape == (3, 48, 48)
+    assert vit.preprocess.resize == (55, 55)  # 256 for 224
+    assert vit.classes is None
+    assert vit.facts["weights"] == "random"
+
+
+def test_a_checkpoint_says_its_size_and_classes(small_b_16, tmp_path):
+    made = tv.vit_b_16(image_size=64, num_classes=7)
+    torch.save(
+        {"state_dict": {f"module.{key}": value for key, value in made.state_dict().items()}}, tmp_path / "made.pth"
+    )
+
+    same = load_torchvision("vit_b_16", checkpoint=tmp_path / "made.pth")
+    larger = load_torchvision("vit_b_16", checkpoint=tmp_path / "made.pth", image_size=96)
+
+    assert same.size == (64, 64)
+    assert all(torch.equal(a, b) for a, b in zip(same.module.parameters(), made.parameters(), strict=True))
+    assert larger.size == (96, 96)
+    assert larger.module.heads.head.out_features == 7
+    expected = tv.interpolate_embeddings(96, 16, dict(made.state_dict()))["encoder.pos_embedding"]
+    assert torch.equal(larger.module.encoder.pos_embedding, expected)
+
+
+def test_weights_that_do_not_fit_are_refused(small_b_16, tmp_path):
+    torch.save(tiny(32, patch_size=16).state_dict(), tmp_path / "odd.pth")
+    torch.save(tiny(24).state_dict(), tmp_path / "patches.pth")
+
+    with pytest.raises(ModelError, match=r"do not fit 'vit_b_16': \d+ mis-shaped \(.* for .*unexpected"):
+        load_torchvision("vit_b_16", checkpoint=tmp_path / "odd.pth")
+    with pytest.raises(ModelError, match=r"cannot build 'vit_b_16' with .*24.*indivisible by patch"):
+        load_torchvision("vit_b_16", checkpoint=tmp_path / "patches.pth")
+
+
+def test_pretrained_weights_are_never_unpickled(small_b_16, monkeypatch):
+    made, asked = tv.vit_b_16(image_size=32, num_classes=1000), {}
+
+    def fetched(entry, **options):
+        asked.update(options)
+        return made.state_dict()
+
+    monkeypatch.setattr(tv.ViT_B_16_Weights, "get_state_dict", fetched)
+    vit = load_torchvision("vit_b_16", weights="IMAGENET1K_SWAG_E2E_V1")
+
+    assert asked == {"progress": False, "check_hash": True, "weights_only": True}
+    assert vit.classes[0] == "tench"
+    assert vit.preprocess.resize == (32, 32)
+    assert torch.equal(vit.module.heads.head.weight, made.heads.head.weight)
+
+
+def test_without_network_one_sentence_says_so(monkeypatch):
+    def unreachable(*_, **__):
+        raise URLError("[Errno -2] Name or service not known")
+
+    monkeypatch.setattr(tv.ViT_B_16_Weights, "get_state_dict", unreachable)
+    with pytest.raises(ModelError, match=r"'vit_b_16' could not be fetched .*checkpoint=") as caught:
+        load_torchvision("vit_b_16")
+
+    assert "\n" not in str(caught.value)
+    assert caught.value.__suppress_context__
