@@ -44,9 +44,7 @@ def load(
     return vit
 
 
-def wrap(
-    model: nn.Module, name: str | None = None, *, preprocess: Any = None, classes: Sequence[str] | None = None
-) -> ViT:
+def wrap(model: Any, name: str | None = None, *, preprocess: Any = None, classes: Sequence[str] | None = None) -> ViT:
     """A module that you already have, seen as a `ViT`; it is read, never patched, and held to its own logits."""
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -67,7 +65,7 @@ def wrap(
 
 
 def explain(
-    model: ViT | nn.Module | str,
+    model: Any,
     images: Any,
     target: Any = None,
     method: str | Method = "decompx+skipplus",
@@ -79,7 +77,7 @@ def explain(
 ) -> Attribution:
     """Which patches made the model say so.
 
-    `images`: a tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
+    `model`: a loaded ViT, a module that you have, or a name. `images`: a tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
     `target`: None for the predicted class, a class index or name, one per picture, or [b k] for k classes per picture
     (returned as b·k rows in that order). `question`: "logit", "probability", "margin", or a callable of the logits;
     None asks what the method's paper asks. `hold`: keep the graph (True), recompute it (False), or decide by memory.
@@ -151,6 +149,8 @@ def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | Non
         try:
             rows = [[class_index(vit, t) for t in (row if isinstance(row, list | tuple) else [row])] for row in target]
             target = torch.tensor(rows)
+        except ShapeError:
+            raise
         except (TypeError, ValueError):
             raise ShapeError(
                 f"target must be a class, one per picture, or [pictures, k]; got {target!r} for {pictures} pictures"

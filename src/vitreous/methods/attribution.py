@@ -53,9 +53,7 @@ class Attribution:
         """The scores on their grid."""
         return self.patches.unflatten(-1, self.layout.grid)
 
-    def pixels(
-        self, size: tuple[int, int] | None = None, mode: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
-    ) -> Float[Tensor, "r height width"]:
+    def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Float[Tensor, "r height width"]:
         """The map at pixel size: the method's own pixels where it has them, else the grid enlarged."""
         size = self.layout.size if size is None else size
         if mode not in ("nearest", "bilinear", "bicubic"):

@@ -111,6 +111,8 @@ def imagenet_classes(count: int) -> tuple[str, ...] | None:
 
 def view(model: Any, name: str | None = None) -> ViT:
     """A module that the user already has, seen as a `ViT`; it is read, never patched."""
+    for shell in ("_orig_mod", "module"):  # compiled and data-parallel shells
+        model = getattr(model, shell, None) or model
     label = name or type(model).__name__
     for ancestor in type(model).__mro__:
         match ancestor.__module__.split(".")[0]:
