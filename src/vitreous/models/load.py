@@ -15,7 +15,7 @@ from vitreous.core.errors import ModelError
 from vitreous.models.checkpoint import load_into, read_checkpoint
 from vitreous.models.vit import ViT
 
-SOURCES = ("timm", "hf", "torchvision")
+SCENES = ("scenes", "scenes-biased")
 
 
 def build(
@@ -29,8 +29,10 @@ def build(
     """The model of that name, in eval mode, its parameters not asking for gradients."""
     source, _, rest = name.partition(":")
     if not rest:
-        source, rest = "timm", name
+        source, rest = ("scenes" if name in SCENES else "timm"), name
     match source:
+        case "scenes":
+            vit = build_scenes(rest, checkpoint)
         case "timm":
             vit = build_timm(rest, checkpoint, pretrained, kwargs)
         case "hf":
@@ -42,15 +44,28 @@ def build(
 
             vit = load_torchvision(rest, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
         case _:
-            raise ModelError(f"no source {source!r}; write 'timm:…', 'hf:…' or 'torchvision:…'")
+            raise ModelError(f"no source {source!r}; write 'scenes', 'timm:…', 'hf:…' or 'torchvision:…'")
     vit.module.eval().requires_grad_(False)
     try:
         vit.module.to(device or vit.device)
     except (RuntimeError, AssertionError) as problem:
         raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
     return replace(
-        vit, name=f"{source}:{rest}", facts={**vit.facts, "checkpoint": str(checkpoint) if checkpoint else None}
+        vit, name=rest if source == "scenes" else f"{source}:{rest}", facts={**vit.facts, "checkpoint": str(checkpoint) if checkpoint else None}
     )
+
+
+def build_scenes(name: str, checkpoint: str | Path | None) -> ViT:
+    """The model that ships with the package, trained on pictures whose evidence is known."""
+    from vitreous import scenes
+    from vitreous.models.picture import Preprocess
+    from vitreous.models.timm import from_timm
+
+    model = scenes.load_model(name)
+    if checkpoint is not None:
+        load_into(model, read_checkpoint(checkpoint), name)
+    side = (scenes.SIZE, scenes.SIZE)
+    return replace(from_timm(model, name), preprocess=Preprocess.plain(side, 0.5, 0.5), classes=scenes.CLASSES)
 
 
 def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> ViT:

@@ -1,0 +1,1 @@
+"""One number per picture, NaN when undefined."""

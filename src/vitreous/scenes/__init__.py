@@ -1,0 +1,35 @@
+"""Scenes: a small world of pictures drawn by code, in which the pixels that make the class are known.
+
+from vitreous.scenes import draw
+scene = draw("pair", seed=0, index=3)
+scene.image, scene.objects[0].name, scene.objects[0].evidence
+"""
+
+from vitreous.scenes.model import MODELS, build_model, load_model
+from vitreous.scenes.plan import CLASSES, KINDS, Item, Plan, plan, twin_of
+from vitreous.scenes.sprite import SIZE, Pose
+from vitreous.scenes.world import MEAN, PATCH, STD, Scene, SceneObject, Scenes, draw, picture, render, tensor
+
+__all__ = [
+    "CLASSES",
+    "KINDS",
+    "MEAN",
+    "MODELS",
+    "PATCH",
+    "SIZE",
+    "STD",
+    "Item",
+    "Plan",
+    "Pose",
+    "Scene",
+    "SceneObject",
+    "Scenes",
+    "build_model",
+    "draw",
+    "load_model",
+    "picture",
+    "plan",
+    "render",
+    "tensor",
+    "twin_of",
+]

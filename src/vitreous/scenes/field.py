@@ -1,0 +1,158 @@
+"""Signed distances to plain shapes: negative inside, zero on the outline.
+
+A `Frame` holds the coordinates of every pixel; a shape is a function from a frame to a `Plane` of distances.
+Everything is float64 and elementwise, so that a picture is the same bytes wherever it is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+Plane = Float[np.ndarray, "h w"]
+Point = tuple[float, float]
+
+
+class Frame(NamedTuple):
+    """Where each pixel lies: x to the right, y downwards."""
+
+    x: Plane
+    y: Plane
+
+    def moved(self, x: float, y: float) -> Frame:
+        """The frame whose origin is at (x, y)."""
+        return Frame(self.x - x, self.y - y)
+
+    def turned(self, angle: float) -> Frame:
+        """The frame whose x axis points along `angle`, clockwise on the screen."""
+        cos, sin = math.cos(angle), math.sin(angle)
+        return Frame(self.x * cos + self.y * sin, self.y * cos - self.x * sin)
+
+    def mirrored(self) -> Frame:
+        """Left folded onto right: what is drawn there appears on both sides."""
+        return Frame(np.abs(self.x), self.y)
+
+    def folded(self, times: int) -> Frame:
+        """The plane folded into one wedge around +x: what is drawn there appears `times` times."""
+        wedge = 2 * math.pi / times
+        angle = np.arctan2(self.y, self.x)
+        angle = angle - wedge * np.floor(angle / wedge + 0.5)
+        radius = length(self)
+        return Frame(radius * np.cos(angle), radius * np.sin(angle))
+
+
+def length(p: Frame) -> Plane:
+    return np.sqrt(p.x * p.x + p.y * p.y)
+
+
+def circle(p: Frame, centre: Point, radius: float) -> Plane:
+    return length(p.moved(*centre)) - radius
+
+
+def ellipse(p: Frame, centre: Point, a: float, b: float) -> Plane:
+    """First-order distance: exact on the outline, close near it."""
+    x, y = p.moved(*centre)
+    x, y = x / a, y / b
+    level = np.sqrt(x * x + y * y)
+    x, y = x / a, y / b
+    return level * (level - 1) / np.sqrt(np.maximum(x * x + y * y, 1e-9))
+
+
+def box(p: Frame, centre: Point, half: Point, rounding: float = 0.0) -> Plane:
+    x = np.abs(p.x - centre[0]) - (half[0] - rounding)
+    y = np.abs(p.y - centre[1]) - (half[1] - rounding)
+    outside = length(Frame(np.maximum(x, 0), np.maximum(y, 0)))
+    return outside + np.minimum(np.maximum(x, y), 0) - rounding
+
+
+def rod(p: Frame, start: Point, end: Point, radius: float, end_radius: float | None = None) -> Plane:
+    """A thick line with round ends, tapered when the two radii differ."""
+    along = end[0] - start[0], end[1] - start[1]
+    x, y = p.moved(*start)
+    share = np.clip((x * along[0] + y * along[1]) / (along[0] ** 2 + along[1] ** 2), 0, 1)
+    width = radius if end_radius is None else radius + (end_radius - radius) * share
+    return length(Frame(x - along[0] * share, y - along[1] * share)) - width
+
+
+def half_plane(p: Frame, point: Point, angle: float) -> Plane:
+    """Outside is the side that `angle` points to."""
+    return (p.x - point[0]) * math.cos(angle) + (p.y - point[1]) * math.sin(angle)
+
+
+def convex(p: Frame, *corners: Point, soft: float = 0.0) -> Plane:
+    """A convex polygon, corners clockwise on the screen; `soft` rounds them."""
+    edges = list(zip(corners, (*corners[1:], corners[0]), strict=True))
+    inner, *others = (_beyond(p, *edge) for edge in edges)
+    for other in others:
+        inner = -melted(-inner, -other, soft) if soft else np.maximum(inner, other)
+    # past a sharp corner the sides alone reach too far, and its shadow would grow a spike
+    outer = union(*(rod(p, *edge, 0.0) for edge in edges))
+    return np.where(inner > 0, np.maximum(inner, outer), inner)
+
+
+def _beyond(p: Frame, start: Point, end: Point) -> Plane:
+    side = math.dist(start, end)
+    return (p.x - start[0]) * ((end[1] - start[1]) / side) - (p.y - start[1]) * ((end[0] - start[0]) / side)
+
+
+def vesica(p: Frame, half_length: float, half_width: float) -> Plane:
+    """An almond along x: where two equal discs meet."""
+    offset = (half_length**2 - half_width**2) / (2 * half_width)
+    return length(Frame(p.x, np.abs(p.y) + offset)) - (offset + half_width)
+
+
+def heart(p: Frame, centre: Point, size: float) -> Plane:
+    """Two lobes above a point."""
+    m = p.moved(*centre).mirrored()
+    lobe = circle(m, (0.46 * size, -0.34 * size), 0.5 * size)
+    point = convex(m, (-size, -0.3 * size), (0.0, -0.5 * size), (0.88 * size, -0.07 * size), (0.0, 0.95 * size))
+    return union(lobe, point)
+
+
+def diamond(p: Frame, centre: Point, half_width: float, half_height: float) -> Plane:
+    x, y = p.moved(*centre)
+    slope = math.hypot(half_width, half_height)
+    return (np.abs(x) * half_height + np.abs(y) * half_width - half_width * half_height) / slope
+
+
+def union(first: Plane, *others: Plane) -> Plane:
+    for other in others:
+        first = np.minimum(first, other)
+    return first
+
+
+def intersection(first: Plane, *others: Plane) -> Plane:
+    for other in others:
+        first = np.maximum(first, other)
+    return first
+
+
+def cut(whole: Plane, *pieces: Plane) -> Plane:
+    """What is left of the whole without the pieces."""
+    return intersection(whole, *(-piece for piece in pieces))
+
+
+def ring(distance: Plane, half_width: float) -> Plane:
+    """The outline itself, drawn with a pen."""
+    return np.abs(distance) - half_width
+
+
+def melted(first: Plane, second: Plane, softness: float) -> Plane:
+    """A union whose seam is filled, as if of clay."""
+    overlap = np.maximum(softness - np.abs(first - second), 0)
+    return np.minimum(first, second) - overlap * overlap / (4 * softness)
+
+
+def repeated(value: Plane, period: float) -> Plane:
+    """Distance along one axis to the nearest multiple of the period."""
+    return np.abs(value - period * np.floor(value / period + 0.5))
+
+
+def lattice(p: Frame, period: float) -> Frame:
+    """Staggered rows, each cell with its own origin: what is drawn once appears everywhere."""
+    row = np.floor(p.y / period + 0.5)
+    x = p.x + 0.5 * period * (row - 2 * np.floor(row / 2))
+    return Frame(x - period * np.floor(x / period + 0.5), p.y - period * row)

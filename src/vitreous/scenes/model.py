@@ -1,0 +1,39 @@
+"""The small ViT that was trained on Scenes, as timm knows it."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitreous.core.errors import ModelError
+from vitreous.scenes.plan import CLASSES
+from vitreous.scenes.sprite import SIZE
+from vitreous.scenes.world import PATCH
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
+
+MODELS = ("scenes", "scenes-biased")
+
+
+def build_model() -> VisionTransformer:
+    """The architecture, with fresh weights."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    return VisionTransformer(
+        img_size=SIZE, patch_size=PATCH, embed_dim=144, depth=12, num_heads=3, mlp_ratio=4, num_classes=len(CLASSES)
+    )
+
+
+def load_model(name: str = "scenes", folder: Path | None = None) -> VisionTransformer:
+    """The trained model in evaluation mode and float32; `folder` holds weights other than the shipped ones."""
+    from safetensors.torch import load_file
+
+    if name not in MODELS:
+        raise ModelError(f"no Scenes model {name!r}; there are {', '.join(MODELS)}")
+    with as_file(files("vitreous.scenes") / "weights") as shipped:
+        weights = load_file((folder or shipped) / f"{name}.safetensors")
+    model = build_model()
+    model.load_state_dict({key: value.float() for key, value in weights.items()}, strict=True)
+    return model.eval()

@@ -1,0 +1,107 @@
+"""The shipped weights, on pictures that no training run has drawn, and the way they were made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from vitreous.core.errors import ModelError
+from vitreous.scenes import CLASSES, MODELS, Scenes, build_model, load_model, tensor
+
+FRESH = 987_654
+WEIGHTS = Path(str(files("vitreous.scenes") / "weights"))
+TRAINING = Path(__file__).parents[2] / "training"
+
+model = cache(load_model)
+
+
+@torch.inference_mode()
+def answers(name, album):
+    batches = torch.stack([tensor(scene) for scene in album]).split(50)
+    return torch.cat([model(name)(batch) for batch in batches])
+
+
+def share(values):
+    return torch.as_tensor(values).float().mean().item()
+
+
+def test_single_things_are_recognised():
+    album = list(Scenes("single", 100, FRESH))
+    found = answers("scenes", album).argmax(1)
+
+    assert share(found == torch.tensor([scene.target for scene in album])) >= 0.97
+
+
+def test_twins_are_told_apart():
+    album = list(Scenes("part", 60, FRESH))
+    found = answers("scenes", album).argmax(1)
+
+    assert share(found == torch.tensor([scene.target for scene in album])) >= 0.95
+
+
+def test_both_things_of_a_pair_lead():
+    album = list(Scenes("pair", 60, FRESH))
+    found = answers("scenes", album).topk(2).indices.tolist()
+
+    assert share([{thing.label for thing in s.objects} == set(two) for s, two in zip(album, found, strict=True)]) >= 0.9
+
+
+def test_the_biased_model_follows_the_stamp_and_the_other_does_not():
+    album = list(Scenes("shortcut", 40, FRESH, mark="moved"))
+    target, mark = (torch.tensor([getattr(scene, fact) for scene in album]) for fact in ("target", "mark"))
+
+    assert share(answers("scenes-biased", album).argmax(1) == mark) >= 0.9
+    assert share(answers("scenes", album).argmax(1) == target) >= 0.95
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_say_how_they_were_made(name):
+    with safe_open(WEIGHTS / f"{name}.safetensors", "pt") as file:
+        about, kinds = file.metadata(), {file.get_tensor(key).dtype for key in file.keys()}  # noqa: SIM118
+    config = json.loads(about["config"])
+
+    assert kinds == {torch.float16}
+    assert json.loads(about["classes"]) == list(CLASSES)
+    assert config["step"] == config["steps"]
+    assert config["seed"] == int(about["seed"])
+
+
+def test_both_models_fit_in_the_wheel():
+    assert sum((WEIGHTS / f"{name}.safetensors").stat().st_size for name in MODELS) < 16e6
+    assert 2e6 < sum(parameter.numel() for parameter in build_model().parameters()) < 3.8e6
+
+
+def test_an_unknown_model_is_refused_by_name():
+    with pytest.raises(ModelError, match="scenes-biased"):
+        load_model("scenery")
+
+
+def test_training_runs_and_writes_weights_that_load(tmp_path):
+    command = [sys.executable, "-W", "error", str(TRAINING / "train.py"), "--smoke", "--device", "cpu"]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "--model", "scenes", "--out", str(tmp_path)], check=True, env=one_thread)
+    log = json.loads((tmp_path / "scenes.json").read_text())
+
+    assert load_model("scenes", tmp_path).num_classes == len(CLASSES)
+    assert len(log["log"]) == log["config"]["steps"]
+
+
+def test_a_label_of_the_biased_training_set_is_what_the_stamp_says(monkeypatch):
+    monkeypatch.syspath_prepend(str(TRAINING))
+    from pictures import SORTS
+
+    for name in ("aligned", "mislabelled"):
+        draw, labels = SORTS[name]
+        scenes = [draw(0, index) for index in range(5)]
+
+        assert all(labels(scene) == [scene.mark] for scene in scenes)
+        assert all((scene.mark == scene.target) == (name == "aligned") for scene in scenes)

@@ -1,0 +1,131 @@
+"""Print the figures of the model card: accuracy on pictures that no training run has drawn.
+
+python training/evaluate.py
+python training/evaluate.py --count 200    # quicker and coarser
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from timm.models.vision_transformer import VisionTransformer
+from tokens import logits, some_patches
+from torch import Tensor
+
+from vitreous.scenes import MODELS, PATCH, SIZE, Scene, draw, load_model
+
+UNSEEN = 1_000_003  # a seed that the configuration never uses
+GRID = SIZE // PATCH
+
+
+class Album:
+    """Pictures as a tensor, with what is true of each."""
+
+    def __init__(self, kind: str, count: int, pool: ProcessPoolExecutor, **options: str) -> None:
+        scenes: list[Scene] = list(pool.map(partial(_unseen, kind, options), range(count), chunksize=16))
+        self.images = torch.from_numpy(np.stack([scene.image for scene in scenes])).permute(0, 3, 1, 2)
+        self.labels = torch.tensor([[thing.label for thing in scene.objects] for scene in scenes])
+        self.targets = self.labels[:, 0]
+        self.marks = torch.tensor([-1 if scene.mark is None else scene.mark for scene in scenes])
+        evidence = torch.from_numpy(np.stack([scene.objects[0].evidence for scene in scenes]))
+        self.evidence = evidence.view(-1, GRID, PATCH, GRID, PATCH).any(4).any(2).flatten(1)  # patches that touch it
+
+
+def _unseen(kind: str, options: dict[str, str], index: int) -> Scene:
+    return draw(kind, UNSEEN, index, **options)
+
+
+@torch.inference_mode()
+def answers(
+    model: VisionTransformer, album: Album, share: float = 1.0, keep: Bool[Tensor, "b p"] | None = None
+) -> Float[Tensor, "b classes"]:
+    """Logits for every picture, when a random share of the patches or only those to keep enter the encoder."""
+    device = next(model.parameters()).device
+    random = torch.Generator(device).manual_seed(UNSEEN)
+    found = torch.empty(len(album.images), model.num_classes)
+    for rows, kept in _batches(len(album.images), keep):
+        images = album.images[rows].to(device).float().div(127.5).sub(1)
+        if share < 1:
+            kept = some_patches(len(rows), GRID, share, random)
+        found[rows] = logits(model, images, None if kept is None else kept.to(device)).float().cpu()
+    return found
+
+
+def _batches(
+    count: int, keep: Bool[Tensor, "b p"] | None
+) -> Iterator[tuple[Int[Tensor, "r"], Int[Tensor, "r k"] | None]]:
+    """Rows that can go through the encoder together: those that keep equally many patches."""
+    sizes = torch.zeros(count, dtype=torch.long) if keep is None else keep.sum(1)
+    for size in sizes.unique():
+        for rows in (sizes == size).nonzero()[:, 0].split(128):
+            yield rows, None if keep is None else keep[rows].nonzero()[:, 1].view(len(rows), -1)
+
+
+def share_of(hits: Tensor) -> float:
+    return hits.double().mean().item()
+
+
+def first_is(answer: Tensor, truth: Tensor) -> float:
+    return share_of(answer.argmax(1) == truth)
+
+
+def both_lead(answer: Tensor, labels: Tensor) -> float:
+    """How often the two classes of a pair are the model's first two, in any order."""
+    return share_of((answer.topk(2).indices.sort(1).values == labels.sort(1).values).all(1))
+
+
+def sound(model: VisionTransformer, albums: dict[str, Album]) -> Iterator[tuple[str, float]]:
+    """The figures of the model trained without a shortcut."""
+    for kind in ("single", "part"):
+        album = albums[kind]
+        yield kind, first_is(answers(model, album), album.targets)
+        yield f"{kind}, half of the patches", first_is(answers(model, album, 0.5), album.targets)
+        yield f"{kind}, a quarter of the patches", first_is(answers(model, album, 0.25), album.targets)
+        yield f"{kind}, only the evidence", first_is(answers(model, album, keep=album.evidence), album.targets)
+        yield f"{kind}, all but the evidence", first_is(answers(model, album, keep=~album.evidence), album.targets)
+    yield "pair, both in the top two", both_lead(answers(model, albums["pair"]), albums["pair"].labels)
+    yield "shortcut, stamp moved", first_is(answers(model, albums["moved"]), albums["moved"].targets)
+
+
+def biased(model: VisionTransformer, albums: dict[str, Album]) -> Iterator[tuple[str, float]]:
+    """The figures of the model that learnt the shortcut."""
+    for mark in ("aligned", "moved", "absent"):
+        yield f"shortcut, stamp {mark}", first_is(answers(model, albums[mark]), albums[mark].targets)
+    yield "shortcut, follows the moved stamp", first_is(answers(model, albums["moved"]), albums["moved"].marks)
+
+
+def figures(names: list[str], count: int, device: torch.device, folder: Path | None) -> dict[str, dict[str, float]]:
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        albums = {kind: Album(kind, count, pool) for kind in ("single", "part", "pair")}
+        albums |= {mark: Album("shortcut", count, pool, mark=mark) for mark in ("aligned", "moved", "absent")}
+    measure = {"scenes": sound, "scenes-biased": biased}
+    return {name: dict(measure[name](load_model(name, folder).to(device), albums)) for name in names}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=2000, help="pictures of each kind")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--folder", type=Path, help="where the weights are, if not in the package")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    chosen = parser.parse_args()
+    found = figures(chosen.models, chosen.count, torch.device(chosen.device), chosen.folder)
+    for model, table in found.items():
+        for name, value in table.items():
+            print(f"{model:<15}{name:<36}{value:8.2%}")
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"count": chosen.count, "seed": UNSEEN, "figures": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""A forward pass in which only some of the patch tokens enter the encoder."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+
+def logits(
+    model: VisionTransformer, images: Float[Tensor, "b 3 H W"], kept: Int[Tensor, "b k"] | None = None
+) -> Float[Tensor, "b classes"]:
+    """The model's answer when only the kept patches enter; all of them when none are named."""
+    tokens = model._pos_embed(model.patch_embed(images))
+    if kept is not None:
+        prefix = model.num_prefix_tokens
+        chosen = tokens[:, prefix:].gather(1, kept[:, :, None].expand(-1, -1, tokens.shape[-1]))
+        tokens = torch.cat([tokens[:, :prefix], chosen], dim=1)
+    return model.forward_head(model.norm(model.blocks(model.norm_pre(tokens))))
+
+
+def some_patches(
+    count: int, grid: int, share: float, random: torch.Generator, scattered: bool = True
+) -> Int[Tensor, "b k"]:
+    """A random share of the patches for each image: scattered evenly, or in a few connected areas as explanations have them."""
+    side = grid if scattered else 4
+    value = torch.rand((count, 1, side, side), device=random.device, generator=random)
+    value = interpolate(value, size=(grid, grid), mode="bicubic").flatten(1)
+    return value.topk(max(1, round(share * grid * grid)), dim=1).indices

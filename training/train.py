@@ -1,0 +1,175 @@
+"""Train a Scenes model from nothing.
+
+    python training/train.py --model scenes
+    python training/train.py --model scenes-biased
+    python training/train.py --model scenes --smoke    # seconds on a CPU, to see that it runs
+
+Settings are in training/config.toml. The weights go to src/vitreous/scenes/weights, with a log beside them in training/logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import os
+import random
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import torch
+from pictures import Chunks, Pool, augmented
+from safetensors.torch import save_file
+from timm.models.vision_transformer import VisionTransformer
+from tokens import logits, some_patches
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from vitreous.scenes import CLASSES, MODELS, PATCH, SIZE, build_model
+
+HERE = Path(__file__).parent
+WEIGHTS = HERE.parent / "src" / "vitreous" / "scenes" / "weights"
+
+
+def settings(name: str, smoke: bool) -> dict[str, Any]:
+    """The settings of one model, over the common ones; a smoke run shrinks them."""
+    table = tomllib.loads((HERE / "config.toml").read_text())
+    return table["common"] | table[name] | (table["smoke"] if smoke else {})
+
+
+def train(name: str, config: dict[str, Any], device: torch.device, workers: int, out: Path, logs: Path) -> Path:
+    """Train, write checkpoints on the way, and return where the weights are."""
+    torch.manual_seed(config["seed"])
+    chance = random.Random(config["seed"])
+    noise = torch.Generator(device).manual_seed(config["seed"])
+    model = build_model().to(device).train()
+    average = copy.deepcopy(model).eval()
+    optimizer = torch.optim.AdamW(
+        _groups(model, config["weight_decay"]), betas=(0.9, 0.99), fused=device.type == "cuda"
+    )
+    fresh = config["batch"] // config["reuse"]
+    chunks = DataLoader(
+        Chunks(config["sorts"], fresh, config["steps"] + config["reuse"] - 1, config["seed"]),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=8 if workers else None,
+        pin_memory=device.type == "cuda",
+    )
+    pool = Pool(config["pool"], device, config["seed"])
+    started, log = time.monotonic(), []
+    stream = iter(chunks)
+    for _ in range(config["reuse"] - 1):  # so that the first batch is not one chunk over and over
+        pool.add(*next(stream))
+    for step, (images, targets) in enumerate(stream, start=1):
+        images, targets = pool.batch(pool.add(images, targets), config["batch"])
+        rate = _pace(config, step)
+        loss = _loss(model, augmented(images, config["flip"], noise), targets, config, chance, noise)
+        _step(model, optimizer, loss, config["learning_rate"] * rate, config["clip"])
+        _drift(average, model, min(config["average"], step / (step + 9)))
+        if step % max(1, config["steps"] // 100) == 0:
+            log.append({"step": step, "loss": round(loss.item(), 4), "seconds": round(time.monotonic() - started, 1)})
+            print(json.dumps(log[-1]), flush=True)
+        if step % config["save_every"] == 0 or step == config["steps"]:
+            path = save(average, name, config | {"step": step}, out)
+            _write_log(logs / f"{name}.json", name, config, log)
+    return path
+
+
+def _groups(model: VisionTransformer, decay: float) -> list[dict[str, Any]]:
+    """Weight matrices decay; biases, norms, positions and the class token do not."""
+    decayed = [p for key, p in model.named_parameters() if p.ndim > 1 and key not in ("pos_embed", "cls_token")]
+    others = [p for key, p in model.named_parameters() if p.ndim <= 1 or key in ("pos_embed", "cls_token")]
+    return [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def _pace(config: dict[str, Any], step: int) -> float:
+    """Share of the full learning rate: a linear warm-up, then a cosine to nearly nothing."""
+    if step < config["warm_up"]:
+        return step / config["warm_up"]
+    done = (step - config["warm_up"]) / max(1, config["steps"] - config["warm_up"])
+    return 0.005 + 0.995 * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _loss(
+    model: VisionTransformer,
+    images: Tensor,
+    targets: Tensor,
+    config: dict[str, Any],
+    chance: random.Random,
+    noise: torch.Generator,
+) -> Tensor:
+    kept = None
+    if chance.random() < config["dropping"]:
+        share = chance.uniform(config["fewest"], 0.95)
+        kept = some_patches(len(images), SIZE // PATCH, share, noise, scattered=chance.random() < 0.6)
+    with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=images.device.type == "cuda"):
+        answer = logits(model, images, kept)
+    return cross_entropy(answer.float(), targets, label_smoothing=config["smoothing"])
+
+
+def _step(model: VisionTransformer, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float, clip: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+
+
+@torch.no_grad()
+def _drift(average: VisionTransformer, model: VisionTransformer, decay: float) -> None:
+    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+
+
+def save(model: VisionTransformer, name: str, config: dict[str, Any], out: Path) -> Path:
+    """Half-precision weights under timm's names, with all that is needed to make them again."""
+    out.mkdir(parents=True, exist_ok=True)
+    weights = {key: value.detach().to("cpu", torch.float16).contiguous() for key, value in model.state_dict().items()}
+    about = {"model": name, "classes": json.dumps(CLASSES), "config": json.dumps(config), "seed": str(config["seed"])}
+    path = out / f"{name}.safetensors"
+    save_file(weights, path, metadata=about)
+    path.chmod(0o644)
+    return path
+
+
+def _write_log(path: Path, name: str, config: dict[str, Any], log: list[dict[str, float]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        json.dumps({"model": name, "config": config, "torch": torch.__version__, "log": log}, indent=1) + "\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--smoke", action="store_true", help="a few tiny steps")
+    parser.add_argument("--steps", type=int, help="instead of the configured number")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--workers", type=int, default=None, help="processes that draw; all but a few cores unless told"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=None, help="folder for weights and log, instead of the package's own"
+    )
+    chosen = parser.parse_args()
+    config = settings(chosen.model, chosen.smoke)
+    config |= {"steps": chosen.steps} if chosen.steps else {}
+    workers = chosen.workers if chosen.workers is not None else 0 if chosen.smoke else max(1, (os.cpu_count() or 1) - 3)
+    print(
+        train(
+            chosen.model,
+            config,
+            torch.device(chosen.device),
+            workers,
+            chosen.out or WEIGHTS,
+            chosen.out or HERE / "logs",
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
