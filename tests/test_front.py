@@ -302,7 +302,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
 
 
 def test_what_is_no_model_is_refused(images):
-    with pytest.raises(vitreous.ModelError, match="nn.Module"):
+    with pytest.raises(vitreous.ModelError, match=r"nn\.Module"):
         vitreous.explain(42, images)
     with pytest.raises(vitreous.ModelError, match="not a timm, Hugging Face or torchvision"):
         vitreous.explain(torch.nn.Linear(3, 3), images)

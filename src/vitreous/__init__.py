@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "scenes":
+        return import_module("vitreous.scenes")
     if name in HOME_OF:
         value = getattr(import_module(HOME_OF[name]), name)
         globals()[name] = value

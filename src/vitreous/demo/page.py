@@ -47,7 +47,8 @@ def page(told: list[Told]) -> str:
 <p>Which patches made a Vision Transformer say what it says? These pictures are drawn by code, so the answer is known, and every map
 can be held to it. The model is a ViT of 12 blocks that ships with the package; nothing was fetched to make this page.</p>
 <p class="soft">Under each map: whether its peak lies on the evidence, and its average precision (AP) against the evidence, 1 being
-perfect. Red speaks for the class and blue against it; maps that know no sign run from dark to bright.</p>
+perfect. What is explained is the probability of the class. Red speaks for it and blue against it; maps that know no sign run from
+dark to bright.</p>
 {summary(told)}
 {chapters}
 <footer>vitreous {escape(__version__)} · {sum(one.count for one in told)} pictures, {len(METHODS)} methods ·

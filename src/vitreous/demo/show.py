@@ -26,6 +26,9 @@ METHODS = tuple(
 )
 
 
+QUESTION = "probability"  # two objects share it, so what speaks for one speaks against the other
+
+
 @dataclass(frozen=True, slots=True)
 class Chapter:
     """One kind of scene, and what is asked of it."""
@@ -123,7 +126,7 @@ def tell(chapter: Chapter, vit: ViT, pictures: int, shown: int, seed: int, step:
     images = [Image.fromarray(scene.image) for scene, *_ in asked]
     found: dict[str, Attribution] = {}
     for method in METHODS:
-        found[method] = explain(vit, images, targets, method)
+        found[method] = explain(vit, images, targets, method, QUESTION)
         step()
     points = {method: pointing_game(a, evidence) for method, a in found.items()}
     precision = {method: average_precision(a, evidence) for method, a in found.items()}

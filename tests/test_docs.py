@@ -1,0 +1,35 @@
+"""What the documents show runs, and what they point to exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
+def test_every_snippet_runs(page, tmp_path, monkeypatch):
+    from vitreous.methods.method import METHODS
+
+    monkeypatch.chdir(tmp_path)
+    known, names = set(METHODS), {"__name__": "snippet"}
+    try:
+        for number, code in enumerate(snippets(page)):
+            exec(compile(code, f"{page.name}[{number}]", "exec"), names)
+    finally:
+        for name in set(METHODS) - known:
+            METHODS.discard(name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} points to {target}"
