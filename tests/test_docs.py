@@ -33,3 +33,12 @@ def test_every_snippet_runs(page, tmp_path, monkeypatch):
 def test_every_link_to_a_file_leads_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+def test_every_paper_a_method_names_is_in_the_bibliography():
+    import vitreous
+
+    keys = set(re.findall(r"@\w+\{(\w+),", (ROOT / "docs" / "references.bib").read_text()))
+    named = {facts["paper"] for facts in vitreous.list_methods() if facts["paper"]}
+
+    assert named <= keys, named - keys
