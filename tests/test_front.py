@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -257,13 +259,39 @@ def test_explaining_works_inside_no_grad_and_inference_mode(vit, images):
 # ── models ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_module_is_wrapped_once_and_anew_when_its_parts_change():
-    model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
-    first = vitreous.wrap(model)
+def test_a_module_is_greeted_once_and_anew_when_its_parts_change(monkeypatch):
+    from vitreous import front
 
-    assert vitreous.wrap(model) is first
+    greeted = []
+    shake = front.handshake
+    monkeypatch.setattr(front, "handshake", lambda vit: greeted.append(vit.name) or shake(vit))
+    model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
+    for _ in range(3):
+        assert vitreous.wrap(model).outputs == 7
+
+    assert len(greeted) == 1
     model.blocks[1] = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval().blocks[1]
-    assert vitreous.wrap(model) is not first
+    vitreous.wrap(model)
+    assert len(greeted) == 2
+
+
+def test_a_wrapped_module_is_let_go():
+    model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
+    vitreous.wrap(model)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+
+    assert gone() is None
+
+
+def test_a_head_that_is_not_affine_is_told(images):
+    model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
+    model.head = torch.nn.Sequential(torch.nn.Linear(48, 32), torch.nn.GELU(), torch.nn.Linear(32, 7))
+
+    with pytest.warns(Caveat, match="not affine"):
+        vitreous.explain(model, images, method="decompx")
+    assert vitreous.explain(model, images, method="ixg").patches.shape == (3, 16)
 
 
 def test_a_checkpoint_brings_its_classes_and_another_picture_size(tmp_path):

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images, Logits, Mixing, PerHead, Tokens
 from vitreous.models.vit import AttentionPool, Block, Feed, LinearPool, Place, ViT
 
@@ -128,14 +129,15 @@ def run_head(vit: ViT, tokens: Tokens, lin: Linearisation = PLAIN, biases: bool 
             pooled, readout = rows @ x, rows.mean(0).expand(len(x), -1)
         else:
             pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap)
-        logits = vit.classify(normalise(lin, vit.pooled_norm, pooled, pooled_tap))
+        with evaluating(vit.module):  # a head that somebody trains may drop out
+            logits = vit.classify(normalise(lin, vit.pooled_norm, pooled, pooled_tap))
     taps = (tuple(token_tap.found), tuple(pooled_tap.found)) if biases else ((), ())
     return Reading(logits, readout.detach(), *taps)
 
 
 def attention_pool(
     pool: AttentionPool, query: Tensor, k: PerHead, v: PerHead, lin: Linearisation, tap: Tap | None
-) -> tuple[Tensor, Float[Tensor, "b n"]]:
+) -> tuple[Tensor, Float[Tensor, "b all"]]:
     """Pooled tokens, and the head-averaged attention of the pooler as the read-out row."""
     q = normalise(lin, pool.q_norm, query, None).expand(len(k), -1, -1, -1)
     k = normalise(lin, pool.k_norm, k, tap)

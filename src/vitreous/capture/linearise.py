@@ -60,7 +60,7 @@ class Linearisation:
         if isinstance(norm, nn.LayerNorm):
             return FrozenLayerNorm.apply(x, norm.weight, norm.bias, norm.eps, self.norm == "frozen")
         if "rms" in type(norm).__name__.lower() and hasattr(norm, "eps"):
-            return FrozenScale.apply(x, norm(x), norm.weight, norm.eps)
+            return FrozenScale.apply(x, norm(x), norm.weight, epsilon(norm, x))
         raise ModelError(f"a norm of type {type(norm).__name__!r} cannot be held fixed; known: LayerNorm, RMSNorm")
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,6 +76,11 @@ class Linearisation:
             case "frozen":
                 return gate.detach() * value
         return gate * value
+
+
+def epsilon(norm: nn.Module, x: Tensor) -> float:
+    """torch's own RMSNorm takes the precision's when it is given none."""
+    return torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
 
 
 def damp(x: Tensor, factor: float | int) -> Tensor:

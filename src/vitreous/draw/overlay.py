@@ -82,7 +82,7 @@ def upright(picture: Any) -> Image.Image:
 def seen_by_the_model(one: Attribution) -> np.ndarray:
     """The model's input as colours in [0, 1]; stretched from its least to its most when nobody knows its normalisation."""
     assert one.images is not None
-    image = one.images[0].detach().float().cpu()
+    image = one.images[0].float().cpu()
     if one.preprocess is not None:
         return one.preprocess.denormalise(image).permute(1, 2, 0).numpy() / 255
     image = image.nan_to_num().permute(1, 2, 0).numpy()
@@ -106,7 +106,7 @@ def spread(one: Attribution, picture: Image.Image, window: Window, mode: Mode) -
     def at(maps: Tensor, mode: str) -> Tensor:
         return resample(resample(maps, down, mode).mT, across, mode).mT
 
-    own = (one.maps() if one.native_pixels is None else one.native_pixels)[0].detach().double().cpu()
+    own = (one.maps() if one.native_pixels is None else one.native_pixels)[0].double().cpu()
     values = at(enlarged(own.nan_to_num(0.0, 1e30, -1e30), one, mode), coarse(mode))
     missing = own.isnan()
     if missing.any():  # a missing score takes no part in its neighbours' means

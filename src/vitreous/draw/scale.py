@@ -126,4 +126,4 @@ def flat(least: float, most: float) -> bool:
 def source(one: Attribution) -> np.ndarray:
     """The method's own scores: pixels where it has them, else patches."""
     tensor = one.patches if one.native_pixels is None else one.native_pixels
-    return tensor.detach().double().cpu().numpy()
+    return tensor.double().cpu().numpy()

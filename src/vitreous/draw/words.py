@@ -25,7 +25,7 @@ def probability(one: Attribution) -> float | None:
     """What the model gives the class of a single row."""
     if one.logits is None:
         return None
-    return float(one.logits[0].detach().double().softmax(-1)[int(one.targets[0])])
+    return float(one.logits[0].double().softmax(-1)[int(one.targets[0])])
 
 
 def standing(one: Attribution) -> list[str]:

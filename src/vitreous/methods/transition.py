@@ -66,7 +66,8 @@ def tokentm(
     choice("variant", variant, ("paper", "libragrad"))
     positive = layer.attention_grad.clamp(min=0)
     if branches == "gradient":
-        return (positive * layer.attention).mean(1)
+        product = (positive * layer.attention).mean(1)
+        return product + torch.eye(product.shape[-1]).to(product)  # eq. 8: C = I + E_h[relu(∇p) ⊙ A]
     if variant == "libragrad":  # the stream after each sub-layer, no heads, means multiplied
         moved = transformation(layer.hidden, layer.mid, length, necc, 1e-8)
         mixing = positive.mean(1) * layer.attention.mean(1) * moved[:, None]

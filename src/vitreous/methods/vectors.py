@@ -54,6 +54,7 @@ def attin(layer: Layer, part: str = "attention", value_bias: bool = True, per_he
     choice("part", part, ("attention", "res", "resln"))
     attention, values = layer.attention, head_values(layer, "included" if value_bias else "free")
     if per_head:
+        choice("part", part, ("attention",))  # single heads meet neither the skip connection nor the norm
         return (attention * values.norm(dim=-1)[:, :, None]).mean(1)
     if part == "attention":
         return quadratic(attention, values, values).clamp(min=0).sqrt()

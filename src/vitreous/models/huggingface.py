@@ -247,8 +247,9 @@ def plain_block(layer: Any) -> Block:
 
 
 def beit_block(body: Any, layer: Any) -> Block:
+    bias = partial(relative_bias, body, layer)
     attend = attend_of(
-        layer.layernorm_before, layer.attention, lambda x: layer.lambda_1 * x, partial(relative_bias, body, layer)
+        layer.layernorm_before, layer.attention, lambda x: layer.lambda_1 * x, bias, lambda: layer.lambda_1
     )
     return Block(
         attend, feed_of(layer.layernorm_after, layer.mlp, lambda x: layer.lambda_2 * x, lambda: layer.lambda_2)
@@ -256,7 +257,7 @@ def beit_block(body: Any, layer: Any) -> Block:
 
 
 def dinov2_block(layer: Any) -> Block:
-    attend = attend_of(layer.norm1, layer.attention, layer.layer_scale1)
+    attend = attend_of(layer.norm1, layer.attention, layer.layer_scale1, factor=lambda: layer.layer_scale1.lambda1)
     return Block(attend, feed_of(layer.norm2, layer.mlp, layer.layer_scale2, lambda: layer.layer_scale2.lambda1))
 
 
@@ -273,7 +274,11 @@ def relative_bias(body: Any, layer: Any, place: Place) -> Float[Tensor, "b h n n
 
 
 def attend_of(
-    norm: nn.Module, attention: Any, scale: Scale = unscaled, bias: Callable[[Place], Tensor | None] = no_bias
+    norm: nn.Module,
+    attention: Any,
+    scale: Scale = unscaled,
+    bias: Callable[[Place], Tensor | None] = no_bias,
+    factor: Callable[[], Tensor | None] = lambda: None,
 ) -> Attend:
     tower = hasattr(attention, "out_proj")
     heads = attention.num_heads if tower else attention.num_attention_heads
@@ -288,7 +293,7 @@ def attend_of(
     def project(mixed: Hidden) -> Tokens:
         return scale((attention.out_proj if tower else attention.o_proj)(mixed))
 
-    return Attend(norm, qkv, project, attention.scale if tower else attention.scaling, bias=bias)
+    return Attend(norm, qkv, project, attention.scale if tower else attention.scaling, bias=bias, layer_scale=factor)
 
 
 def feed_of(

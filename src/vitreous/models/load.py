@@ -51,7 +51,9 @@ def build(
     except (RuntimeError, AssertionError) as problem:
         raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
     return replace(
-        vit, name=rest if source == "scenes" else f"{source}:{rest}", facts={**vit.facts, "checkpoint": str(checkpoint) if checkpoint else None}
+        vit,
+        name=rest if source == "scenes" else f"{source}:{rest}",
+        facts={**vit.facts, "checkpoint": str(checkpoint) if checkpoint else None},
     )
 
 

@@ -13,6 +13,7 @@ from timm.layers.attention import Attention, AttentionRope
 from timm.layers.attention_pool import AttentionPoolLatent
 from timm.layers.layer_scale import LayerScale
 from timm.layers.mlp import GluMlp, Mlp, SwiGLU
+from timm.layers.patch_embed import PatchEmbed
 from timm.layers.pos_embed_sincos import apply_rot_embed_cat
 from timm.models import beit, eva, vision_transformer
 from timm.models.deit import VisionTransformerDistilled
@@ -53,6 +54,7 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
                 f"{type(model).__name__!r} is not a family that Vitreous can see through; "
                 "known in timm: VisionTransformer (ViT, DeiT, CLIP, SigLIP, DINOv2), distilled DeiT, Beit, Eva (EVA, EVA02, DINOv3)"
             )
+    known(model.patch_embed, PatchEmbed, what="a patch embedding")
     if isinstance(model.head, nn.Identity):
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     grid, patch = tuple(model.patch_embed.grid_size), tuple(model.patch_embed.patch_size)
@@ -107,7 +109,8 @@ def distilled_heads(model: Any, pooled: Pooled) -> Logits:
 
 
 def pool_of(model: Any) -> LinearPool | AttentionPool:
-    everything = getattr(model, "pool_include_prefix", False)
+    # Eva's attention pooler sees class and register tokens too
+    everything = getattr(model, "pool_include_prefix", isinstance(model, eva.Eva) and model.global_pool == "map")
     prefix = 0 if everything else model.num_prefix_tokens
     match model.global_pool:
         case "token":
@@ -150,9 +153,8 @@ def plain_blocks(model: Any) -> tuple[Block, ...]:
         attn = known(b.attn, Attention, what="attention")
         for scale in (b.ls1, b.ls2):
             known(scale, nn.Identity, LayerScale, what="layer scale")
-        return Block(
-            attend_of(b.norm1, attn, b.ls1), feed_of(b.norm2, b.mlp, b.ls2, lambda: getattr(b.ls2, "gamma", None))
-        )
+        attend = attend_of(b.norm1, attn, b.ls1, layer_scale=lambda: getattr(b.ls1, "gamma", None))
+        return Block(attend, feed_of(b.norm2, b.mlp, b.ls2, lambda: getattr(b.ls2, "gamma", None)))
 
     return tuple(block(b) for b in model.blocks)
 
@@ -162,7 +164,7 @@ def eva_blocks(model: Any) -> tuple[Block, ...]:
         known(b, eva.EvaBlock, what="a block")
         attn = known(b.attn, eva.EvaAttention, AttentionRope, what="attention")
         rotate = unmoved if model.rope is None else partial(rotated, model, index, attn)
-        attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), rotate=rotate)
+        attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), rotate=rotate, layer_scale=lambda: b.gamma_1)
         return Block(attend, feed_of(b.norm2, b.mlp, scaled_by(b, "gamma_2"), lambda: b.gamma_2))
 
     return tuple(block(i, b) for i, b in enumerate(model.blocks))
@@ -174,7 +176,7 @@ def beit_blocks(model: Any) -> tuple[Block, ...]:
         attn = known(b.attn, beit.Attention, what="attention")
         relative = model.rel_pos_bias is not None or attn.relative_position_bias_table is not None
         bias = partial(relative_bias, model, attn) if relative else no_bias
-        attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), bias=bias)
+        attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), bias=bias, layer_scale=lambda: b.gamma_1)
         return Block(attend, feed_of(b.norm2, b.mlp, scaled_by(b, "gamma_2"), lambda: b.gamma_2))
 
     return tuple(block(b) for b in model.blocks)
@@ -222,7 +224,8 @@ def project_qkv(attn: Any, x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
 
 def rotated(model: Any, index: int, attn: Any, heads: PerHead, place: Place) -> PerHead:
     """Turn the patch tokens' vectors by their positions; prefix tokens have none."""
-    angles = model.rope.get_embed(shape=place.layout.grid) if model.dynamic_img_size else model.rope.get_embed()
+    with evaluating(model.rope):  # DINOv3 moves its coordinates at random while training
+        angles = model.rope.get_embed(shape=place.layout.grid) if model.dynamic_img_size else model.rope.get_embed()
     angles = angles[index] if model.rope_mixed else angles[None]  # [h p c] or [1 p c]
     prefix = place.layout.prefix
     if place.index is not None:

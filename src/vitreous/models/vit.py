@@ -90,6 +90,7 @@ class Attend:
     rotate: Callable[[PerHead, Place], PerHead] = unmoved  # rotary positions
     bias: Callable[[Place], Float[Tensor, "b h n n"] | None] = no_bias  # relative positions
     inner_norm: nn.Module = field(default_factory=nn.Identity)  # on the mixed values, before `project`
+    layer_scale: Callable[[], Float[Tensor, " d"] | None] = lambda: None  # the factor inside `project`, if any
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,148 @@
+"""What the backward pass holds fixed, and what the forward pass never notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.models.families import FAMILIES, pictures, seen, tiny
+from tests.twins.scene import TARGETS, scene_of
+from vitreous.capture.linearise import (
+    ATTNLRP,
+    CONSERVATIVE,
+    DECOMPX,
+    LIBRA,
+    LINEARISATIONS,
+    PLAIN,
+    Linearisation,
+    linearisation,
+)
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import ModelError, SpecError
+
+POINTS = {
+    "plain": PLAIN,
+    "conservative": CONSERVATIVE,
+    "decompx": DECOMPX,
+    "libra": LIBRA,
+    "attnlrp": ATTNLRP,
+    "in between": Linearisation(qk=0.5, v=0.75, norm="frozen", activation="ratio", gate="halved"),
+    "damped norms exact": Linearisation(qk=0.5, activation="ratio", gate="frozen"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("attention", [True, False], ids=["matrices", "fused"])
+def test_the_forward_pass_stays_the_models_own(family: str, point: str, attention: bool) -> None:
+    own = tiny(family)(pictures())
+    probe = Probe(seen(family), pictures(), torch.tensor([0, 0]), hold=True)
+
+    layers = list(probe.layers(POINTS[point], attention=attention))
+
+    torch.testing.assert_close(probe.reading.logits, own, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(layers[0].output, probe.states[-1], rtol=0, atol=0)
+
+
+HANDMADE = [
+    {"qk": 0.5},
+    {"qk": 0.5, "v": 0.7},
+    {"qk": 2.0, "v": -0.5, "norm": "frozen"},
+    {"qk": 0, "v": 0},
+    {"qk": 0.5, "v": 1, "norm": "frozen", "activation": "ratio"},
+    {"activation": "ratio", "gate": "halved"},
+    {"norm": "frozen", "gate": "frozen"},
+    {"qk": 0.5, "norm": "fixed"},
+    {"qk": 0.25, "v": 0.5, "norm": "frozen", "activation": "ratio", "gate": "halved"},
+]
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["vit", "vit-mean", "vit-qk-norm", "vit-rmsnorm", "vit-swiglu", "siglip", "deit-distilled", "eva02", "beit-3"],
+)
+@pytest.mark.parametrize("held", HANDMADE, ids=str)
+def test_gradients_are_those_of_a_graph_damped_by_hand(family: str, held: dict[str, Any]) -> None:
+    scenes = [scene_of(family, image, **held) for image in range(2)]
+
+    layers = list(Probe(seen(family), pictures(), torch.tensor(TARGETS)).layers(Linearisation(**held)))
+
+    for layer in layers:
+        g = torch.stack([scene.g[layer.index] for scene in scenes])
+        G = torch.stack([scene.G[layer.index] for scene in scenes])
+        assert (layer.hidden_grad - g).abs().max() <= 1e-10 * g.abs().max()
+        assert (layer.attention_grad - G).abs().max() <= 1e-10 * G.abs().max().clamp(min=1e-300)
+
+
+def test_half_of_the_query_gradient_lies_half_way() -> None:
+    """Gradients are linear in the factor on one layer's queries and keys, and in that on its values."""
+
+    def last(lin: Linearisation) -> Tensor:
+        return next(Probe(seen("vit"), pictures(), torch.tensor(TARGETS)).layers(lin)).hidden_grad
+
+    none, all_of_it = last(Linearisation(qk=0)), last(Linearisation(qk=1))
+    torch.testing.assert_close(last(Linearisation(qk=0.5)), (none + all_of_it) / 2, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(last(Linearisation(qk=-1)), 2 * none - all_of_it, rtol=1e-12, atol=1e-14)
+
+
+def test_named_points_are_members_of_the_family() -> None:
+    assert linearisation("linear", qk=0.25, v=0.5, norm="frozen", activation="ratio", gate="halved") == ATTNLRP
+    assert linearisation("decompx", gate="halved") == LIBRA
+    assert linearisation("alilrp") == linearisation("CPLRP") == CONSERVATIVE
+    assert sorted(LINEARISATIONS) == ["attnlrp", "conservative", "decompx", "libra", "plain"]
+
+
+def test_only_points_that_hold_everything_else_fixed_are_complete() -> None:
+    assert [name for name, point in POINTS.items() if point.complete] == ["decompx", "libra"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"norm": "half"}, "norm='half'; known: 'exact', 'frozen', 'fixed'"),
+        ({"activation": "off"}, "activation='off'"),
+        ({"gate": True}, "gate=True"),
+        ({"attention": "frozen"}, "no option 'attention'; known: qk, v, norm, activation, gate"),
+    ],
+)
+def test_an_impossible_point_says_what_would_work(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises((SpecError, TypeError), match=words):
+        linearisation("plain", **changes)
+
+
+class GELU2(nn.GELU):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("act", "slope"), [(nn.GELU(), 0.5), (nn.SiLU(), 0.5), (nn.GELU("tanh"), 0.5), (nn.Identity(), 1.0), (GELU2(), 0.5)]
+)
+def test_the_ratio_of_an_activation_is_its_slope_at_zero(act: nn.Module, slope: float) -> None:
+    x = torch.tensor([0.0, -0.0, 1e-12, -1e-12, 1e-300, 1.0, -30.0], dtype=torch.float64, requires_grad=True)
+
+    y = DECOMPX.activate(act, x)
+    y.sum().backward()
+
+    torch.testing.assert_close(y, act(x))
+    torch.testing.assert_close(x.grad[:5], torch.full((5,), slope, dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(x.grad[5:], (act(x) / x).detach()[5:])
+
+
+def test_an_unknown_norm_cannot_be_held_fixed() -> None:
+    with pytest.raises(ModelError, match="'GroupNorm' cannot be held fixed; known: LayerNorm, RMSNorm"):
+        DECOMPX.normalise(nn.GroupNorm(1, 4), torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_norm_without_gain_or_shift_is_held_fixed_too(affine: bool) -> None:
+    norm = nn.LayerNorm(6, elementwise_affine=affine, bias=False, dtype=torch.float64)
+    x = torch.randn(2, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    (gradient,) = torch.autograd.grad(DECOMPX.normalise(norm, x)[..., 0].sum(), x)
+
+    spread = (x.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
+    expected = (torch.eye(6, dtype=torch.float64)[0] - 1 / 6) / spread
+    torch.testing.assert_close(gradient, expected.detach())

@@ -1,0 +1,119 @@
+"""What is being explained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.models.families import pictures, seen, tiny
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import ShapeError, SpecError
+from vitreous.methods.spec import resolve
+
+Z = tiny("vit-one-output")(pictures()).detach()[:, 0]
+
+
+# ── one sigmoid output ───────────────────────────────────────────────────────────────────────────
+
+
+def test_one_output_is_seen_as_two_sides() -> None:
+    probe = Probe(seen("vit-one-output"), pictures())
+
+    torch.testing.assert_close(probe.full_logits, torch.stack([torch.zeros(2, dtype=torch.float64), Z], 1))
+    assert probe.targets.tolist() == (Z > 0).long().tolist()
+    assert seen("vit-one-output").outputs == 2
+
+
+@pytest.mark.parametrize("question", ["logit", "margin"])
+def test_the_score_of_one_output_is_z_or_minus_z(question: str) -> None:
+    probe = Probe(seen("vit-one-output"), pictures(), torch.tensor([[1, 0], [0, 1]]), question)
+
+    found = resolve("ixg")(probe)
+
+    torch.testing.assert_close(found.score, torch.stack([Z[0], -Z[0], -Z[1], Z[1]]))
+
+
+def test_the_probability_of_one_output_is_its_sigmoid() -> None:
+    probe = Probe(seen("vit-one-output"), pictures(), torch.tensor([1, 0]), "probability")
+
+    score = resolve("ixg")(probe).score
+
+    torch.testing.assert_close(score, torch.stack([Z[0].sigmoid(), 1 - Z[1].sigmoid()]))
+
+
+@pytest.mark.parametrize("spec", ["ixg", "decompx+skipplus", "gradcam", "attcat", "attnlrp", "fullgrad@libra+plus"])
+def test_evidence_for_one_class_is_evidence_against_the_other(spec: str) -> None:
+    both = resolve(spec)(Probe(seen("vit-one-output"), pictures(), torch.tensor([[0, 1], [0, 1]])))
+
+    torch.testing.assert_close(both.patches[0::2], -both.patches[1::2], rtol=1e-12, atol=1e-15)
+    assert both.patches.abs().max() > 1e-3
+
+
+def test_subsets_of_one_output_answer_with_two_sides_too() -> None:
+    probe = Probe(seen("vit-one-output"), pictures(), torch.tensor([0, 1]))
+    keep = torch.ones(2, 3, 12, dtype=torch.bool)
+
+    torch.testing.assert_close(probe.logits(keep)[:, :, 1], Z[:, None].expand(2, 3))
+    assert (probe.logits(keep)[:, :, 0] == 0).all()
+    torch.testing.assert_close(probe.score(keep)[:, 0], torch.stack([-Z[0], Z[1]]))
+
+
+# ── any question ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_callable_of_the_logits_can_be_asked() -> None:
+    def contrast(logits: Tensor) -> Tensor:
+        return logits[:, 0] - logits[:, 3]
+
+    found = resolve("ixg")(Probe(seen("vit"), pictures(), question=contrast))
+
+    zero, three = (resolve("ixg")(Probe(seen("vit"), pictures(), torch.tensor([c, c]))) for c in (0, 3))
+    torch.testing.assert_close(found.patches, zero.patches - three.patches, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(found.score, zero.score - three.score)
+
+
+def test_a_callable_of_logits_and_targets_can_be_asked() -> None:
+    def surprise(logits: Tensor, targets: Tensor) -> Tensor:
+        return -logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+
+    probe = Probe(seen("vit"), pictures(), torch.tensor([1, 2]), surprise)
+    found = resolve("ixg")(probe)
+
+    logits = tiny("vit")(pictures())
+    torch.testing.assert_close(
+        found.score, torch.nn.functional.cross_entropy(logits, torch.tensor([1, 2]), reduction="none")
+    )
+    torch.testing.assert_close(probe.score(torch.ones(2, 1, 12, dtype=torch.bool))[:, 0], found.score)
+
+
+def test_a_callable_with_defaults_is_asked_of_the_logits_alone() -> None:
+    def power(logits: Tensor, exponent: float = 2.0) -> Tensor:
+        return logits.pow(exponent).sum(-1)
+
+    found = resolve("ixg")(Probe(seen("vit"), pictures(), question=power))
+
+    torch.testing.assert_close(found.score, tiny("vit")(pictures()).pow(2).sum(-1))
+
+
+def test_the_margin_stands_above_the_best_other_class() -> None:
+    logits = tiny("vit")(pictures())
+    targets = torch.tensor([[0, 1, 2, 3, 4]] * 2)
+
+    score = resolve("ixg")(Probe(seen("vit"), pictures(), targets, "margin")).score.view(2, 5)
+
+    for image in range(2):
+        top = logits[image].topk(2).values
+        for c in range(5):
+            rival = top[1] if logits[image, c] == top[0] else top[0]
+            torch.testing.assert_close(score[image, c], logits[image, c] - rival)
+
+
+def test_a_question_must_answer_with_one_number_per_row() -> None:
+    with pytest.raises(ShapeError, match=r"one number per row \[2\], not \[2, 5\]"):
+        resolve("ixg")(Probe(seen("vit"), pictures(), question=lambda logits: logits))
+
+
+def test_what_is_no_question_is_refused() -> None:
+    with pytest.raises(SpecError, match="no question 'logits'; did you mean 'logit'"):
+        Probe(seen("vit"), pictures(), question="logits")
