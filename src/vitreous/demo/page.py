@@ -128,5 +128,5 @@ def figure(picture: Image.Image, title: str, words: str) -> str:
     source = base64.b64encode(buffer.getvalue()).decode()
     return (
         f'<figure><img alt="{escape(title)}" src="data:image/webp;base64,{source}">'
-        f"<figcaption><b>{escape(title)}</b>{words}</figcaption></figure>"
+        f"<figcaption><b>{escape(title).replace('+', '+<wbr>')}</b>{words}</figcaption></figure>"
     )

@@ -122,8 +122,11 @@ def tell(chapter: Chapter, vit: ViT, pictures: int, shown: int, seed: int, step:
     options = {} if chapter.mark is None else {"mark": chapter.mark}
     drawn = [scenes.draw(chapter.kind, seed, index, **options) for index in range(pictures)]
     asked = [(scene, *question) for scene in drawn for question in questions(chapter, scene)]
-    targets, evidence = [target for _, target, _ in asked], torch.stack([mask for *_, mask in asked])
-    images = [Image.fromarray(scene.image) for scene, *_ in asked]
+    evidence = torch.stack([mask for *_, mask in asked])
+    targets = [
+        [target for target, _ in questions(chapter, scene)] for scene in drawn
+    ]  # those of one picture share its forward
+    images = [Image.fromarray(scene.image) for scene in drawn]
     found: dict[str, Attribution] = {}
     for method in METHODS:
         found[method] = explain(vit, images, targets, method, QUESTION)
@@ -147,7 +150,7 @@ def tell(chapter: Chapter, vit: ViT, pictures: int, shown: int, seed: int, step:
     return Told(chapter, lines, scores, sum(right) / len(right), len(drawn))
 
 
-def run(pictures: int = 12, shown: int = 2, seed: int = 2026, step: Callable[[], None] = lambda: None) -> list[Told]:
+def run(pictures: int = 5, shown: int = 2, seed: int = 2026, step: Callable[[], None] = lambda: None) -> list[Told]:
     """Every chapter; `pictures` are scored, the first `shown` of them are kept for the page."""
     vits = {name: load(name) for name in {chapter.model for chapter in CHAPTERS}}
     return [tell(chapter, vits[chapter.model], pictures, shown, seed, step) for chapter in CHAPTERS]
