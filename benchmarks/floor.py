@@ -45,7 +45,9 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--threads", type=int, default=None)
     arguments.add_argument("--method", action="append")
-    arguments.add_argument("--stream", action="store_true", help="recompute block by block instead of holding the graph")
+    arguments.add_argument(
+        "--stream", action="store_true", help="recompute block by block instead of holding the graph"
+    )
     given = arguments.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
@@ -66,7 +68,9 @@ def main() -> None:
             seconds[name].append(timed(run, given.device))
     threads = torch.get_num_threads() if given.device == "cpu" else "-"
     print(f"{given.model}, batch {given.batch}, float32, {given.device}, {threads} threads, {given.rounds} rounds")
-    print(f"| method | seconds (median) | ratio to forward + backward |\n|---|---|---|\n| floor | {statistics.median(seconds['floor']):.3f} | 1 |")
+    print(
+        f"| method | seconds (median) | ratio to forward + backward |\n|---|---|---|\n| floor | {statistics.median(seconds['floor']):.3f} | 1 |"
+    )
     for spec in methods:
         ratio = statistics.median(m / f for m, f in zip(seconds[spec], seconds["floor"], strict=True))
         print(f"| {spec} | {statistics.median(seconds[spec]):.3f} | {ratio:.2f} |")

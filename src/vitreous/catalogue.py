@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FILE = Path(__file__).with_name("catalogue.json")
 
 FAMILIES = (
+    {"family": "Scenes", "example": "scenes", "notes": "ships with the package; also 'scenes-biased'"},
     {
         "family": "ViT",
         "example": "timm:vit_base_patch16_224",
@@ -51,8 +52,9 @@ def facts(method: Method) -> dict[str, Any]:
         "complete": method.complete and method.linearisation.complete,
         "attention": method.attention,
         "fold": None if method.fold is None else method.fold.name,
-        "composes": method.fold is not None and not method.fixed_fold,
+        "composes": (method.fold is not None or method.layered is not None) and not method.fixed_fold,
         "native": method.native,
+        "black_box": method.black_box is not None,
         "question": method.question,
         "forwards": method.forwards,
         "backwards": method.backwards,

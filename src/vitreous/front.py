@@ -13,18 +13,22 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.capture.handshake import handshake
-from vitreous.capture.probe import Probe
+from vitreous.capture.linearise import PLAIN
 from vitreous.capture.question import Question, ask
 from vitreous.core.errors import Caveat, ModelError, ShapeError
 from vitreous.methods.attribution import TENSORS, Attribution
 from vitreous.methods.method import METHODS, Method
 from vitreous.methods.spec import resolve
 from vitreous.models.load import build, view
+from vitreous.models.opaque import greet, opaque
 from vitreous.models.shapes import Images
 from vitreous.models.vit import ViT
 
-WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], ViT]] = WeakKeyDictionary()
+WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], dict[str, Any]]] = (
+    WeakKeyDictionary()
+)  # what a handshake found
 
 
 def load(
@@ -44,20 +48,31 @@ def load(
     return vit
 
 
-def wrap(model: Any, name: str | None = None, *, preprocess: Any = None, classes: Sequence[str] | None = None) -> ViT:
-    """A module that you already have, seen as a `ViT`; it is read, never patched, and held to its own logits."""
+def wrap(
+    model: Any,
+    name: str | None = None,
+    *,
+    preprocess: Any = None,
+    classes: Sequence[str] | None = None,
+    black_box: bool = False,
+) -> ViT:
+    """A module that you already have, seen as a `ViT`; it is read, never patched, and held to its own logits.
+
+    `black_box`: any classifier, of which only pixels are asked.
+    """
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"a model is an nn.Module, a ViT or a name such as 'timm:vit_base_patch16_224', not {type(model).__name__!r}"
         )
+    if black_box:
+        return opaque(model, name=name, preprocess=preprocess, classes=classes)
     parts = tuple(id(part) for part in model.modules())
-    known = WRAPPED.get(model)
+    vit, known = view(model), WRAPPED.get(model)
     if known is not None and known[0] == parts:
-        vit = known[1]
+        vit.facts.update(known[1])
     else:
-        vit = view(model)
         handshake(vit)
-        WRAPPED[model] = (parts, vit)
+        WRAPPED[model] = (parts, {key: vit.facts[key] for key in ("outputs", "affine")})
     changes: dict[str, Any] = {"name": name} if name else {}
     changes |= {"preprocess": preprocess} if preprocess is not None else {}
     changes |= {"classes": tuple(classes)} if classes is not None else {}
@@ -83,17 +98,20 @@ def explain(
     None asks what the method's paper asks. `hold`: keep the graph (True), recompute it (False), or decide by memory.
     Other arguments are the method's options.
     """
-    vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else wrap(model)
     chosen = resolve(method, **options)
+    vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else looked_at(model, chosen)
+    chosen = chosen.of_black_box() if is_black_box(vit) else chosen
     asked = ask(chosen.question if question is None else question)
     with torch.inference_mode(False):
         pictures, tensor = as_images(vit, images)
+        if is_black_box(vit):
+            greet(vit, tensor)
         targets = as_targets(vit, target, len(tensor))
-        caution = chosen.caveat(chosen, vit) if chosen.caveat else ""
+        caution = cautions(chosen, vit)
         if caution:
             warnings.warn(f"{chosen.spec} on {vit.name}: {caution}", Caveat, stacklevel=2)
         parts = [
-            chosen(Probe(vit, part, None if targets is None else targets[start : start + len(part)], asked, hold))
+            chosen(probe_of(vit, part, None if targets is None else targets[start : start + len(part)], asked, hold))
             for start, part in ((s, tensor[s : s + batch_size]) for s in range(0, len(tensor), batch_size))
         ]
     found = join(parts)
@@ -104,8 +122,30 @@ def explain(
         pictures=None if pictures is None else tuple(p for p in pictures for _ in range(k)),
         preprocess=vit.preprocess,
         names=tuple(vit.class_name(t) for t in found.targets.tolist()),
-        provenance=provenance(vit, chosen, asked, tensor, caution),
+        provenance={**found.provenance, **provenance(vit, chosen, asked, tensor, caution)},
     )
+
+
+def cautions(method: Method, vit: ViT) -> str:
+    """What must be known of this method's numbers on this model; empty: nothing."""
+    if not vit.facts.get("affine", True) and method.linearisation != PLAIN:
+        return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
+    return method.caveat(method, vit) if method.caveat else ""
+
+
+def looked_at(model: Any, method: Method) -> ViT:
+    """The model in parts; one that cannot be seen so, as a black box where the method needs no more."""
+    try:
+        return wrap(model)
+    except ModelError as problem:
+        if not isinstance(model, nn.Module):
+            raise
+        if method.black_box is None:
+            able = ", ".join(name for name in METHODS if METHODS[name].black_box is not None)
+            raise ModelError(
+                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {able}"
+            ) from None
+        return opaque(model, str(problem))
 
 
 def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
@@ -128,9 +168,8 @@ def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
             raise ShapeError(f"pictures of one batch must have one shape, not {sorted(shapes)}")
         return as_images(vit, torch.stack([one[0] if one.ndim == 4 and len(one) == 1 else one for one in several]))
     if vit.preprocess is None:
-        raise ModelError(
-            f"{vit.name!r} does not say how pictures are prepared; pass tensors, or wrap(model, preprocess=…)"
-        )
+        wrapped = f"wrap(model, {'black_box=True, ' if is_black_box(vit) else ''}preprocess=…)"
+        raise ModelError(f"{vit.name!r} does not say how pictures are prepared; pass tensors, or {wrapped}")
     from vitreous.models.picture import open_picture
 
     pictures = tuple(open_picture(one) for one in several)
@@ -210,7 +249,9 @@ def provenance(vit: ViT, method: Method, question: Question, images: Images, cau
         **{key: value for key, value in vit.facts.items() if value is not None},
         "method": method.spec,
         "options": {
-            key: value for key, value in own.items() if value is None or isinstance(value, str | int | float | bool)
+            key: value
+            for key, value in own.items()
+            if key != "question" and (value is None or isinstance(value, str | int | float | bool))
         },
         "linearisation": asdict(method.linearisation),
         "fold": None if method.fold is None else method.fold.name,

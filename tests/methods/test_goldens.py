@@ -127,8 +127,8 @@ MATRICES = {  # file → {array: spec}: row 0, patch columns
 ATTIN = {"attn_n": "attention", "attnres_n": "res", "attnresln_n": "resln"}
 # a sum that LayerNorm makes 0: what the reference stored is its own rounding
 NOISE = ("vanillagrad_sum", "vanillagrad_sum_plus")
-# methods of a later release
-LATER = (
+# compared in the files of their own rooms, or not offered: EigenCAM, the γ-rule, and metrics
+ELSEWHERE = (
     "bt_",
     "tam_",
     "transatt",
@@ -140,7 +140,7 @@ LATER = (
     "kernelshap",
     "occlusion",
 )
-LATER += ("rise", "smoothgrad", "tis", "vitcx", "lxt_cplrp_gamma_conv", "metric_")
+ELSEWHERE += ("rise", "smoothgrad", "tis", "vitcx", "lxt_cplrp_gamma_conv", "metric_")
 BY_HAND = ("genatt_matrix", "attin_official")
 
 
@@ -175,6 +175,7 @@ class Golden:
 
     def compare(self, file: str, spec: str, reference: np.ndarray, which: str = "top") -> None:
         question = "probability" if file.endswith("_prob") else "logit"
+        reference = reference[:2] if self.name == "real" else reference  # two pictures of the large model say it all
         count = len(reference)
         probe = Probe(self.vit, self.images[:count], self.targets[which][:count], question)
         ours = vitreous.resolve(spec)(probe).patches.numpy()
@@ -272,6 +273,8 @@ def test_published_matrices_are_reproduced(golden, file):
     arrays = golden.arrays(file)
 
     for key, spec in MATRICES[file].items():
+        if (golden.name, file) == ("real", "alti_skipplusrepo") and key not in ("rollout", "skipplus"):
+            continue  # L1 distances have no shortcut: two folds of the large model are enough
         golden.compare(file, spec, first_row(arrays[key], golden.prefix))
 
 
@@ -321,5 +324,5 @@ def covered() -> Iterator[str]:
 def test_no_reference_output_is_forgotten(goldens):
     known = set(covered())
 
-    forgotten = {m for _, m in index(goldens) if m not in known and not m.startswith(LATER)}
+    forgotten = {m for _, m in index(goldens) if m not in known and not m.startswith(ELSEWHERE)}
     assert not forgotten

@@ -28,7 +28,6 @@ from torch.autograd import Function
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.core.registry import Registry
 
-
 CHOICES: dict[str, tuple[str, ...]] = {  # empty: any number
     "qk": (),
     "v": (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,9 +14,11 @@ from torch import Tensor
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
+from vitreous.capture.pixels import Pictures, said_of
+from vitreous.capture.progress import Tally, pieces
 from vitreous.capture.question import Question, ask
 from vitreous.core.errors import ShapeError, SpecError
-from vitreous.models.shapes import Images, Keep, Tokens
+from vitreous.models.shapes import Images, Keep, Logits, Tokens
 from vitreous.models.vit import Block, Layout, Place, ViT
 
 
@@ -103,6 +105,8 @@ class Probe:
     """Answers two questions exactly: what does each layer hold (`layers`), and what does the model say
     when only these patches enter (`logits`, `score`)? The model is read, never changed."""
 
+    black_box = False  # nothing is known of the model but its answers
+
     def __init__(
         self,
         vit: ViT,
@@ -114,7 +118,8 @@ class Probe:
         """`targets` None explains the arg-max class. `hold` keeps the whole graph (True), recomputes it block
         by block (False), or keeps it while it fits (None); the numbers are the same."""
         self.vit, self.hold, self.question = vit, hold, ask(question)
-        self.images = images.detach().to(vit.device, vit.dtype)
+        self.originals = images.detach()  # in their own precision: what random draws are seeded with
+        self.images = self.originals.to(vit.device, vit.dtype)
         self.layout = vit.layout((images.shape[-2], images.shape[-1]))
         self.place = Place(self.layout)
         self._given = None if targets is None else targets.to(vit.device).reshape(len(images), -1)
@@ -123,13 +128,27 @@ class Probe:
         self.bias_shares: dict[str, Tensor] = {}
 
     def on(self, images: Images) -> Probe:
-        """The same questions, asked of other images."""
-        return Probe(self.vit, images, self.targets.view(len(self.images), -1), self.question, self.hold)
+        """The same questions, asked of other images, as many as these."""
+        if len(images) != len(self.images):
+            raise ShapeError(f"the probe asks about {len(self.images)} pictures, not {len(images)}; make a new Probe")
+        return type(self)(self.vit, images, self.targets.view(len(self.images), -1), self.question, self.hold)
 
     def asking(self, question: str | Question | Any) -> Probe:
         """Another question of the same images; what was computed is shared."""
-        other = Probe(self.vit, self.images, self._given, question, self.hold)
+        other = type(self)(self.vit, self.originals, self._given, question, self.hold)
         other._states, other._reading = self._states, self._reading
+        return other
+
+    def alone(self, image: int, picture: Float[Tensor, "3 H W"] | None = None) -> Probe:
+        """One image of the batch by itself, or another picture in its place; what was computed of it is shared."""
+        one = slice(image, image + 1)
+        pixels = self.originals[one] if picture is None else picture[None]
+        targets = self.targets.view(len(self.images), -1)[one]
+        other = type(self)(self.vit, pixels, targets, self.question, self.hold)
+        if picture is None:
+            other._states = None if self._states is None else [state[one] for state in self._states]
+            known = self._reading
+            other._reading = None if known is None else Reading(known.logits[one], known.readout[one])
         return other
 
     # ── what the model says ──────────────────────────────────────────────────────────────────────
@@ -216,6 +235,8 @@ class Probe:
                 continue
             found = [backward(step, g, normed, keep=g is not upstream[-1]) for g in upstream]
             grads = {key: weave([part[key] for part in found]) for key in found[0]}
+            if biases and "biases" not in grads:  # a block that adds none
+                grads["biases"] = torch.zeros_like(grads["hidden"][..., 0])
             yield Layer(*common, self.targets_per_image, readout, {**grads, "output": weave(upstream)})
             upstream = [part["hidden"] for part in found]
 
@@ -270,9 +291,10 @@ class Probe:
         for column, targets in enumerate(columns):
             with torch.enable_grad():
                 score = self.answer(reading.logits, targets)
+                total = score.sum()
             taps = (*reading.token_taps, *reading.pooled_taps)
             inputs = [leaf, *(output for output, _ in taps)]
-            found = torch.autograd.grad(score.sum(), inputs, allow_unused=True, retain_graph=column + 1 < len(columns))
+            found = torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=column + 1 < len(columns))
             grads.append(torch.zeros_like(leaf) if found[0] is None else found[0])
             if biases:
                 split = 1 + len(reading.token_taps)
@@ -323,30 +345,64 @@ class Probe:
                 f"keep must be [{len(self.images)} s {self.layout.patches}] (pictures, subsets, patches), not {list(keep.shape)}"
             )
         owner = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1]) // share
-        answers: Tensor | None = None
+        answers, tally = None, Tally(len(flat))
         for count in counts.unique().tolist():
             chunk = rows_that_fit(
                 self.layout.prefix + count, self.tokens.shape[-1], self.tokens.element_size(), keep.device
             )
-            for rows in (counts == count).nonzero()[:, 0].split(chunk):
-                kept = flat[rows].nonzero()[:, 1].view(len(rows), count) + self.layout.prefix
-                front = torch.arange(self.layout.prefix, device=kept.device).expand(len(rows), -1)
-                index = torch.cat([front, kept], 1)
-                tokens = self.tokens[owner[rows][:, None], index]
-                said = run(self.vit, tokens, Place(self.layout, index))
+            same = (counts == count).nonzero()[:, 0]
+            for piece, said in pieces(partial(self._subsets, flat, owner, same, count), len(same), chunk, tally):
                 answers = said.new_empty(len(flat), said.shape[-1]) if answers is None else answers
-                answers[rows] = said
+                answers[same[piece]] = said
         assert answers is not None
         return answers.unflatten(0, keep.shape[:2])
 
+    def _subsets(self, keep: Bool[Tensor, "k p"], owner: Tensor, same: Tensor, count: int, piece: slice) -> Logits:
+        """What the model says of some subsets that keep `count` patches each."""
+        rows = same[piece]
+        kept = keep[rows].nonzero()[:, 1].view(len(rows), count) + self.layout.prefix
+        front = torch.arange(self.layout.prefix, device=kept.device).expand(len(rows), -1)
+        index = torch.cat([front, kept], 1)
+        return run(self.vit, self.tokens[owner[rows][:, None], index], Place(self.layout, index))
+
     def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
         """The question's answer for every subset, per row."""
-        logits = self._masked(keep)
-        if len(keep) != self.rows:
+        return self.answers(self._masked(keep))
+
+    def answers(self, logits: Float[Tensor, "b s c"]) -> Float[Tensor, "r s"]:
+        """The question, put to logits of `s` variants of every image (or row); of a half-precision model, in float32."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if len(logits) != self.rows:
             logits = logits.repeat_interleave(self.targets_per_image, 0)
         targets = self.targets[:, None].expand(logits.shape[:2])
         with torch.no_grad():
             return self.answer(logits.flatten(0, 1), targets.flatten()).view(targets.shape)
+
+    # ── what the model says of other pixels ──────────────────────────────────────────────────────
+
+    def pixel_logits(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "b s c"]:
+        """Logits of other pictures, `s` of them for each image (or each row), made and run in pieces that fit."""
+        said = self._said(pictures)
+        return two_sided(said.flatten(0, 1)).unflatten(0, said.shape[:2])
+
+    def pixel_score(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "r s"]:
+        """The question's answer for every such picture, per row."""
+        return self.answers(self._said(pictures))
+
+    def _said(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "b s c"]:
+        pictures = pictures if isinstance(pictures, Pictures) else Pictures.of(pictures.to(self.images))
+        if pictures.rows not in (len(self.images), self.rows):
+            raise ShapeError(f"pictures are asked about for {len(self.images)} images, not for {pictures.rows}")
+        return said_of(pictures, self.say, self.pictures_that_fit, self.images.device)
+
+    def say(self, images: Images) -> Logits:
+        """The model's own logits of pictures of this size."""
+        return run(self.vit, self.vit.embed(images), self.place)
+
+    @property
+    def pictures_that_fit(self) -> int:
+        tokens = self.tokens
+        return rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)
 
 
 def two_sided(logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
@@ -386,11 +442,11 @@ def bias_map(
     for (_, bias), grad in zip(taps, grads, strict=True):
         if grad is None:
             continue
-        share = grad * bias
         if tokens is None:
-            share = share.flatten(1).sum(-1)
+            share = (grad * bias).flatten(1).sum(-1)
             total = share if total is None else total + share
         else:  # [b n k], or [b h n e] for a norm on queries or keys
-            share = share.sum(-1) if share.ndim == 3 else share.sum((1, 3))
+            share = grad @ bias
+            share = share if share.ndim == 2 else share.sum(1)
             total[:, -share.shape[1] :] += share
     return total

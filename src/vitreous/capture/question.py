@@ -44,6 +44,11 @@ def probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     return chosen(logits.softmax(-1), targets)
 
 
+def log_probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
+    """The logarithm of the class's softmax probability: the cross-entropy, negated."""
+    return chosen(logits.log_softmax(-1), targets)
+
+
 def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """How far the class's logit stands above the best other one."""
     others = logits.scatter(-1, targets[:, None], -torch.inf)
@@ -53,6 +58,7 @@ def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
 QUESTIONS: Registry[Question] = Registry("question")
 QUESTIONS.add("logit", Question("logit", logit, affine=True), "vitreous", ("score",))
 QUESTIONS.add("probability", Question("probability", probability), "vitreous", ("prob", "softmax"))
+QUESTIONS.add("log-probability", Question("log-probability", log_probability), "vitreous", ("logprob",))
 QUESTIONS.add("margin", Question("margin", margin, affine=True), "vitreous")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.capture.linearise import epsilon, slope_at_zero
 from vitreous.capture.probe import Layer
 from vitreous.core.errors import ModelError
 
@@ -44,7 +46,7 @@ def second_norm(layer: Layer) -> tuple[NormMap, Float[Tensor, "r n 1"]]:
         raise ModelError(f"a norm of type {type(norm).__name__!r} is not known here; known: LayerNorm, RMSNorm")
     mid = layer.mid
     deviation = mid - mid.mean(-1, keepdim=True) if centred else mid
-    spread = (deviation.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    spread = (deviation.square().mean(-1, keepdim=True) + epsilon(norm, mid)).sqrt()
     return NormMap(centred, None if norm.weight is None else norm.weight.detach()), spread
 
 
@@ -70,3 +72,15 @@ def feed_scale(layer: Layer) -> Tensor | float:
 def second_normed(layer: Layer) -> Float[Tensor, "r n d"]:
     """What the MLP is fed: the second norm's output."""
     return layer.block.feed.norm(layer.mid)
+
+
+def secant(act: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """act(z) / z, and act'(0) where z is 0."""
+    return (act(z) / z).nan_to_num(nan=slope_at_zero(act), posinf=torch.inf, neginf=-torch.inf)
+
+
+def tangent(act: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """act'(z)."""
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        return torch.autograd.grad(act(z).sum(), z)[0]

@@ -44,7 +44,7 @@ def percent(share: float) -> str:
 
 def remarks(one: Attribution) -> str:
     """Missing scores, and a map that is the same everywhere."""
-    own = one.patches if one.native_pixels is None else one.native_pixels
+    own = one.maps() if one.native_pixels is None else one.native_pixels
     missing = int(torch.isnan(own).sum())
     said = ["constant map"] if scale_of(one).constant else []
     return ", ".join([*said, *([f"{missing} of {own.numel()} scores missing (hatched)"] if missing else [])])

@@ -2,7 +2,23 @@
 
 from importlib import import_module
 
-ROOMS = ("tokens", "cams", "attention", "vectors", "transition", "controls")
+ROOMS = (
+    "tokens",
+    "decompose",
+    "cams",
+    "attention",
+    "vectors",
+    "transition",
+    "controls",
+    "paths",
+    "heads",
+    "relevance",
+    "sampling",
+    "shapley",
+    "tis",
+    "activations",
+    "suppression",
+)
 
 
 def load_all() -> None:

@@ -28,7 +28,9 @@ TENSORS = ("patches", "prefix", "bias", "residual", "score", "logits", "targets"
 class Attribution:
     """One map per row: image by image, and target by target where several were asked about."""
 
-    patches: Float[Tensor, "r p"]  # raw and signed; of a pixel method, the sum over each patch
+    patches: (
+        Float[Tensor, "r p"] | None
+    )  # raw and signed; of a pixel method, the sum over each patch; of a black box, None
     layout: Layout
     targets: Int[Tensor, " r"]
     method: str
@@ -50,7 +52,10 @@ class Attribution:
         return len(self.targets)
 
     def maps(self) -> Float[Tensor, "r rows columns"]:
-        """The scores on their grid."""
+        """The scores on their grid: of patches, or of pixels where a black box has no patches."""
+        if self.patches is None:
+            assert self.native_pixels is not None
+            return self.native_pixels
         return self.patches.unflatten(-1, self.layout.grid)
 
     def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Float[Tensor, "r height width"]:
@@ -67,7 +72,7 @@ class Attribution:
     @property
     def shares(self) -> dict[str, Tensor]:
         """How the total divides between patches, prefix tokens and biases."""
-        parts = {"patches": self.patches.sum(-1)}
+        parts = {"pixels": self.maps().sum((1, 2))} if self.patches is None else {"patches": self.patches.sum(-1)}
         if self.prefix is not None:
             parts["prefix"] = self.prefix.sum(-1)
         if self.bias is not None:
@@ -93,7 +98,7 @@ class Attribution:
     def save(self, path: str | Path) -> Path:
         """Write everything but the original pictures as safetensors; readable without Vitreous."""
         path = Path(path)
-        tensors = {name: t.detach().cpu().contiguous() for name in TENSORS if (t := getattr(self, name)) is not None}
+        tensors = {name: t.cpu().contiguous() for name in TENSORS if (t := getattr(self, name)) is not None}
         about = {
             "format": "vitreous.attribution/1",
             "layout": {"grid": self.layout.grid, "patch": self.layout.patch, "prefix": self.layout.prefix},
@@ -122,7 +127,7 @@ class Attribution:
         layout = Layout(tuple(where["grid"]), tuple(where["patch"]), where["prefix"])
         names = None if about["names"] is None else tuple(about["names"])
         rest = {key: about[key] for key in ("method", "native", "signed", "provenance")}
-        return cls(layout=layout, names=names, **tensors, **rest)
+        return cls(layout=layout, names=names, **{"patches": None, **tensors}, **rest)
 
     # ── showing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -139,7 +144,8 @@ class Attribution:
 
     def __repr__(self) -> str:
         rows, columns = self.layout.grid
-        return f"Attribution({self.method!r}, {len(self)} x {rows}x{columns} patches, targets={self.targets.tolist()})"
+        what = "pixels" if self.patches is None else "patches"
+        return f"Attribution({self.method!r}, {len(self)} x {rows}x{columns} {what}, targets={self.targets.tolist()})"
 
 
 def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, "r p"]:

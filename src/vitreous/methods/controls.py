@@ -14,7 +14,7 @@ from vitreous.models.shapes import Images, PatchScores
 
 def content_seeds(images: Images, seed: int) -> list[int]:
     """One seed per picture, made of the given seed and the picture's content, so that its place in a batch does not matter."""
-    pictures = images.detach().cpu().float().numpy()
+    pictures = images.cpu().float().numpy()
     digests = (hashlib.blake2b(picture.tobytes(), digest_size=8, salt=str(seed).encode()[:16]) for picture in pictures)
     return [int.from_bytes(digest.digest(), "little") >> 1 for digest in digests]
 
@@ -27,5 +27,5 @@ def generators(images: Images, seed: int) -> list[torch.Generator]:
 @method("random", signed=False, class_specific=False, backwards=0)
 def random(probe: Probe, seed: int = 0) -> PatchScores:
     """Uniform noise, one draw per picture."""
-    draws: list[Tensor] = [torch.rand(probe.layout.patches, generator=g) for g in generators(probe.images, seed)]
+    draws: list[Tensor] = [torch.rand(probe.layout.patches, generator=g) for g in generators(probe.originals, seed)]
     return torch.stack(draws).to(probe.images)

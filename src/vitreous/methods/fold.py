@@ -79,11 +79,16 @@ def read(layer: Layer, signal: Tensor) -> TokenScores:
 
 
 def from_the_first(depth: int, start: int | None = None) -> int:
-    return start or 0
+    return counted_from(start or 0, depth)
 
 
 def from_the_middle(depth: int, start: int | None = None) -> int:
-    return -(-depth // 2) if start is None else start
+    return -(-depth // 2) if start is None else counted_from(start, depth)
+
+
+def counted_from(start: int, depth: int) -> int:
+    """A layer counted from the first, or, when negative, from the last."""
+    return start if start >= 0 else depth + start
 
 
 @fold(reach=lambda depth: 0)

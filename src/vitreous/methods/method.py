@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class Method:
     """A named way to explain. Facts are promises; `vitreous.testing.check_method` tries to break them."""
 
     name: str
-    function: Callable[..., Tensor]  # of a Layer when there is a fold, of the Probe when there is none
+    function: Callable[..., Any]  # of a Layer when there is a fold, of the Probe when there is none
     signed: bool
     class_specific: bool
     fold: Fold | None = None
@@ -41,7 +42,12 @@ class Method:
     complete: bool = False  # under a complete linearisation, tokens and biases add up to the score
     pixel: Callable[..., Tensor] | None = None  # (images, gradient, **options) → [r H W]: its form in pixel space
     native: str = "patch"
-    question: str = "logit"
+    question: str = "logit"  # what is asked unless told otherwise
+    averages: bool = False  # its scores are means of answers, and have their sign
+    trial: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # options under which the law tries it, where its own take long
+    black_box: Mapping[str, Any] | None = None  # options under which any classifier will do; None: it looks inside
     forwards: int | str = 1
     backwards: int | str = 1
     paper: str = ""
@@ -49,6 +55,9 @@ class Method:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[..., Tensor] | None = None  # (patches, **options): a published last step
+    # (probe, look, linearisation, **options): a pass of its own, which adds to the layers of `look()` what the signal reads
+    through: Callable[..., Iterator[Layer]] | None = None
+    layered: Callable[..., Tensor] | None = None  # of a whole function: its signal at a layer, for a fold
     caveat: Callable[[Method, ViT], str] | None = None  # what a user of this model must know; empty: nothing
 
     # ── composition ──────────────────────────────────────────────────────────────────────────────
@@ -64,6 +73,8 @@ class Method:
         if self.mixing:
             known |= {"row": "readout"}
         known |= options_of(self.finish)
+        known |= options_of(self.through, skip=3) if self.fold is not None else {}
+        known |= {"question": self.question} if self.fold is None and self.class_specific else {}
         return known | ({"preset": None} if self.presets else {})
 
     def with_options(self, **given: Any) -> Method:
@@ -77,29 +88,46 @@ class Method:
         else:
             made = self
         check_options(f"method {self.name!r}", given, made.known_options)
-        return replace(made, options=given)
+        question = given.get("question", made.question)
+        return replace(made, options=given, question=question, signed=made.signed or made._signed_by(question))
+
+    def _signed_by(self, question: Any) -> bool:
+        return self.averages and getattr(question, "name", question) != "probability"
+
+    def of_black_box(self) -> Method:
+        """The form that asks about pixels only."""
+        if self.black_box is None:
+            able = ", ".join(name for name in METHODS if METHODS[name].black_box is not None)
+            raise SpecError(f"{self.name!r} looks inside the model; of a black box ask one of: {able}")
+        for key, needed in self.black_box.items():
+            if self.options.get(key, needed) != needed:
+                raise SpecError(
+                    f"{self.name}({key}={self.options[key]!r}) looks inside the model; of a black box ask {self.name}({key}={needed!r})"
+                )
+        return self.with_options(**self.black_box)
 
     def folded(self, fold: Fold) -> Method:
         if self.fixed_fold:
             raise SpecError(
                 f"{self.name!r} has its fold built in; for {fold.name!r} use {self.fixed_fold.format(fold=fold.name)!r}"
             )
-        if self.fold is None:
+        if self.fold is None and self.layered is None:
             raise SpecError(f"{self.name!r} has no signal per layer for {fold.name!r} to fold")
         if fold.mixing and not self.mixing:
             raise SpecError(f"{self.name!r} has no token-to-token signal per layer for {fold.name!r} to fold")
-        if self.mixing and fold.options.get("mode") == "restart" and self.fold.name != "rollout":
+        if self.mixing and fold.options.get("mode") == "restart" and self.fold and self.fold.name != "rollout":
             raise SpecError(
                 f"{self.name!r} reads one layer, so a restart gives the same map at every start; use mode='layers'"
             )
-        own = self.fold.options if self.fold.name == fold.name else {}
+        own = self.fold.options if self.fold and self.fold.name == fold.name else {}
         made = replace(self, fold=replace(fold, options={**own, **fold.options}))
+        made = replace(made, function=self.layered, layered=None, native="patch") if self.layered else made
         check_options(f"{self.name!r} under fold {fold.name!r}", self.options, made.known_options)
         return made
 
     def linearised(self, name: str, point: Linearisation) -> Method:
         if self.fixed_linearisation:
-            raise SpecError(f"{self.name!r} is 'ixg' under its own linearisation; for another use 'ixg@{name}'")
+            raise SpecError(f"{self.name!r} has its own way back through the layers; for another use 'ixg@{name}'")
         if not self.class_specific or self.fold is None:
             raise SpecError(f"{self.name!r} takes no gradient through the layers, so '@{name}' changes nothing")
         return replace(self, linearisation=point, linearisation_name=name)
@@ -150,19 +178,26 @@ class Method:
     def _explain(self, probe: Probe) -> Attribution:
         options = self._resolved()
         if self.fold is None:
-            return self._attribution(probe, self.function(probe, **self._pick(options, self.function)), options)
+            found = self.function(probe, **self._pick(options, self.function))
+            scores, more = found if isinstance(found, tuple) else (found, {})  # more: other fields of the attribution
+            return replace(self._attribution(probe, scores, options), **more)
         if options.get("space", "tokens") == "pixels":
             return self._in_pixels(probe, options)
         choice("space", options.get("space", "tokens"), ("tokens", "pixels"))
         with_biases = self.biases or (self._adds_up(probe) and self.fold.name == "first")
-        layers = probe.layers(
-            self.linearisation,
-            self.attention,
+        look = partial(
+            probe.layers,
+            lin=self.linearisation,
+            attention=self.attention,
             gradients=self.class_specific,
             biases=with_biases,
             normed=self.normed,
             down_to=self._fold(options).down_to(probe.vit.depth),
         )
+        if self.through is None:
+            layers = look()
+        else:
+            layers = self.through(probe, look, self.linearisation, **self._pick(options, self.through, skip=3))
         ledger = Ledger(probe, self.biases, options.get("biases") == "repeat")
         signal_options = self._pick(options, self.function)
 
@@ -171,6 +206,8 @@ class Method:
 
         if options.get("row", "readout") != "readout":
             choice("row", options["row"], ("readout", "cls"))
+            if not probe.layout.prefix:
+                raise SpecError(f"{probe.vit.name!r} has no class token for row='cls' to read; use row='readout'")
             layers = read_at_the_class_token(layers)
         layers = ledger.watch(layers) if with_biases else layers
         fold = self._fold(options)
@@ -191,19 +228,23 @@ class Method:
         )
 
     @staticmethod
-    def _pick(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-        return {key: options[key] for key in options_of(function) if key in options}
+    def _pick(options: Mapping[str, Any], function: Callable[..., Any], skip: int = 1) -> dict[str, Any]:
+        return {key: options[key] for key in options_of(function, skip) if key in options}
 
     def _adds_up(self, probe: Probe) -> bool:
-        return self.complete and self.linearisation.complete and probe.question.affine
+        return self.complete and self.linearisation.complete and probe.question.affine and self._passes_by
+
+    @property
+    def _passes_by(self) -> bool:
+        """A pass of its own, asked for nothing, leaves the layers and their books alone."""
+        return all(self.options.get(key, own) == own for key, own in options_of(self.through, skip=3).items())
 
     def _in_pixels(self, probe: Probe, options: Mapping[str, Any]) -> Attribution:
         assert self.pixel is not None
         assert self.fold is not None
-        if self.fold.name != "first":
-            raise SpecError(
-                f"space='pixels' reads the picture itself; it does not compose with fold {self.fold.name!r}"
-            )
+        if self.fold.name != "first" or not self._passes_by:
+            other = f"fold {self.fold.name!r}" if self.fold.name != "first" else f"{self.spec!r}"
+            raise SpecError(f"space='pixels' reads the picture itself; it does not compose with {other}")
         layer = deque(probe.layers(self.linearisation, self.attention), maxlen=1)[0]
         gradient = probe.pixel_grad(layer.hidden_grad)
         images = layer.rows(probe.images)
@@ -216,7 +257,7 @@ class Method:
         """`scores` are tokens [r n], patches [r p] or pixels [r H W]; `elsewhere` the biases that belong to no token."""
         layout, prefix, pixels = probe.layout, None, None
         if scores.ndim == 3:
-            pixels, patches = scores, patch_sums(scores, layout)
+            pixels, patches = scores, None if probe.black_box else patch_sums(scores, layout)
         elif scores.shape[-1] == layout.tokens and self.fold is not None:
             prefix, patches = scores[:, : layout.prefix], scores[:, layout.prefix :]
         else:
@@ -236,7 +277,7 @@ class Method:
             prefix=prefix,
             bias=elsewhere,
             residual=residual,
-            signed=self.signed,
+            signed=self.signed or self._signed_by(probe.question),
             **described(probe),
         )
 
@@ -297,14 +338,15 @@ METHODS: Registry[Method] = Registry("method")
 SPELLINGS: dict[str, str] = {}  # other names → specs
 
 
-def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callable[[Callable[..., Tensor]], Method]:
+def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callable[[Callable[..., Any]], Method]:
     """Register a function as a method, with the facts it is held to; the decorated name is then the `Method`.
 
     With `fold=` the function takes a `Layer` and returns token scores [r n] (or, with `mixing=True`, [r n n]);
-    without, it takes the `Probe` and returns patch scores [r p] or a pixel map [r H W].
+    without, it takes the `Probe` and returns patch scores [r p] or a pixel map [r H W], alone or with other fields of the
+    `Attribution` in a dict.
     """
 
-    def register(function: Callable[..., Tensor]) -> Method:
+    def register(function: Callable[..., Any]) -> Method:
         title = (function.__doc__ or "").strip().split("\n")[0]
         made = Method(name, function, **{"title": title, **facts})
         METHODS.add(name, made, function.__module__)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, DECOMPX
+from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE
 from vitreous.capture.probe import Layer
 from vitreous.methods.fold import first, plus
 from vitreous.methods.method import Method, method, spelling
@@ -77,9 +79,11 @@ def input_x_gradient(layer: Layer) -> TokenScores:
     return (layer.hidden * layer.hidden_grad).sum(-1)
 
 
-def token_times_gradient(name: str, title: str, **facts: object) -> Method:
+def token_times_gradient(
+    name: str, title: str, signal: Callable[[Layer], TokenScores] = input_x_gradient, **facts: object
+) -> Method:
     defaults = {"fold": first, "pixel": product_of_pixels, "signed": True, "class_specific": True, "complete": True}
-    return method(name, title=title, **{**defaults, **facts})(input_x_gradient)
+    return method(name, title=title, **{**defaults, **facts})(signal)
 
 
 ixg = token_times_gradient(
@@ -87,13 +91,6 @@ ixg = token_times_gradient(
     "Token times gradient: what each token adds to the score, to first order.",
     paper="shrikumar2017learning",
     aliases=("inputxgradient", "input-x-gradient", "gradientxinput"),
-)
-decompx = token_times_gradient(
-    "decompx",
-    "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
-    linearisation=DECOMPX,
-    fixed_linearisation=True,
-    paper="modarressi2023decompx",
 )
 conservativelrp = token_times_gradient(
     "conservativelrp",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.picture import Preprocess
 from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Images, Logits
+from vitreous.models.shapes import Images
 from vitreous.models.vit import Layout, LinearPool, ViT
 
 KEY = "black_box"  # in the facts of such a model: why it is one
@@ -32,7 +32,7 @@ def opaque(
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     preprocess = preprocess_of(module) if preprocess is None else preprocess
 
-    def forward(images: Images) -> Logits:
+    def forward(images: Images) -> Tensor:
         with evaluating(module):
             return logits_of(module(images), name)
 

@@ -1,0 +1,72 @@
+"""A probe of any classifier: it may be asked about pixels, and about nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vitreous.capture.forward import Reading
+from vitreous.capture.memory import rows_that_fit
+from vitreous.capture.probe import Probe
+from vitreous.capture.question import Question
+from vitreous.core.errors import ModelError
+from vitreous.models.opaque import KEY
+from vitreous.models.shapes import Images, Keep, Logits
+from vitreous.models.vit import ViT
+
+
+def probe_of(
+    vit: ViT,
+    images: Images,
+    targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
+    question: str | Question | Any = "logit",
+    hold: bool | None = None,
+) -> Probe:
+    """The probe that suits the model: one that looks inside, or a black box's."""
+    return (BlackBox if is_black_box(vit) else Probe)(vit, images, targets, question, hold)
+
+
+def is_black_box(vit: ViT) -> bool:
+    return KEY in vit.facts
+
+
+class BlackBox(Probe):
+    """What a classifier says of pictures. Its layout has one place per pixel; it has no tokens and no layers."""
+
+    black_box = True
+
+    @property
+    def reading(self) -> Reading:
+        if self._reading is None:
+            with torch.no_grad():
+                said = self.say(self.images)
+            self._reading = Reading(said, said.new_zeros(len(said), 0))
+        return self._reading
+
+    def say(self, images: Images) -> Logits:
+        return self.vit.forward(images)
+
+    @property
+    def pictures_that_fit(self) -> int:
+        height, width = self.layout.size
+        return rows_that_fit(height * width, 3, self.images.element_size(), self.images.device)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ModelError(f"{self.vit.name!r} is treated as a black box: it has no {what}")
+
+    @property
+    def tokens(self) -> NoReturn:
+        self._refuse("tokens")
+
+    @property
+    def states(self) -> NoReturn:
+        self._refuse("states")
+
+    def layers(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("layers")
+
+    def _masked(self, keep: Keep) -> NoReturn:
+        self._refuse("patches that could leave")

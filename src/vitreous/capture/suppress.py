@@ -1,0 +1,54 @@
+"""What the model says when attention to some tokens is turned down, in every block and head."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.forward import feed, run_head
+from vitreous.capture.linearise import PLAIN
+from vitreous.capture.memory import rows_that_fit
+from vitreous.capture.probe import Probe
+from vitreous.capture.progress import pieces
+from vitreous.models.shapes import Logits, Tokens
+from vitreous.models.vit import Block, Place
+
+
+@torch.no_grad()
+def suppressed_score(probe: Probe, factors: Float[Tensor, "b s n"], shift: bool) -> Float[Tensor, "r s"]:
+    """The answer when every attention score is multiplied by the factor of the token it looks at.
+
+    `shift` lets each row of scores begin at 0 first, so that a factor below 1 never raises one.
+    """
+    flat, subsets = factors.flatten(0, 1), factors.shape[1]
+    answers: Tensor | None = None
+
+    def some(piece: slice) -> Logits:
+        owner = torch.arange(piece.start, piece.stop, device=flat.device) // subsets
+        tokens = probe.tokens[owner]
+        for block in probe.vit.blocks:
+            tokens = suppressed_block(block, tokens, probe.place, flat[piece], shift)
+        return run_head(probe.vit, tokens).logits
+
+    tokens = probe.tokens
+    heads = probe.vit.blocks[0].attend.qkv(tokens[:1, :1])[0].shape[1]
+    wide = tokens.shape[2] + heads * tokens.shape[1] // 8  # matrices are built: they count beside the residual stream
+    chunk = rows_that_fit(tokens.shape[1], wide, tokens.element_size(), tokens.device)
+    for piece, said in pieces(some, len(flat), chunk):
+        answers = said.new_empty(len(flat), said.shape[-1]) if answers is None else answers
+        answers[piece] = said
+    assert answers is not None
+    return probe.answers(answers.unflatten(0, factors.shape[:2]))
+
+
+def suppressed_block(block: Block, x: Tokens, place: Place, factor: Float[Tensor, "b n"], shift: bool) -> Tokens:
+    attend = block.attend
+    q, k, value = attend.qkv(attend.norm(x))
+    q, k = attend.rotate(attend.q_norm(q), place), attend.rotate(attend.k_norm(k), place)
+    scores, bias = (q * attend.scale) @ k.mT, attend.bias(place)
+    scores = scores if bias is None else scores + bias
+    scores = scores - scores.amin(-1, keepdim=True) if shift else scores
+    mixed = (scores * factor[:, None, None]).softmax(-1) @ value
+    mid = x + attend.project(attend.inner_norm(mixed.transpose(1, 2).flatten(2)))
+    return mid + feed(block.feed, mid, PLAIN)

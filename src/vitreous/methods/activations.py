@@ -1,0 +1,118 @@
+"""Pictures seen through the model's own activations: Score-CAM and ViT-CX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitreous.capture.pixels import Pictures
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import SpecError
+from vitreous.methods.masks import noise, piled
+from vitreous.methods.method import described, method
+from vitreous.methods.regions import linked
+from vitreous.methods.sampling import PixelScores
+from vitreous.models.shapes import Images, PatchScores
+
+
+def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
+    """Output of a block's first norm: a map over patches for every channel."""
+    depth = probe.vit.depth
+    if not -depth <= layer < depth:
+        raise SpecError(f"layer={layer}; the model has blocks 0 to {depth - 1}")
+    *_, found = probe.layers(attention=False, gradients=False, down_to=layer % depth)
+    return found.step.normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid)
+
+
+def spanned(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k H W"]:
+    """Every map from 0 to 1; a flat one is 0."""
+    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    span = high - low + eps
+    return (maps - low) / torch.where(span > 0, span, torch.ones_like(span))
+
+
+@method(
+    "scorecam",
+    signed=False,
+    class_specific=True,
+    forwards="1 + channels",
+    backwards=0,
+    paper="wang2020score",
+    aliases=("score-cam",),
+    presets={"grad-cam": {"relu": False}},
+)
+def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> PatchScores:
+    """Activations weighted by what the model says of the picture seen through their channel.
+
+    Weights are a softmax over channels, so that the score of a baseline picture, the same for all, would cancel.
+    """
+    maps = channels(probe, layer)
+
+    def through(row: Int[Tensor, " k"], channel: Int[Tensor, " k"]) -> Images:
+        mask = F.interpolate(maps[row, channel][:, None], probe.layout.size, mode="bilinear", align_corners=True)
+        return probe.images[row] * spanned(mask[:, 0], 1e-8)[:, None]
+
+    weight = probe.pixel_score(Pictures(len(maps), maps.shape[1], through)).softmax(-1)  # [r d]
+    scores = torch.einsum(
+        "rd,rdp->rp", weight, maps.flatten(2).repeat_interleave(probe.targets_per_image, 0).to(weight)
+    )
+    return scores.clamp(min=0) if relu else scores
+
+
+@method(
+    "vitcx",
+    signed=False,
+    class_specific=True,
+    native="pixel",
+    question="probability",
+    averages=True,
+    forwards="1 + 2 * clusters",
+    backwards=0,
+    paper="xie2022vitcx",
+    aliases=("vit-cx",),
+)
+def vitcx(probe: Probe, layer: int = -1, threshold: float = 0.1, deviation: float = 0.1, seed: int = 0) -> PixelScores:
+    """Causal scores of masks made of activations that look alike, corrected for how often a pixel is shown.
+
+    Channels join one mask while the cosine distance of any two stays under `threshold`; what a mask hides is replaced by
+    Gaussian noise of this `deviation`, and what noise alone does to the picture is taken off (a score below 0 means that
+    noise alone makes an unlikely class likelier).
+    """
+    maps = channels(probe, layer)
+    found = []
+    for image in range(len(probe.images)):
+        alone = probe.alone(image)
+        masks = alike(maps[image], probe.layout.size, threshold)
+        drawn = noise(alone.originals, seed, normal=True)
+        found.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))
+    return torch.cat(found)
+
+
+def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tensor, Tensor], Images]) -> PixelScores:
+    """(1/m) Σ w·mask ⊘ Σ mask, with w = t(shown, noise elsewhere) − t(all, noise elsewhere) + t(all), of one picture."""
+
+    def shown(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Images:
+        mask = masks[place // 2][:, None]
+        whole = (place % 2).to(mask)[:, None, None, None]  # odd places: the whole picture under the same noise
+        return probe.images[row] * (mask + whole * (1 - mask)) + drawn(row, place // 2).to(mask) * (1 - mask)
+
+    with_mask, without = probe.pixel_score(Pictures(1, 2 * len(masks), shown)).unflatten(1, (-1, 2)).unbind(-1)
+    weight = with_mask - without + described(probe)["score"][:, None]
+    cover = masks.sum(0)
+    total = piled(weight, lambda index: masks[index]) / len(masks)
+    return torch.where(
+        cover > 0, total / torch.where(cover > 0, cover, torch.ones_like(cover)), torch.zeros_like(total)
+    )
+
+
+def alike(maps: Float[Tensor, "d rows columns"], size: tuple[int, int], threshold: float) -> Float[Tensor, "m H W"]:
+    """Channels enlarged to the picture, those that look alike added up, each sum from 0 to 1."""
+    large = spanned(F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0])
+    direction = F.normalize(large.flatten(1), dim=-1)
+    groups = linked(1 - direction @ direction.T, threshold)
+    total = torch.zeros(int(groups.max()) + 1, *size).to(large).index_add_(0, groups, large)
+    return spanned(total)

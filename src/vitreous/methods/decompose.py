@@ -1,0 +1,222 @@
+"""DecompX: every token's share of the score, biases left out or handed to the tokens.
+
+D[j, i] is the part of token i that came from token j where the walk begins. Without biases, or with biases given to one token
+or to all alike, its end is one backward pass. Given by likeness, a bias's weights depend on D itself, and D is carried forward:
+one picture at a time, a few sources at a time, three [n n d] tensors at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitreous.capture.forward import Step, run_block
+from vitreous.capture.linearise import DECOMPX, Linearisation
+from vitreous.capture.paths import Look
+from vitreous.capture.probe import Layer, Probe
+from vitreous.capture.progress import Tally
+from vitreous.capture.relevance import affine, at_the_logits, side_by_side
+from vitreous.capture.values import secant, tangent
+from vitreous.core.errors import ModelError
+from vitreous.methods.options import choice
+from vitreous.methods.tokens import input_x_gradient, token_times_gradient
+from vitreous.models.shapes import TokenScores
+from vitreous.models.vit import Block, Feed, LinearPool
+
+Parts = Float[Tensor, "s n d"]  # of n tokens, by source
+Weights = Float[Tensor, "s n"]
+
+LIKENESS = ("absdot", "norm", "abssim")
+BUDGET = 2**27  # bytes of hidden units that exist at once
+
+
+def decomposed(
+    probe: Probe, look: Look, lin: Linearisation, bias: str = "none", activation: str = "ratio"
+) -> Iterator[Layer]:
+    """Every layer with the shares of its tokens, biases handed out.
+
+    `bias`: kept apart ("none"); given to the class token ("cls"), to all tokens alike ("equal"), or by the tokens' parts of
+    the vector that it is added to: by |part · bias| ("absdot"), by |cos| ("abssim"), by length ("norm").
+    `activation`: seen as its "ratio" act(z)/z, or as its "tangent", whose intercept is one more bias.
+    """
+    choice("bias", bias, ("none", "cls", "equal", *LIKENESS))
+    choice("activation", activation, ("ratio", "tangent"))
+    if bias in LIKENESS:
+        split = Split(bias, activation)
+        for layer in look(gradients=False):
+            yield replace(layer, grads={"shares": forward_shares(probe, layer.index, split)})
+        return
+    if bias == "cls" and probe.layout.prefix == 0:
+        raise ModelError("bias='cls' gives biases to the class token, and this model has none; use bias='equal'")
+    lin = lin if activation == "ratio" else replace(lin, activation="exact")
+    for layer in look(lin=lin, normed=bias == "equal"):
+        yield layer if bias == "none" else replace(layer, grads={"shares": with_biases(probe, layer, bias)})
+
+
+def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
+    """Whatever the tokens do not hold of the score is the biases'. The first norm of the first block adds its shift while
+    every token is its own only source, so that "equal" leaves it there."""
+    shares = input_x_gradient(layer)
+    rest = first_order_score(probe) - shares.sum(-1)
+    if bias == "cls":
+        shares[:, 0] += rest
+        return shares
+    shift = getattr(layer.block.attend.norm, "bias", None)
+    with torch.no_grad():
+        own = torch.zeros_like(shares) if shift is None else layer.normed_grad @ shift
+    return shares + own + ((rest - own.sum(-1)) / shares.shape[-1])[:, None]
+
+
+def first_order_score(probe: Probe) -> Float[Tensor, " r"]:
+    """The score as the logits make it, to first order: itself, where the question is linear."""
+    return (at_the_logits(probe) * probe.reading.logits.repeat_interleave(probe.targets_per_image, 0)).sum(-1)
+
+
+def shares_of(layer: Layer) -> TokenScores:
+    """Token times gradient, or what the pass above found."""
+    return layer.grads["shares"] if "shares" in layer.grads else input_x_gradient(layer)
+
+
+decompx = token_times_gradient(
+    "decompx",
+    "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
+    signal=shares_of,
+    through=decomposed,
+    linearisation=DECOMPX,
+    fixed_linearisation=True,
+    paper="modarressi2023decompx",
+)
+
+
+# ── carried forward ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How biases are handed out, and how activations are seen."""
+
+    bias: str
+    activation: str
+
+    def weights(self, parts: Iterable[Parts], bias: Tensor) -> Weights:
+        """Each source's share of a bias, token by token; the sources come a few at a time."""
+        likeness = torch.cat([self.likeness(some, bias) for some in parts])
+        return likeness / likeness.sum(0).clamp(min=torch.finfo(likeness.dtype).tiny)
+
+    def likeness(self, parts: Parts, bias: Tensor) -> Weights:
+        if self.bias == "norm":
+            return parts.norm(dim=-1)
+        dot = (parts @ bias if bias.ndim == 1 else torch.einsum("snd,nd->sn", parts, bias)).abs()
+        if self.bias == "absdot":
+            return dot
+        lengths = parts.norm(dim=-1) * bias.norm(dim=-1)
+        return torch.where(lengths == 0, 0, dot / lengths)
+
+    def hand_out(self, parts: Parts, bias: Tensor) -> Parts:
+        """Add a bias to the parts of the vectors it is added to."""
+        return parts.addcmul_(self.weights([parts], bias)[:, :, None], bias)
+
+    def norm(self, norm: Any, x: Float[Tensor, "n d"], parts: Parts) -> Parts:
+        """The parts of the norm's output, its spread held fixed; x are the true vectors."""
+        if isinstance(norm, nn.Identity):
+            return parts.clone()
+        centred = isinstance(norm, nn.LayerNorm)
+        if not centred and "rms" not in type(norm).__name__.lower():
+            raise ModelError(f"a norm of type {type(norm).__name__!r} is not known here; known: LayerNorm, RMSNorm")
+        deviation = x - x.mean(-1, keepdim=True) if centred else x
+        spread = (deviation.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        made = (parts - parts.mean(-1, keepdim=True) if centred else parts.clone()).div_(spread)
+        made = made if norm.weight is None else made.mul_(norm.weight)
+        shift = getattr(norm, "bias", None)
+        return made if shift is None else self.hand_out(made, shift)
+
+    def activate(self, act: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Slope of the line that stands for the activation, and its intercept."""
+        if self.activation == "ratio":
+            return secant(act, z), None
+        slope = tangent(act, z)
+        return slope, act(z) - slope * z
+
+
+@torch.no_grad()
+def forward_shares(probe: Probe, start: int, split: Split) -> TokenScores:
+    """Shares of the tokens entering block `start`; every target of a picture reads the same decomposition."""
+    wanted = at_the_logits(probe).unflatten(0, (len(probe.images), -1))  # [b k c]
+    tally = Tally(len(wanted) * (probe.vit.depth - start))
+    return torch.cat([w @ logit_parts(probe, picture, start, split, tally).T for picture, w in enumerate(wanted)])
+
+
+def logit_parts(probe: Probe, picture: int, start: int, split: Split, tally: Tally) -> Float[Tensor, "s c"]:
+    """What every source adds to every logit of one picture."""
+    vit, states = probe.vit, [state[picture : picture + 1] for state in probe.states]
+    if not isinstance(vit.pool, LinearPool):
+        raise ModelError(f"bias={split.bias!r} is not defined for attention pooling; use bias='none', 'cls' or 'equal'")
+    D = torch.diag_embed(states[start][0].T).permute(1, 2, 0).contiguous()
+    for block, x in zip(vit.blocks[start:], states[start:-1], strict=True):
+        step = run_block(block, x, probe.place, attention=True)
+        D += attention_parts(block, step, split.norm(block.attend.norm, x[0], D))
+        split.hand_out(D, merged_bias(block, step))
+        D += feed_parts(block.feed, step, split.norm(block.feed.norm, step.mid[0], D), split)
+        tally.add(1)
+    D, tokens = split.norm(vit.norm, states[-1][0], D), vit.norm(states[-1])[0]
+    rows = vit.pool.rows(len(tokens)).to(tokens)
+    read = split.norm(vit.pooled_norm, rows @ tokens, rows @ D)
+    weight, shift = affine(lambda t: vit.classify(t[0].unflatten(-1, read.shape[1:]))[None], read.flatten(1)[None])
+    return split.hand_out((read.flatten(1) @ weight.T)[:, None], shift)[:, 0]
+
+
+def attention_parts(block: Block, step: Step, D: Parts) -> Parts:
+    """The values' parts, mixed by the attention as it is; written over `D`."""
+    attend, attention = block.attend, step.attention
+    assert attention is not None
+    if not isinstance(attend.inner_norm, nn.Identity) or not isinstance(block.feed.inner_norm, nn.Identity):
+        raise ModelError("biases by likeness are not defined for a norm inside attention or MLP; use bias='equal'")
+    value, _ = affine(lambda t: side_by_side(attend.qkv(t)[2]), step.hidden)
+    project, _ = affine(attend.project, D.new_zeros(1, 1, len(value)))
+    for some in sources(D, len(value)):
+        heads = (some @ value.T).unflatten(-1, (attention.shape[1], -1)).transpose(1, 2)
+        some.copy_(side_by_side(attention[0] @ heads) @ project.T)
+    return D
+
+
+def merged_bias(block: Block, step: Step) -> Float[Tensor, " d"]:
+    """W_o b_v + b_o, as published code hands them out together: rows of attention add up to 1."""
+    value = side_by_side(block.attend.qkv(torch.zeros_like(step.hidden[:, :1]))[2])
+    return block.attend.project(value)[0, 0]
+
+
+def feed_parts(feed: Feed, step: Step, D: Parts, split: Split) -> Parts:
+    """Through the MLP, an activated gate held fixed; written over `D`.
+
+    Hidden units exist for a few sources at a time, so every bias among them takes a round over the sources for its weights.
+    """
+    *gate, z = (part[0] for part in feed.expand(feed.norm(step.mid)))
+    slope, intercept = (feed.act(gate[0]), None) if gate else split.activate(feed.act, z)
+    expand, first = affine(lambda t: feed.expand(t)[-1], step.mid)
+    contract, second = affine(feed.contract, z[None])
+    some = sources(D, len(expand))
+    shares = split.weights((part @ expand.T for part in some), first).split(len(some[0]))
+
+    def hidden(part: Parts, share: Weights) -> Tensor:
+        return (part @ expand.T).addcmul_(share[:, :, None], first).mul_(slope)
+
+    made = partial(map, hidden, some, shares)
+    if intercept is None:
+        for part, units in zip(some, made(), strict=True):
+            part.copy_(units @ contract.T)
+        return split.hand_out(D, second)
+    extra = split.weights(made(), intercept).split(len(some[0]))
+    for part, units, share in zip(some, made(), extra, strict=True):
+        part.copy_(units.addcmul_(share[:, :, None], intercept) @ contract.T)
+    return split.hand_out(D, second)
+
+
+def sources(D: Parts, width: int) -> tuple[Tensor, ...]:
+    """A few sources at a time, so that [s n width] stays within the budget; views of `D`."""
+    return D.split(max(1, BUDGET // (D.shape[1] * width * D.element_size())))

@@ -1,0 +1,144 @@
+"""What is laid over a picture: smooth random masks, windows, noise, blur; made a few at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitreous.capture.pixels import Pictures
+from vitreous.methods.controls import content_seeds
+from vitreous.models.shapes import Images
+
+Index = Int[Tensor, " k"]
+Masks = Callable[[Index], Float[Tensor, "k H W"]]  # of some places in a list of masks
+
+
+def shown(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) -> Pictures:
+    """Every image seen through each of `count` masks that all images share; `rest` shows where a mask is dark."""
+
+    def make(row: Index, subset: Index) -> Images:
+        mask = masks(subset)[:, None]
+        behind = rest[row] if isinstance(rest, Tensor) else rest
+        return images[row] * mask + behind * (1 - mask)
+
+    return Pictures(len(images), count, make)
+
+
+def piled(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float[Tensor, "r H W"]:
+    """The masks, each times its weight, on one pile."""
+    total: Tensor | float = 0.0
+    for index in torch.arange(weights.shape[1], device=weights.device).split(chunk):
+        total = total + torch.einsum("rk,khw->rhw", weights[:, index], masks(index).to(weights))
+    assert isinstance(total, Tensor)
+    return total
+
+
+def mirror(index: Int[Tensor, "*any"], length: int) -> Int[Tensor, "*any"]:
+    """Places beyond the ends, reflected; the ends themselves are not repeated."""
+    period = max(2 * (length - 1), 1)
+    index = index.remainder(period)
+    return torch.minimum(index, period - index) if length > 1 else torch.zeros_like(index)
+
+
+def enlarging(cells: int, length: int) -> Float[Tensor, "length cells"]:
+    """The matrix of bilinear enlargement with pixel centres at halves and mirrored ends, as skimage's 'reflect' has it.
+
+    torch's `interpolate` repeats the ends instead and differs in the outer half cell.
+    """
+    centre = (torch.arange(length, dtype=torch.float64) + 0.5) * cells / length - 0.5
+    low = centre.floor()
+    matrix = torch.zeros(length, cells, dtype=torch.float64)
+    for place, weight in ((low, 1 - (centre - low)), (low + 1, centre - low)):
+        matrix.scatter_add_(1, mirror(place.long(), cells)[:, None], weight[:, None])
+    return matrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SmoothMasks:
+    """RISE's masks: a few cells, on or off, enlarged smoothly and cut out at a random offset."""
+
+    cells: Float[Tensor, "m s s"]
+    shift: Int[Tensor, "m 2"]  # of the cut, in pixels: down, right
+    size: tuple[int, int]
+
+    @classmethod
+    def draw(cls, count: int, cells: int, p: float, images: Images, seed: int) -> SmoothMasks:
+        """The same masks on every device, for every picture."""
+        draw = torch.Generator().manual_seed(seed)
+        size = (images.shape[-2], images.shape[-1])
+        on = torch.rand(count, cells, cells, generator=draw) < p
+        shift = [torch.randint(math.ceil(length / cells), (count,), generator=draw) for length in size]
+        return cls(on.to(images), torch.stack(shift, 1).to(images.device), size)
+
+    def __call__(self, index: Index) -> Float[Tensor, "k H W"]:
+        down, right = (self._side(axis, index) for axis in (0, 1))
+        return down @ self.cells[index] @ right.mT
+
+    def _side(self, axis: int, index: Index) -> Float[Tensor, "k length s"]:
+        cells, length = self.cells.shape[1], self.size[axis]
+        matrix = enlarging(cells, (cells + 1) * math.ceil(length / cells)).to(self.cells)
+        place = torch.arange(length, device=index.device)
+        return matrix[self.shift[index, axis][:, None] + place]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """A rectangle at every step of a stride, row by row; the last ones may reach over the edge."""
+
+    down: Bool[Tensor, "rows H"]
+    right: Bool[Tensor, "columns W"]
+
+    @classmethod
+    def sliding(
+        cls, size: tuple[int, int], window: tuple[int, int], stride: tuple[int, int], device: torch.device
+    ) -> Windows:
+        sides = []
+        for length, wide, step in zip(size, window, stride, strict=True):
+            start = torch.arange(math.ceil(max(length - wide, 0) / step) + 1, device=device)[:, None] * step
+            place = torch.arange(length, device=device)
+            sides.append((place >= start) & (place < start + wide))
+        return cls(*sides)
+
+    def __len__(self) -> int:
+        return len(self.down) * len(self.right)
+
+    def __call__(self, index: Index) -> Bool[Tensor, "k H W"]:
+        return self.down[index // len(self.right)][:, :, None] & self.right[index % len(self.right)][:, None]
+
+    def mean(self, values: Float[Tensor, "r m"]) -> Float[Tensor, "r H W"]:
+        """At every pixel, the mean over the windows that hold it; 0 where none does."""
+        down, right = self.down.to(values), self.right.to(values)
+        total = down.T @ values.unflatten(1, (len(down), len(right))) @ right
+        return total / (down.sum(0)[:, None] * right.sum(0)).clamp(min=1)
+
+
+def noise(images: Images, seed: int, normal: bool) -> Callable[[Index, Index], Images]:
+    """Fresh noise for every (picture, subset), drawn from the picture's content: no batch or chunk changes it."""
+    seeds, draw = content_seeds(images, seed), torch.randn if normal else torch.rand
+
+    def make(row: Index, subset: Index) -> Images:
+        sources = [
+            torch.Generator().manual_seed(seeds[r] + s) for r, s in zip(row.tolist(), subset.tolist(), strict=True)
+        ]
+        return torch.stack([draw(images.shape[1:], generator=source) for source in sources]).to(images)
+
+    return make
+
+
+def blurred(images: Images, kernel: int = 49, sigma: float = 100.0) -> Images:
+    """Gaussian blur with mirrored edges."""
+    offset = torch.arange(kernel) - kernel // 2
+    weight = torch.exp(-(offset.double() ** 2) / (2 * sigma**2))
+    weight = weight / weight.sum()
+    down, right = (
+        torch.zeros(length, length, dtype=torch.float64)
+        .scatter_add_(1, mirror(torch.arange(length)[:, None] + offset, length), weight.expand(length, -1))
+        .to(images)
+        for length in images.shape[-2:]
+    )
+    return down @ images @ right.mT

@@ -1,0 +1,196 @@
+"""Gradients at many points: around the picture (SmoothGrad), and on the way to it (integrated gradients)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.paths import Look, at_once, inside, pixel_gradients, score_at, token_gradients
+from vitreous.capture.probe import Layer, Probe
+from vitreous.capture.progress import Tally
+from vitreous.core.errors import SpecError
+from vitreous.methods.controls import generators
+from vitreous.methods.method import described, method
+from vitreous.methods.options import choice
+from vitreous.models.shapes import TokenScores
+
+PixelMap = Float[Tensor, "r H W"]
+Noise = Float[Tensor, "b s 3 H W"]
+Fields = dict[str, Any]  # of the attribution
+
+
+def counted(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SpecError(f"{name}={value!r} must be a whole number, at least 1")
+    return value
+
+
+# ── around the picture ───────────────────────────────────────────────────────────────────────────
+
+
+@method(
+    "smoothgrad",
+    native="pixel",
+    signed=False,
+    class_specific=True,
+    black_box={},
+    trial={"samples": 6},
+    forwards="samples + 1",
+    backwards="samples",
+    presets={"tis": {}, "original": {"rel_sigma": 0.15, "abs": False}},
+    paper="smilkov2017smoothgrad",
+)
+def smoothgrad(
+    probe: Probe,
+    samples: int = 50,
+    sigma: float = 1.0,
+    rel_sigma: float | None = None,
+    abs: bool = True,  # noqa: A002 - captum's name
+    channels: str = "sum",
+    seed: int = 0,
+) -> tuple[PixelMap, Fields]:
+    """Gradient at the pixels, averaged over noisy copies of the picture.
+
+    `sigma` of the noise is in units of the normalised picture (captum, and so TIS: 1); `rel_sigma` instead takes a share
+    of the picture's own range (the paper: 0.1 to 0.2). `abs` takes absolute values before the mean; `channels` are then
+    brought together by "sum" or "max". Noise belongs to the picture and the seed, not to its place in a batch.
+    """
+    noise = gaussian(probe, counted("samples", samples), sigma, rel_sigma, seed)
+    return mean_gradient(probe, noise, samples, abs, channels), {"signed": not abs}
+
+
+def gaussian(probe: Probe, samples: int, sigma: float, rel_sigma: float | None, seed: int) -> Iterator[Noise]:
+    """Noise for every picture, a few samples at a time; each is one draw, so that how many does not matter."""
+    images, chunk = probe.images, at_once(probe)
+    span = images.flatten(1).amax(1) - images.flatten(1).amin(1)
+    width = torch.full_like(span, sigma) if rel_sigma is None else span * rel_sigma
+    sources = generators(images, seed)
+    for first in range(0, samples, chunk):
+        count = min(chunk, samples - first)
+        draws = [torch.stack([torch.randn(images.shape[1:], generator=g) for _ in range(count)]) for g in sources]
+        yield torch.stack(draws).to(images) * width[:, None, None, None, None]
+
+
+def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: bool, channels: str) -> PixelMap:
+    """(1/S) Σ |∂t/∂x (x + ε)|, brought together over channels."""
+    choice("channels", channels, ("sum", "max"))
+    total, tally = None, Tally(len(probe.images) * samples)
+    for part in noise:
+        gradient = pixel_gradients(probe, probe.images[:, None] + part, tally)
+        summed = (gradient.abs() if absolute else gradient).sum(1)
+        total = summed if total is None else total + summed
+    assert total is not None
+    mean = total / samples
+    return mean.sum(1) if channels == "sum" else mean.amax(1)
+
+
+# ── on the way to it ─────────────────────────────────────────────────────────────────────────────
+
+
+def quadrature(rule: str, steps: int, rounded: bool) -> list[tuple[float, float]]:
+    """Where to look on the way from 0 to 1, and with what weight.
+
+    "trapezoid" is captum's: weights 1/steps, halved at both ends, so that they add up to 1 − 1/steps.
+    """
+    choice("rule", rule, ("gausslegendre", "trapezoid"))
+    counted("steps", steps)
+    if rule == "gausslegendre":
+        nodes, weights = np.polynomial.legendre.leggauss(steps)
+        nodes, weights = (nodes + 1) / 2, weights / 2
+    else:
+        nodes = torch.linspace(0, 1, steps, dtype=torch.float32 if rounded else torch.float64).numpy()
+        weights = np.full(steps, 1 / steps)
+        weights[[0, -1]] /= 2
+    weights = weights.astype(np.float32) if rounded else weights
+    return list(zip(nodes.tolist(), weights.tolist(), strict=True))
+
+
+def along(
+    probe: Probe, end: Tensor, baseline: float, nodes: list[tuple[float, float]], start: int | None, lin: Linearisation
+) -> Tensor:
+    """Mean gradient on the straight way from the baseline to `end` [b …]: pictures, or tokens entering block `start`."""
+    total, chunk, tally = None, at_once(probe), Tally(len(end) * len(nodes))
+    for first in range(0, len(nodes), chunk):
+        where, weights = zip(*nodes[first : first + chunk], strict=True)
+        points = torch.stack([baseline + (end - baseline) * alpha for alpha in where], 1)
+        if start is None:
+            gradients = pixel_gradients(probe, points, tally)
+        else:
+            gradients = token_gradients(probe, points, start, lin, tally)
+        part = torch.einsum("s,rs...->r...", gradients.new_tensor(weights), gradients)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def path_means(
+    probe: Probe,
+    look: Look,
+    lin: Linearisation,
+    steps: int = 50,
+    rule: str = "gausslegendre",
+    baseline: float = 0.0,
+    rounded: bool = False,
+) -> Iterator[Layer]:
+    """Every layer with what the way to its tokens adds, channel by channel; each start walks its own path."""
+    nodes = quadrature(rule, steps, rounded)
+    for layer in look(gradients=False):
+        mean = along(probe, probe.states[layer.index], baseline, nodes, layer.index, lin)
+        yield replace(layer, grads={"hidden": (layer.hidden - baseline) * mean})
+
+
+def path_share(layer: Layer) -> TokenScores:
+    """What each token adds to the score on the way from the baseline to it."""
+    return layer.hidden_grad.sum(-1)
+
+
+@method(
+    "ig",
+    native="pixel",
+    signed=True,
+    class_specific=True,
+    black_box={"space": "pixels"},
+    trial={"steps": 6},
+    forwards="steps + 2",
+    backwards="steps",
+    through=path_means,
+    layered=path_share,
+    aliases=("integrated-gradients", "integratedgradients", "integrated_gradients"),
+    presets={"tis": {"rounded": True}, "captum": {"rounded": True}, "skipplus": {"rounded": True, "space": "tokens"}},
+    paper="sundararajan2017axiomatic",
+)
+def ig(
+    probe: Probe,
+    steps: int = 50,
+    rule: str = "gausslegendre",
+    baseline: float = 0.0,
+    rounded: bool = False,
+    space: str = "pixels",
+    start: int = 0,
+) -> tuple[Float[Tensor, "r H W"] | Float[Tensor, "r p"], Fields]:
+    """Integrated gradients: what each pixel adds to the score on the straight way from a baseline to the picture.
+
+    The baseline is 0 in normalised units, the mean colour. `space="tokens"` walks from zero tokens to those that enter
+    block `start`; under a fold (`ig+plus`) it does so at every layer. `bias` is the baseline's own score, `residual` what
+    the quadrature misses: score − bias − Σ. `rounded` takes its numbers in single precision, as captum does.
+    """
+    choice("space", space, ("pixels", "tokens"))
+    layer = None if space == "pixels" else inside(probe, start)
+    end = probe.images if layer is None else probe.states[layer]
+    mean = along(probe, end, baseline, quadrature(rule, steps, rounded), layer, PLAIN)
+    shares = (end - baseline).repeat_interleave(probe.targets_per_image, 0) * mean
+    base = score_at(probe, torch.full_like(end, baseline), layer)
+    missing = described(probe)["score"] - base - shares.flatten(1).sum(-1)
+    fields: Fields = {"bias": base, "residual": missing}
+    if layer is None:
+        return shares.sum(1), fields
+    prefix = probe.layout.prefix
+    scores = shares.sum(-1)
+    return scores[:, prefix:], {**fields, "prefix": scores[:, :prefix]}

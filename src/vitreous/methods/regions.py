@@ -1,0 +1,134 @@
+"""Parts of a picture that belong together: patches, squares, superpixels, circles; and maps that look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import SpecError
+from vitreous.methods.options import choice
+
+Picture = Float[Tensor, "3 H W"]
+Labels = Int[Tensor, "H W"]  # which region each pixel belongs to, counted from 0
+
+SQUARES = 14  # to a side, where the model has no patches of its own
+KINDS = ("patches", "slic", "quickshift", "felzenszwalb", "watershed")
+
+
+def regions_of(probe: Probe, kind: str, picture: Picture) -> Labels:
+    """One division of the picture: the model's patches (a black box's: 14 x 14 squares), or superpixels."""
+    choice("regions", kind, KINDS)
+    if kind == "patches":
+        grid = (SQUARES, SQUARES) if probe.black_box else probe.layout.grid
+        return squares((picture.shape[-2], picture.shape[-1]), grid).to(picture.device)
+    return segment(kind, picture)
+
+
+def squares(size: tuple[int, int], grid: tuple[int, int]) -> Labels:
+    """Equal rectangles, row by row."""
+    rows, columns = (min(cells, length) for cells, length in zip(grid, size, strict=True))
+    down = torch.arange(size[0]) * rows // size[0]
+    right = torch.arange(size[1]) * columns // size[1]
+    return down[:, None] * columns + right
+
+
+def slic(picture: Picture, count: int, compactness: float = 20.0, rounds: int = 10) -> Labels:
+    """Superpixels: k-means of colour and place from a regular grid, `compactness` weighing the place.
+
+    Black and white lie 100 apart, as in lightness; a pixel looks no farther than two steps of the grid if it can.
+    """
+    picture = picture.double()
+    height, width = picture.shape[-2:]
+    colour = 100 / 3**0.5 * (picture - picture.min()) / (picture.max() - picture.min()).clamp(min=1e-12)
+    step = (height * width / count) ** 0.5
+    place = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")).to(picture)
+    pixels = torch.cat([colour, place * compactness / step]).flatten(1).T  # [HW 5]
+    rows = max(1, min(height, round(height / step)))
+    columns = max(1, min(width, round(count / rows)))
+    labels = squares((height, width), (rows, columns)).to(picture.device).flatten()
+    reach = 2 * compactness  # two steps, in the units of `pixels`
+    for _ in range(rounds):
+        size = torch.bincount(labels, minlength=rows * columns)
+        centres = torch.zeros(rows * columns, 5).to(pixels).index_add_(0, labels, pixels) / size.clamp(min=1)[:, None]
+        distance = torch.cdist(pixels, centres) + 1e6 * (
+            torch.cdist(pixels[:, 3:], centres[:, 3:], p=torch.inf) > reach
+        )
+        labels = distance.masked_fill(size == 0, torch.inf).argmin(1)
+    return labels.unique(return_inverse=True)[1].view(height, width)
+
+
+def segment(kind: str, picture: Picture, size: int | None = None) -> Labels:
+    """Superpixels of one kind; `size` is what the kind calls it: segments, scale or markers."""
+    if kind == "slic":
+        return slic(picture, size or 50)
+    seg, filters = scikit_image(kind)
+    low, high = picture.min(), picture.max()
+    pixels = ((picture - low) / (high - low).clamp(min=1e-12)).permute(1, 2, 0).double().cpu().numpy()
+    match kind:
+        case "quickshift":
+            labels = seg.quickshift(pixels, kernel_size=4, max_dist=200, ratio=0.2, rng=42)
+        case "felzenszwalb":
+            labels = seg.felzenszwalb(pixels, scale=size or 100, sigma=0.8, min_size=28 * 28)
+        case _:
+            labels = seg.watershed(filters.sobel(pixels.mean(-1)), markers=size or 20, compactness=1e-4)
+    return torch.from_numpy(labels.astype("int64")).unique(return_inverse=True)[1].to(picture.device)
+
+
+def scikit_image(kind: str) -> tuple[Any, Any]:
+    try:
+        from skimage import filters, segmentation  # pyright: ignore[reportMissingImports] - an extra
+    except ImportError:
+        raise SpecError(
+            f"regions={kind!r} needs scikit-image; install vitreous[regions], or use regions='slic'"
+        ) from None
+    return segmentation, filters
+
+
+SCALES: dict[str, tuple[int, ...]] = {
+    "slic": tuple(range(10, 90, 10)),
+    "felzenszwalb": (250, 200, 150, 100, 70, 50),
+    "watershed": (10, 20, 30),
+}
+
+
+def many_regions(picture: Picture, kinds: Sequence[str], radius: int, stride: int) -> Bool[Tensor, "m H W"]:
+    """Every region of several divisions at several scales, or overlapping circles."""
+    found = []
+    for kind in kinds:
+        choice("regions", kind, (*SCALES, "circles"))
+        if kind == "circles":
+            found.append(circles((picture.shape[-2], picture.shape[-1]), radius, stride).to(picture.device))
+            continue
+        for scale in SCALES[kind]:
+            labels = segment(kind, picture, scale)
+            found.append(labels == torch.arange(int(labels.max()) + 1, device=labels.device)[:, None, None])
+    return torch.cat(found)
+
+
+def circles(size: tuple[int, int], radius: int, stride: int) -> Bool[Tensor, "m H W"]:
+    """A disc around every `stride`-th pixel."""
+    (height, width), (y, x) = size, torch.meshgrid(*(torch.arange(length) for length in size), indexing="ij")
+    centres = torch.cartesian_prod(torch.arange(0, height, stride), torch.arange(0, width, stride))
+    return (y - centres[:, 0, None, None]) ** 2 + (x - centres[:, 1, None, None]) ** 2 <= radius**2
+
+
+def linked(distance: Float[Tensor, "d d"], threshold: float) -> Int[Tensor, " d"]:
+    """Complete linkage: the two nearest groups join while their farthest members are nearer than `threshold`."""
+    apart = distance.double().clone().fill_diagonal_(torch.inf)
+    label = torch.arange(len(apart), device=apart.device)
+    while apart.numel():
+        nearest = int(apart.argmin())
+        one, other = divmod(nearest, len(apart))
+        if apart[one, other] >= threshold:
+            break
+        farthest = torch.maximum(apart[one], apart[other])
+        farthest[one] = torch.inf
+        apart[one], apart[:, one] = farthest, farthest
+        apart[other], apart[:, other] = torch.inf, torch.inf
+        label[label == other] = one
+    return label.unique(return_inverse=True)[1]

@@ -1,0 +1,216 @@
+"""Methods that only watch the answer: hide a part, or show a part, and see what the model says.
+
+In the tokens' form, patches truly leave the encoder; in the pixels' form they are painted over, and any classifier will do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitreous.capture.pixels import Pictures
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import SpecError
+from vitreous.methods.masks import Masks, SmoothMasks, Windows, blurred, piled, shown
+from vitreous.methods.method import described, method
+from vitreous.methods.options import choice
+from vitreous.methods.regions import SQUARES, many_regions
+from vitreous.models.shapes import PatchScores
+
+PixelScores = Float[Tensor, "r H W"]
+IN_PIXELS: dict[str, Any] = {"space": "pixels"}
+
+
+def full_score(probe: Probe) -> Float[Tensor, "r 1"]:
+    """The answer to the whole picture."""
+    return described(probe)["score"][:, None]
+
+
+# ── occlusion ────────────────────────────────────────────────────────────────────────────────────
+
+
+@method(
+    "occlusion",
+    signed=True,
+    class_specific=True,
+    black_box=IN_PIXELS,
+    forwards="1 + patches",
+    backwards=0,
+    paper="zeiler2014visualizing",
+    presets={"captum": {"space": "pixels", "baseline": 0.0}},
+)
+def occlusion(
+    probe: Probe,
+    space: str = "tokens",
+    window: int | None = None,
+    stride: int | None = None,
+    baseline: float = 0.0,
+) -> PatchScores | PixelScores:
+    """How much the answer falls when one patch leaves, or when a window is painted over.
+
+    `space="pixels"`: a window (None: a patch) slides by `stride` (None: its own size); where windows overlap, their mean.
+    """
+    choice("space", space, ("tokens", "pixels"))
+    if space == "tokens":
+        patches = probe.layout.patches
+        keep = ~torch.eye(patches, dtype=torch.bool, device=probe.images.device)
+        return full_score(probe) - probe.score(keep.expand(len(probe.images), -1, -1))
+    size = probe.layout.size
+    own = (-(-size[0] // SQUARES), -(-size[1] // SQUARES)) if probe.black_box else probe.layout.patch
+    wide = own if window is None else (window, window)
+    windows = Windows.sliding(size, wide, wide if stride is None else (stride, stride), probe.images.device)
+
+    def hidden(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Float[Tensor, "k 3 H W"]:
+        return probe.images[row].masked_fill(windows(place)[:, None], baseline)
+
+    fallen = full_score(probe) - probe.pixel_score(Pictures(len(probe.images), len(windows), hidden))
+    return windows.mean(fallen)
+
+
+# ── RISE ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@method(
+    "rise",
+    signed=False,
+    class_specific=True,
+    native="pixel",
+    question="probability",
+    averages=True,
+    trial={"masks": 48},
+    black_box={},
+    forwards="1 + masks",
+    backwards=0,
+    paper="petsiuk2018rise",
+    presets={
+        "paper": {"masks": 4000, "cells": 7, "p": 0.5},
+        "rise-repo": {"masks": 6000, "cells": 8, "p": 0.1},
+        "tis": {"masks": 4000, "cells": 8, "p": 0.1, "question": "logit"},
+    },
+)
+def rise(probe: Probe, masks: int = 4000, cells: int = 7, p: float = 0.5, seed: int = 0) -> PixelScores:
+    """Mean answer over smooth random masks, weighted by how much each shows of the pixel.
+
+    All pictures are seen through the same masks; a masked pixel is 0 as the model takes it. With a question that can be
+    negative (a logit), so can the scores.
+    """
+    return rise_through(probe, SmoothMasks.draw(masks, cells, p, probe.images, seed), masks, p)
+
+
+def rise_through(probe: Probe, masks: Masks, count: int, p: float) -> PixelScores:
+    """Σ answer · mask / (masks · p)."""
+    return piled(probe.pixel_score(shown(probe.images, masks, count)), masks) / (count * p)
+
+
+# ── PAMI ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@method(
+    "pami",
+    signed=False,
+    class_specific=True,
+    native="pixel",
+    question="probability",
+    averages=True,
+    trial={"regions": "circles", "radius": 8, "stride": 8},
+    black_box={},
+    forwards="1 + regions",
+    backwards=0,
+    paper="shi2023pami",
+    presets={
+        "circles": {"regions": "circles", "fill": "blur"},
+        "published": {"regions": ("felzenszwalb", "slic", "watershed"), "fill": "blur", "shifts": (36, 30, 24)},
+    },
+)
+def pami(
+    probe: Probe,
+    regions: str | tuple[str, ...] = "slic",
+    fill: str = "blur",
+    shifts: tuple[int, ...] = (),
+    radius: int = 40,
+    stride: int = 6,
+) -> PixelScores:
+    """Mean answer over the regions that hold a pixel, each shown alone on a blurred picture.
+
+    `regions`: superpixels at several scales ("slic", "felzenszwalb", "watershed") or "circles"; several may be named.
+    `shifts`: also on pictures moved by so many pixels in the four directions, wrapped around. The preset "published"
+    leaves out SEEDS, which scikit-image has not.
+    """
+    choice("fill", fill, ("blur", "black"))
+    kinds = (regions,) if isinstance(regions, str) else tuple(regions)
+    moves = [(0, 0), *((d * y, d * x) for d in shifts for y, x in ((1, 0), (0, 1), (-1, 0), (0, -1)))]
+    maps = []
+    for image in range(len(probe.images)):
+        heat, count = torch.zeros(()), torch.zeros(())
+        for move in moves:
+            moved = probe.alone(image, torch.roll(probe.images[image], move, (-2, -1)))
+            found = many_regions(moved.images[0], kinds, radius, stride)
+            answers = alone_in_view(moved, found, fill)
+            back = (-move[0], -move[1])
+            heat = heat + torch.roll(piled(answers, lambda index, f=found: f[index]), back, (-2, -1))
+            count = count + torch.roll(found.sum(0), back, (-2, -1))
+        maps.append(heat / count.clamp(min=1))
+    return torch.cat(maps)
+
+
+def alone_in_view(probe: Probe, regions: Tensor, fill: str) -> Float[Tensor, "r m"]:
+    """The answer to each region of one picture, the rest blurred or black (0 as the model takes it)."""
+    rest = blurred(probe.images) if fill == "blur" else 0.0
+    return probe.pixel_score(shown(probe.images, lambda index: regions[index].to(probe.images), len(regions), rest))
+
+
+# ── HSIC ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@method(
+    "hsic",
+    signed=False,
+    class_specific=True,
+    trial={"masks": 48},
+    black_box=IN_PIXELS,
+    forwards="1 + masks",
+    backwards=0,
+    paper="novello2022making",
+    presets={"xplique": {"space": "pixels", "masks": 500, "cells": 8}},
+)
+def hsic(
+    probe: Probe, space: str = "pixels", masks: int = 500, cells: int = 8, seed: int = 0
+) -> PatchScores | PixelScores:
+    """How much the answer depends on whether a cell is shown, whichever way: Hilbert–Schmidt independence.
+
+    `space="pixels"`: `cells` x `cells` of them, enlarged smoothly; "tokens": the patches, which truly leave.
+    """
+    choice("space", space, ("tokens", "pixels"))
+    grid = probe.layout.grid if space == "tokens" else (cells, cells)
+    on = balanced(masks, grid[0] * grid[1], seed).to(probe.images.device)
+    if space == "tokens":
+        answers = probe.score(on.expand(len(probe.images), -1, -1))
+        return dependence(on.to(answers), answers)
+    coarse = on.to(probe.images).unflatten(1, grid)
+
+    def smooth(index: Int[Tensor, " k"]) -> Float[Tensor, "k H W"]:
+        return F.interpolate(coarse[index][:, None], probe.layout.size, mode="bicubic", align_corners=False)[:, 0]
+
+    answers = probe.pixel_score(shown(probe.images, smooth, masks))
+    scores = dependence(on.to(answers), answers).unflatten(1, grid)
+    return F.interpolate(scores[:, None], probe.layout.size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def balanced(count: int, cells: int, seed: int) -> Tensor:
+    """Masks [m cells] that turn every cell on about half of the time: a scrambled Sobol sequence, cut at one half."""
+    if cells > torch.quasirandom.SobolEngine.MAXDIM:
+        raise SpecError(f"{cells} cells are too many for a Sobol sequence; give fewer")
+    return torch.quasirandom.SobolEngine(cells, scramble=True, seed=seed).draw(count) < 0.5
+
+
+def dependence(on: Float[Tensor, "m j"], answers: Float[Tensor, "r m"]) -> Float[Tensor, "r j"]:
+    """HSIC of every cell with the answer: (2/m) ũᵀ L ũ, ũ the centred cell, L a Gaussian kernel as wide as the median answer."""
+    width = answers.median(-1).values.abs()
+    width = torch.where(width > 0, width, torch.ones_like(width))
+    kernel = torch.exp(-((answers[:, :, None] - answers[:, None]) ** 2) / (2 * width[:, None, None] ** 2))
+    centred = on - on.mean(0)
+    return (2 / len(on) * torch.einsum("mj,rml,lj->rj", centred, kernel, centred)).clamp(min=0)

@@ -1,0 +1,257 @@
+"""Simple models of the model: LIME and KernelSHAP fit a weight to every part from answers to random subsets of parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitreous.capture.pixels import Pictures
+from vitreous.capture.probe import Probe
+from vitreous.methods.controls import generators
+from vitreous.methods.method import method
+from vitreous.methods.options import choice
+from vitreous.methods.regions import regions_of
+from vitreous.methods.sampling import IN_PIXELS, PixelScores
+from vitreous.models.shapes import PatchScores
+
+Coalitions = Bool[Tensor, "s m"]  # which parts are present
+Answers = Float[Tensor, "r s"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Parts of one picture that may be present or absent, and what the model says of a choice of them."""
+
+    count: int
+    energy: Float[Tensor, " m"]  # of the pixels in each part
+    score: Callable[[Coalitions], Answers]
+    spread: Callable[
+        [Float[Tensor, "r m"]], PatchScores | PixelScores
+    ]  # a weight for each part, on its patches or pixels
+
+
+def parts_of(probe: Probe, space: str, regions: str, fill: str) -> Parts:
+    """Of a probe with one picture: patches that truly leave, or regions painted over with 0 or their mean colour."""
+    choice("space", space, ("tokens", "pixels"))
+    choice("fill", fill, ("zero", "mean"))
+    picture = probe.images[0]
+    labels = regions_of(probe, "patches" if space == "tokens" else regions, picture)
+    count = int(labels.max()) + 1
+    energy = torch.zeros(count).to(picture).index_add_(0, labels.flatten(), (picture**2).sum(0).flatten())
+    if space == "tokens":
+        return Parts(count, energy, lambda on: probe.score(on[None]), lambda weights: weights)
+    behind = torch.zeros_like(picture) if fill == "zero" else mean_colour(picture, labels)
+
+    def score(on: Coalitions) -> Answers:
+        def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Float[Tensor, "k 3 H W"]:
+            return torch.where(on[subset][:, labels][:, None], picture, behind)
+
+        return probe.pixel_score(Pictures(1, len(on), make))
+
+    return Parts(count, energy, score, lambda weights: weights[:, labels])
+
+
+def mean_colour(picture: Float[Tensor, "3 H W"], labels: Int[Tensor, "H W"]) -> Float[Tensor, "3 H W"]:
+    flat, size = labels.flatten(), torch.bincount(labels.flatten())
+    total = torch.zeros(3, len(size)).to(picture).index_add_(1, flat, picture.flatten(1))
+    return (total / size)[:, labels]
+
+
+# ── LIME ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@method(
+    "lime",
+    signed=True,
+    class_specific=True,
+    question="probability",
+    trial={"samples": 48},
+    black_box=IN_PIXELS,
+    forwards="1 + samples",
+    backwards=0,
+    paper="ribeiro2016why",
+    presets={
+        "original": {"space": "pixels", "regions": "quickshift", "fill": "mean"},
+        "captum": {
+            "space": "pixels",
+            "fill": "zero",
+            "samples": 50,
+            "distance": "pixels",
+            "width": 1.0,
+            "fit": "lasso",
+            "alpha": 0.01,
+        },
+    },
+)
+def lime(
+    probe: Probe,
+    samples: int = 1000,
+    space: str = "tokens",
+    regions: str = "patches",
+    fill: str = "mean",
+    distance: str = "masks",
+    width: float = 0.25,
+    fit: str = "ridge",
+    alpha: float = 1.0,
+    seed: int = 0,
+) -> PatchScores | PixelScores:
+    """Weights of a linear model that says what the model says of pictures like this one.
+
+    Each part is present in half of the samples (in the first, all are); a sample counts for exp(−d²/2·width²), d its cosine
+    distance from the whole, of masks or of pixels. Absent patches leave (`space="tokens"`), or become their mean colour or 0.
+    """
+    choice("distance", distance, ("masks", "pixels"))
+    choice("fit", fit, ("ridge", "lasso"))
+    maps = []
+    for image, draw in enumerate(generators(probe.originals, seed)):
+        parts = parts_of(probe.alone(image), space, regions, fill)
+        on = torch.rand(samples, parts.count, generator=draw) < 0.5
+        on[0] = True
+        on = on.to(probe.images.device)
+        present = parts.energy if distance == "pixels" else torch.ones_like(parts.energy)
+        weight = nearness(on, present.clamp(min=1e-12), width)
+        solve = ridge if fit == "ridge" else lasso
+        found = parts.score(on)
+        maps.append(parts.spread(solve(exactly(on), exactly(found), exactly(weight), alpha).to(found)))
+    return torch.cat(maps)
+
+
+def exactly(values: Tensor) -> Float[Tensor, "*any"]:
+    """Small systems are solved on the CPU in double precision, the same everywhere."""
+    return values.to("cpu", torch.float64)
+
+
+def nearness(on: Coalitions, energy: Float[Tensor, " m"], width: float) -> Float[Tensor, " s"]:
+    """exp(−d²/2·width²), d the cosine distance of what is left (the rest being 0) from the whole."""
+    cosine = ((on * energy).sum(-1) / energy.sum()).sqrt()
+    return torch.exp(-((1 - cosine) ** 2) / (2 * width**2))
+
+
+def centred(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Without their weighted means, so that the intercept is free."""
+    share = weight / weight.sum()
+    return on - share @ on, answers - (answers @ share)[:, None]
+
+
+def ridge(
+    on: Float[Tensor, "s m"], answers: Float[Tensor, "r s"], weight: Float[Tensor, " s"], alpha: float
+) -> Float[Tensor, "r m"]:
+    """Weighted least squares with a penalty α on squared weights and a free intercept."""
+    x, y = centred(on, answers, weight)
+    gram = (x * weight[:, None]).T @ x + alpha * torch.eye(x.shape[1]).to(x)
+    return torch.linalg.solve(gram, (x * weight[:, None]).T @ y.T).T
+
+
+def lasso(
+    on: Float[Tensor, "s m"],
+    answers: Float[Tensor, "r s"],
+    weight: Float[Tensor, " s"],
+    alpha: float,
+    rounds: int = 1000,
+) -> Float[Tensor, "r m"]:
+    """Half the weighted mean squared error with a penalty α on absolute weights, by coordinate descent; free intercept."""
+    x, y = centred(on, answers, weight)
+    share = (weight / weight.sum())[:, None]
+    gram, pull = (x * share).T @ x, (x * share).T @ y.T  # [m m], [m r]
+    found = torch.zeros_like(pull)
+    for _ in range(rounds):
+        before = found.clone()
+        for j in range(len(gram)):
+            rest = pull[j] - gram[j] @ found + gram[j, j] * found[j]
+            found[j] = torch.sign(rest) * (rest.abs() - alpha).clamp(min=0) / gram[j, j].clamp(min=1e-12)
+        if (found - before).abs().max() <= 1e-12 * found.abs().max():
+            break
+    return found.T
+
+
+# ── KernelSHAP ───────────────────────────────────────────────────────────────────────────────────
+
+
+@method(
+    "kernelshap",
+    signed=True,
+    class_specific=True,
+    question="probability",
+    trial={"samples": 48},
+    black_box=IN_PIXELS,
+    forwards="3 + samples",
+    backwards=0,
+    paper="lundberg2017unified",
+    aliases=("shap",),
+    presets={"captum": {"space": "pixels", "fill": "zero", "paired": False}},
+)
+def kernelshap(
+    probe: Probe,
+    samples: int = 2048,
+    space: str = "tokens",
+    regions: str = "patches",
+    fill: str = "zero",
+    paired: bool = True,
+    seed: int = 0,
+) -> tuple[PatchScores | PixelScores, dict[str, Any]]:
+    """Shapley values, estimated from random coalitions of patches; they add up to the answer less that to nothing at all.
+
+    Exact where `samples` is enough for every coalition. `paired`: each coalition with its complement, for less noise.
+    """
+    maps = []
+    for image, draw in enumerate(generators(probe.originals, seed)):
+        parts = parts_of(probe.alone(image), space, regions, fill)
+        on, weight = coalitions(parts.count, samples, paired, draw)
+        found = parts.score(with_ends(on).to(probe.images.device))
+        values = shapley(exactly(on), exactly(found[:, 2:]), exactly(found[:, :2]), weight)
+        maps.append(parts.spread(values.to(found)))
+    nothing = empty_set(probe) if space == "tokens" else f"every part painted over ({fill})"
+    return torch.cat(maps), {"provenance": {"empty set": nothing}}
+
+
+def empty_set(probe: Probe) -> str:
+    """What the model is asked when no patch enters."""
+    prefix = probe.layout.prefix
+    rows = getattr(probe.vit.pool, "rows", None)
+    if rows is not None and prefix and bool(rows(prefix).any()):
+        return "the prefix tokens alone"
+    return "no patch to read: the head on a zero pooled vector"
+
+
+def with_ends(on: Coalitions) -> Bool[Tensor, "more m"]:
+    """Behind nothing and everything."""
+    ends = torch.tensor([[False], [True]]).expand(2, on.shape[1])
+    return torch.cat([ends.to(on.device), on])
+
+
+def coalitions(parts: int, samples: int, paired: bool, draw: torch.Generator) -> tuple[Coalitions, Float[Tensor, " s"]]:
+    """Coalitions by the Shapley kernel, each counting 1; or all there are, each by its kernel weight."""
+    if parts == 1:
+        return torch.zeros(0, 1, dtype=torch.bool), torch.zeros(0, dtype=torch.float64)
+    size = torch.arange(1, parts, dtype=torch.float64)
+    if parts < 30 and 2**parts - 2 <= samples:
+        every = torch.arange(1, 2**parts - 1)[:, None] >> torch.arange(parts) & 1
+        weight = [(parts - 1) / (math.comb(parts, k) * k * (parts - k)) for k in range(1, parts)]
+        return every.bool(), torch.tensor(weight, dtype=torch.float64)[every.sum(-1) - 1]
+    draws = -(-samples // 2) if paired else samples
+    sizes = 1 + torch.multinomial((parts - 1) / (size * (parts - size)), draws, replacement=True, generator=draw)
+    place = torch.rand(draws, parts, generator=draw).argsort(-1).argsort(-1)
+    on = place < sizes[:, None]
+    on = torch.stack([on, ~on], 1).flatten(0, 1)[:samples] if paired else on
+    return on, torch.ones(len(on), dtype=torch.float64)
+
+
+def shapley(
+    on: Float[Tensor, "s m"], answers: Float[Tensor, "r s"], ends: Float[Tensor, "r 2"], weight: Float[Tensor, " s"]
+) -> Float[Tensor, "r m"]:
+    """Least squares under the constraint that the values make up the whole difference; the shortest, if several fit.
+
+    What is left of each answer after an even split is fitted by values that add up to 0.
+    """
+    parts = on.shape[1]
+    even = (ends[:, 1:] - ends[:, :1]) / parts
+    uneven = on - on.mean(-1, keepdim=True)
+    rest = answers - ends[:, :1] - even * on.sum(-1)
+    gram = (uneven * weight[:, None]).T @ uneven
+    return even + (torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ (uneven * weight[:, None]).T @ rest.T).T

@@ -1,0 +1,49 @@
+"""AtMan: attention to a patch is turned down, and the answer watched."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.probe import Probe
+from vitreous.capture.suppress import suppressed_score
+from vitreous.methods.method import described, method
+from vitreous.models.shapes import PatchScores
+
+
+@method(
+    "atman",
+    signed=True,
+    class_specific=True,
+    attention=True,
+    question="log-probability",
+    forwards="1 + patches",
+    backwards=0,
+    paper="deiseroth2023atman",
+    presets={
+        "magma": {"suppression": 0.9, "similarity": 0.6, "shift": True},
+        "blip": {"suppression": 0.95, "similarity": 0.1, "shift": False},
+        "single": {"similarity": None},
+    },
+)
+def atman(probe: Probe, suppression: float = 0.9, similarity: float | None = 0.6, shift: bool = True) -> PatchScores:
+    """How much the cross-entropy rises when attention to a patch, and to patches like it, is suppressed everywhere.
+
+    Patches whose embeddings have a cosine of at least `similarity` are suppressed along, in proportion to it (None: none).
+    Without `shift`, scores are multiplied as they are, which raises the negative ones.
+    """
+    factors = damping(probe.tokens[:, probe.layout.prefix :], suppression, similarity)
+    factors = F.pad(factors, (probe.layout.prefix, 0), value=1.0)  # prefix tokens keep their attention
+    return described(probe)["score"][:, None] - suppressed_score(probe, factors, shift)
+
+
+def damping(embedded: Float[Tensor, "b p d"], suppression: float, similarity: float | None) -> Float[Tensor, "b p p"]:
+    """For every suppressed patch (row), what attention to each patch is multiplied by: 1 − suppression · cosine."""
+    own = torch.eye(embedded.shape[1], dtype=torch.bool, device=embedded.device)
+    direction = F.normalize(embedded, dim=-1)
+    cosine = direction @ direction.mT
+    along = own if similarity is None else own | (cosine >= similarity)
+    near = torch.where(own, torch.ones_like(cosine), cosine)
+    return torch.where(along, 1 - suppression * near, torch.ones_like(near))

@@ -1,0 +1,137 @@
+"""Transformer Input Sampling: the model's own activations say which patches to keep together."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitreous.capture.pixels import Pictures
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import SpecError
+from vitreous.methods.controls import generators
+from vitreous.methods.masks import noise
+from vitreous.methods.method import method
+from vitreous.methods.options import choice
+from vitreous.models.shapes import Images, Keep, PatchScores
+
+ROOM = 2**28  # distances held at once while clustering
+
+
+@method(
+    "tis",
+    signed=False,
+    class_specific=True,
+    question="probability",
+    averages=True,
+    trial={"masks": 16},
+    forwards="1 + masks",
+    backwards=0,
+    paper="englebert2023explaining",
+    presets={
+        "paper": {"masks": 1024, "kept": 0.5, "normalise": True},
+        "pixels": {"masks": 1024, "kept": 0.5, "ablate": "pixels", "normalise": True},
+    },
+)
+def tis(
+    probe: Probe,
+    masks: int = 1024,
+    kept: float | tuple[float, ...] = 0.5,
+    ablate: str = "tokens",
+    normalise: bool = False,
+    seed: int = 0,
+) -> PatchScores:
+    """Mean answer over the token subsets that a patch belongs to; subsets are where clusters of activations are largest.
+
+    `kept`: the share of patches in a subset; with several, every cluster gives a subset of each size.
+    `ablate="pixels"` paints noise over the pixels of other patches, instead of removing their tokens.
+    """
+    choice("ablate", ablate, ("tokens", "pixels"))
+    activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT  # [b depth·d p]
+    keep = largest(clustered(activations, masks, probe.originals, seed), kept)
+    return tis_of(probe, keep, ablate, normalise, seed)
+
+
+def tis_of(probe: Probe, keep: Keep, ablate: str = "tokens", normalise: bool = False, seed: int = 0) -> PatchScores:
+    """Σ answer · subset ⊘ Σ subset."""
+    scores = probe.score(keep) if ablate == "tokens" else probe.pixel_score(in_noise(probe, keep, seed))  # [r m]
+    held = keep.repeat_interleave(probe.targets_per_image, 0).to(scores)
+    count = held.sum(1)
+    mean = (scores[:, None] @ held)[:, 0] / count.clamp(min=1)
+    # a patch in no subset has shown nothing: it gets the least score
+    least = mean.masked_fill(count == 0, torch.inf).amin(-1, keepdim=True)
+    mean = torch.where(count > 0, mean, least)
+    if not normalise:
+        return mean
+    span = mean.amax(-1, keepdim=True) - least
+    return (mean - least) / torch.where(span > 0, span, torch.ones_like(span))
+
+
+def largest(centroids: Float[Tensor, "b m p"], kept: float | tuple[float, ...]) -> Keep:
+    """The share of patches where each centroid is largest."""
+    ratios, patches = kept if isinstance(kept, tuple) else (kept,), centroids.shape[-1]
+    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
+        raise SpecError(f"kept={kept!r}; a share of the patches lies between 0 and 1")
+    order = centroids.argsort(dim=-1, descending=True, stable=True)
+    subsets = []
+    for ratio in ratios:
+        chosen = order[..., : max(1, int(ratio * patches))]
+        subsets.append(torch.zeros_like(centroids, dtype=torch.bool).scatter(-1, chosen, True))
+    return torch.cat(subsets, 1)
+
+
+def in_noise(probe: Probe, keep: Keep, seed: int) -> Pictures:
+    """Pictures of which only the kept patches show; the rest is uniform noise in [0, 1) as the model takes it."""
+    (height, width), grid, drawn = probe.layout.patch, probe.layout.grid, noise(probe.originals, seed, normal=False)
+
+    def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Images:
+        mask = keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
+        return torch.where(mask[:, None], probe.images[row], drawn(row, subset).to(probe.images))
+
+    return Pictures(len(keep), keep.shape[1], make)
+
+
+# ── k-means ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def clustered(samples: Float[Tensor, "b a p"], clusters: int, images: Images, seed: int) -> Float[Tensor, "b m p"]:
+    """Centroids of every picture's samples, begun at samples that the picture's content chooses."""
+    samples = samples.to(torch.promote_types(samples.dtype, torch.float32))
+    count = samples.shape[1]
+    clusters = min(clusters, count)
+    first = torch.stack([torch.randperm(count, generator=draw)[:clusters] for draw in generators(images, seed)])
+    start = samples.gather(1, first.to(samples.device)[..., None].expand(-1, -1, samples.shape[2]))
+    together = max(1, ROOM // (count * clusters))
+    pairs = zip(samples.split(together), start.split(together), strict=True)
+    return torch.cat([kmeans(part, begin) for part, begin in pairs])
+
+
+def kmeans(
+    samples: Float[Tensor, "b a p"], centroids: Float[Tensor, "b m p"], rounds: int = 100, tolerance: float = 1e-4
+) -> Float[Tensor, "b m p"]:
+    """Lloyd's algorithm for several pictures side by side; each stops when its centroids do."""
+    moving = torch.ones(len(samples), dtype=torch.bool, device=samples.device)
+    for _ in range(rounds):
+        moved = lloyd(samples[moving], centroids[moving])
+        shift = ((moved - centroids[moving]) ** 2).sum((1, 2))
+        centroids = centroids.index_put((moving,), moved)
+        moving = moving.index_put((moving,), shift > tolerance)
+        if not moving.any():
+            break
+    return centroids
+
+
+def lloyd(samples: Float[Tensor, "b a p"], centroids: Float[Tensor, "b m p"]) -> Float[Tensor, "b m p"]:
+    """One step: every sample joins its nearest centroid, which moves to the mean of its samples.
+
+    A centroid that nobody joined begins again at a sample far from its own: the farthest, the next farthest, …
+    """
+    distance = (centroids**2).sum(-1)[:, None] - 2 * samples @ centroids.mT
+    near, owner = distance.min(-1)
+    count = torch.zeros_like(centroids[..., 0]).scatter_add_(1, owner, torch.ones_like(near))
+    total = torch.zeros_like(centroids).scatter_add_(1, owner[..., None].expand_as(samples), samples)
+    empty: Bool[Tensor, "b m"] = count == 0
+    farthest = (near + (samples**2).sum(-1)).argsort(dim=-1, descending=True, stable=True)
+    place = farthest.gather(1, (empty.cumsum(-1) - 1).clamp(min=0))
+    again = samples.gather(1, place[..., None].expand_as(centroids))
+    return torch.where(empty[..., None], again, total / count.clamp(min=1)[..., None])
