@@ -25,7 +25,7 @@ TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # relati
 SHAPE: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 7}
 
 
-class LawBroken(AssertionError):
+class LawBroken(AssertionError):  # noqa: N818 - a sentence, not a fault
     """A promise of a method or model that does not hold."""
 
 

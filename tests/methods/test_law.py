@@ -41,8 +41,8 @@ def test_a_broken_promise_is_told_in_one_sentence(vits):
     honest = vitreous.resolve("ixg")
     with pytest.raises(LawBroken, match="said to be unsigned"):
         check_method(replace(honest, signed=False), vits)
+    lengths = replace(honest, function=lambda layer: layer.hidden.norm(dim=-1), signed=False)
     with pytest.raises(LawBroken, match="two classes get the same map"):
-        lengths = replace(honest, function=lambda layer: layer.hidden.norm(dim=-1), signed=False)
         check_method(lengths, vits)
     with pytest.raises(LawBroken, match="it says 1 forwards and takes 2"):
         check_method(replace(vitreous.resolve("random"), function=two_forwards), vits)

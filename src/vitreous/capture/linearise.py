@@ -77,7 +77,7 @@ class Linearisation:
         return gate * value
 
 
-def epsilon(norm: nn.Module, x: Tensor) -> float:
+def epsilon(norm: Any, x: Tensor) -> float:
     """torch's own RMSNorm takes the precision's when it is given none."""
     return torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
 
