@@ -17,7 +17,7 @@ HERE = Path(__file__).parent / "images"
 
 
 def pair(index: int = 1, seed: int = 1) -> None:
-    """One picture, two questions, six methods."""
+    """One picture, two questions, five methods."""
     scene = scenes.draw("pair", seed, index)
     targets = [[thing.label for thing in scene.objects]]
     vit = vitreous.load("scenes")

@@ -67,6 +67,9 @@ def test_a_picture_and_its_file_get_the_same_map(vit, picture, tmp_path):
         (torch.zeros(1, 3, 33, 32), "takes 32x32 pictures"),
         ([], "no pictures"),
         ([torch.zeros(3, 32, 32), torch.zeros(3, 16, 16)], "one shape"),
+        (np.zeros((3, 32, 32)), "not 'ndarray'"),
+        (None, "not 'NoneType'"),
+        ([torch.zeros(3, 32, 32), "one.png"], "cannot be mixed"),
     ],
 )
 def test_wrong_pictures_are_refused(vit, given, sentence):
@@ -95,6 +98,8 @@ def test_one_target_one_per_picture_and_several_per_picture(vit, images):
     assert vitreous.explain(vit, images, 2).targets.tolist() == [2, 2, 2]
     assert vitreous.explain(vit, images, [2, 0, 1]).targets.tolist() == [2, 0, 1]
     assert vitreous.explain(vit, images, torch.tensor(4)).targets.tolist() == [4, 4, 4]
+    assert vitreous.explain(vit, images, np.int64(4)).targets.tolist() == [4, 4, 4]
+    assert vitreous.explain(vit, images, np.array([[1, 2]] * 3)).targets.tolist() == [1, 2] * 3
     several = vitreous.explain(vit, images, [[2, 0], [1, 3], [4, 5]], method="genatt")
 
     assert several.targets.tolist() == [2, 0, 1, 3, 4, 5]
@@ -106,6 +111,8 @@ def test_a_class_may_be_named(vit, images):
 
     assert vitreous.explain(named, images, "c").targets.tolist() == [2, 2, 2]
     assert vitreous.explain(named, images, "C").names == ("c", "c", "c")
+    with pytest.raises(vitreous.ShapeError, match="classes 0, 2"):
+        vitreous.explain(replace(vit, classes=tuple("abadefg")), images, "a")
     with pytest.raises(vitreous.ShapeError, match="no class named 'zebra'"):
         vitreous.explain(named, images, "zebra")
 
@@ -285,6 +292,24 @@ def test_a_wrapped_module_is_let_go():
     assert gone() is None
 
 
+@pytest.mark.parametrize("last", [torch.nn.Sigmoid(), torch.nn.Softmax(-1)])
+def test_a_model_that_answers_with_probabilities_is_refused(last):
+    model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
+    model.head = torch.nn.Sequential(model.head, last)
+
+    with pytest.raises(vitreous.ModelError, match="without its last sigmoid or softmax"):
+        vitreous.wrap(model)
+
+
+def test_a_hook_that_comes_later_is_noticed():
+    model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
+    vitreous.wrap(model)
+    model.blocks[0].register_forward_hook(lambda module, inputs, output: output * 0.5)
+
+    with pytest.raises(vitreous.ModelError, match="hooks"):
+        vitreous.wrap(model)
+
+
 def test_a_head_that_is_not_affine_is_told(images):
     model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
     model.head = torch.nn.Sequential(torch.nn.Linear(48, 32), torch.nn.GELU(), torch.nn.Linear(32, 7))
@@ -313,6 +338,9 @@ def test_a_checkpoint_brings_its_classes_and_another_picture_size(tmp_path):
         ("timm:swin_tiny_patch4_window7_224", {"pretrained": False}, "'SwinTransformer'"),
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "num_classes": 0}, "no classifier"),
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "colour": 1}, "colour"),
+        ("timm:vit_tiny_patch16_224", {"pretrained": False, "in_chans": 1}, "1 channels"),
+        ("timm:vit_tiny_patch16_224", {"pretrained": False, "img_size": 100}, "does not divide"),
+        ("scenes", {"img_size": 224}, "takes no img_size"),
         ("timm:vit_tiny_patch16_224", {"checkpoint": "nothing.safetensors"}, "no checkpoint"),
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "device": "cuda:99"}, "device"),
     ],

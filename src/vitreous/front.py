@@ -5,12 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from jaxtyping import Int
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.blackbox import is_black_box, probe_of
@@ -23,10 +26,11 @@ from vitreous.methods.method import METHODS, Method
 from vitreous.methods.spec import resolve
 from vitreous.models.load import build, view
 from vitreous.models.opaque import greet, opaque
+from vitreous.models.picture import Preprocess
 from vitreous.models.shapes import Images
 from vitreous.models.vit import ViT
 
-WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], dict[str, Any]]] = (
+WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = (
     WeakKeyDictionary()
 )  # what a handshake found
 
@@ -64,9 +68,14 @@ def wrap(
         raise ModelError(
             f"a model is an nn.Module, a ViT or a name such as 'timm:vit_base_patch16_224', not {type(model).__name__!r}"
         )
+    if preprocess is not None and not isinstance(preprocess, Preprocess):
+        raise ModelError(f"preprocess is a vitreous.models.picture.Preprocess, not {type(preprocess).__name__!r}")
     if black_box:
         return opaque(model, name=name, preprocess=preprocess, classes=classes)
-    parts = tuple(id(part) for part in model.modules())
+    parts = tuple(
+        (id(part), len(part._forward_hooks), len(part._forward_pre_hooks), "forward" in vars(part))
+        for part in model.modules()
+    )
     vit, known = view(model), WRAPPED.get(model)
     if known is not None and known[0] == parts:
         vit.facts.update(known[1])
@@ -162,6 +171,11 @@ def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
     several = list(images) if isinstance(images, list | tuple) else [images]
     if not several:
         raise ShapeError("no pictures were given")
+    for one in several:
+        if not isinstance(one, Tensor | str | bytes | PathLike | Image):
+            raise ShapeError(f"a picture is a path, a PIL image or a tensor, not {type(one).__name__!r}")
+    if len({isinstance(one, Tensor) for one in several}) > 1:
+        raise ShapeError("tensors and pictures cannot be mixed in one list")
     if all(isinstance(one, Tensor) for one in several):
         shapes = {tuple(one.shape) for one in several}
         if len(shapes) > 1:
@@ -180,6 +194,8 @@ def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | Non
     """One row of classes per picture."""
     if target is None:
         return None
+    if isinstance(target, np.ndarray | np.generic):
+        target = torch.as_tensor(target)
     if isinstance(target, bool):
         raise ShapeError("target must be a class, not True or False")
     if isinstance(target, str | int):
@@ -220,6 +236,9 @@ def class_index(vit: ViT, target: Any) -> int:
     if target.lstrip("-").isdigit():
         return int(target)
     names = [name.lower() for name in vit.classes or ()]
+    if names.count(target.lower()) > 1:
+        several = [str(i) for i, name in enumerate(names) if name == target.lower()]
+        raise ShapeError(f"{target!r} is the name of classes {', '.join(several)}; give the index")
     if target.lower() in names:
         return names.index(target.lower())
     from difflib import get_close_matches

@@ -19,10 +19,13 @@ from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import pieces, reporting
 from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
 from vitreous.models.opaque import opaque
 from vitreous.testing import fingerprint
 
+load_all()
+ABLE = [name for name in METHODS if METHODS[name].black_box is not None]
 SPECS = ["occlusion", "rise(masks=20)", "lime(samples=20)", "kernelshap(samples=20)", "hsic(masks=20)"]
 SPECS += ["pami(regions='circles', radius=9, stride=9)"]
 
@@ -180,7 +183,7 @@ def test_batches_of_black_boxes_are_joined():
     torch.testing.assert_close(whole.pixels(), parts.pixels())
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].black_box is not None])
+@pytest.mark.parametrize("name", ABLE)
 def test_every_method_that_says_so_runs_on_a_black_box(name):
     found = vitreous.explain(convolutional(), images(), method=name, **METHODS[name].trial)
 

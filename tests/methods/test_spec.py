@@ -26,6 +26,8 @@ from vitreous import SpecError, resolve
         ("Transformer-MM", "genatt"),
         ("chefer2", "genatt"),
         (" rollout ", "rollout"),
+        ("decompx + skipplus", "decompx+skipplus"),
+        ("rawattention+plus(mode='restart')", "rawattention+plus(mode='restart')"),
         ("tokentm(preset='af+l')", "tokentm(preset='af+l')"),
         (
             "ixg@linear(qk=0.5, v=1, norm='frozen', activation='ratio')+plus",
@@ -70,7 +72,7 @@ def test_a_spec_reads_as_it_is_written(spec, canonical):
         ("ixg@linear(norm='cold')", "'exact', 'frozen'"),
         ("ixg@libre", "did you mean 'libra'"),
         ("ixg)x", "no method"),
-        ("rawattention+plus(mode='restart')", "use mode='layers'"),
+        ("ixg@linear(qk=0.5, qk=1)", "given twice"),
         ("ixg(__import__('os'))", "name=value"),
     ],
 )
@@ -84,8 +86,13 @@ def test_folds_compose_in_python_as_in_specs():
     assert vitreous.skipplus(resolve("ixg"), start=4).spec == "ixg+skipplus(start=4)"
 
 
-def test_options_may_be_given_in_the_call():
+def test_options_may_be_given_in_the_call_and_find_their_place():
     assert resolve("genatt", variant="bt").spec == "genatt(variant='bt')"
+    assert resolve("decompx+skipplus", start=4).spec == "decompx+skipplus(start=4)"
+    assert resolve(resolve("decompx+skipplus"), start=4).spec == "decompx+skipplus(start=4)"
+    assert resolve("genatt+plus", mode="restart", variant="bt").spec == "genatt(variant='bt')+plus(mode='restart')"
+    with pytest.raises(SpecError, match="given twice"):
+        resolve("genatt(variant='bt')", variant="bt")
 
 
 def test_a_method_of_ones_own_joins_in_three_lines():

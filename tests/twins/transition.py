@@ -85,5 +85,5 @@ def as_libragrad_runs_it(scene: Scene, length: bool = True) -> Tensor:
 
 @twin_of("tokentm+plus(mode='restart')", question="probability")
 def tokentm_restarted(scene: Scene) -> Tensor:
-    """Σ_l of the row carried back to layer l (card 0.4); the first tokens' lengths belong to the whole method."""
-    return sum(tokentm(scene, start=start, lengths=False) for start in range(scene.L))
+    """Σ_l of TokenTM run on the blocks from l on, each from the lengths of the tokens that enter block l."""
+    return sum(tokentm(scene, start=start) for start in range(scene.L))

@@ -152,6 +152,6 @@ def alti(
 
 @twin_of("alti+plus(mode='restart')")
 def alti_restarted(scene: Scene) -> Tensor:
-    """Σ_l of the row carried back to layer l, r ← r (I + T) (card 0.4)."""
+    """Σ_l of ALTI run on the blocks from l on: the row carried back to layer l, r ← r T."""
     T = [alti_matrix(scene, layer, False, 0.0) for layer in range(scene.L)]
-    return sum(rolled(scene, T[start:], "add") for start in range(scene.L))
+    return sum(rolled(scene, T[start:], "none") for start in range(scene.L))

@@ -28,7 +28,12 @@ def handshake(vit: ViT, seed: int = 0) -> float:
             f"{vit.name!r} and its parts as Vitreous sees them disagree by {gap:.2g} of the largest logit, "
             "so any map of it would be wrong; is its forward overridden, or are hooks attached that change values?"
         )
-    vit.facts["outputs"], vit.facts["affine"] = own.shape[-1], affine_head(vit, generator)
+    affine = affine_head(vit, generator)
+    if not affine and bool(((own >= 0) & (own <= 1)).all()):
+        raise ModelError(
+            f"{vit.name!r} seems to answer with probabilities; give it without its last sigmoid or softmax, so that it answers with logits"
+        )
+    vit.facts["outputs"], vit.facts["affine"] = own.shape[-1], affine
     return gap
 
 
@@ -36,10 +41,8 @@ def affine_head(vit: ViT, generator: torch.Generator) -> bool:
     """Whether the classifier is affine, as what a linearisation leaves of the model must be."""
     tokens = vit.embed(torch.zeros(1, 3, *vit.size, device=vit.device, dtype=vit.dtype))
     reads = vit.pool.rows(tokens.shape[1]).shape[0] if isinstance(vit.pool, LinearPool) else vit.pool.query().shape[2]
-    draw = torch.randn(2, reads, tokens.shape[-1], generator=generator).to(vit.device, vit.dtype)
+    draw = 10 * torch.randn(2, 8, reads, tokens.shape[-1], generator=generator).to(vit.device, vit.dtype)
     with torch.no_grad(), evaluating(vit.module):
-        first, second, both, none = vit.classify(
-            torch.stack([draw[0], draw[1], draw.sum(0), torch.zeros_like(draw[0])])
-        )
-    gap = (first + second - both - none).abs().max() / both.abs().max().clamp(min=1e-6)
-    return bool(gap <= TOLERANCE.get(vit.dtype, 1e-3) * 10)
+        first, second, both, none = (vit.classify(x) for x in (*draw, draw.sum(0), torch.zeros_like(draw[0])))
+    largest = torch.stack([first, second, both, none]).abs().max().clamp(min=1e-6)
+    return bool((first + second - both - none).abs().max() <= TOLERANCE.get(vit.dtype, 1e-3) * 10 * largest)

@@ -10,7 +10,7 @@ import typer
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path("out/demo.html"),
-    pictures: Annotated[int, typer.Option("--pictures", min=1, max=500, help="Pictures scored in each chapter.")] = 5,
+    pictures: Annotated[int, typer.Option("--pictures", min=1, max=500, help="Pictures scored in each chapter.")] = 8,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Other pictures.")] = 2026,
 ) -> None:
     """Explain scenes with the embedded model, score every map against the known evidence, and write one page."""

@@ -150,7 +150,7 @@ def tell(chapter: Chapter, vit: ViT, pictures: int, shown: int, seed: int, step:
     return Told(chapter, lines, scores, sum(right) / len(right), len(drawn))
 
 
-def run(pictures: int = 5, shown: int = 2, seed: int = 2026, step: Callable[[], None] = lambda: None) -> list[Told]:
+def run(pictures: int = 8, shown: int = 2, seed: int = 2026, step: Callable[[], None] = lambda: None) -> list[Told]:
     """Every chapter; `pictures` are scored, the first `shown` of them are kept for the page."""
     vits = {name: load(name) for name in {chapter.model for chapter in CHAPTERS}}
     return [tell(chapter, vits[chapter.model], pictures, shown, seed, step) for chapter in CHAPTERS]

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.probe import Layer
+from vitreous.core.errors import SpecError
 from vitreous.methods.fold import first, last, plus
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.method import method
@@ -22,6 +23,8 @@ def fused(layer: Layer, heads: str, discard: float) -> Matrix:
     choice("heads", heads, ("mean", "max", "min"))
     attention = layer.attention
     one = attention.mean(1) if heads == "mean" else attention.amax(1) if heads == "max" else attention.amin(1)
+    if not 0 <= discard < 1:
+        raise SpecError(f"discard={discard!r}; a share from 0 up to, not including, 1 would work")
     if discard == 0:
         return one
     flat = one.flatten(1).clone()
@@ -39,7 +42,7 @@ def fused(layer: Layer, heads: str, discard: float) -> Matrix:
     signed=False,
     class_specific=False,
     backwards=0,
-    aliases=("raw-attention", "rawatt", "raw attention"),
+    aliases=("raw-attention", "rawatt"),
     paper="jain2019attention",
 )
 def rawattention(layer: Layer, heads: str = "mean", discard: float = 0.0) -> Matrix:
@@ -209,6 +212,9 @@ def attcam(layer: Layer, skip: int | None = None) -> Matrix:
 
     `skip`: how many leading tokens are no patches; all prefix tokens by default, 1 in published code.
     """
-    patches = layer.attention_grad[..., layer.layout.prefix if skip is None else skip :]
+    skip = layer.layout.prefix if skip is None else skip
+    if not 0 <= skip < layer.layout.tokens:
+        raise SpecError(f"skip={skip!r}; the model has {layer.layout.tokens} tokens")
+    patches = layer.attention_grad[..., skip:]
     weight = patches.mean(-1, keepdim=True)  # [r h n 1]
     return (weight * layer.attention).mean(1)

@@ -44,7 +44,11 @@ class Fold:
 
     def down_to(self, depth: int) -> int:
         given = options_of(self.reach)
-        start = self.reach(depth, **{key: value for key, value in self.options.items() if key in given})
+        asked = {key: value for key, value in self.options.items() if key in given}
+        for key, value in asked.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise SpecError(f"fold {self.name!r} takes a whole number for {key!r}, not {value!r}")
+        start = self.reach(depth, **asked)
         if not 0 <= start < depth:
             raise SpecError(f"fold {self.name!r} starts at layer {start}, but the model has layers 0 to {depth - 1}")
         return start
@@ -112,19 +116,38 @@ def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
 
 
 @fold(reach=lambda depth: 0, sums=True)
-def plus(layers: Iterator[Layer], signal: Signal, mode: str | None = None, biases: str = "once") -> TokenScores:
-    """PLUS: the sum over all layers. `mode` "layers" adds each layer's map, "restart" each start's roll-out."""
+def plus(
+    layers: Iterator[Layer],
+    signal: Signal,
+    mode: str | None = None,
+    biases: str = "once",
+    form: str = "add",
+    gain: float | int = 1.0,
+    lengths: bool = False,
+) -> TokenScores:
+    """PLUS: the sum over all layers. `mode` "layers" adds each layer's map, "restart" each start's roll-out.
+
+    A restart rolls as the method itself does; `form`, `gain` and `lengths` are those of the roll-out.
+    """
     choice("mode", mode, (None, "layers", "restart"))
     choice("biases", biases, ("once", "repeat"))
-    return sum_of_restarts(layers, signal) if mode == "restart" else sum_of_layers(layers, signal)
+    choice("form", form, tuple(STEPS))
+    return sum_of_restarts(layers, signal, form, gain, lengths) if mode == "restart" else sum_of_layers(layers, signal)
 
 
 @fold(reach=from_the_middle, sums=True)
 def skipplus(
-    layers: Iterator[Layer], signal: Signal, mode: str | None = None, biases: str = "once", start: int | None = None
+    layers: Iterator[Layer],
+    signal: Signal,
+    mode: str | None = None,
+    biases: str = "once",
+    start: int | None = None,
+    form: str = "add",
+    gain: float | int = 1.0,
+    lengths: bool = False,
 ) -> TokenScores:
     """SkipPLUS: PLUS from the middle layer on; the layers before it are never visited."""
-    return plus.function(layers, signal, mode, biases)
+    return plus.function(layers, signal, mode, biases, form, gain, lengths)
 
 
 @fold(reach=from_the_first, mixing=True)
@@ -132,12 +155,14 @@ def rollout(
     layers: Iterator[Layer],
     signal: Signal,
     form: str = "half",
-    gain: float = 1.0,
+    gain: float | int = 1.0,
     lengths: bool = False,
     start: int = 0,
 ) -> TokenScores:
     """Pull what the head reads back through every layer's mixing T; `form` says how the skip connection joins."""
     choice("form", form, tuple(STEPS))
+    if isinstance(gain, bool) or not isinstance(gain, int | float):
+        raise SpecError(f"gain={gain!r} must be a number")
     row = None  # [r 1 n], never [r n n]: associativity lets the last layer come first
     for layer in layers:
         mixing = signal(layer) * gain if gain != 1 else signal(layer)
@@ -179,7 +204,9 @@ def sum_of_layers(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     return total
 
 
-def sum_of_restarts(layers: Iterator[Layer], signal: Signal) -> TokenScores:
+def sum_of_restarts(
+    layers: Iterator[Layer], signal: Signal, form: str, gain: float | int, lengths: bool
+) -> TokenScores:
     """Roll-outs restarted at every layer: the row carried back, added up as it goes."""
     row: Tensor | None = None
     total: Tensor | float = 0.0
@@ -189,7 +216,7 @@ def sum_of_restarts(layers: Iterator[Layer], signal: Signal) -> TokenScores:
             total = total + part
             continue
         row = layer.readout[:, None].to(part) if row is None else row
-        row = row + row @ part
-        total = total + row[:, 0]
+        row = STEPS[form](row, part * gain if gain != 1 else part)
+        total = total + (row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0])
     assert isinstance(total, torch.Tensor)
     return total

@@ -88,8 +88,19 @@ class Method:
         else:
             made = self
         check_options(f"method {self.name!r}", given, made.known_options)
+        made, given = made._shared(given)
         question = given.get("question", made.question)
         return replace(made, options=given, question=question, signed=made.signed or made._signed_by(question))
+
+    def _shared(self, given: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
+        """Options of a fold that is not the method's own go to that fold, where a spec writes them."""
+        own = self._own
+        if self.fold is None or own is None or own.fold is None or self.fold.name == own.fold.name:
+            return self, given
+        theirs = options_of(self.fold.function, skip=2).keys() - options_of(self.function).keys()
+        moved = {key: value for key, value in given.items() if key in theirs}
+        made = replace(self, fold=self.fold.with_options(**moved)) if moved else self
+        return made, {key: value for key, value in given.items() if key not in moved}
 
     def _signed_by(self, question: Any) -> bool:
         return self.averages and getattr(question, "name", question) != "probability"
@@ -115,10 +126,6 @@ class Method:
             raise SpecError(f"{self.name!r} has no signal per layer for {fold.name!r} to fold")
         if fold.mixing and not self.mixing:
             raise SpecError(f"{self.name!r} has no token-to-token signal per layer for {fold.name!r} to fold")
-        if self.mixing and fold.options.get("mode") == "restart" and self.fold and self.fold.name != "rollout":
-            raise SpecError(
-                f"{self.name!r} reads one layer, so a restart gives the same map at every start; use mode='layers'"
-            )
         own = self.fold.options if self.fold and self.fold.name == fold.name else {}
         made = replace(self, fold=replace(fold, options={**own, **fold.options}))
         made = replace(made, function=self.layered, layered=None, native="patch") if self.layered else made
@@ -223,9 +230,11 @@ class Method:
     def _fold(self, options: Mapping[str, Any]) -> Fold:
         assert self.fold is not None
         known = options_of(self.fold.function, skip=2)
-        return replace(
-            self.fold, options={**self.fold.options, **{k: v for k, v in self.options.items() if k in known}}
-        )
+        given = {**self.fold.options, **{k: v for k, v in self.options.items() if k in known}}
+        own = self._own
+        if given.get("mode") == "restart" and own is not None and own.fold is not None and own.fold.name == "rollout":
+            given = {**{k: v for k, v in own.fold.options.items() if k in known}, **given}  # restarted as it rolls
+        return replace(self.fold, options=given)
 
     @staticmethod
     def _pick(options: Mapping[str, Any], function: Callable[..., Any], skip: int = 1) -> dict[str, Any]:

@@ -21,16 +21,13 @@ def resolve(spec: str | Method, **options: Any) -> Method:
     from vitreous.methods import load_all
 
     load_all()
-    text = spec.strip()
+    text = unspaced(spec)
     name, rest = take_name(text)
     found = METHODS.find(name)
     if found is None:  # a spelling that stands for a whole spec
         found = resolve(SPELLINGS[name])
     given, rest = take_options(rest, text)
-    try:
-        found = found.with_options(**given, **options)
-    except TypeError:
-        raise SpecError(f"an option of {text!r} is given twice") from None
+    found = found.with_options(**given)
     if rest.startswith("@"):
         mode, rest = take_word(rest[1:])
         changes, rest = take_options(rest, text)
@@ -48,6 +45,9 @@ def resolve(spec: str | Method, **options: Any) -> Method:
                 f"{name!r} is {SPELLINGS[name]!r} and has its fold already; write {SPELLINGS[name].split('+')[0]}+{word}"
             )
         found = found.folded(chosen.with_options(**changes))
+    if twice := sorted(given.keys() & options.keys()):
+        raise SpecError(f"option {twice[0]!r} of {text!r} is given twice")
+    found = found.with_options(**options) if options else found
     if rest.startswith("+"):
         raise SpecError(f"{text!r} has more than one fold; at most one is possible")
     if rest:
@@ -55,6 +55,16 @@ def resolve(spec: str | Method, **options: Any) -> Method:
             f"{text!r} is not understood from {rest!r} on; a spec is name(options)@linearisation(options)+fold(options)"
         )
     return found
+
+
+def unspaced(spec: str) -> str:
+    """Blanks around names, '@' and '+' say nothing; those inside options stay."""
+    depth, kept = 0, []
+    for char in spec.strip():
+        depth += (char == "(") - (char == ")")
+        if depth or not char.isspace():
+            kept.append(char)
+    return "".join(kept)
 
 
 def take_name(text: str) -> tuple[str, str]:
@@ -105,6 +115,9 @@ def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
         assert isinstance(call, ast.Call)
         if call.args or any(k.arg is None for k in call.keywords):
             raise SpecError(f"options are written name=value; got ({inside}) in {spec!r}")
+        names = [str(k.arg) for k in call.keywords]
+        if len(set(names)) < len(names):
+            raise SpecError(f"an option is given twice in ({inside}) of {spec!r}")
         return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}, rest
     except (SyntaxError, ValueError, AssertionError):
         raise SpecError(f"options must be Python literals, name=value; got ({inside}) in {spec!r}") from None

@@ -42,7 +42,7 @@ NORM = {"mixing": True, "attention": True, "signed": False, "class_specific": Fa
 @method(
     "attin",
     fold=rollout.with_options(form="half"),
-    aliases=("norm-based attention",),
+    aliases=("norm-based-attention",),
     paper="kobayashi2020attention",
     **NORM,
 )

@@ -32,7 +32,7 @@ def build(
         source, rest = ("scenes" if name in SCENES else "timm"), name
     match source:
         case "scenes":
-            vit = build_scenes(rest, checkpoint)
+            vit = build_scenes(rest, checkpoint, kwargs)
         case "timm":
             vit = build_timm(rest, checkpoint, pretrained, kwargs)
         case "hf":
@@ -57,8 +57,10 @@ def build(
     )
 
 
-def build_scenes(name: str, checkpoint: str | Path | None) -> ViT:
+def build_scenes(name: str, checkpoint: str | Path | None, kwargs: dict[str, Any]) -> ViT:
     """The model that ships with the package, trained on pictures whose evidence is known."""
+    if kwargs:
+        raise ModelError(f"{name!r} is built in one way only; it takes no {', '.join(sorted(kwargs))}")
     from vitreous import scenes
     from vitreous.models.picture import Preprocess
     from vitreous.models.timm import from_timm
