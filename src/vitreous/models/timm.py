@@ -57,12 +57,12 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
     known(model.patch_embed, PatchEmbed, what="a patch embedding")
     if isinstance(model.head, nn.Identity):
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
-    if model.patch_embed.proj.in_channels != 3:
-        raise ModelError(f"{name!r} reads pictures of {model.patch_embed.proj.in_channels} channels; known: 3")
-    grid, patch = tuple(model.patch_embed.grid_size), tuple(model.patch_embed.patch_size)
-    size = tuple(model.patch_embed.img_size)
-    if size != (grid[0] * patch[0], grid[1] * patch[1]):
-        raise ModelError(f"a picture of {size[0]}x{size[1]} does not divide into patches of {patch[0]}x{patch[1]}")
+    patches: Any = model.patch_embed
+    if patches.proj.in_channels != 3:
+        raise ModelError(f"{name!r} reads pictures of {patches.proj.in_channels} channels; known: 3")
+    (height, width), patch = patches.img_size, tuple(patches.patch_size)
+    if height % patch[0] or width % patch[1]:
+        raise ModelError(f"a picture of {height}x{width} does not divide into patches of {patch[0]}x{patch[1]}")
     return ViT(
         name=name,
         module=model,
@@ -74,7 +74,7 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
         classify=classify,
         layout=partial(layout_of, model),
         forward=model,
-        size=size,
+        size=(height, width),
     )
 
 
