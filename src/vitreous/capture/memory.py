@@ -16,14 +16,29 @@ def free_bytes(device: torch.device) -> float:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    if device.type == "cpu":
-        meminfo = Path("/proc/meminfo")
-        if meminfo.exists():
-            lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-            return float(lines["MemAvailable"].split()[0]) * 1024
-        if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-            return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    return min(machine_bytes(), container_bytes()) if device.type == "cpu" else float("inf")
+
+
+def machine_bytes() -> float:
+    """What the machine says is available."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        return float(lines["MemAvailable"].split()[0]) * 1024
+    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
     return float("inf")
+
+
+def container_bytes(group: Path = Path("/sys/fs/cgroup")) -> float:
+    """What is left of a container's limit; without one, as much as one likes."""
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        return (
+            float("inf") if limit == "max" else max(0.0, float(limit) - float((group / "memory.current").read_text()))
+        )
+    except (OSError, ValueError):
+        return float("inf")
 
 
 @contextmanager
