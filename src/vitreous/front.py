@@ -22,7 +22,7 @@ from vitreous.capture.linearise import PLAIN
 from vitreous.capture.question import Question, ask
 from vitreous.core.errors import Caveat, ModelError, ShapeError
 from vitreous.methods.attribution import TENSORS, Attribution
-from vitreous.methods.method import METHODS, Method
+from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.methods.spec import resolve
 from vitreous.models.load import build, view
 from vitreous.models.opaque import greet, opaque
@@ -150,9 +150,8 @@ def looked_at(model: Any, method: Method) -> ViT:
         if not isinstance(model, nn.Module):
             raise
         if method.black_box is None:
-            able = ", ".join(name for name in METHODS if METHODS[name].black_box is not None)
             raise ModelError(
-                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {able}"
+                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods()}"
             ) from None
         return opaque(model, str(problem))
 

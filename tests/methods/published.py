@@ -6,18 +6,12 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from tests.methods.test_goldens import Golden
+from tests.methods.test_goldens import Golden, golden
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.spec import resolve
 
-
-@pytest.fixture(scope="module", params=["tiny_cls", "tiny_reg", "real"])
-def golden(request, goldens) -> Golden:
-    if request.param != "real":
-        return Golden(goldens, request.param, goldens / "models" / f"{request.param}.safetensors")
-    weights = request.getfixturevalue("assets") / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
-    return Golden(goldens, request.param, weights)
+__all__ = ["Golden", "golden"]  # the fixture serves here too
 
 
 def targets(golden: Golden) -> tuple[str, ...]:

@@ -40,11 +40,11 @@ class BlackBox(Probe):
 
     @property
     def reading(self) -> Reading:
-        if self._reading is None:
+        if self._seen.reading is None:
             with torch.no_grad():
                 said = self.say(self.images)
-            self._reading = Reading(said, said.new_zeros(len(said), 0))
-        return self._reading
+            self._seen.reading = Reading(said, said.new_zeros(len(said), 0))
+        return self._seen.reading
 
     def say(self, images: Images) -> Logits:
         return self.vit.forward(images)

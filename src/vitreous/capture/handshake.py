@@ -37,12 +37,13 @@ def handshake(vit: ViT, seed: int = 0) -> float:
     return gap
 
 
+@torch.no_grad()
 def affine_head(vit: ViT, generator: torch.Generator) -> bool:
     """Whether the classifier is affine, as what a linearisation leaves of the model must be."""
     tokens = vit.embed(torch.zeros(1, 3, *vit.size, device=vit.device, dtype=vit.dtype))
     reads = vit.pool.rows(tokens.shape[1]).shape[0] if isinstance(vit.pool, LinearPool) else vit.pool.query().shape[2]
     draw = 10 * torch.randn(2, 8, reads, tokens.shape[-1], generator=generator).to(vit.device, vit.dtype)
-    with torch.no_grad(), evaluating(vit.module):
+    with evaluating(vit.module):
         first, second, both, none = (vit.classify(x) for x in (*draw, draw.sum(0), torch.zeros_like(draw[0])))
     largest = torch.stack([first, second, both, none]).abs().max().clamp(min=1e-6)
     return bool((first + second - both - none).abs().max() <= TOLERANCE.get(vit.dtype, 1e-3) * 10 * largest)

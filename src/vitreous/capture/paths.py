@@ -13,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.forward import run_block, run_head
+from vitreous.capture.layer import Layer, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.probe import Layer, Probe, weave
+from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.vit import LinearPool

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,84 +12,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
+from vitreous.capture.layer import Layer, backward, bias_map, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.pixels import Pictures, said_of
 from vitreous.capture.progress import Tally, pieces
 from vitreous.capture.question import Question, ask
-from vitreous.core.errors import ShapeError, SpecError
+from vitreous.core.errors import ShapeError
 from vitreous.models.shapes import Images, Keep, Logits, Tokens
-from vitreous.models.vit import Block, Layout, Place, ViT
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layer:
-    """One block seen from the score. Rows r: image by image, target by target."""
-
-    index: int
-    depth: int
-    layout: Layout
-    place: Place
-    block: Block
-    step: Step
-    targets: int  # per image
-    readout: Float[Tensor, "r n"]
-    grads: Mapping[str, Tensor] = field(default_factory=dict)
-
-    def rows(self, per_image: Tensor) -> Tensor:
-        return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
-
-    @property
-    def hidden(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.hidden.detach())
-
-    @property
-    def normed(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.normed.detach())
-
-    @property
-    def mid(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.mid.detach())
-
-    @property
-    def output(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.output.detach())
-
-    @property
-    def value(self) -> Float[Tensor, "r h n e"]:
-        return self.rows(self.step.value.detach())
-
-    @property
-    def attention(self) -> Float[Tensor, "r h n n"]:
-        if self.step.attention is None:
-            raise SpecError("this layer holds no attention matrix; register the method with attention=True")
-        return self.rows(self.step.attention.detach())
-
-    @property
-    def hidden_grad(self) -> Float[Tensor, "r n d"]:
-        return self.grad("hidden", "class_specific=True")
-
-    @property
-    def output_grad(self) -> Float[Tensor, "r n d"]:
-        return self.grad("output", "class_specific=True")
-
-    @property
-    def normed_grad(self) -> Float[Tensor, "r n d"]:
-        return self.grad("normed", "normed=True")
-
-    @property
-    def attention_grad(self) -> Float[Tensor, "r h n n"]:
-        return self.grad("attention", "attention=True and class_specific=True")
-
-    @property
-    def biases(self) -> Float[Tensor, "r n"]:
-        """Share of every bias of the block, at the token it is added to."""
-        return self.grad("biases", "biases=True")
-
-    def grad(self, name: str, fact: str) -> Tensor:
-        if name not in self.grads:
-            raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
-        return self.grads[name]
+from vitreous.models.vit import Place, ViT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +30,14 @@ class Top:
     grads: list[Tokens]  # of the encoder's output, one per target of an image
     biases: Float[Tensor, "r n"] | None = None
     pooled_biases: Float[Tensor, " r"] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What has been computed of a batch of images, whatever is asked of them."""
+
+    states: list[Tokens] | None = None
+    reading: Reading | None = None
 
 
 class Probe:
@@ -123,8 +62,7 @@ class Probe:
         self.layout = vit.layout((images.shape[-2], images.shape[-1]))
         self.place = Place(self.layout)
         self._given = None if targets is None else targets.to(vit.device).reshape(len(images), -1)
-        self._states: list[Tokens] | None = None
-        self._reading: Reading | None = None
+        self._seen = Seen()
         self.bias_shares: dict[str, Tensor] = {}
 
     def on(self, images: Images) -> Probe:
@@ -134,9 +72,15 @@ class Probe:
         return type(self)(self.vit, images, self.targets.view(len(self.images), -1), self.question, self.hold)
 
     def asking(self, question: str | Question | Any) -> Probe:
-        """Another question of the same images; what was computed is shared."""
+        """Another question of the same images; what was computed, and will be, is shared."""
         other = type(self)(self.vit, self.originals, self._given, question, self.hold)
-        other._states, other._reading = self._states, self._reading
+        other._seen = self._seen
+        return other
+
+    def once(self) -> Probe:
+        """The same images with one target each, for what does not depend on it; what is computed is shared."""
+        other = type(self)(self.vit, self.originals, None, self.question, self.hold)
+        other._seen = self._seen
         return other
 
     def alone(self, image: int, picture: Float[Tensor, "3 H W"] | None = None) -> Probe:
@@ -146,9 +90,11 @@ class Probe:
         targets = self.targets.view(len(self.images), -1)[one]
         other = type(self)(self.vit, pixels, targets, self.question, self.hold)
         if picture is None:
-            other._states = None if self._states is None else [state[one] for state in self._states]
-            known = self._reading
-            other._reading = None if known is None else Reading(known.logits[one], known.readout[one])
+            states, reading = self._seen.states, self._seen.reading
+            other._seen = Seen(
+                None if states is None else [state[one] for state in states],
+                None if reading is None else Reading(reading.logits[one], reading.readout[one]),
+            )
         return other
 
     # ── what the model says ──────────────────────────────────────────────────────────────────────
@@ -162,20 +108,23 @@ class Probe:
     @property
     def states(self) -> list[Tokens]:
         """Input of every block, then the encoder's output: depth + 1 tensors, no graph."""
-        if self._states is None:
-            with torch.no_grad():
-                states = [self.tokens]
-                for block in self.vit.blocks:
-                    states.append(run_block(block, states[-1], self.place).output)
-            self._states = states
-        return self._states
+        if self._seen.states is None:
+            self._seen.states = self._carried([self.tokens], self.vit.depth)
+        return self._seen.states
+
+    @torch.no_grad()
+    def _carried(self, states: list[Tokens], depth: int) -> list[Tokens]:
+        """The states up to the input of block `depth`, from those at hand on."""
+        while len(states) <= depth:
+            states.append(run_block(self.vit.blocks[len(states) - 1], states[-1], self.place).output)
+        return states
 
     @property
     def reading(self) -> Reading:
-        if self._reading is None:
+        if self._seen.reading is None:
             with torch.no_grad():
-                self._reading = run_head(self.vit, self.states[-1])
-        return self._reading
+                self._seen.reading = run_head(self.vit, self.states[-1])
+        return self._seen.reading
 
     @property
     def full_logits(self) -> Float[Tensor, "b c"]:
@@ -228,7 +177,7 @@ class Probe:
             self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
         upstream = top.grads if top is not None else []
         for index in reversed(range(down_to, self.vit.depth)):
-            step = steps.pop() if steps else self._rerun(index, lin, attention, gradients, biases)
+            step = steps.pop() if steps else self._run(index, self.states[index], lin, attention, gradients, biases)
             common = (index, self.vit.depth, self.layout, self.place, self.vit.blocks[index], step)
             if not gradients:
                 yield Layer(*common, self.targets_per_image, readout)
@@ -245,28 +194,20 @@ class Probe:
         if self.hold is False:
             _ = self.states
             return []
-        known = self._states
-        states = known[: down_to + 1] if known is not None else [self.tokens]
-        while len(states) <= down_to:
-            with torch.no_grad():
-                states.append(run_block(self.vit.blocks[len(states) - 1], states[-1], self.place).output)
+        known = self._seen.states
+        states = self._carried([self.tokens], down_to) if known is None else known[: down_to + 1]
         steps: list[Step] = []
         for index in range(down_to, self.vit.depth):
             with weighing(gradients and not steps and self.hold is None) as kept:
                 steps.append(self._run(index, states[-1], lin, attention, gradients, biases))
             if index == down_to and self.hold is None and not self._fits(kept(), steps[0], self.vit.depth - down_to):
-                _ = self.states if known is not None else self._finish(states)
+                steps.clear()  # before the rest is run: they did not fit
+                self._seen.states = known or self._carried(states, self.vit.depth)
                 return []
             states.append(steps[-1].output.detach())
         if known is None:
-            self._states = states
+            self._seen.states = states
         return steps
-
-    def _finish(self, states: list[Tokens]) -> None:
-        with torch.no_grad():
-            while len(states) <= self.vit.depth:
-                states.append(run_block(self.vit.blocks[len(states) - 1], states[-1], self.place).output)
-        self._states = states
 
     def _fits(self, kept: int, step: Step, blocks: int) -> bool:
         matrix = 0 if step.attention is None else step.attention.nbytes
@@ -277,15 +218,12 @@ class Probe:
             leaf = x.detach().requires_grad_(gradients)
             return run_block(self.vit.blocks[index], leaf, self.place, lin, attention, biases)
 
-    def _rerun(self, index: int, lin: Linearisation, attention: bool, gradients: bool, biases: bool) -> Step:
-        return self._run(index, self.states[index], lin, attention, gradients, biases)
-
     def _top(self, lin: Linearisation, biases: bool) -> Top:
         leaf = self.states[-1].detach().requires_grad_()
         with torch.enable_grad():
             reading = run_head(self.vit, leaf, lin, biases)
-        if self._reading is None:
-            self._reading = Reading(reading.logits.detach(), reading.readout)
+        if self._seen.reading is None:
+            self._seen.reading = Reading(reading.logits.detach(), reading.readout)
         columns = self.targets.view(len(self.images), -1).unbind(1)
         grads, token_biases, pooled_biases = [], [], []
         for column, targets in enumerate(columns):
@@ -407,46 +345,3 @@ class Probe:
 
 def two_sided(logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
     return logits if logits.shape[-1] != 1 else torch.cat([torch.zeros_like(logits), logits], -1)
-
-
-def weave(columns: list[Tensor]) -> Tensor:
-    """One tensor per target of an image → rows in the order image by image, target by target."""
-    return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
-
-
-def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> dict[str, Tensor]:
-    """Gradients of one block's input, attention, first norm and biases, from that of its output."""
-    wanted = {"hidden": step.hidden}
-    if step.attention is not None:
-        wanted["attention"] = step.attention
-    if normed:
-        wanted["normed"] = step.normed
-    inputs = [*wanted.values(), *(output for output, _ in step.taps)]
-    grads = torch.autograd.grad(step.output, inputs, upstream, allow_unused=True, retain_graph=keep)
-    found = {
-        key: torch.zeros_like(tensor) if grad is None else grad
-        for (key, tensor), grad in zip(wanted.items(), grads, strict=False)
-    }
-    if step.taps:
-        shares = bias_map(step.taps, grads[len(wanted) :], step.hidden)
-        assert shares is not None
-        found["biases"] = shares
-    return found
-
-
-def bias_map(
-    taps: tuple[tuple[Tensor, Tensor], ...], grads: tuple[Tensor | None, ...], tokens: Tokens | None
-) -> Tensor | None:
-    """What every bias adds to the score, at the token it is added to; summed over tokens when there are none."""
-    total = None if tokens is None else tokens.new_zeros(tokens.shape[:2])
-    for (_, bias), grad in zip(taps, grads, strict=True):
-        if grad is None:
-            continue
-        if tokens is None:
-            share = (grad * bias).flatten(1).sum(-1)
-            total = share if total is None else total + share
-        else:  # [b n k], or [b h n e] for a norm on queries or keys
-            share = grad @ bias
-            share = share if share.ndim == 2 else share.sum(1)
-            total[:, -share.shape[1] :] += share
-    return total

@@ -27,7 +27,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.capture.probe import Layer, Probe
+from vitreous.capture.layer import Layer
+from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError
 from vitreous.models.vit import LinearPool, unmoved
 

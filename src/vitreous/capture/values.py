@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import epsilon, slope_at_zero
-from vitreous.capture.probe import Layer
 from vitreous.core.errors import ModelError
 
 Bias = Literal["included", "excluded", "free"]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.probe import Layer
+from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.methods.fold import first, last, plus
 from vitreous.methods.fold import rollout as roll

@@ -12,7 +12,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.probe import Layer
+from vitreous.capture.layer import Layer
 from vitreous.methods.fold import last
 from vitreous.methods.method import method
 from vitreous.methods.options import choice

@@ -17,9 +17,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.capture.forward import Step, run_block
+from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import DECOMPX, Linearisation
 from vitreous.capture.paths import Look
-from vitreous.capture.probe import Layer, Probe
+from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, at_the_logits, side_by_side
 from vitreous.capture.values import secant, tangent

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.probe import Layer
+from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.options import check_options, choice, options_of
@@ -35,7 +35,6 @@ class Fold:
     function: Callable[..., TokenScores]
     reach: Callable[..., int]  # (depth, **options) → the first layer it reads
     mixing: bool = False  # folds token-to-token matrices only
-    sums: bool = False  # adds layers up, so that a bias could be counted more than once
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def with_options(self, **given: Any) -> Fold:
@@ -63,11 +62,11 @@ class Fold:
 FOLDS: Registry[Fold] = Registry("fold")
 
 
-def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = False, sums: bool = False) -> Callable:
+def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = False) -> Callable:
     """Register a function `(layers, signal, **options) -> [r n]` as a fold."""
 
     def register(function: Callable) -> Fold:
-        made = Fold(name or function.__name__, function, reach, mixing, sums)
+        made = Fold(name or function.__name__, function, reach, mixing)
         return FOLDS.add(made.name, made, function.__module__)
 
     return register
@@ -115,7 +114,7 @@ def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
     return first.function(layers, signal)
 
 
-@fold(reach=lambda depth: 0, sums=True)
+@fold(reach=lambda depth: 0)
 def plus(
     layers: Iterator[Layer],
     signal: Signal,
@@ -135,7 +134,7 @@ def plus(
     return sum_of_restarts(layers, signal, form, gain, lengths) if mode == "restart" else sum_of_layers(layers, signal)
 
 
-@fold(reach=from_the_middle, sums=True)
+@fold(reach=from_the_middle)
 def skipplus(
     layers: Iterator[Layer],
     signal: Signal,

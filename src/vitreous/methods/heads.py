@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitreous.capture.layer import Layer
 from vitreous.capture.paths import at_once, early_answers, last_attention_gradients
-from vitreous.capture.probe import Layer, Probe
+from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.capture.values import head_values
 from vitreous.core.errors import ModelError, SpecError

@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.probe import Layer, Probe
+from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution, patch_sums
 from vitreous.methods.fold import Fold
+from vitreous.methods.ledger import Ledger
 from vitreous.methods.options import check_options, choice, options_of, written
-from vitreous.models.shapes import TokenScores
 from vitreous.models.vit import ViT
 
 
@@ -108,8 +109,7 @@ class Method:
     def of_black_box(self) -> Method:
         """The form that asks about pixels only."""
         if self.black_box is None:
-            able = ", ".join(name for name in METHODS if METHODS[name].black_box is not None)
-            raise SpecError(f"{self.name!r} looks inside the model; of a black box ask one of: {able}")
+            raise SpecError(f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods()}")
         for key, needed in self.black_box.items():
             if self.options.get(key, needed) != needed:
                 raise SpecError(
@@ -172,10 +172,7 @@ class Method:
         k = probe.targets_per_image
         if k == 1:
             return self._explain(probe)
-        alone = Probe(probe.vit, probe.images, None, probe.question, probe.hold)
-        alone._states, alone._reading = probe._states, probe._reading
-        found = self._explain(alone)
-        probe._states, probe._reading = alone._states, alone._reading
+        found = self._explain(probe.once())
         rows = {
             name: None if (t := getattr(found, name)) is None else t.repeat_interleave(k, 0)
             for name in ("patches", "prefix", "bias", "residual", "native_pixels")
@@ -191,6 +188,7 @@ class Method:
         if options.get("space", "tokens") == "pixels":
             return self._in_pixels(probe, options)
         choice("space", options.get("space", "tokens"), ("tokens", "pixels"))
+        fold = self._fold()
         with_biases = self.biases or (self._adds_up(probe) and self.fold.name == "first")
         look = partial(
             probe.layers,
@@ -199,7 +197,7 @@ class Method:
             gradients=self.class_specific,
             biases=with_biases,
             normed=self.normed,
-            down_to=self._fold(options).down_to(probe.vit.depth),
+            down_to=fold.down_to(probe.vit.depth),
         )
         if self.through is None:
             layers = look()
@@ -217,17 +215,14 @@ class Method:
                 raise SpecError(f"{probe.vit.name!r} has no class token for row='cls' to read; use row='readout'")
             layers = read_at_the_class_token(layers)
         layers = ledger.watch(layers) if with_biases else layers
-        fold = self._fold(options)
-        tokens = fold.function(
-            layers, signal, **{k: v for k, v in fold.options.items() if k in options_of(fold.function, 2)}
-        )
-        tokens = ledger.close(tokens)
+        tokens = ledger.close(fold.function(layers, signal, **fold.options))
         return self._attribution(probe, tokens, options, ledger.elsewhere if with_biases else None)
 
     def _resolved(self) -> dict[str, Any]:
         return {**self.known_options, **self.options}
 
-    def _fold(self, options: Mapping[str, Any]) -> Fold:
+    def _fold(self) -> Fold:
+        """The fold with every option that is its own."""
         assert self.fold is not None
         known = options_of(self.fold.function, skip=2)
         given = {**self.fold.options, **{k: v for k, v in self.options.items() if k in known}}
@@ -271,9 +266,9 @@ class Method:
             prefix, patches = scores[:, : layout.prefix], scores[:, layout.prefix :]
         else:
             patches = scores
-        residual = None
+        said, residual = described(probe), None
         if elsewhere is not None and self._adds_up(probe) and self.fold is not None and self.fold.name == "first":
-            residual = described(probe)["score"] - scores.sum(-1) - elsewhere
+            residual = said["score"] - scores.sum(-1) - elsewhere
         if self.finish is not None:
             patches = self.finish(patches, **self._pick(options, self.finish))
         return Attribution(
@@ -287,43 +282,11 @@ class Method:
             bias=elsewhere,
             residual=residual,
             signed=self.signed or self._signed_by(probe.question),
-            **described(probe),
+            **said,
         )
 
     def __repr__(self) -> str:
         return f"Method({self.spec!r})"
-
-
-class Ledger:
-    """Keeps the books of biases while layers go by, last to first.
-
-    FullGrad counts a bias at the token it is added to, once; `repeat` counts it at every layer from which it is reached.
-    Other complete methods only need the total, to show what tokens do not hold.
-    """
-
-    def __init__(self, probe: Probe, to_tokens: bool, repeat: bool) -> None:
-        self.probe, self.to_tokens, self.repeat = probe, to_tokens, repeat
-        self.total: TokenScores | None = None
-        self.elsewhere: Tensor | None = None
-
-    def watch(self, layers: Iterator[Layer]) -> Iterator[Layer]:
-        for layer in layers:
-            if self.total is None:
-                self.total = self.probe.bias_shares["head"]
-                self.elsewhere = self.probe.bias_shares["pooled"]
-            self.total = self.total + layer.biases
-            yield layer
-
-    def add(self, layer: Layer, signal: Tensor) -> Tensor:
-        return signal if self.total is None or not (self.to_tokens and self.repeat) else signal + self.total
-
-    def close(self, tokens: TokenScores) -> TokenScores:
-        if self.total is None or self.elsewhere is None:
-            return tokens
-        if not self.to_tokens:
-            self.elsewhere = self.elsewhere + self.total.sum(-1)
-            return tokens
-        return tokens if self.repeat else tokens + self.total
 
 
 def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:
@@ -345,6 +308,11 @@ def described(probe: Probe) -> dict[str, Any]:
 
 METHODS: Registry[Method] = Registry("method")
 SPELLINGS: dict[str, str] = {}  # other names → specs
+
+
+def black_box_methods() -> str:
+    """Those that any classifier can be explained by."""
+    return ", ".join(name for name in METHODS if METHODS[name].black_box is not None)
 
 
 def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callable[[Callable[..., Any]], Method]:

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.paths import Look, at_once, inside, pixel_gradients, score_at, token_gradients
-from vitreous.capture.probe import Layer, Probe
+from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.core.errors import SpecError
 from vitreous.methods.controls import generators

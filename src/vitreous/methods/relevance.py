@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.paths import Look
-from vitreous.capture.probe import Layer, Probe
+from vitreous.capture.probe import Probe
 from vitreous.capture.relevance import RULES, Rules, of_pixels, relevances
 from vitreous.methods.fold import last
 from vitreous.methods.fold import rollout as roll

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE
-from vitreous.capture.probe import Layer
 from vitreous.methods.fold import first, plus
 from vitreous.methods.method import Method, method, spelling
 from vitreous.methods.options import choice

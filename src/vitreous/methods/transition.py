@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.probe import Layer
+from vitreous.capture.layer import Layer
 from vitreous.capture.values import head_values, second_normed
 from vitreous.methods.fold import at, rollout
 from vitreous.methods.method import method

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.probe import Layer
+from vitreous.capture.layer import Layer
 from vitreous.capture.values import feed_scale, head_values, second_norm
 from vitreous.methods.fold import rollout
 from vitreous.methods.method import method

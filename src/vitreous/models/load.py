@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def fitted(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
     return state if convert is None else convert(state, model)
 
 
+@cache
 def imagenet_classes(count: int) -> tuple[str, ...] | None:
     """ImageNet-1k names, when the head has as many outputs."""
     if count != 1000:

@@ -1,0 +1,128 @@
+"""One block seen from the score, and the way back through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.forward import Step
+from vitreous.core.errors import SpecError
+from vitreous.models.shapes import Tokens
+from vitreous.models.vit import Block, Layout, Place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """One block seen from the score. Rows r: image by image, target by target."""
+
+    index: int
+    depth: int
+    layout: Layout
+    place: Place
+    block: Block
+    step: Step
+    targets: int  # per image
+    readout: Float[Tensor, "r n"]
+    grads: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def rows(self, per_image: Tensor) -> Tensor:
+        return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
+
+    @property
+    def hidden(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.step.hidden.detach())
+
+    @property
+    def normed(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.step.normed.detach())
+
+    @property
+    def mid(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.step.mid.detach())
+
+    @property
+    def output(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.step.output.detach())
+
+    @property
+    def value(self) -> Float[Tensor, "r h n e"]:
+        return self.rows(self.step.value.detach())
+
+    @property
+    def attention(self) -> Float[Tensor, "r h n n"]:
+        if self.step.attention is None:
+            raise SpecError("this layer holds no attention matrix; register the method with attention=True")
+        return self.rows(self.step.attention.detach())
+
+    @property
+    def hidden_grad(self) -> Float[Tensor, "r n d"]:
+        return self.grad("hidden", "class_specific=True")
+
+    @property
+    def output_grad(self) -> Float[Tensor, "r n d"]:
+        return self.grad("output", "class_specific=True")
+
+    @property
+    def normed_grad(self) -> Float[Tensor, "r n d"]:
+        return self.grad("normed", "normed=True")
+
+    @property
+    def attention_grad(self) -> Float[Tensor, "r h n n"]:
+        return self.grad("attention", "attention=True and class_specific=True")
+
+    @property
+    def biases(self) -> Float[Tensor, "r n"]:
+        """Share of every bias of the block, at the token it is added to."""
+        return self.grad("biases", "biases=True")
+
+    def grad(self, name: str, fact: str) -> Tensor:
+        if name not in self.grads:
+            raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
+        return self.grads[name]
+
+
+def weave(columns: list[Tensor]) -> Tensor:
+    """One tensor per target of an image → rows in the order image by image, target by target."""
+    return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
+
+
+def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> dict[str, Tensor]:
+    """Gradients of one block's input, attention, first norm and biases, from that of its output."""
+    wanted = {"hidden": step.hidden}
+    if step.attention is not None:
+        wanted["attention"] = step.attention
+    if normed:
+        wanted["normed"] = step.normed
+    inputs = [*wanted.values(), *(output for output, _ in step.taps)]
+    grads = torch.autograd.grad(step.output, inputs, upstream, allow_unused=True, retain_graph=keep)
+    found = {
+        key: torch.zeros_like(tensor) if grad is None else grad
+        for (key, tensor), grad in zip(wanted.items(), grads, strict=False)
+    }
+    if step.taps:
+        shares = bias_map(step.taps, grads[len(wanted) :], step.hidden)
+        assert shares is not None
+        found["biases"] = shares
+    return found
+
+
+def bias_map(
+    taps: tuple[tuple[Tensor, Tensor], ...], grads: tuple[Tensor | None, ...], tokens: Tokens | None
+) -> Tensor | None:
+    """What every bias adds to the score, at the token it is added to; summed over tokens when there are none."""
+    total = None if tokens is None else tokens.new_zeros(tokens.shape[:2])
+    for (_, bias), grad in zip(taps, grads, strict=True):
+        if grad is None:
+            continue
+        if tokens is None:
+            share = (grad * bias).flatten(1).sum(-1)
+            total = share if total is None else total + share
+        else:  # [b n k], or [b h n e] for a norm on queries or keys
+            share = grad @ bias
+            share = share if share.ndim == 2 else share.sum(1)
+            total[:, -share.shape[1] :] += share
+    return total
