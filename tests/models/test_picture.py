@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from vitreous.core.errors import DataError, ModelError, ShapeError
+from vitreous.core.errors import DataError, ModelError, ShapeError, SpecError
 from vitreous.models.picture import Preprocess, open_picture
 
 timm_data = pytest.importorskip("timm.data")
@@ -377,3 +378,136 @@ def test_denormalising_gives_the_colours_back():
 
     assert colours.dtype == torch.uint8
     assert np.array_equal(colours[0].permute(1, 2, 0).numpy(), np.asarray(picture))
+
+
+# ── masks and boxes: the picture's own way ───────────────────────────────────────────────────────
+
+WAYS = {
+    "stretch": Preprocess((24, 24), (24, 24), "stretch", "bilinear"),
+    "stretch and cut": Preprocess((24, 24), (28, 28), "stretch", "bilinear"),
+    "shortest": Preprocess((24, 24), (27, 27), "shortest"),
+    "cover": Preprocess((24, 32), (24, 32), "cover"),
+    "contain": Preprocess((24, 24), (24, 24), "contain"),
+    "untouched": Preprocess((24, 24)),
+    "floor": Preprocess((24, 24), (27, 27), "shortest", centre="floor"),
+}
+
+
+def by_hand(values: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+    """Every pixel for itself, in fractions: the pixel of the picture that its centre lies on."""
+    height, width = values.shape
+    (top, left), (rows, columns) = preprocess.place((height, width))
+    seen = np.full(preprocess.size, -1)
+    for y, x in np.ndindex(*preprocess.size):
+        if 0 <= y + top < rows and 0 <= x + left < columns:
+            down = math.floor(Fraction(2 * (y + top) + 1, 2) * Fraction(height, rows))
+            across = math.floor(Fraction(2 * (x + left) + 1, 2) * Fraction(width, columns))
+            seen[y, x] = values[down, across]
+    return seen
+
+
+@pytest.mark.parametrize("size", [(97, 64), (31, 33), (5, 120), (24, 24), (1, 1), (72, 48)])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_mask_takes_the_nearest_pixel_and_padding_does_not_count(way, size):
+    values = np.random.default_rng(0).integers(0, 900, (size[1], size[0]))
+
+    seen = WAYS[way].masks(values)
+
+    assert seen.dtype == torch.int64
+    assert np.array_equal(seen.numpy(), by_hand(values, WAYS[way]))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("bool", "int8"), ("uint8", "int16"), ("int8", "int8"), ("int32", "int32")]
+)
+def test_masks_keep_their_numbers_and_come_in_batches(given, kept):
+    values = np.random.default_rng(0).integers(0, 2, (2, 3, 10, 12)).astype(given)
+
+    seen = WAYS["contain"].masks(values)
+
+    assert seen.dtype == getattr(torch, kept)
+    assert seen.shape == (2, 3, 24, 24)
+    for i, j in np.ndindex(2, 3):
+        assert torch.equal(seen[i, j], WAYS["contain"].masks(torch.from_numpy(values[i, j])))
+    assert (seen == -1).any()
+    assert (WAYS["contain"].masks(values, fill=0) >= 0).all()
+
+
+def test_a_mask_is_torchvisions_nearest_exact_and_pillows_nearest_but_for_ties():
+    """Pillow adds steps up and torch rounds to float32, so a centre that falls between two pixels may go either way there."""
+    functional = pytest.importorskip("torchvision.transforms.v2.functional")
+    sizes = np.random.default_rng(1).integers(20, 200, (60, 2)).tolist()
+    compared = 0
+    for width, height in sizes:
+        values = np.random.default_rng(0).integers(0, 256, (height, width), dtype=np.uint8)
+        preprocess = Preprocess((64, 64), (72, 72), "shortest")
+        (top, left), (rows, columns) = preprocess.place((height, width))
+        ties = [
+            torch.tensor([(2 * (i + start) + 1) * length % (2 * resized) == 0 for i in range(64)])
+            for start, length, resized in ((top, height, rows), (left, width, columns))
+        ]
+        clear = ~(ties[0][:, None] | ties[1])
+        exact = functional.resize(torch.from_numpy(values)[None], [rows, columns], "nearest-exact")
+        pillow = torch.from_numpy(np.array(Image.fromarray(values).resize((columns, rows), Image.Resampling.NEAREST)))
+
+        seen = preprocess.masks(values)
+
+        compared += int(clear.sum())
+        for other in (exact, pillow[None]):
+            assert torch.equal(seen[clear], functional.center_crop(other, [64, 64])[0][clear].to(seen))
+    assert compared > 0.8 * len(sizes) * 64 * 64
+
+
+@pytest.mark.parametrize("size", [(97, 64), (64, 97), (40, 40), (30, 120)])
+@pytest.mark.parametrize("way", WAYS)
+def test_picture_mask_and_box_stay_together(way, size):
+    width, height = size
+    x0, y0, x1, y1 = width // 5, height // 4, 4 * width // 5, 4 * height // 5
+    mask = np.zeros((height, width), dtype=bool)
+    mask[y0:y1, x0:x1] = True
+    preprocess = replace(WAYS[way], mean=(0.0,) * 3, std=(1.0,) * 3)
+
+    picture = preprocess(Image.fromarray(np.repeat(mask[..., None] * np.uint8(255), 3, 2)))[0]
+    seen = preprocess.masks(mask)
+    (box,) = preprocess.boxes(np.array([[x0, y0, x1, y1]]), (height, width)).tolist()
+
+    clear = (picture < 0.1) | (picture > 0.9)
+    assert clear.float().mean() > 0.8
+    assert torch.equal((picture > 0.5)[clear], (seen == 1)[clear])
+    rows, columns = (seen == 1).any(1).nonzero().flatten(), (seen == 1).any(0).nonzero().flatten()
+    around = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    assert all(abs(float(a) - b) <= 0.5 + 1e-9 for a, b in zip(around, box, strict=True))
+
+
+def test_boxes_are_clipped_and_vanish_when_nothing_of_them_is_seen():
+    preprocess = Preprocess((10, 10), (10, 10), "shortest")  # sees x from 10 to 30 of a picture of 40 × 20
+    drawn = torch.tensor([[0.0, 0, 10, 20], [5, 5, 20, 10], [12, 4, 18, 8], [30, 0, 40, 20]])
+
+    seen = preprocess.boxes(drawn, Image.new("RGB", (40, 20)))
+
+    assert seen.tolist() == [[0, 2.5, 5, 5], [1, 2, 4, 4]]
+    assert preprocess.boxes(torch.empty(0, 4), (20, 40)).shape == (0, 4)
+
+
+# ── as papers see pictures ───────────────────────────────────────────────────────────────────────
+
+
+def test_papers_see_pictures_as_published():
+    transforms = pytest.importorskip("torchvision.transforms")
+    own = replace(Preprocess.plain(224), interpolation="bicubic")
+    picture = smooth(300, 200)
+
+    def as_published(*steps):
+        return transforms.Compose([*steps, transforms.ToTensor()])(picture)
+
+    normal = transforms.Normalize(IMAGENET["mean"], IMAGENET["std"])
+    stretched = (as_published(transforms.Resize((224, 224))) - 0.5) / 0.5
+    cut = normal(as_published(transforms.Resize((256, 256)), transforms.CenterCrop(224)))
+
+    torch.testing.assert_close(Preprocess.published("chefer", own)(picture), stretched)
+    torch.testing.assert_close(Preprocess.published("tokentm", own)(picture), stretched)
+    torch.testing.assert_close(Preprocess.published("tis", own)(picture), cut)
+    assert Preprocess.published("skipplus", own) is own
+    assert Preprocess.published("tis", Preprocess.plain(384)).resize == (439, 439)
+    with pytest.raises(SpecError, match="known: chefer, tokentm, tis, skipplus"):
+        Preprocess.published("rise", own)

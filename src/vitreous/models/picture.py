@@ -3,94 +3,28 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
-from PIL import Image, ImageOps, UnidentifiedImageError
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
+from PIL import Image
 from torch import Tensor
 
-from vitreous.core.errors import DataError, ModelError, ShapeError
+from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.models.decode import Source, open_picture
 
-Source: TypeAlias = str | Path | bytes | Image.Image
 Frame: TypeAlias = Image.Image | tuple[int, int]  # a picture as `open_picture` gives it, or its (height, width)
 Triple: TypeAlias = tuple[float, float, float]
+Array: TypeAlias = Tensor | np.ndarray
 
 RESAMPLING = {method.name.lower(): method for method in Image.Resampling}
 LARGE = 1 << 26  # pixels; resized pictures beyond this are never made whole
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PAPERS = ("chefer", "tokentm", "tis", "skipplus")
 HF_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "Siglip", "CLIP")  # they resize, crop, rescale, normalise; in this order
-
-
-def open_picture(source: Source) -> Image.Image:
-    """Any picture, upright and in RGB; transparency becomes white, deep greyscale is brought to 8 bits."""
-    data, name = read_source(source)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # large pictures, untidy metadata: they still open
-        try:
-            picture = data if isinstance(data, Image.Image) else Image.open(BytesIO(data))
-            picture.load()
-        except UnidentifiedImageError:
-            raise DataError(f"{name} is not a picture that can be read; PNG, JPEG, WebP or TIFF would work") from None
-        except Image.DecompressionBombError:
-            limit = f"{2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels (twice PIL.Image.MAX_IMAGE_PIXELS)"
-            raise DataError(f"{name} has more than {limit}; scale it down, or raise that limit") from None
-        except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
-            raise DataError(f"{name} is damaged or cut short; save it again in full") from None
-        if not all(picture.size):
-            raise DataError(f"{name} has no pixels")
-        with suppress(Exception):  # broken metadata does not say which way is up
-            picture = ImageOps.exif_transpose(picture)
-        return to_rgb(picture, name)
-
-
-def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
-    """The file's content, and how to speak of it."""
-    match source:
-        case Image.Image():
-            file = getattr(source, "filename", "")
-            return source, f"'{file}'" if file else "the picture"
-        case bytes():
-            data, name = source, f"the picture ({len(source)} bytes)"
-        case _:
-            name = f"'{source}'"
-            try:
-                data = Path(source).read_bytes()
-            except FileNotFoundError:
-                raise DataError(f"no picture at {name}; give the path of a local file") from None
-            except (OSError, ValueError) as error:
-                raise DataError(f"{name} cannot be opened: {getattr(error, 'strerror', None) or error}") from None
-    if not data:
-        raise DataError(f"{name} is empty")
-    return data, name
-
-
-def to_rgb(picture: Image.Image, name: str) -> Image.Image:
-    if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
-        return Image.fromarray(eight_bits(np.asarray(picture), picture.mode)).convert("RGB")
-    try:
-        if picture.has_transparency_data:
-            front = picture.convert("RGBA")
-            picture = Image.alpha_composite(Image.new("RGBA", front.size, "white"), front)
-        return picture.convert("RGB")
-    except ValueError:
-        raise DataError(f"{name} has colours in mode {picture.mode!r}, which cannot be shown as RGB") from None
-
-
-def eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
-    """Deep greyscale in 0 to 255: from 16 bits, 0 to 1 or 0 to 255 where it is such, else from its least to its most."""
-    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = values.min(), values.max()
-    full = 65535 if mode.startswith("I;16") or (mode == "I" and high > 255) else 1 if mode == "F" and high <= 1 else 255
-    if low >= 0 and high <= full:
-        low, high = 0, full
-    return ((values - low) / ((high - low) or 1) * 255).round().astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +117,30 @@ class Preprocess:
         spread = resample(resample(values, down, mode).mT, across, mode).mT
         return spread.where(seen, torch.tensor(fill).to(values))
 
+    def masks(self, values: Shaped[Array, "*b h w"], fill: int = -1) -> Shaped[Tensor, "*b H W"]:
+        """Classes or masks of a picture's pixels where the model sees them, each from the nearest pixel; `fill` where padded."""
+        values = torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else values
+        if values.dtype in (torch.bool, torch.uint8):  # -1 needs a sign
+            values = values.to(torch.int8 if values.dtype == torch.bool else torch.int16)
+        height, width = values.shape[-2:]
+        (top, left), (rows, columns) = self.place((height, width))
+        (down, inside), (across, within) = (
+            nearest(top, self.size[0], rows, height),
+            nearest(left, self.size[1], columns, width),
+        )
+        seen = (inside[:, None] & within).to(values.device)
+        return values[..., down[:, None], across].where(seen, torch.tensor(fill).to(values))
+
+    def boxes(self, boxes: Shaped[Array, "k 4"], picture: Frame) -> Float[Tensor, "seen 4"]:
+        """Boxes (x0, y0, x1, y1) of a picture in pixels that the model sees, clipped; without those that it does not see."""
+        height, width = size_of(picture)
+        (top, left), (rows, columns) = self.place((height, width))
+        corners = torch.as_tensor(np.array(boxes) if isinstance(boxes, np.ndarray) else boxes).double()
+        across = (corners[:, 0::2] * columns / width - left).clamp(0, self.size[1])
+        down = (corners[:, 1::2] * rows / height - top).clamp(0, self.size[0])
+        seen = (across[:, 0] < across[:, 1]) & (down[:, 0] < down[:, 1])
+        return torch.stack([across, down], -1).flatten(1)[seen]
+
     def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
         """What the model sees, as colours to show."""
         colours = images * channels(self.std).to(images) + channels(self.mean).to(images)
@@ -193,6 +151,19 @@ class Preprocess:
         """Cover `size` keeping proportions, cut the middle out, normalise."""
         size = (size, size) if isinstance(size, int) else size
         return cls(size, size, "cover", mean=triple(mean), std=triple(std))
+
+    @classmethod
+    def published(cls, paper: str, own: Preprocess) -> Preprocess:
+        """As a paper's evaluation sees pictures, at the size of the model whose `own` preprocessing this is."""
+        match paper:
+            case "chefer" | "tokentm":
+                return cls(own.size, own.size, "stretch", "bilinear", own.mean, own.std)
+            case "tis":  # ImageNet's colours for every model, also for those trained on others
+                box = round(own.size[0] * 256 / 224), round(own.size[1] * 256 / 224)
+                return cls(own.size, box, "stretch", "bilinear", *IMAGENET)
+            case "skipplus":
+                return own
+        raise SpecError(f"no paper's preprocessing is called {paper!r}; known: {', '.join(PAPERS)}")
 
     @classmethod
     def from_timm(cls, config: Mapping[str, Any]) -> Preprocess:
@@ -285,6 +256,14 @@ def channels(values: Triple) -> Float[Tensor, "3 1 1"]:
 
 def size_of(picture: Frame) -> tuple[int, int]:
     return (picture.height, picture.width) if isinstance(picture, Image.Image) else picture
+
+
+def nearest(start: int, seen: int, resized: int, length: int) -> tuple[Int[Tensor, " seen"], Bool[Tensor, " seen"]]:
+    """For `seen` pixels from `start` of an edge resized from `length`: the nearest pixel there was, and whether there is one."""
+    places = torch.arange(start, start + seen)
+    inside = (places >= 0) & (places < resized)
+    # whole numbers: a pixel whose centre falls on an edge goes to the same side whatever the size
+    return ((2 * places + 1) * length).div(2 * resized, rounding_mode="floor").clamp(0, length - 1), inside
 
 
 def resample(values: Float[Tensor, "*b h w"], places: Float[Tensor, " H"], mode: str) -> Float[Tensor, "*b H w"]:

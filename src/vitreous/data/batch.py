@@ -1,0 +1,169 @@
+"""Samples as a model takes them: pictures, masks and boxes through one geometry, read ahead by threads."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int8
+from PIL import Image
+from torch import Tensor
+
+from vitreous.core.errors import DataError, SpecError
+from vitreous.data.sample import Dataset, Sample
+from vitreous.models.picture import Preprocess
+
+Seen: TypeAlias = Int8[Tensor, "H W"]
+Corners: TypeAlias = Float[Tensor, "_ 4"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Pictures that could be read, as the model sees them, and the keys of those that could not. It may be empty."""
+
+    keys: tuple[str, ...]
+    images: Float[Tensor, "b 3 H W"]
+    labels: Int[Tensor, " b"]  # -1 unknown
+    pictures: list[Image.Image]  # the originals
+    objects: Int8[Tensor, "b H W"] | None = (
+        None  # 1 object of the label, 0 not, -1 does not count; all -1 where unknown
+    )
+    # in pixels the model sees, clipped; empty where it sees none of them, None where nobody drew any
+    boxes: list[Corners | None] | None = None
+    rivals: Int8[Tensor, "b H W"] | None = None  # the largest other class in the frame; all -1 where there is none
+    rival_labels: Int[Tensor, " b"] | None = None  # -1 where there is none
+    failures: list[tuple[str, str]] = field(default_factory=list)  # key and sentence
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # left out by the protocol, not broken
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One picture of a batch, or the reason why there is none."""
+
+    key: str
+    image: Tensor | None = None
+    picture: Image.Image | None = None
+    label: int = -1
+    mask: Seen | None = None
+    boxes: Corners | None = None
+    rivals: dict[int, Seen] = field(default_factory=dict)
+    failure: str = ""
+    skipped: str = ""
+
+
+def batches(
+    dataset: Dataset,
+    preprocess: Preprocess,
+    indices: Iterable[int] | None = None,
+    batch_size: int = 32,
+    workers: int | None = None,
+) -> Iterator[Batch]:
+    """The data set in pieces of `batch_size`; `workers` threads read ahead by at most one piece (0 reads in place)."""
+    if batch_size < 1 or (workers is not None and workers < 0):
+        raise SpecError(f"batch_size={batch_size} and workers={workers}; at least 1 and 0 would work")
+    chosen = range(len(dataset)) if indices is None else list(indices)
+    threads = min(4, os.cpu_count() or 1) if workers is None else workers
+    return pieces_of(ahead(dataset, preprocess, chosen, batch_size, threads), batch_size, preprocess.size)
+
+
+def pieces_of(rows: Iterator[Row], batch_size: int, size: tuple[int, int]) -> Iterator[Batch]:
+    while some := list(islice(rows, batch_size)):
+        yield gather(some, size)
+
+
+def ahead(dataset: Dataset, preprocess: Preprocess, indices: Sequence[int], most: int, workers: int) -> Iterator[Row]:
+    """Rows in order, a bounded number of them in the making."""
+    if not workers:
+        yield from (prepare(dataset, preprocess, index) for index in indices)
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="vitreous-data")
+    waiting: deque[Future[Row]] = deque()
+    try:
+        for index in indices:
+            waiting.append(pool.submit(prepare, dataset, preprocess, index))
+            if len(waiting) > most + workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def prepare(dataset: Dataset, preprocess: Preprocess, index: int) -> Row:
+    """One row; a file that cannot be read becomes its failure."""
+    try:
+        sample = dataset[index]
+    except DataError as problem:
+        return Row(dataset.keys[index], failure=str(problem))
+    return seen_of(sample, preprocess)
+
+
+def seen_of(sample: Sample, preprocess: Preprocess) -> Row:
+    """What the model sees of a sample."""
+    mask = None if sample.mask is None else preprocess.masks(sample.mask)
+    rivals = {label: preprocess.masks(rival) for label, rival in sample.rivals.items()}
+    label = sample.label
+    if sample.cover is not None:
+        present = rivals if label is None or mask is None else {label: mask, **rivals}
+        label, share = largest(present)
+        if label is None or share < sample.cover:
+            return Row(sample.key, skipped=f"the largest class covers {share:.1%} of what the model sees")
+        mask, rivals = present[label], {one: seen for one, seen in present.items() if one != label}
+    boxes = None if sample.boxes is None else preprocess.boxes(sample.boxes, sample.picture)
+    shown = -1 if label is None else label
+    return Row(sample.key, preprocess(sample.picture), sample.picture, shown, mask, boxes, rivals)
+
+
+def gather(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
+    """Rows side by side; what none of them has is None."""
+    good = [row for row in rows if row.image is not None]
+    nothing = torch.full(size, -1, dtype=torch.int8)
+
+    def stacked(masks: Sequence[Seen | None]) -> Int8[Tensor, "b H W"] | None:
+        if all(mask is None for mask in masks):
+            return None
+        return torch.stack([nothing if mask is None else mask for mask in masks])
+
+    first = [largest(row.rivals)[0] for row in good]
+    rivals = stacked([None if label is None else row.rivals[label] for label, row in zip(first, good, strict=True)])
+    return Batch(
+        keys=tuple(row.key for row in good),
+        images=torch.stack([row.image for row in good if row.image is not None]) if good else torch.empty(0, 3, *size),
+        labels=torch.tensor([row.label for row in good], dtype=torch.long),
+        pictures=[row.picture for row in good if row.picture is not None],
+        objects=stacked([row.mask for row in good]),
+        boxes=[row.boxes for row in good] if any(row.boxes is not None for row in good) else None,
+        rivals=rivals,
+        rival_labels=None if rivals is None else torch.tensor([-1 if label is None else label for label in first]),
+        failures=[(row.key, row.failure) for row in rows if row.failure],
+        skipped=[(row.key, row.skipped) for row in rows if row.skipped],
+    )
+
+
+def largest(masks: dict[int, Seen]) -> tuple[int | None, float]:
+    """The class that covers most, the first of equals, and its share of the frame; none where nothing is seen of any."""
+    shares = {label: float((masks[label] == 1).double().mean()) for label in sorted(masks)}
+    most = max(shares, key=lambda label: shares[label], default=None)
+    return (most, shares[most]) if most is not None and shares[most] else (None, 0.0)
+
+
+def subset(dataset: Dataset, count: int | None, seed: int | None = None) -> tuple[int, ...]:
+    """Places of `count` pictures: the first, or with a seed the first of numpy's permutation of all by file name (SkipPLUS)."""
+    total = len(dataset)
+    count = total if count is None else count
+    if not 0 < count <= total:
+        raise SpecError(f"{dataset.name} has {total} pictures, so {count} cannot be chosen; 1 to {total} would work")
+    if seed is None:
+        return tuple(range(count))
+    by_name = sorted(range(total), key=lambda place: (dataset.keys[place].rsplit("/", 1)[-1], dataset.keys[place]))
+    return tuple(by_name[place] for place in np.random.default_rng(seed).permutation(total)[:count].tolist())

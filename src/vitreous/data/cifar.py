@@ -1,0 +1,128 @@
+"""CIFAR-10 and CIFAR-100 as their authors publish them: pickles, of which nothing is executed."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from vitreous.core.errors import DataError
+from vitreous.data.reader import choice, folder_at, reader
+from vitreous.data.sample import Album, Sample, digest
+
+LAYOUT10 = "cifar-10-batches-py/ with data_batch_1 to 5, test_batch and batches.meta"
+LAYOUT100 = "cifar-100-python/ with train, test and meta"
+
+
+def latin1(text: str, encoding: str = "latin1") -> bytes:
+    """How pickles of old protocols write bytes; other encodings would run other code."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes in {encoding!r}")
+    return text.encode("latin1")
+
+
+def array_parts() -> dict[tuple[str, str], Any]:
+    """All that the pickle of an array names, under the module names of old and new numpy."""
+    reconstruct = np.empty(0).__reduce__()[0]
+    frombuffer = np.empty(1).__reduce_ex__(5)[0]
+    parts: dict[tuple[str, str], Any] = {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype}
+    for core in ("numpy.core", "numpy._core"):
+        parts[f"{core}.multiarray", "_reconstruct"] = reconstruct
+        parts[f"{core}.numeric", "_frombuffer"] = frombuffer
+    return parts | {("_codecs", "encode"): latin1}
+
+
+class ArraysOnly(pickle.Unpickler):
+    """Numbers, texts, lists, dictionaries and numpy arrays; any other name in the file is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        parts = array_parts()
+        if (module, name) not in parts:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return parts[module, name]
+
+
+def unpickle(path: Path, layout: str) -> dict[str, Any]:
+    """The dictionary a file holds, its keys as text."""
+    try:
+        content = ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except FileNotFoundError:
+        raise DataError(f"there is no file at '{path}'; expected {layout}") from None
+    except pickle.UnpicklingError as problem:
+        raise DataError(
+            f"'{path}' is not read: {problem}, and only arrays, numbers and texts are; expected {layout}"
+        ) from None
+    except Exception:  # noqa: BLE001 - a damaged pickle fails in many ways
+        raise DataError(f"'{path}' is damaged or no pickle; expected {layout}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"'{path}' holds a {type(content).__name__}, not a dictionary; expected {layout}")
+    return {text(key): value for key, value in content.items()}
+
+
+def text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+@reader("cifar10")
+def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Album:
+    """CIFAR-10, its test pictures unless asked otherwise."""
+    choice("split", split, ("test", "train"))
+    root = inside(folder_at(place, LAYOUT10), "cifar-10-batches-py")
+    parts = ("test_batch",) if split == "test" else tuple(f"data_batch_{one}" for one in range(1, 6))
+    return album("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
+
+
+@reader("cifar100")
+def cifar100(place: str | Path, split: Literal["test", "train"] = "test", coarse: bool = False) -> Album:
+    """CIFAR-100, its test pictures unless asked otherwise; `coarse` counts its 20 groups instead of its 100 classes."""
+    choice("split", split, ("test", "train"))
+    root, grain = inside(folder_at(place, LAYOUT100), "cifar-100-python"), "coarse" if coarse else "fine"
+    return album("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
+
+
+def inside(root: Path, name: str) -> Path:
+    return root / name if (root / name).is_dir() else root
+
+
+def album(
+    name: str, root: Path, parts: Sequence[str], split: str, column: str, meta: tuple[str, str], layout: str
+) -> Album:
+    pixels, labels = zip(*(part_of(root / part, column, layout) for part in parts), strict=True)
+    together, classes = np.concatenate(pixels), np.concatenate(labels)
+    names = unpickle(root / meta[0], layout).get(meta[1])
+    if not isinstance(names, list):
+        raise DataError(f"'{root / meta[0]}' has no {meta[1]}; expected {layout}")
+    if classes.min() < 0 or classes.max() >= len(names):
+        raise DataError(f"'{root}' has classes from {classes.min()} to {classes.max()}, and names for {len(names)}")
+    keys = [f"{split}/{index:05d}" for index in range(len(together))]
+    facts = {
+        "split": split,
+        "labels": digest(map(str, classes.tolist())),
+        "pixels": sha256(together.tobytes()).hexdigest()[:16],
+    }
+    read: Callable[[int], Sample] = partial(picture_at, keys, together, classes)
+    return Album(name, keys, read, tuple(text(one) for one in names), facts)
+
+
+def part_of(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels and classes of one file."""
+    content = unpickle(path, layout)
+    pixels, labels = content.get("data"), content.get(column)
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
+        raise DataError(f"'{path}' has no data of 3072 bytes per picture; expected {layout}")
+    if not isinstance(labels, list) or len(labels) != len(pixels) or not all(isinstance(one, int) for one in labels):
+        raise DataError(f"'{path}' has no {column}, one for each of its {len(pixels)} pictures; expected {layout}")
+    return pixels, np.asarray(labels, dtype=np.int64)
+
+
+def picture_at(keys: list[str], pixels: np.ndarray, labels: np.ndarray, index: int) -> Sample:
+    """A row is 1024 reds, greens and blues, each row by row."""
+    colours = pixels[index].reshape(3, 32, 32).transpose(1, 2, 0)
+    return Sample(keys[index], Image.fromarray(np.ascontiguousarray(colours)), int(labels[index]))

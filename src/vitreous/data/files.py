@@ -1,0 +1,120 @@
+"""Pictures, masks and tables in files: whatever is wrong with one is said with its name."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from vitreous.core.errors import DataError
+from vitreous.data.sample import Boxes
+from vitreous.models.decode import open_picture
+
+SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+ORIENTATION = 0x0112
+
+
+def is_picture(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")  # ._x.jpg is what macOS leaves in archives
+
+
+def pictures_in(root: Path, skip: tuple[str, ...] = ()) -> list[str]:
+    """Paths of all pictures below a folder, relative to it, sorted; folders called one of `skip` are passed over."""
+    found = []
+    for folder, inner, names in os.walk(root, followlinks=True):
+        inner[:] = sorted(one for one in inner if not one.startswith(".") and one not in skip)
+        found += [(Path(folder) / name).relative_to(root).as_posix() for name in names if is_picture(name)]
+    return sorted(found)
+
+
+def turn_of(path: Path | bytes) -> int:
+    """The EXIF orientation by which a stored picture is turned upright, 1 for not at all."""
+    try:
+        with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as picture:
+            turn = picture.getexif().get(ORIENTATION, 1)
+    except Exception:  # noqa: BLE001 - broken metadata does not say which way is up, as in `open_picture`
+        return 1
+    return turn if turn in range(1, 9) else 1
+
+
+def upright(values: np.ndarray, turn: int) -> np.ndarray:
+    """Pixels as stored, turned as the picture is: 2, 3, 4 mirror and turn in place, 5 to 8 also swap the sides."""
+    values = values.swapaxes(0, 1) if turn >= 5 else values
+    rows, columns = {1: (1, 1), 2: (1, -1), 3: (-1, -1), 4: (-1, 1), 5: (1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}[
+        turn
+    ]
+    return np.ascontiguousarray(values[::rows, ::columns])
+
+
+def upright_boxes(boxes: Boxes, turn: int, picture: Image.Image) -> Boxes:
+    """Boxes in pixels as stored, in those of the upright picture."""
+    x, y = boxes[:, 0::2], boxes[:, 1::2]
+    if turn >= 5:
+        x, y = y, x
+    x = picture.width - x[:, ::-1] if turn in (2, 3, 6, 7) else x
+    y = picture.height - y[:, ::-1] if turn in (3, 4, 7, 8) else y
+    return np.stack([x, y], -1).reshape(-1, 4)
+
+
+def ids_in(path: Path | bytes, turn: int = 1, name: str = "") -> np.ndarray:
+    """The numbers a mask stores, [H W] or [H W colours], turned upright with its picture."""
+    name = name or f"'{path}'"
+    if isinstance(path, Path) and not path.is_file():
+        raise DataError(f"there is no mask at {name}")
+    try:
+        with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as stored:
+            # a palette's indices are the ids; its colours are only for looking at
+            values = np.asarray(stored.convert("L") if stored.mode in ("1", "LA") else stored)
+    except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
+        raise DataError(f"the mask {name} is damaged or not a picture; a whole PNG would work") from None
+    return upright(values, turn)
+
+
+def flat(ids: np.ndarray, name: str) -> np.ndarray:
+    """The one number per pixel of a mask; grey in three colours counts as one."""
+    if ids.ndim == 2:
+        return ids
+    colours = ids[..., :3] if ids.shape[-1] >= 3 else ids[..., :1]
+    if (colours != colours[..., :1]).any():
+        raise DataError(f"the mask {name} is in colour; one number per pixel (a grey or palette PNG) would work")
+    return colours[..., 0]
+
+
+def rows_of(path: Path, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Lines of a CSV file with a header, numbered as an editor numbers them."""
+    layout = f"a CSV file whose first line names the columns {', '.join(needed)}"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"there is no table at '{path}'; expected {layout}") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise DataError(f"'{path}' cannot be read ({problem}); expected {layout}") from None
+    table = csv.DictReader(text.splitlines())
+    if missing := [column for column in needed if column not in (table.fieldnames or ())]:
+        raise DataError(f"'{path}' has no column {', '.join(missing)}; expected {layout}")
+    for row in table:
+        if any(row[column] is None for column in needed):
+            raise DataError(f"line {table.line_num} of '{path}' is cut short; expected {layout}")
+        yield table.line_num, {key: (value or "").strip() for key, value in row.items() if key is not None}
+
+
+def number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -> float:
+    """A number that a file gives, or the place where there is none."""
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        value = np.nan
+    if not np.isfinite(value) or (kind == "whole" and value != int(value)):
+        raise DataError(f"{where} has {text!r} where a {'whole ' if kind == 'whole' else ''}number was expected")
+    return value
+
+
+def picture_and_turn(path: Path) -> tuple[Image.Image, int]:
+    """An upright picture, and how it was turned: annotations are in the pixels as stored."""
+    return open_picture(path), turn_of(path)

@@ -1,0 +1,188 @@
+"""A folder of pictures, with what lies beside them: `labels.csv`, `boxes.csv`, `masks/`, or one folder per class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitreous.core.errors import DataError
+from vitreous.data.files import (
+    flat,
+    ids_in,
+    number,
+    picture_and_turn,
+    pictures_in,
+    rows_of,
+    upright_boxes,
+)
+from vitreous.data.reader import folder_at, reader
+from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
+from vitreous.models.imagenet import index_of_wnid
+
+LAYOUT = "a folder of pictures (or images/), beside them labels.csv, boxes.csv and masks/ if there are any"
+LABELS = ("label", "imagenet_label")
+ASIDE = ("masks", "trimaps", "annotations")
+
+
+@reader("folder")
+def folder(place: str | Path, ignore: int | None = None, labels: str | None = "auto") -> Album:
+    """All pictures of a folder; `ignore` is the number in a mask that does not count, `labels=None` leaves classes out.
+
+    labels.csv: file and label; boxes.csv: file, x0, y0, x1, y1, and label, width and height where known;
+    masks/<name>.png: 0 background, anything else the object.
+    """
+    root = folder_at(place, LAYOUT)
+    base = root / "images" if (root / "images").is_dir() else root
+    names = pictures_in(base, ASIDE if base == root else ())
+    if not names:
+        raise DataError(f"there is no picture in '{base}'; expected {LAYOUT}")
+    boxes = read_boxes(root / "boxes.csv", names) if (root / "boxes.csv").is_file() else {}
+    classes = None
+    if labels is None:
+        known: dict[str, int] = {}
+    elif (table := root / ("labels.csv" if labels == "auto" else labels)).is_file() or labels != "auto":
+        known, classes = read_labels(table, names)
+    elif any(label is not None for rows in boxes.values() for label, _ in rows):
+        known, classes = labels_of_boxes(root / "boxes.csv", boxes), imagenet_names(root / "boxes.csv")
+    elif all("/" in name for name in names):
+        known, classes = labels_of_folders(names)
+    else:
+        known = {}
+    masks = root / "masks" if (root / "masks").is_dir() else None
+    facts = {
+        "labels": digest(f"{name} {known.get(name)}" for name in names),
+        "boxes": digest(f"{name} {boxes.get(name)}" for name in names),
+        "masks": masks is not None,
+        "ignore": ignore,
+    }
+    return Album(root.name, names, partial(read, base, names, known, boxes, masks, ignore), classes, facts)
+
+
+def read(
+    base: Path,
+    names: list[str],
+    labels: Mapping[str, int],
+    boxes: Mapping[str, list[tuple[int | None, list[float]]]],
+    masks: Path | None,
+    ignore: int | None,
+    index: int,
+) -> Sample:
+    name = names[index]
+    picture, turn = picture_and_turn(base / name)
+    label = labels.get(name)
+    drawn = None
+    if name in boxes:
+        own = [corners for of, corners in boxes[name] if of is None or label is None or of == label]
+        drawn = upright_boxes(scaled(own, picture.size if turn < 5 else (picture.height, picture.width)), turn, picture)
+    mask = None
+    if masks is not None and (path := mask_of(masks, name)) is not None:
+        mask = binary(flat(ids_in(path, turn), f"'{path}'"), ignore)
+    return Sample(name, picture, label, mask, drawn)
+
+
+def mask_of(masks: Path, name: str) -> Path | None:
+    """`masks/a/b.png` for `a/b.jpg`, or none."""
+    path = masks / Path(name).with_suffix(".png")
+    return path if path.is_file() else None
+
+
+def binary(ids: np.ndarray, ignore: int | None) -> Mask:
+    mask = (ids != 0).astype(np.int8)
+    if ignore is not None:
+        mask[ids == ignore] = -1
+    return mask
+
+
+def scaled(rows: list[list[float]], size: tuple[int, int]) -> Boxes:
+    """Boxes x0 y0 x1 y1 width height, where the last two say in which picture they were drawn (0: in this one)."""
+    drawn = np.asarray(rows, dtype=np.float64).reshape(-1, 6)
+    sides = np.where(drawn[:, 4:] > 0, drawn[:, 4:], size)
+    return drawn[:, :4] * np.tile(np.asarray(size) / sides, 2)
+
+
+def read_labels(path: Path, names: list[str]) -> tuple[dict[str, int], tuple[str, ...] | None]:
+    """Class of every picture that the table names; pictures it does not name have none."""
+    there = frozenset(names)
+    known = {
+        name: class_in(row, f"line {line} of '{path}'")
+        for line, row in rows_of(path, "file")
+        if (name := name_in(row)) in there
+    }
+    return named(known, path), imagenet_names(path)
+
+
+def name_in(row: Mapping[str, str]) -> str:
+    return row["file"].removeprefix("./").removeprefix("images/")
+
+
+def named(found: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What a table says of the pictures; one that speaks of none of them belongs to other pictures."""
+    if not found:
+        raise DataError(
+            f"'{path}' names none of the pictures; its column file gives their paths from the folder of pictures"
+        )
+    return found
+
+
+def class_in(row: Mapping[str, str], where: str) -> int:
+    """The class of a line, from its number or its WordNet id; where both are given they must agree."""
+    wnid, column = row.get("wnid", ""), next((one for one in LABELS if row.get(one)), None)
+    if wnid and wnid not in index_of_wnid():
+        raise DataError(f"{where} has the WordNet id {wnid!r}, which is not a class of ImageNet-1k")
+    if column is None and not wnid:
+        raise DataError(f"{where} says no class; expected a number in the column {' or '.join(LABELS)}, or a wnid")
+    label = index_of_wnid()[wnid] if column is None else int(number(row[column], where, "whole"))
+    if label < 0:
+        raise DataError(f"{where} has the class {label}; classes count from 0")
+    if wnid and index_of_wnid()[wnid] != label:
+        raise DataError(f"{where} says class {label} and {wnid}, which is class {index_of_wnid()[wnid]} of ImageNet")
+    return label
+
+
+def imagenet_names(path: Path) -> tuple[str, ...] | None:
+    """ImageNet's names, where a table speaks of its classes."""
+    columns = next((row for _, row in rows_of(path, "file")), {})
+    if "wnid" not in columns and "imagenet_label" not in columns:
+        return None
+    from vitreous.models.load import imagenet_classes
+
+    return imagenet_classes(1000)
+
+
+def labels_of_folders(names: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """One folder per class, in the order of their names."""
+    classes = tuple(sorted({name.split("/", 1)[0] for name in names}))
+    place = {one: index for index, one in enumerate(classes)}
+    return {name: place[name.split("/", 1)[0]] for name in names}, classes
+
+
+def read_boxes(path: Path, names: list[str]) -> dict[str, list[tuple[int | None, list[float]]]]:
+    """Class and corners of every box, and the size of the picture it was drawn in."""
+    found: dict[str, list[tuple[int | None, list[float]]]] = {}
+    there = frozenset(names)
+    for line, row in rows_of(path, "file", "x0", "y0", "x1", "y1"):
+        where = f"line {line} of '{path}'"
+        if name_in(row) not in there:
+            continue
+        corners = [number(row[one], where) for one in ("x0", "y0", "x1", "y1")]
+        corners += [number(row.get(one) or 0, where) for one in ("width", "height")]
+        label = class_in(row, where) if row.get("label") or row.get("wnid") else None
+        found.setdefault(name_in(row), []).append((label, corners))
+    return named(found, path)
+
+
+def labels_of_boxes(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]]) -> dict[str, int]:
+    """Where every box of a picture is of one class, that is the picture's."""
+    known = {}
+    for name, rows in boxes.items():
+        labels = {label for label, _ in rows if label is not None}
+        if len(labels) > 1:
+            raise DataError(
+                f"'{path}' has boxes of the classes {sorted(labels)} for '{name}'; labels.csv must say which is the picture's"
+            )
+        known.update(dict.fromkeys([name], *labels) if labels else {})
+    return known

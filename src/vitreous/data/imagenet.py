@@ -1,0 +1,136 @@
+"""ImageNet's validation set: a folder per class, or all pictures in one with a file of labels; boxes as XML or CSV."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from vitreous.core.errors import DataError
+from vitreous.data.devkit import LISTS, Ids, index_in, read_list, solution
+from vitreous.data.files import is_picture, number, picture_and_turn, pictures_in, upright_boxes
+from vitreous.data.reader import folder_at, located, reader
+from vitreous.data.sample import Album, Boxes, Sample, digest
+from vitreous.models.imagenet import wnids
+
+LAYOUT = (
+    "val/<wnid>/ILSVRC2012_val_*.JPEG, or val/ILSVRC2012_val_*.JPEG with a label file "
+    f"({', '.join(LISTS)}); boxes in bbox/val/*.xml or LOC_val_solution.csv"
+)
+BOXES = ("bbox/val", "bbox", "Annotations/CLS-LOC/val", "val_bbox", "LOC_val_solution.csv")
+WNID = re.compile(r"n\d{8}")
+Drawn = tuple[
+    str, list[float], tuple[float, float] | None
+]  # wnid, corners, width and height of the picture they are in
+
+
+@reader("imagenet-val")
+def imagenet_val(
+    place: str | Path,
+    labels: str | Path | None = None,
+    ids: Ids | None = None,
+    meta: str | Path | None = None,
+    boxes: str | Path | None = None,
+) -> Album:
+    """Validation pictures with their class and, where boxes are found or given, those of that class.
+
+    `labels`: the label file of a flat folder; `ids`: whose numbers it holds, where it does not say; `meta`: the devkit's meta.mat.
+    """
+    root = folder_at(place, LAYOUT)
+    base = next(one for one in (root / "val", root / "images", root) if one.is_dir())
+    per_class = sorted(one for one in base.iterdir() if one.is_dir() and WNID.fullmatch(one.name))
+    if per_class and labels is None:
+        files = {f"{one.name}/{name}": index_in(one.name, one) for one in per_class for name in pictures_in(one)}
+    else:
+        files = flat_files(root, base, labels, ids, None if meta is None else located(meta))
+    if not files:
+        raise DataError(f"there is no picture in '{base}'; expected {LAYOUT}")
+    keys = {f"val/{wnids()[label]}/{Path(name).stem}": name for name, label in files.items()}
+    names, order = [keys[key] for key in sorted(keys)], sorted(keys)
+    drawn = boxes_of(root, boxes)
+    facts = {"labels": digest(f"{key} {files[keys[key]]}" for key in order), "boxes": drawn is not None}
+    from vitreous.models.load import imagenet_classes
+
+    return Album("imagenet-val", order, partial(read, base, order, names, files, drawn), imagenet_classes(1000), facts)
+
+
+def flat_files(root: Path, base: Path, labels: str | Path | None, ids: Ids | None, meta: Path | None) -> dict[str, int]:
+    """Pictures of one folder, with the classes that a label file gives them."""
+    names = pictures_in(base) if labels else sorted(one.name for one in base.iterdir() if is_picture(one.name))
+    stems = [Path(name).stem for name in names]
+    if not names:
+        return {}
+    places = [folder / name for name in LISTS for folder in (root, base, root.parent, root / "data")]
+    found = located(labels) if labels else next((one for one in places if one.is_file()), None)
+    if found is None:
+        raise DataError(f"'{root}' has {len(names)} pictures and no label file; expected {LAYOUT}")
+    classes = read_list(found, stems, ids, meta)
+    if missing := [stem for stem in stems if stem not in classes]:
+        raise DataError(f"'{found}' has no class for {missing[0]!r} ({len(missing)} pictures in all)")
+    return {name: classes[stem] for name, stem in zip(names, stems, strict=True)}
+
+
+def read(
+    base: Path,
+    keys: list[str],
+    names: list[str],
+    labels: dict[str, int],
+    drawn: Callable[[str], list[Drawn]] | None,
+    index: int,
+) -> Sample:
+    name = names[index]
+    picture, turn = picture_and_turn(base / name)
+    label = labels[name]
+    boxes: Boxes | None = None
+    if drawn is not None:
+        stored = picture.size if turn < 5 else (picture.height, picture.width)
+        own = [one for one in drawn(Path(name).stem) if one[0] == wnids()[label]]
+        corners = [np.asarray(one) * np.tile(np.asarray(stored) / (size or stored), 2) for _, one, size in own]
+        boxes = upright_boxes(np.asarray(corners, dtype=np.float64).reshape(-1, 4), turn, picture)
+    return Sample(keys[index], picture, label, boxes=boxes)
+
+
+def boxes_of(root: Path, given: str | Path | None) -> Callable[[str], list[Drawn]] | None:
+    """A function from a picture's name to its boxes, of all classes."""
+    places = [located(given)] if given else [root / one for one in BOXES]
+    found = next((one for one in places if one.is_file() or (one.is_dir() and next(one.glob("*.xml"), None))), None)
+    if found is None:
+        if given:
+            raise DataError(
+                f"there are no boxes at '{places[0]}'; expected a folder of XML files or LOC_val_solution.csv"
+            )
+        return None
+    return partial(from_xml, found) if found.is_dir() else partial(from_csv, found, solution(found))
+
+
+def from_csv(path: Path, boxes: dict[str, list[tuple[str, list[float]]]], stem: str) -> list[Drawn]:
+    if stem not in boxes:
+        raise DataError(f"'{path}' has no boxes for {stem!r}")
+    return [(wnid, corners, None) for wnid, corners in boxes[stem]]
+
+
+def from_xml(folder: Path, stem: str) -> list[Drawn]:
+    """Boxes as in Pascal VOC: every `object` has a `name` and a `bndbox`; `size` is the picture's."""
+    path = folder / f"{stem}.xml"
+    try:
+        tree = ElementTree.parse(path)
+    except FileNotFoundError:
+        raise DataError(f"there are no boxes at '{path}'") from None
+    except ElementTree.ParseError as problem:
+        raise DataError(f"'{path}' is damaged ({problem}); expected XML as in Pascal VOC") from None
+
+    def numbers(node: ElementTree.Element | None, *names: str) -> list[float]:
+        if node is None:
+            raise DataError(f"'{path}' has no {', '.join(names)}; expected XML as in Pascal VOC")
+        return [number(node.findtext(name), f"'{path}' ({name})") for name in names]
+
+    width, height = numbers(tree.find("size"), "width", "height")
+    size = (width, height) if width > 0 and height > 0 else None
+    return [
+        (one.findtext("name", "").strip(), numbers(one.find("bndbox"), "xmin", "ymin", "xmax", "ymax"), size)
+        for one in tree.iterfind("object")
+    ]

@@ -1,0 +1,125 @@
+"""ImageNet-S (50, 300, 919): a class for every pixel, stored as colours."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Int32
+
+from vitreous.core.errors import DataError, SpecError
+from vitreous.data.devkit import index_in
+from vitreous.data.files import ids_in, picture_and_turn, pictures_in
+from vitreous.data.reader import choice, folder_at, located, reader
+from vitreous.data.sample import Album, Sample, digest
+from vitreous.models.imagenet import index_of_wnid
+
+LAYOUT = "ImageNetS<n>/{validation,validation-segmentation}/<wnid>/<name> and ImageNetS_categories_im<n>.txt, n = 50, 300 or 919"
+OTHER, IGNORED = 0, 1000
+# classes that ImageNet-S-919 holds to be the same: a picture of the first is filed and painted as the second
+MERGED = {
+    "n04356056": "n04355933",
+    "n04493381": "n02808440",
+    "n03642806": "n03832673",
+    "n04008634": "n03773504",
+    "n03887697": "n15075141",
+}
+
+
+@reader("imagenet-s")
+def imagenet_s(
+    place: str | Path,
+    split: Literal["validation", "train-semi"] = "validation",
+    cover: float | int = 0.0,
+    ignored: Literal["background", "exclude"] = "background",
+    categories: str | Path | None = None,
+) -> Album:
+    """Pictures whose class is the largest the model sees; those where none covers the share `cover` are skipped.
+
+    Ignored pixels count as background, as published; `ignored="exclude"` leaves them out.
+    """
+    choice("split", split, ("validation", "train-semi"))
+    choice("ignored", ignored, ("background", "exclude"))
+    if not 0 <= cover <= 1:
+        raise SpecError(f"cover={cover}; a share from 0 to 1 would work (0.05 is 5 %)")
+    root = folder_at(place, LAYOUT)
+    base, painted = folder_at(root / split, LAYOUT), folder_at(root / f"{split}-segmentation", LAYOUT)
+    names = [name for name in pictures_in(base) if name.count("/") == 1]
+    if not names:
+        raise DataError(f"there is no picture in '{base}'; expected {LAYOUT}")
+    wnids = categories_of(root, painted, categories)
+    keys = [f"{split}/{name.rsplit('.', 1)[0]}" for name in names]
+    rest = -1 if ignored == "exclude" else 0
+    facts = {"split": split, "cover": float(cover), "ignored": ignored, "categories": digest(wnids)}
+    from vitreous.models.load import imagenet_classes
+
+    return Album(
+        f"imagenet-s-{len(wnids)}",
+        keys,
+        partial(read, base, painted, keys, names, wnids, float(cover), rest),
+        imagenet_classes(1000),
+        facts,
+    )
+
+
+def categories_of(root: Path, painted: Path, given: str | Path | None) -> tuple[str, ...]:
+    """WordNet ids of the pixels' classes 1, 2, …: the lines of the list, or the folders' names where there are all."""
+    places = [located(given)] if given else [*root.glob("ImageNetS_categories_im*.txt"), *beside(root)]
+    found = next((one for one in places if one.is_file()), None)
+    if found is not None:
+        listed = tuple(found.read_text(encoding="utf-8").split())
+    else:
+        listed = tuple(sorted(one.name for one in painted.iterdir() if one.is_dir()))
+        if given or len(listed) not in (50, 300, 919):
+            raise DataError(
+                f"there is no list of categories at '{places[0] if places else root}', "
+                f"and {len(listed)} folders are not all of 50, 300 or 919; expected {LAYOUT}"
+            )
+    for wnid in listed:
+        index_in(wnid, found or painted)
+    return listed
+
+
+def beside(root: Path) -> list[Path]:
+    """Lists that lie in the folder around, where the name of this one says how many classes it has."""
+    count = root.name.lower().removeprefix("imagenets").removeprefix("-").removeprefix("s")
+    name = f"ImageNetS_categories_im{count}.txt"
+    return [root.parent / name, root.parent / "categories" / name]
+
+
+def read(
+    base: Path,
+    painted: Path,
+    keys: list[str],
+    names: list[str],
+    wnids: tuple[str, ...],
+    cover: float,
+    rest: int,
+    index: int,
+) -> Sample:
+    name = names[index]
+    picture, turn = picture_and_turn(base / name)
+    path = painted / Path(name).with_suffix(".png")
+    ids = class_ids(ids_in(path, turn), path)
+    present = [int(one) for one in np.unique(ids) if one not in (OTHER, IGNORED)]
+    if present and present[-1] > len(wnids):
+        raise DataError(f"'{path}' has the class {present[-1]}; {len(wnids)} are known")
+    masks = {one: np.where(ids == IGNORED, rest, ids == one).astype(np.int8) for one in present}
+    own = name.split("/", 1)[0]
+    labels = {one: index_of_wnid()[own if MERGED.get(own) == wnids[one - 1] else wnids[one - 1]] for one in present}
+    sizes = {one: int((ids == one).sum()) for one in present}
+    largest = max(present, key=lambda one: sizes[one], default=None)
+    rivals = {labels[one]: masks[one] for one in present if one != largest}
+    if largest is None:
+        return Sample(keys[index], picture, cover=cover)
+    return Sample(keys[index], picture, labels[largest], masks[largest], None, rivals, cover)
+
+
+def class_ids(colours: np.ndarray, path: Path) -> Int32[np.ndarray, "H W"]:
+    """R + 256·G, in numbers wide enough for it."""
+    if colours.ndim != 3 or colours.shape[-1] < 3:
+        raise DataError(f"'{path}' is not in colour; a mask of ImageNet-S stores its class as R + 256·G")
+    wide = colours.astype(np.int32)
+    return wide[..., 0] + 256 * wide[..., 1]

@@ -1,0 +1,63 @@
+"""MURA 1.1: radiographs of limbs, each study normal or not."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from vitreous.core.errors import DataError
+from vitreous.data.files import pictures_in
+from vitreous.data.reader import choice, folder_at, reader
+from vitreous.data.sample import Album, Sample
+from vitreous.models.decode import open_picture
+
+LAYOUT = "MURA-v1.1/{train,valid}/XR_<BODY>/patient<n>/study<k>_{positive,negative}/image<m>.png, listed in <split>_image_paths.csv"
+CLASSES = ("negative", "positive")  # positive: abnormal
+STUDY = re.compile(r"study\d+_(positive|negative)")
+
+
+@reader("mura")
+def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: str | None = None) -> Album:
+    """Pictures of a split in the order of its list, or of one part of the body (`body="wrist"`)."""
+    choice("split", split, ("valid", "train"))
+    root = folder_at(place, LAYOUT)
+    root = root / "MURA-v1.1" if (root / "MURA-v1.1").is_dir() else root
+    names = listed(root, split)
+    bodies = sorted({PurePosixPath(name).parts[1] for name in names})
+    if body is not None:
+        wanted = f"XR_{body.upper().removeprefix('XR_')}"
+        choice("body", wanted, bodies)
+        names = [name for name in names if PurePosixPath(name).parts[1] == wanted]
+    labels = [CLASSES.index(study_of(name, root)) for name in names]
+    return Album("mura", names, partial(read, root, names, labels), CLASSES, {"split": split, "body": body})
+
+
+def listed(root: Path, split: str) -> list[str]:
+    """Paths from the root, as the list has them, or as the folders have them where there is no list."""
+    path = root / f"{split}_image_paths.csv"
+    if path.is_file():
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        names = [f"{split}/{line.split(f'/{split}/', 1)[1]}" for line in lines if f"/{split}/" in line]
+        if len(names) != sum(map(bool, lines)):
+            odd = next(line for line in lines if line and f"/{split}/" not in line)
+            raise DataError(
+                f"'{path}' has the line {odd!r}; expected paths such as MURA-v1.1/{split}/XR_WRIST/…/image1.png"
+            )
+    else:
+        names = [f"{split}/{name}" for name in pictures_in(folder_at(root / split, LAYOUT))]
+    if not names:
+        raise DataError(f"'{root}' has no picture of {split}; expected {LAYOUT}")
+    return names
+
+
+def study_of(name: str, root: Path) -> str:
+    match = STUDY.fullmatch(PurePosixPath(name).parent.name)
+    if match is None or len(PurePosixPath(name).parts) != 5:
+        raise DataError(f"'{root / name}' is not in the folder of a study; expected {LAYOUT}")
+    return match[1]
+
+
+def read(root: Path, names: list[str], labels: list[int], index: int) -> Sample:
+    return Sample(names[index], open_picture(root / names[index]), labels[index])

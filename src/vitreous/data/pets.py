@@ -1,0 +1,135 @@
+"""Oxford-IIIT Pet: pictures of cats and dogs with trimaps (1 animal, 2 background, 3 border)."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from vitreous.core.errors import DataError
+from vitreous.data.files import flat, ids_in, number, picture_and_turn, rows_of
+from vitreous.data.reader import choice, folder_at, reader
+from vitreous.data.sample import Album, Mask, Sample, digest
+from vitreous.models.imagenet import index_of_wnid
+
+LAYOUT = (
+    "Oxford-IIIT Pet: images/*.jpg with annotations/list.txt and annotations/trimaps/, or with labels.csv and trimaps/"
+)
+BORDER = {"ignore": -1, "object": 1, "background": 0}
+# breeds that are ImageNet classes
+WNIDS = {
+    "basset_hound": "n02088238",
+    "beagle": "n02088364",
+    "boxer": "n02108089",
+    "chihuahua": "n02085620",
+    "egyptian_mau": "n02124075",
+    "english_cocker_spaniel": "n02102318",
+    "english_setter": "n02100735",
+    "german_shorthaired": "n02100236",
+    "great_pyrenees": "n02111500",
+    "japanese_chin": "n02085782",
+    "keeshond": "n02112350",
+    "leonberger": "n02111129",
+    "miniature_pinscher": "n02107312",
+    "newfoundland": "n02111277",
+    "persian": "n02123394",
+    "pomeranian": "n02112018",
+    "pug": "n02110958",
+    "saint_bernard": "n02109525",
+    "samoyed": "n02111889",
+    "scottish_terrier": "n02097298",
+    "siamese": "n02123597",
+    "staffordshire_bull_terrier": "n02093256",
+    "wheaten_terrier": "n02098105",
+    "yorkshire_terrier": "n02094433",
+}
+
+
+@reader("pets")
+def pets(
+    place: str | Path,
+    split: Literal["all", "trainval", "test"] = "all",
+    labels: Literal["breed", "imagenet"] | None = None,
+    border: Literal["ignore", "object", "background"] = "ignore",
+) -> Album:
+    """All pets; `labels` counts the 37 breeds, or ImageNet's classes (then only breeds that are one are read)."""
+    choice("split", split, ("all", "trainval", "test"))
+    choice("border", border, tuple(BORDER))
+    choice("labels", labels, (None, "breed", "imagenet"))
+    root = folder_at(place, LAYOUT)
+    if (root / "annotations" / "list.txt").is_file():
+        trimaps = root / "annotations" / "trimaps"
+        entries, classes = original(root, split, labels or "breed")
+    elif (root / "labels.csv").is_file() and (root / "trimaps").is_dir():
+        if split != "all" or labels == "breed":
+            raise DataError(
+                f"'{root}' has labels.csv, which knows no splits and ImageNet's classes only; leave them out"
+            )
+        trimaps, classes = root / "trimaps", imagenet_names()
+        entries = from_table(root / "labels.csv")
+    else:
+        raise DataError(f"'{root}' is not laid out as {LAYOUT}")
+    if not entries:
+        raise DataError(f"'{root}' lists no picture; expected {LAYOUT}")
+    names = sorted(entries)
+    facts = {"split": split, "border": border, "labels": digest(f"{name} {entries[name]}" for name in names)}
+    keys = [Path(name).stem for name in names]
+    return Album("pets", keys, partial(read, root, trimaps, names, entries, BORDER[border]), classes, facts)
+
+
+def read(root: Path, trimaps: Path, names: list[str], labels: dict[str, int], border: int, index: int) -> Sample:
+    name = names[index]
+    picture, turn = picture_and_turn(root / "images" / name)
+    path = trimaps / Path(name).with_suffix(".png").name
+    mask = from_trimap(flat(ids_in(path, turn), f"'{path}'"), border, path)
+    return Sample(Path(name).stem, picture, labels[name], mask)
+
+
+def from_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:
+    if odd := sorted(set(np.unique(ids).tolist()) - {1, 2, 3}):
+        raise DataError(
+            f"the trimap '{path}' has the numbers {odd}; 1 (animal), 2 (background) and 3 (border) are known"
+        )
+    return np.asarray([0, 1, 0, border], dtype=np.int8)[ids]
+
+
+def from_table(path: Path) -> dict[str, int]:
+    """File and ImageNet class."""
+    return {
+        row["file"]: int(number(row["imagenet_label"], f"line {line} of '{path}'", "whole"))
+        for line, row in rows_of(path, "file", "imagenet_label")
+    }
+
+
+def original(root: Path, split: str, labels: str) -> tuple[dict[str, int], tuple[str, ...] | None]:
+    """File and class from the lists of the original archive, whose lines are: name, breed 1 to 37, species, breed of species."""
+    path = root / "annotations" / ("list.txt" if split == "all" else f"{split}.txt")
+    entries, breeds = listed(path), listed(root / "annotations" / "list.txt")
+    names = {number: name.rsplit("_", 1)[0] for name, number in breeds.items()}
+    if labels == "breed":
+        classes = tuple(names.get(index, f"breed {index}") for index in range(1, max(names, default=0) + 1))
+        return {f"{name}.jpg": breed - 1 for name, breed in entries.items()}, classes
+    wnid_of = {name: WNIDS.get(name.rsplit("_", 1)[0].lower()) for name in entries}
+    return {f"{name}.jpg": index_of_wnid()[wnid] for name, wnid in wnid_of.items() if wnid}, imagenet_names()
+
+
+def listed(path: Path) -> dict[str, int]:
+    if not path.is_file():
+        raise DataError(f"there is no list at '{path}'; expected {LAYOUT}")
+    found = {}
+    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        fields = text.split()
+        if not fields or text.startswith("#"):
+            continue
+        if len(fields) != 4:
+            raise DataError(f"line {line} of '{path}' is {text!r}; expected a name and three numbers")
+        found[fields[0]] = int(number(fields[1], f"line {line} of '{path}'", "whole"))
+    return found
+
+
+def imagenet_names() -> tuple[str, ...] | None:
+    from vitreous.models.load import imagenet_classes
+
+    return imagenet_classes(1000)

@@ -1,0 +1,135 @@
+"""Readers by name: `kind:where?option=value` is the reader `kind`, called with where and the options."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl
+
+from vitreous.core.errors import DataError, SpecError
+from vitreous.core.registry import Registry
+from vitreous.data.sample import Dataset
+
+Reader: TypeAlias = Callable[..., Dataset]
+R = TypeVar("R", bound=Reader)
+
+READERS: Registry[Reader] = Registry("dataset")
+WORDS = {"true": True, "false": False, "none": None}
+
+
+def reader(name: str) -> Callable[[R], R]:
+    """Register a function of a place and options that gives a data set."""
+
+    def add(function: R) -> R:
+        READERS.add(name, function, f"{function.__module__}.{function.__qualname__}")
+        return function
+
+    return add
+
+
+def split(spec: str) -> tuple[str, str, dict[str, str]]:
+    """Kind (empty for a bare path), place and options of a spec."""
+    kind, colon, rest = spec.partition(":")
+    if not colon or not re.fullmatch(r"[a-z][a-z0-9-]+", kind):  # a drive letter is no kind
+        kind, rest = "", spec
+    place, mark, query = rest.rpartition("?")
+    if mark and re.fullmatch(r"[a-z_]+=[^&=]*(&[a-z_]+=[^&=]*)*", query):
+        return kind, place, dict(parse_qsl(query, keep_blank_values=True))
+    return kind, rest, {}
+
+
+def value_of(text: str) -> Any:
+    """A number, yes or no, nothing, or the text itself."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def settled(name: str, read: Reader, texts: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a reader, those of a spec as values; what it does not have, or not of that type, is refused by name."""
+    parameters = list(inspect.signature(read).parameters.values())
+    types = get_type_hints(read)
+    known = [parameter.name for parameter in parameters[1:] if parameter.kind is not parameter.VAR_KEYWORD]
+    open_ended = len(known) < len(parameters) - 1
+    given = {key: value_of(text) for key, text in texts.items()} | dict(options)
+    for key, value in given.items():
+        if key not in known and not open_ended:
+            near = get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+            raise SpecError(f"dataset {name!r} has no option {key!r}; {hint}")
+        if fits(value, types.get(key, Any)):
+            continue
+        if key in options or not fits(texts[key], types[key]):
+            if words := words_of(types[key]):
+                choice(key, value, words)
+            wanted = types[key].__name__ if isinstance(types[key], type) else types[key]
+            raise SpecError(f"dataset {name!r} cannot take {key}={value!r}; expected {wanted}")
+        given[key] = texts[key]  # 007 is a number that was meant as a text
+    return given
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value is of a type, or one of its words."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_args(hint):
+        return any(fits(value, one) for one in get_args(hint))
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def words_of(hint: Any) -> tuple[Any, ...]:
+    """The words that a type allows."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return tuple(word for one in get_args(hint) for word in words_of(one))
+
+
+def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    if value not in allowed:
+        raise SpecError(f"{name}={value!r}; known: {', '.join(map(repr, allowed))}")
+
+
+def located(place: str | Path) -> Path:
+    """A path, its home and `assets:` (the folder that VITREOUS_ASSETS names) expanded."""
+    text = str(place)
+    if not text.startswith("assets:"):
+        return Path(text).expanduser()
+    root = os.environ.get("VITREOUS_ASSETS")
+    if not root:
+        raise DataError(
+            f"'{text}' lies in the folder that the environment variable VITREOUS_ASSETS names; it is not set"
+        )
+    return Path(root).expanduser() / text.removeprefix("assets:")
+
+
+def folder_at(place: str | Path, layout: str) -> Path:
+    """A folder that exists; `layout` says what should be in it."""
+    path = located(place)
+    if not path.is_dir():
+        what = "is a file, not a folder" if path.exists() else "does not exist"
+        raise DataError(f"'{path}' {what}; expected {layout}")
+    return path
+
+
+def need(package: str, what: str) -> Any:
+    """A package that only some formats need, or the sentence that says how to get it."""
+    from importlib import import_module
+
+    try:
+        return import_module(package)
+    except ImportError:
+        raise DataError(
+            f"{what} needs the package {package.split('.', maxsplit=1)[0]}; pip install 'vitreous[data]' brings it"
+        ) from None

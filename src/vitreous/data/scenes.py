@@ -1,0 +1,43 @@
+"""Scenes as a data set: pictures drawn by code, whose evidence is known to the pixel."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from vitreous.core.errors import SpecError
+from vitreous.data.reader import choice, reader
+from vitreous.data.sample import Album, Sample
+from vitreous.scenes import CLASSES, Scenes
+
+
+@reader("scenes")
+def scenes(
+    kind: str,
+    count: int = 64,
+    seed: int = 0,
+    mask: Literal["object", "evidence"] = "object",
+    label: int | str | None = None,
+    mark: str | None = None,
+) -> Album:
+    """`count` scenes of a kind; the mask is the whole object or only what decides its class."""
+    choice("mask", mask, ("object", "evidence"))
+    if not isinstance(count, int) or count < 1:
+        raise SpecError(f"count={count!r}; a whole number from 1 on would work")
+    options: dict[str, Any] = {key: value for key, value in {"label": label, "mark": mark}.items() if value is not None}
+    album = Scenes(kind or "single", count, seed, **options)
+    keys = [f"{album.kind}/{seed}/{index:06d}" for index in range(count)]
+    facts = {"kind": album.kind, "seed": seed, "mask": mask, **options}
+    return Album("scenes", keys, partial(read, album, keys, mask), CLASSES, facts)
+
+
+def read(album: Scenes, keys: list[str], part: str, index: int) -> Sample:
+    scene = album[index]
+    own, *others = scene.objects
+    masks = [(one.evidence if part == "evidence" else one.mask).astype(np.int8) for one in scene.objects]
+    rivals = {one.label: mask for one, mask in zip(others, masks[1:], strict=True)}
+    box = np.asarray([own.box], dtype=np.float64)
+    return Sample(keys[index], Image.fromarray(scene.image), own.label, masks[0], box, rivals)

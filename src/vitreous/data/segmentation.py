@@ -1,0 +1,82 @@
+"""ImageNet-Segmentation: 4276 pictures with an outline each, in one MATLAB 7.3 (HDF5) file, `gtsegs_ijcv.mat`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vitreous.core.errors import DataError
+from vitreous.data.reader import located, need, reader
+from vitreous.data.sample import Album, Mask, Sample
+from vitreous.models.decode import open_picture
+
+LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to pictures in /value/img and to outlines in /value/gt"
+
+
+@reader("imagenet-seg")
+def imagenet_seg(place: str | Path) -> Album:
+    """Pictures and outlines; they have no class, so what the model predicts is what one explains."""
+    path = located(place)
+    if not path.is_file():
+        raise DataError(f"there is no file at '{path}'; expected {LAYOUT}")
+    drawer = Drawer(path)
+    count = drawer.count()
+    return Album("imagenet-seg", [f"{index:05d}" for index in range(count)], drawer)
+
+
+class Drawer:
+    """The file, opened by every thread and process for itself when it first reads from it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open = threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Drawer, (self.path,)
+
+    def file(self) -> Any:
+        if getattr(self._open, "process", None) != os.getpid():  # a handle does not survive a fork
+            h5py = need("h5py", f"'{self.path}' (HDF5)")
+            try:
+                self._open.file = h5py.File(self.path, "r")
+            except OSError:
+                raise DataError(f"'{self.path}' is damaged or not HDF5; expected {LAYOUT}") from None
+            self._open.process = os.getpid()
+        return self._open.file
+
+    def count(self) -> int:
+        file = self.file()
+        missing = [name for name in ("value/img", "value/gt") if name not in file]
+        if missing:
+            raise DataError(f"'{self.path}' has no /{missing[0]}; expected {LAYOUT}")
+        pictures, outlines = file["value/img"].shape, file["value/gt"].shape
+        if pictures != outlines or len(pictures) != 2 or pictures[1] != 1:
+            raise DataError(f"'{self.path}' has {pictures} pictures and {outlines} outlines; expected {LAYOUT}")
+        return pictures[0]
+
+    def __call__(self, index: int) -> Sample:
+        try:
+            file = self.file()
+            pixels = np.asarray(file[file["value/img"][index, 0]])
+            outline = np.asarray(file[file[file["value/gt"][index, 0]][0, 0]])
+        except DataError:
+            raise
+        except Exception:  # noqa: BLE001 - h5py raises what the damage happens to look like
+            raise DataError(f"picture {index} of '{self.path}' is damaged; expected {LAYOUT}") from None
+        if pixels.ndim not in (2, 3) or outline.ndim != 2 or pixels.dtype != np.uint8:
+            raise DataError(
+                f"picture {index} of '{self.path}' has {pixels.shape} pixels and {outline.shape} of outline"
+            )
+        # MATLAB stores columns first: everything comes transposed
+        picture = open_picture(Image.fromarray(np.ascontiguousarray(pixels.T.squeeze())))
+        return Sample(f"{index:05d}", picture, mask=self.mask(outline.T, index))
+
+    def mask(self, outline: np.ndarray, index: int) -> Mask:
+        if not np.isin(outline, (0, 1)).all():
+            raise DataError(f"the outline of picture {index} of '{self.path}' has numbers other than 0 and 1")
+        return np.ascontiguousarray(outline, dtype=np.int8)

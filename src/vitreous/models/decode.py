@@ -1,0 +1,81 @@
+"""A picture file, opened: upright, in RGB, or refused in a sentence that names it."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from vitreous.core.errors import DataError
+
+Source: TypeAlias = str | Path | bytes | Image.Image
+
+
+def open_picture(source: Source) -> Image.Image:
+    """Any picture, upright and in RGB; transparency becomes white, deep greyscale is brought to 8 bits."""
+    data, name = read_source(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # large pictures, untidy metadata: they still open
+        try:
+            picture = data if isinstance(data, Image.Image) else Image.open(BytesIO(data))
+            picture.load()
+        except UnidentifiedImageError:
+            raise DataError(f"{name} is not a picture that can be read; PNG, JPEG, WebP or TIFF would work") from None
+        except Image.DecompressionBombError:
+            limit = f"{2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels (twice PIL.Image.MAX_IMAGE_PIXELS)"
+            raise DataError(f"{name} has more than {limit}; scale it down, or raise that limit") from None
+        except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
+            raise DataError(f"{name} is damaged or cut short; save it again in full") from None
+        if not all(picture.size):
+            raise DataError(f"{name} has no pixels")
+        with suppress(Exception):  # broken metadata does not say which way is up
+            picture = ImageOps.exif_transpose(picture)
+        return to_rgb(picture, name)
+
+
+def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
+    """The file's content, and how to speak of it."""
+    match source:
+        case Image.Image():
+            file = getattr(source, "filename", "")
+            return source, f"'{file}'" if file else "the picture"
+        case bytes():
+            data, name = source, f"the picture ({len(source)} bytes)"
+        case _:
+            name = f"'{source}'"
+            try:
+                data = Path(source).read_bytes()
+            except FileNotFoundError:
+                raise DataError(f"no picture at {name}; give the path of a local file") from None
+            except (OSError, ValueError) as error:
+                raise DataError(f"{name} cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+    if not data:
+        raise DataError(f"{name} is empty")
+    return data, name
+
+
+def to_rgb(picture: Image.Image, name: str) -> Image.Image:
+    if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
+        return Image.fromarray(eight_bits(np.asarray(picture), picture.mode)).convert("RGB")
+    try:
+        if picture.has_transparency_data:
+            front = picture.convert("RGBA")
+            picture = Image.alpha_composite(Image.new("RGBA", front.size, "white"), front)
+        return picture.convert("RGB")
+    except ValueError:
+        raise DataError(f"{name} has colours in mode {picture.mode!r}, which cannot be shown as RGB") from None
+
+
+def eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
+    """Deep greyscale in 0 to 255: from 16 bits, 0 to 1 or 0 to 255 where it is such, else from its least to its most."""
+    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = values.min(), values.max()
+    full = 65535 if mode.startswith("I;16") or (mode == "I" and high > 255) else 1 if mode == "F" and high <= 1 else 255
+    if low >= 0 and high <= full:
+        low, high = 0, full
+    return ((values - low) / ((high - low) or 1) * 255).round().astype(np.uint8)
