@@ -1,0 +1,171 @@
+"""The front door of measuring: how far an explanation can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from vitreous.capture.blackbox import is_black_box, probe_of
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import ShapeError, SpecError
+from vitreous.front import as_images, as_targets, load, wrap
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.method import Method
+from vitreous.methods.spec import resolve
+from vitreous.metrics.metric import METRICS, Metric, MetricResult, join_results, resolve_metric
+from vitreous.models.opaque import greet
+from vitreous.models.vit import ViT
+
+
+@overload
+def evaluate(
+    model: Any, images: Any, attribution: Attribution | Tensor, metric: str | Metric = ..., **given: Any
+) -> MetricResult: ...
+@overload
+def evaluate(
+    model: Any, images: Any, attribution: Attribution | Tensor, metric: list[str | Metric], **given: Any
+) -> list[MetricResult]: ...
+def evaluate(
+    model: Any,
+    images: Any,
+    attribution: Attribution | Tensor,
+    metric: str | Metric | list[str | Metric] = "deletion_aopc",
+    *,
+    target: Any = None,
+    labels: Any = None,
+    objects: Tensor | None = None,
+    rivals: Tensor | None = None,
+    boxes: Sequence[Any] | None = None,
+    method: str | Method | None = None,
+    batch_size: int = 32,
+    **options: Any,
+) -> MetricResult | list[MetricResult]:
+    """How far an explanation can be trusted, by one metric or by several that share their work.
+
+    `images`: what was explained, as `explain` takes it; None: what the attribution remembers. `attribution`: what
+    `explain` returned, or maps of your own [b p] or [b H W] with `target`. What a metric needs is given by name:
+    `labels`, `objects` and `rivals` (masks in the frame the model sees), `boxes`, `method`. Other arguments are its options.
+    """
+    several = isinstance(metric, list)
+    if several and options:
+        raise SpecError("options of several metrics are written into their specs: 'insertion(steps=28)'")
+    chosen = [resolve_metric(one, **options) for one in (metric if several else [metric])]
+    opaque = isinstance(attribution, Attribution) and attribution.patches is None
+    vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else wrap(model, black_box=opaque)
+    _, tensor = as_images(
+        vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
+    )
+    if is_black_box(vit):
+        greet(vit, tensor)
+    found = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
+    if images is None and isinstance(attribution, Attribution):  # it remembers one picture per row
+        share = 1
+    elif len(found) % len(tensor):
+        raise ShapeError(f"there are {len(found)} maps of {len(tensor)} pictures")
+    else:
+        share = len(found) // len(tensor)
+    given = {
+        "labels": None if (known := as_targets(vit, labels, len(tensor))) is None else known[:, 0],
+        "objects": masks(objects, "objects"),
+        "rivals": masks(rivals, "rivals"),
+        "boxes": None
+        if boxes is None
+        else [None if one is None else torch.as_tensor(one).reshape(-1, 4) for one in boxes],
+    }
+    rows = {name: spread(name, value, len(tensor), share) for name, value in given.items() if value is not None}
+    again = remade(found, method)
+    parts: list[list[MetricResult]] = []
+    with torch.inference_mode(False):
+        for start in range(0, len(tensor), batch_size):
+            those = slice(start * share, (start + batch_size) * share)
+            piece = found[those].to(vit.device)
+            probe = probe_of(
+                vit, tensor[start : start + batch_size], piece.targets.view(-1, share), *asked(found, again)
+            )
+            here = {
+                name: value[those] if isinstance(value, list) else value[those].to(vit.device)
+                for name, value in rows.items()
+            }
+            parts.append(measure(chosen, piece, probe, method=again, **here))
+    results = [join_results(list(column)) for column in zip(*parts, strict=True)]
+    return results if several else results[0]
+
+
+def measure(metrics: Sequence[Metric], attribution: Attribution, probe: Probe, **given: Any) -> list[MetricResult]:
+    """Several metrics of one batch of maps; what they have in common is computed once."""
+    memo: dict[Any, Any] = {}
+    return [metric(attribution, probe=probe, memo=memo, **given) for metric in metrics]
+
+
+def as_attribution(vit: ViT, images: Tensor, maps: Tensor, target: Any) -> Attribution:
+    """Maps that were made elsewhere."""
+    layout = vit.layout((images.shape[-2], images.shape[-1]))
+    targets = as_targets(vit, target, len(images))
+    if targets is None:
+        raise ShapeError("maps of your own need target=…, the class that they explain")
+    if not isinstance(maps, Tensor) or maps.ndim not in (2, 3) or len(maps) != targets.numel():
+        raise ShapeError(
+            f"maps are a tensor [{targets.numel()} patches] or [{targets.numel()} H W], one per picture and target"
+        )
+    if maps.ndim == 2 and maps.shape[-1] == layout.patches:
+        return Attribution(maps, layout, targets.flatten(), "given")
+    if maps.ndim == 3 and tuple(maps.shape[1:]) == layout.grid:
+        return Attribution(maps.flatten(1), layout, targets.flatten(), "given")
+    if maps.ndim == 3 and tuple(maps.shape[1:]) == layout.size:
+        from vitreous.methods.attribution import patch_sums
+
+        sums = patch_sums(maps, layout)
+        return Attribution(sums, layout, targets.flatten(), "given", native="pixel", native_pixels=maps)
+    raise ShapeError(
+        f"maps are {list(maps.shape)}; the model has {layout.patches} patches on a grid {list(layout.grid)} and sees pictures {list(layout.size)}"
+    )
+
+
+def masks(given: Tensor | None, name: str) -> Tensor | None:
+    if given is None:
+        return None
+    given = torch.as_tensor(given)
+    if given.ndim != 3 or given.is_floating_point():
+        raise ShapeError(f"{name} must be whole numbers or booleans [b H W], not {given.dtype} {list(given.shape)}")
+    return given.to(torch.int8)
+
+
+def spread(name: str, value: Any, pictures: int, share: int) -> Any:
+    """One entry per row; of pictures with several targets, the same for each unless it is given for each."""
+    if len(value) == pictures * share:
+        return value
+    if len(value) != pictures:
+        raise ShapeError(f"{name} has {len(value)} entries for {pictures} pictures")
+    if isinstance(value, list):
+        return [one for one in value for _ in range(share)]
+    return value.repeat_interleave(share, 0)
+
+
+def remade(attribution: Attribution, method: str | Method | None) -> Method | None:
+    """The method that can make such a map again, if it is known."""
+    if method is not None:
+        return resolve(method)
+    try:
+        return resolve(attribution.method)
+    except SpecError:
+        return None
+
+
+def asked(attribution: Attribution, method: Method | None) -> tuple[Any]:
+    """The question that was put when the map was made."""
+    from vitreous.capture.question import QUESTIONS
+
+    name = attribution.provenance.get("question", "logit" if method is None else method.question)
+    return (name if name in QUESTIONS else "logit",)
+
+
+def list_metrics() -> list[dict[str, Any]]:
+    """Every registered metric with its facts."""
+    from vitreous.catalogue import metric_facts
+    from vitreous.metrics import load_all
+
+    load_all()
+    return [metric_facts(METRICS[name]) for name in sorted(METRICS)]

@@ -1,0 +1,85 @@
+"""What is painted where a picture's own pixels are not shown."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import ModelError
+from vitreous.methods.controls import generators
+from vitreous.methods.masks import blurred
+from vitreous.methods.options import choice
+from vitreous.metrics.answers import Index, Paint
+from vitreous.models.shapes import Images
+
+BASELINES = ("blur", "blur-rise", "black", "mean", "random")
+SPACES = ("normalised", "pixels")
+
+
+def normalisation(probe: Probe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
+    """Mean and standard deviation that made the model's pictures of values in [0, 1]."""
+    preprocess = probe.vit.preprocess
+    if preprocess is None:
+        raise ModelError(
+            f"what black is to {probe.vit.name!r} is not known: its preprocessing has no mean and std; wrap it with preprocess=…, or choose space='normalised'"
+        )
+    mean, std = (torch.tensor(values).to(probe.images)[:, None, None] for values in (preprocess.mean, preprocess.std))
+    return mean, std
+
+
+def baseline_of(probe: Probe, baseline: str, space: str = "normalised", seed: int = 0) -> Images:
+    """A picture for every picture: blurred, black, its mean, or noise.
+
+    `space="normalised"`, as published: black is 0 as the model takes it, which is the data set's mean colour; mean is one number
+    for all channels; noise is uniform in [0, 1). `space="pixels"`, as the words say: black is black, mean is the picture's mean
+    colour, and noise is uniform over all colours.
+    """
+    choice("baseline", baseline, BASELINES)
+    choice("space", space, SPACES)
+    images, pixels = probe.images, space == "pixels"
+    mean, std = normalisation(probe) if pixels else (torch.zeros_like(images[0, :, :1, :1]), 1.0)
+    if baseline == "blur":
+        return blurred(images, 11, 5.0)
+    if baseline == "blur-rise":
+        return (rise_blurred(images * std + mean) - mean) / std
+    if baseline == "mean":
+        return images.mean((2, 3) if pixels else (1, 2, 3), keepdim=True).expand_as(images)
+    if baseline == "black":
+        return (torch.zeros_like(images) - mean) / std
+    draws = [
+        torch.rand(images.shape[1:], generator=draw, dtype=torch.float64) for draw in generators(probe.originals, seed)
+    ]
+    return (torch.stack(draws).to(images) - mean) / std
+
+
+def rise_kernel(length: int = 11, sigma: float = 5.0) -> Float[Tensor, " length"]:
+    """RISE's: a Gaussian cut at 4 sigma and folded back at the ends of a short window, so that its tails are in it too."""
+    reach = int(4 * sigma + 0.5)
+    offset = torch.arange(-reach, reach + 1)
+    weight = torch.exp(-(offset.double() ** 2) / (2 * sigma**2))
+    place = (length // 2 + offset).remainder(2 * length)
+    place = torch.minimum(place, 2 * length - 1 - place)
+    return torch.zeros(length, dtype=torch.float64).scatter_add_(0, place, weight / weight.sum())
+
+
+def rise_blurred(images: Images) -> Images:
+    """Blur as RISE's code does it: beyond its edges a picture is 0."""
+    kernel = rise_kernel()
+    half = len(kernel) // 2
+    sides = []
+    for length in images.shape[-2:]:
+        gap = torch.arange(length)[:, None] - torch.arange(length) + half
+        inside = (gap >= 0) & (gap < len(kernel))
+        sides.append((kernel[gap.clamp(0, len(kernel) - 1)] * inside).to(images))
+    return sides[0] @ images @ sides[1].mT
+
+
+def over(probe: Probe, rest: Images) -> Paint:
+    """What is visible of a picture, over its baseline."""
+
+    def paint(visible: Tensor, image: Index, _: Index) -> Images:
+        return torch.where(visible[:, None], probe.images[image], rest[image])
+
+    return paint

@@ -1,0 +1,129 @@
+"""Pixels that leave without a trace: what is removed is filled in from its neighbours, and noise on top (ROAD)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import ModelError, SpecError
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.masks import noise as noise_of
+from vitreous.methods.options import choice
+from vitreous.metrics.answers import Index, Labels, Memo, Paint, classes_of, shown_pixels
+from vitreous.metrics.baselines import normalisation
+from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.order import ORDERS, TENTHS, checked_levels, count_of, summed_up
+from vitreous.models.shapes import Images
+
+# the share of every neighbour in a pixel: the four at its sides twice that of the four at its corners
+NEIGHBOURS = {(y, x): 1 / 6 if 0 in (y, x) else 1 / 12 for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)}
+ROOM = 2**17  # pixels whose equations are solved at once
+
+
+@metric(
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x, the top r of pixels filled in from their neighbours) = label]",
+    bounds=(0, 1),
+    affine_invariant=True,
+    forwards="1 + levels",
+    family="faithfulness",
+    paper="rong2022consistent",
+    trial={"levels": (0.25, 0.5, 0.75)},
+    presets={"released": {"levels": (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9), "noise": 0.01, "judge": "label"}},
+)
+def road(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    levels: Sequence[float] = TENTHS,
+    judge: str = "label",
+    order: str = "descending",
+    noise: float = 0.01,
+    area: str = "normalised",
+    show: str = "fraction",
+    seed: int = 0,
+) -> Measured:
+    """Accuracy as the highest pixels are filled in from their neighbours.
+
+    Every missing pixel is the weighted mean of its eight neighbours, all of them at once, and noise of deviation `noise` (of
+    values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`: the lowest
+    pixels go first. The part `probability` is the mean probability of the predicted class.
+    """
+    choice("order", order, ORDERS)
+    levels = checked_levels("levels", levels)
+    if levels[-1] == 1:
+        raise SpecError("levels end below 1: of a picture without a pixel nothing can be filled in")
+    pixels = probe.images.shape[-2] * probe.images.shape[-1]
+    counts = [pixels - count_of(level, pixels) for level in levels]
+    side = "bottom" if order == "descending" else "top"
+    said = shown_pixels(
+        attribution, probe, labels, memo, side, counts, filling(probe, noise, seed), ("filled", noise, seed)
+    )
+    curve = said.hits(judge, classes_of(attribution, probe, labels))
+    parts = {"probability": said.probability("predicted")[0]}
+    return summed_up(attribution, curve, levels, area, show, order == "ascending", parts)
+
+
+def filling(probe: Probe, noise: float, seed: int) -> Paint:
+    """Missing pixels from their neighbours, and noise drawn from the picture's content."""
+    _, std = normalisation(probe)
+    draw = noise_of(probe.originals, seed, normal=True)
+
+    def paint(visible: Bool[Tensor, "k H W"], image: Index, count: Index) -> Images:
+        filled = imputed(probe.images[image], visible)
+        return torch.where(visible[:, None], filled, filled + noise / std * draw(image, count).to(filled))
+
+    return paint
+
+
+def imputed(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
+    """Every pixel that is not visible becomes the weighted mean of its neighbours within the picture."""
+    together = max(1, ROOM // visible[0].numel())
+    parts = zip(images.split(together), visible.split(together), strict=True)
+    return torch.cat([solved(*part) for part in parts])
+
+
+def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
+    """The sparse linear system of some pictures side by side, solved exactly in float64: one unknown per missing pixel."""
+    try:
+        from scipy.sparse import csc_matrix
+        from scipy.sparse.linalg import splu
+    except ImportError:
+        raise ModelError("metric 'road' solves sparse systems with scipy; pip install 'vitreous[regions]'") from None
+    missing = ~visible.cpu().numpy()
+    if not missing.any():
+        return images
+    unknown = np.full(missing.shape, -1)
+    count = int(missing.sum())
+    unknown[missing] = np.arange(count)
+    values = images.movedim(1, -1).double().cpu().numpy()
+    around = np.pad(unknown, ((0, 0), (1, 1), (1, 1)), constant_values=-2)  # −1 is known, −2 lies outside
+    colours = np.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    own, given = np.zeros(count), np.zeros((count, values.shape[-1]))
+    rows, columns, weights = [], [], []
+    height, width = missing.shape[1:]
+    for (down, right), weight in NEIGHBOURS.items():
+        window = np.s_[:, 1 + down : 1 + down + height, 1 + right : 1 + right + width]
+        near = around[window][missing]
+        own += weight * (near > -2)
+        given += weight * (near == -1)[:, None] * colours[window][missing]
+        rows.append(np.flatnonzero(near >= 0))
+        columns.append(near[near >= 0])
+        weights.append(np.full(len(rows[-1]), -weight))
+    every = np.arange(count)
+    matrix = csc_matrix(
+        (np.concatenate([own, *weights]), (np.concatenate([every, *rows]), np.concatenate([every, *columns]))),
+        shape=(count, count),
+    )
+    # symmetric and positive definite: no pivoting is needed, and an ordering for symmetric patterns fills in least
+    answer = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve(
+        given
+    )
+    values[missing] = answer
+    return torch.from_numpy(values).movedim(-1, 1).to(images)

@@ -1,0 +1,250 @@
+"""Pixels painted black, the highest or the lowest first: accuracy and probability (Chefer, TokenTM), and one cell at a time (IDSDS)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.pixels import Pictures
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import SpecError
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.options import choice
+from vitreous.metrics.answers import Answers, Index, Labels, Memo, classes_of, read, whole_of
+from vitreous.metrics.baselines import baseline_of, over
+from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.order import ORDERS, TENTHS, TWENTIETHS, checked_levels, count_of, pixel_scores, summed_up
+from vitreous.metrics.pictures import against
+from vitreous.metrics.ranks import spearman
+from vitreous.models.shapes import Images
+
+FLOOR = math.log(1e-12)  # of a log-probability: a class that has become impossible counts so much and no more
+FACTS = {"family": "faithfulness", "affine_invariant": True, "trial": {"levels": (0.25, 0.5, 0.75)}}
+ACCURACY = {
+    "bounds": (0, 1),
+    "forwards": "1 + levels",
+    "paper": "chefer2021transformer",
+    "presets": {
+        "chefer": {"levels": TENTHS, "clean": False, "judge": "label"},
+        "transformerinterp": {"levels": TENTHS, "clean": True, "empty": 0.0, "judge": "label", "area": "trapezoid"},
+        "tokentm": {"levels": TWENTIETHS, "judge": "label", "area": "trapezoid", "show": "percent"},
+    },
+}
+CHANGE = {
+    "forwards": "1 + levels",
+    "paper": "wu2024token",
+    "presets": {"tokentm": {"levels": TWENTIETHS, "track": "predicted"}},
+}
+
+
+def blackened(
+    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, levels: Sequence[float], order: str
+) -> Answers:
+    """Answers as ever more pixels become black, before the picture is normalised."""
+    choice("order", order, ORDERS)
+    pixels = probe.images.shape[-2] * probe.images.shape[-1]
+    counts = [pixels - count_of(level, pixels) for level in levels]
+    side = "bottom" if order == "descending" else "top"
+    return against(attribution, probe, labels, memo, side, counts, "black", "pixels", 0)
+
+
+# ── accuracy ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
+    **FACTS,
+    **ACCURACY,
+)
+def positive_auc(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    levels: Sequence[float] = TENTHS,
+    clean: bool = True,
+    empty: float | None = None,
+    judge: str = "label",
+    area: str = "normalised",
+    show: str = "fraction",
+) -> Measured:
+    """Accuracy as the highest pixels become black.
+
+    `judge`: the class that counts as right ("label", as published also where the predicted class is explained; "predicted",
+    "explained"). `clean`: the untouched picture is a point of the curve. `empty`: the accuracy taken for granted when all is black.
+    The parts are what published code stores beside the hits: how the largest probability and logit change, and
+    log p(right class) − log p(second class), 0 where the right class is second.
+    """
+    return accuracy(attribution, probe, labels, memo, "descending", levels, clean, empty, judge, area, show)
+
+
+@metric(
+    higher_is_better=True,
+    formula="area under r ↦ [arg max f(x, the lowest r of pixels black) = label]",
+    **FACTS,
+    **ACCURACY,
+)
+def negative_auc(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    levels: Sequence[float] = TENTHS,
+    clean: bool = True,
+    empty: float | None = None,
+    judge: str = "label",
+    area: str = "normalised",
+    show: str = "fraction",
+) -> Measured:
+    """Accuracy as the lowest pixels become black; options and parts as for `positive_auc`."""
+    return accuracy(attribution, probe, labels, memo, "ascending", levels, clean, empty, judge, area, show)
+
+
+def accuracy(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels,
+    memo: Memo | None,
+    order: str,
+    levels: Sequence[float],
+    clean: bool,
+    empty: float | None,
+    judge: str,
+    area: str,
+    show: str,
+) -> Measured:
+    levels = checked_levels("levels", levels)
+    levels = (0.0, *levels) if clean and levels[0] > 0 else levels
+    said = blackened(attribution, probe, labels, memo, levels, order)
+    curve = said.hits(judge, classes_of(attribution, probe, labels))
+    parts = changes(said, judge)
+    if empty is not None and levels[-1] < 1:
+        levels = (*levels, 1.0)
+        curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
+    return summed_up(attribution, curve, levels, area, show, parts=parts)
+
+
+def changes(said: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
+    """Changes of the largest probability and of the largest logit, whichever class they belong to, and the lead over the second class."""
+    some, whole = said.table, said.whole[:, None]
+    return {
+        "probability_change": some[..., 3].exp() - whole[..., 3].exp(),
+        "logit_change": (some[..., 3] + some[..., 5]) - (whole[..., 3] + whole[..., 5]),
+        "lead": said.log_p(judge)[0] - some[..., 4],
+    }
+
+
+# ── probability ──────────────────────────────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=True,
+    formula="mean over r of p(x) − p(x, the top r of pixels black)",
+    bounds=(-1, 1),
+    **FACTS,
+    **CHANGE,
+)
+def aopc(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    levels: Sequence[float] = TWENTIETHS,
+    track: str = "predicted",
+    order: str = "descending",
+    area: str = "mean",
+) -> Measured:
+    """How far the probability drops as the highest pixels become black, on average over the levels.
+
+    `track`: the class whose probability it is ("predicted", "label", "explained"). `order="ascending"`: the lowest pixels first.
+    """
+    levels = checked_levels("levels", levels)
+    some, whole = blackened(attribution, probe, labels, memo, levels, order).probability(track)
+    return summed_up(attribution, whole - some, levels, area, turned=order == "ascending")
+
+
+@metric(
+    higher_is_better=False,
+    formula="mean over r of ln p(x, the top r of pixels black) − ln p(x)",
+    bounds=(FLOOR, -FLOOR),
+    **FACTS,
+    **CHANGE,
+)
+def lodds(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    levels: Sequence[float] = TWENTIETHS,
+    track: str = "predicted",
+    order: str = "descending",
+    area: str = "mean",
+) -> Measured:
+    """Change of the log-probability as the highest pixels become black, on average over the levels; options as for `aopc`."""
+    levels = checked_levels("levels", levels)
+    some, whole = blackened(attribution, probe, labels, memo, levels, order).log_p(track)
+    curve = some.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
+    return summed_up(attribution, curve, levels, area, turned=order == "ascending")
+
+
+# ── one cell at a time ───────────────────────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=True,
+    formula="Spearman ρ over cells of Σ_cell S and f(x) − f(x without the cell)",
+    bounds=(-1, 1),
+    affine_invariant=True,
+    forwards="1 + cells²",
+    family="faithfulness",
+    paper="hesse2024benchmarking",
+    trial={"cells": 2},
+)
+def idsds(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    cells: int = 4,
+    baseline: str = "black",
+    space: str = "normalised",
+    track: str = "explained",
+    seed: int = 0,
+) -> Measured:
+    """Rank correlation between what a cell of the picture scores and how far the logit drops without it.
+
+    In-domain, as its authors mean it, for a model that was trained on pictures with missing cells; of any other it is their
+    single-deletion score. A map or a model that tells no two cells apart has no ranks: NaN.
+    """
+    cell = cells_of(probe, cells)
+    paint = over(probe, baseline_of(probe, baseline, space, seed))
+
+    def make(row: Index, subset: Index) -> Images:
+        return paint(cell != subset[:, None, None], row, subset)
+
+    logits = probe.pixel_logits(Pictures(len(probe.images), cells**2, make))
+    logits = logits.repeat_interleave(probe.targets_per_image, 0)
+    classes = classes_of(attribution, probe, labels)
+    wanted = classes[:, None].expand(-1, cells**2, -1).flatten(0, 1)
+    said = Answers(
+        read(logits.flatten(0, 1), wanted).unflatten(0, logits.shape[:2]), whole_of(probe, classes), labels is not None
+    )
+    place = said.place("track", track)
+    left = said.table[..., place] + said.table[..., 5]
+    drop = (said.whole[:, place] + said.whole[:, 5])[:, None] - left
+    scores = pixel_scores(attribution, probe)
+    sums = scores.new_zeros(len(scores), cells**2).index_add_(1, cell.flatten(), scores)
+    return Measured(spearman(sums, drop.to(sums)).to(sums), curve=drop, levels=range(cells**2))
+
+
+def cells_of(probe: Probe, cells: int) -> Tensor:
+    """The number of its cell at every pixel [H W]."""
+    height, width = probe.images.shape[-2:]
+    if cells < 2 or height % cells or width % cells:
+        raise SpecError(f"cells={cells!r}; at least 2 x 2 cells must divide a picture of {height} x {width} evenly")
+    down, right = (torch.arange(length, device=probe.images.device) * cells // length for length in (height, width))
+    return down[:, None] * cells + right

@@ -1,0 +1,168 @@
+"""Faithfulness by true token masking: patches leave the encoder, and the model is asked again (SkipPLUS)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vitreous.capture.probe import Probe
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.options import choice
+from vitreous.metrics.answers import Answers, Labels, Memo, classes_of, shown_tokens
+from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.order import ORDERS, TENTHS, checked_levels, count_of, summed_up
+
+FACTS = {
+    "family": "faithfulness",
+    "affine_invariant": True,
+    "forwards": "1 + ratios",
+    "paper": "mehri2024skipplus",
+    "trial": {"ratios": (0.25, 0.5, 0.75)},
+}
+# as the released code counts: the label, trapezoids over a grid 0.9 wide, in percent
+RELEASED = {"area": "trapezoid", "show": "percent"}
+
+
+def deletion(
+    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Sequence[float], order: str
+) -> tuple[Answers, tuple[float, ...]]:
+    """Answers as more and more patches leave, from none on; the levels are the shares that left."""
+    choice("order", order, ORDERS)
+    levels = checked_levels("ratios", ratios)
+    levels = levels if levels[0] == 0 else (0.0, *levels)
+    total = probe.layout.patches
+    counts = [total - count_of(level, total) for level in levels]
+    side = "bottom" if order == "descending" else "top"
+    return shown_tokens(attribution, probe, labels, memo, side, counts), levels
+
+
+def insertion(
+    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Sequence[float], order: str
+) -> tuple[Answers, tuple[float, ...]]:
+    """Answers as more and more patches enter, up to all; the levels are the shares that entered."""
+    choice("order", order, ORDERS)
+    levels = checked_levels("ratios", ratios)
+    levels = levels if levels[-1] == 1 else (*levels, 1.0)
+    counts = [count_of(level, probe.layout.patches) for level in levels]
+    side = "top" if order == "descending" else "bottom"
+    return shown_tokens(attribution, probe, labels, memo, side, counts), levels
+
+
+@metric(
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x without the top r of patches) = label]",
+    bounds=(0, 1),
+    presets={"skipplus": {"judge": "label", "show": "complement"}, "released": {"judge": "label", **RELEASED}},
+    **FACTS,
+)
+def deletion_accuracy(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    ratios: Sequence[float] = TENTHS,
+    judge: str = "label",
+    order: str = "descending",
+    area: str = "normalised",
+    show: str = "fraction",
+) -> Measured:
+    """Accuracy as the highest patches leave the encoder.
+
+    `judge`: the class that counts as right ("label", "predicted", "explained"). `order="ascending"`: the lowest patches leave.
+    `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole picture
+    among them. `show`: "fraction", "percent", or "complement", 100 − x.
+    """
+    said, levels = deletion(attribution, probe, labels, memo, ratios, order)
+    curve = said.hits(judge, classes_of(attribution, probe, labels))
+    return summed_up(attribution, curve, levels, area, show, turned=order == "ascending")
+
+
+@metric(
+    higher_is_better=True,
+    formula="area under r ↦ [arg max f(the top r of patches alone) = label]",
+    bounds=(0, 1),
+    presets={"skipplus": {"judge": "label", "show": "percent"}, "released": {"judge": "label", **RELEASED}},
+    **FACTS,
+)
+def insertion_accuracy(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    ratios: Sequence[float] = TENTHS,
+    judge: str = "label",
+    order: str = "descending",
+    area: str = "normalised",
+    show: str = "fraction",
+) -> Measured:
+    """Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`."""
+    said, levels = insertion(attribution, probe, labels, memo, ratios, order)
+    curve = said.hits(judge, classes_of(attribution, probe, labels))
+    return summed_up(attribution, curve, levels, area, show, turned=order == "ascending")
+
+
+@metric(
+    higher_is_better=True,
+    formula="area under r ↦ p(x) − p(x without the top r of patches)",
+    bounds=(-1, 1),
+    presets={
+        "skipplus": {"track": "predicted", "show": "percent"},
+        "released": {"track": "label", **RELEASED},
+    },
+    **FACTS,
+)
+def deletion_aopc(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    ratios: Sequence[float] = TENTHS,
+    track: str = "predicted",
+    order: str = "descending",
+    area: str = "normalised",
+    show: str = "fraction",
+) -> Measured:
+    """How far the probability drops as the highest patches leave the encoder.
+
+    `track`: the class whose probability it is ("predicted", "label", "explained"); the other options as for `deletion_accuracy`.
+    The part `lodds` is the mean drop of the log-probability.
+    """
+    said, levels = deletion(attribution, probe, labels, memo, ratios, order)
+    return drop(attribution, said, levels, track, area, show, order == "ascending")
+
+
+@metric(
+    higher_is_better=False,
+    formula="area under r ↦ p(x) − p(the top r of patches alone)",
+    bounds=(-1, 1),
+    presets={
+        "skipplus": {"track": "predicted", "show": "complement"},
+        "released": {"track": "label", **RELEASED},
+    },
+    **FACTS,
+)
+def insertion_aopc(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    ratios: Sequence[float] = TENTHS,
+    track: str = "predicted",
+    order: str = "descending",
+    area: str = "normalised",
+    show: str = "fraction",
+) -> Measured:
+    """How far the probability lies below that of the whole picture when only the highest patches enter the encoder.
+
+    Options and parts as for `deletion_aopc`.
+    """
+    said, levels = insertion(attribution, probe, labels, memo, ratios, order)
+    return drop(attribution, said, levels, track, area, show, order == "ascending")
+
+
+def drop(
+    attribution: Attribution, said: Answers, levels: Sequence[float], track: str, area: str, show: str, turned: bool
+) -> Measured:
+    """p(x) − p(what is left of x), level by level."""
+    (some, whole), (log_some, log_whole) = said.probability(track), said.log_p(track)
+    parts = {"lodds": log_whole - log_some}
+    return summed_up(attribution, whole - some, levels, area, show, turned, parts)

@@ -1,0 +1,129 @@
+"""The front door of measuring: what goes in, what comes out, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vitreous
+from vitreous.core.errors import ShapeError, SpecError
+from vitreous.metrics.metric import METRICS
+from vitreous.testing import tiny_vits
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return next(iter(tiny_vits().values()))
+
+
+@pytest.fixture(scope="module")
+def images(vit):
+    return torch.randn(3, 3, *vit.size, generator=torch.Generator().manual_seed(0), dtype=vit.dtype)
+
+
+def test_several_metrics_of_one_map_are_the_single_ones(vit, images):
+    found = vitreous.explain(vit, images, method="ixg")
+    names = ["deletion_aopc", "insertion_aopc(ratios=(0.25, 0.5))", "sparseness"]
+    together = vitreous.evaluate(vit, images, found, names)
+
+    for name, result in zip(names, together, strict=True):
+        torch.testing.assert_close(result.scores, vitreous.evaluate(vit, images, found, name).scores)
+
+
+def test_batches_are_joined(vit, images):
+    found = vitreous.explain(vit, images, target=[[0, 1], [2, 3], [4, 5]], method="ixg")
+    whole = vitreous.evaluate(vit, images, found, "deletion_aopc", track="explained")
+    parts = vitreous.evaluate(vit, images, found, "deletion_aopc", track="explained", batch_size=2)
+
+    assert len(whole) == 6
+    torch.testing.assert_close(whole.scores, parts.scores)
+    torch.testing.assert_close(whole.curve, parts.curve)
+
+
+def test_maps_of_ones_own_are_measured(vit, images):
+    found = vitreous.explain(vit, images, target=[0, 1, 2], method="ixg")
+    own = vitreous.evaluate(vit, images, found.patches, "deletion_aopc", target=[0, 1, 2])
+    torch.testing.assert_close(own.scores, vitreous.evaluate(vit, images, found, "deletion_aopc").scores)
+    assert own.protocol["metric"] == "deletion_aopc"
+
+    pixels = found.pixels()
+    as_pixels = vitreous.evaluate(vit, images, pixels, "insertion", target=[0, 1, 2], steps=4)
+    torch.testing.assert_close(
+        as_pixels.scores, vitreous.evaluate(vit, images, found, "insertion", steps=4).scores, atol=1e-6, rtol=0
+    )
+
+
+def test_a_black_box_is_measured_by_its_pixels():
+    torch.manual_seed(0)
+    cnn = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    box = vitreous.wrap(cnn.eval(), black_box=True)
+    images = torch.randn(2, 3, 28, 28)
+    found = vitreous.explain(box, images, target=1, method="occlusion")
+
+    fresh = vitreous.wrap(cnn, black_box=True)
+    assert vitreous.evaluate(fresh, images, found, "deletion", steps=4).scores.isfinite().all()
+    with pytest.raises(vitreous.ModelError, match="black box"):
+        vitreous.evaluate(fresh, images, found, "deletion_aopc")
+
+
+def test_the_figure_of_a_set_leaves_out_what_is_undefined_and_counts_it(vit, images):
+    found = vitreous.explain(vit, images, method="ixg")
+    objects = torch.zeros(3, *vit.size, dtype=torch.bool)
+    objects[1:, :8] = True
+    result = vitreous.evaluate(vit, images, found, "ap", objects=objects)
+
+    assert result.undefined == 1
+    assert result.value == pytest.approx(float(result.scores[1:].mean()))
+    low, high = result.interval()
+    assert low <= result.value <= high
+
+
+def test_pooled_figures_are_not_means():
+    result = vitreous.MetricResult(
+        "x",
+        torch.tensor([1.0, 0.0]),
+        True,
+        parts={"correct": torch.tensor([1.0, 0.0]), "labelled": torch.tensor([1.0, 9.0])},
+        reduce=lambda parts: np.asarray(parts["correct"].sum(-1) / parts["labelled"].sum(-1)),
+    )
+    assert result.value == pytest.approx(0.1)
+    low, high = result.interval()
+    assert 0 <= low <= 0.1 <= high <= 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "given", "error", "sentence"),
+    [
+        ("deletion_aop", {}, SpecError, "did you mean 'deletion_aopc'"),
+        ("deletion_aopc(ratio=3)", {}, SpecError, "did you mean 'ratios'"),
+        ("deletion_aopc()x", {}, SpecError, "not understood"),
+        ("ap", {}, SpecError, "needs objects"),
+        ("deletion_accuracy", {}, SpecError, "labels"),
+        ("ap", {"objects": torch.zeros(2, 32, 32, dtype=torch.bool)}, ShapeError, "2 entries for 3 pictures"),
+        ("ap", {"objects": torch.zeros(3, 32, 32)}, ShapeError, "whole numbers or booleans"),
+        (["deletion_aopc", "ap"], {"steps": 4}, SpecError, "written into their specs"),
+        ("insertion(preset='tiss')", {}, SpecError, "preset='tiss'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_sentence(vit, images, metric, given, error, sentence):
+    found = vitreous.explain(vit, images, method="ixg")
+    with pytest.raises(error, match=sentence.replace("(", r"\(")):
+        vitreous.evaluate(vit, images, found, metric, **given)
+
+
+def test_maps_without_a_target_or_of_a_wrong_size_are_refused(vit, images):
+    with pytest.raises(ShapeError, match="target="):
+        vitreous.evaluate(vit, images, torch.rand(3, 16), "deletion_aopc")
+    with pytest.raises(ShapeError, match="16 patches"):
+        vitreous.evaluate(vit, images, torch.rand(3, 15), "deletion_aopc", target=0)
+
+
+def test_every_metric_is_listed_with_its_facts():
+    listed = {one["name"]: one for one in vitreous.list_metrics()}
+
+    assert set(listed) == set(METRICS)
+    assert listed["deletion_aopc"]["higher_is_better"] is True
+    assert listed["pixel_accuracy"]["pooled"] is True
+    assert all(one["title"] for one in listed.values())
