@@ -27,6 +27,18 @@ def pair(index: int = 1, seed: int = 1) -> None:
     sheet(found).savefig(HERE / "pair.png", dpi=90)
 
 
+def inside(index: int = 1, seed: int = 1) -> None:
+    """What PLUS adds up and what TokenTM measures, layer by layer."""
+    scene = scenes.draw("pair", seed, index)
+    vit, picture = vitreous.load("scenes"), Image.fromarray(scene.image)
+    target = scene.objects[0].label
+    vitreous.inside(vit, picture, target, "decompx+plus").plot().savefig(HERE / "inside-plus.png", dpi=80)
+    measured = vitreous.inside(vit, picture, target, "tokentm")
+    parts = ("attention", "length", "necc", "carried")
+    measured.plot(parts=parts).savefig(HERE / "inside-tokentm.png", dpi=80)
+
+
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     pair()
+    inside()

@@ -336,7 +336,7 @@ def test_a_checkpoint_brings_its_classes_and_another_picture_size(tmp_path):
         ("timm:vit_tny_patch16_224", {}, "did you mean 'vit_tiny_patch16_224'"),
         ("tim:vit_tiny_patch16_224", {}, "no source 'tim'"),
         ("timm:swin_tiny_patch4_window7_224", {"pretrained": False}, "'SwinTransformer'"),
-        ("timm:vit_tiny_patch16_224", {"pretrained": False, "num_classes": 0}, "no classifier"),
+        ("timm:deit_tiny_distilled_patch16_224", {"pretrained": False, "num_classes": 0}, "no classifier"),
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "colour": 1}, "colour"),
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "in_chans": 1}, "1 channels"),
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "img_size": 100}, "does not divide"),

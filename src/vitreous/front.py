@@ -20,14 +20,17 @@ from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.capture.handshake import handshake
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.question import Question, ask
+from vitreous.capture.texts import TextTarget
 from vitreous.core.errors import Caveat, ModelError, ShapeError
 from vitreous.methods.attribution import TENSORS, Attribution
+from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.methods.spec import resolve
 from vitreous.models.load import build, view
 from vitreous.models.opaque import greet, opaque
 from vitreous.models.picture import Preprocess
 from vitreous.models.shapes import Images
+from vitreous.models.texts import KEY as EMBEDDING
 from vitreous.models.vit import ViT
 
 WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = (
@@ -103,26 +106,32 @@ def explain(
 
     `model`: a loaded ViT, a module that you have, or a name. `images`: a tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
     `target`: None for the predicted class, a class index or name, one per picture, or [b k] for k classes per picture
-    (returned as b·k rows in that order). `question`: "logit", "probability", "margin", or a callable of the logits;
-    None asks what the method's paper asks. `hold`: keep the graph (True), recompute it (False), or decide by memory.
+    (returned as b·k rows in that order), or a `text_target`. `question`: "logit", "probability", "margin", or a callable
+    of the logits; None asks what the method's paper asks, and of a text the cosine. `hold`: keep the graph (True), recompute it (False), or decide by memory.
     Other arguments are the method's options.
     """
     chosen = resolve(method, **options)
     vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else looked_at(model, chosen)
     chosen = chosen.of_black_box() if is_black_box(vit) else chosen
-    asked = ask(chosen.question if question is None else question)
+    texts = target if isinstance(target, TextTarget) else None
+    own = chosen.question if texts is None else chosen.options.get("question", "logit")
+    asked = ask(own if question is None else question)
+    asked = asked if texts is None else texts.question(asked)
     with torch.inference_mode(False):
         pictures, tensor = as_images(vit, images)
         if is_black_box(vit):
             greet(vit, tensor)
-        targets = as_targets(vit, target, len(tensor))
+        targets = as_targets(vit, target, len(tensor)) if texts is None else texts.check(vit, len(tensor))
         caution = cautions(chosen, vit)
         if caution:
             warnings.warn(f"{chosen.spec} on {vit.name}: {caution}", Caveat, stacklevel=2)
-        parts = [
-            chosen(probe_of(vit, part, None if targets is None else targets[start : start + len(part)], asked, hold))
-            for start, part in ((s, tensor[s : s + batch_size]) for s in range(0, len(tensor), batch_size))
-        ]
+        parts = []
+        for start in range(0, len(tensor), batch_size):
+            part, those = tensor[start : start + batch_size], slice(start, min(start + batch_size, len(tensor)))
+            if texts is None:
+                parts.append(chosen(probe_of(vit, part, None if targets is None else targets[those], asked, hold)))
+            else:
+                parts.append(texts.answered(chosen(probe_of(*texts.part(vit, part, those), asked, hold))))
     found = join(parts)
     k = len(found) // len(tensor)
     return replace(
@@ -130,9 +139,35 @@ def explain(
         images=tensor.repeat_interleave(k, 0),
         pictures=None if pictures is None else tuple(p for p in pictures for _ in range(k)),
         preprocess=vit.preprocess,
-        names=tuple(vit.class_name(t) for t in found.targets.tolist()),
-        provenance={**found.provenance, **provenance(vit, chosen, asked, tensor, caution)},
+        names=tuple(
+            vit.class_name(t) if texts is None else texts.name(row) for row, t in enumerate(found.targets.tolist())
+        ),
+        provenance={
+            **found.provenance,
+            **provenance(vit, chosen, asked, tensor, caution),
+            **({} if texts is None else texts.facts(asked, chosen.linearisation)),
+        },
     )
+
+
+def inside(
+    model: Any,
+    images: Any,
+    target: Any = None,
+    method: str | Method = "decompx+plus",
+    question: str | Question | Any | None = None,
+    *,
+    batch_size: int = 32,
+    hold: bool | None = None,
+    **options: Any,
+) -> Inside:
+    """What a method saw at every layer on its way to the map; arguments as for `explain`.
+
+    A sum over layers ("decompx+plus", "gradcam+skipplus") shows its `signal` and its `sum`, a roll-out ("genatt") what is
+    `taken` and `carried`, and "tokentm" its `attention`, `length` and `necc` too.
+    """
+    heard = watch(resolve(method, **options))
+    return heard.told(explain(model, images, target, heard.watched(), question, batch_size=batch_size, hold=hold))
 
 
 def cautions(method: Method, vit: ViT) -> str:
@@ -191,6 +226,11 @@ def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
 
 def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | None:
     """One row of classes per picture."""
+    if EMBEDDING in vit.facts:
+        raise ModelError(
+            f"{vit.name!r} has no classifier ({vit.facts[EMBEDDING]}), so its outputs are no classes; ask about an embedding "
+            "with target=vitreous.text_target(…), or give it a head"
+        )
     if target is None:
         return None
     if isinstance(target, np.ndarray | np.generic):
@@ -210,7 +250,9 @@ def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | Non
                 f"target must be a class, one per picture, or [pictures, k]; got {target!r} for {pictures} pictures"
             ) from None
     if target.is_floating_point() or target.dtype == torch.bool:
-        raise ShapeError(f"target must be whole numbers, not {target.dtype}")
+        raise ShapeError(
+            f"target must be whole numbers, not {target.dtype}; an embedding is given as vitreous.text_target(…)"
+        )
     target = target.expand(pictures) if target.ndim == 0 else target
     if target.ndim > 2 or len(target) != pictures:
         hint = (

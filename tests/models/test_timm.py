@@ -159,7 +159,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "no pool": (made(VisionTransformer, global_pool=""), "global_pool=''"),
     "prr": (made(VisionTransformer, global_pool="prr"), "global_pool='prr'"),
     "pooler with positions": (pooled_with_positions, "attention pooling with position embedding"),
-    "no head": (made(VisionTransformer, num_classes=0), "no classifier .*num_classes=0"),
     "no distilled head": (named("deit_tiny_distilled_patch16_224", num_classes=0), "no classifier .*num_classes=0"),
     "a network in front": (lambda: timm.create_model("vit_tiny_r_s16_p8_224", img_size=64), "'HybridEmbed'"),
     "a plain network": (lambda: nn.Linear(2, 2), "'Linear' is not a family"),

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Images, Logits, Mixing, PerHead, Tokens
+from vitreous.models.shapes import Images, Logits, Mixing, PerHead, Pooled, Tokens
 from vitreous.models.vit import AttentionPool, Block, Feed, LinearPool, Place, ViT
 
 
@@ -130,9 +130,15 @@ def run_head(vit: ViT, tokens: Tokens, lin: Linearisation = PLAIN, biases: bool 
         else:
             pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap)
         with evaluating(vit.module):  # a head that somebody trains may drop out
-            logits = vit.classify(normalise(lin, vit.pooled_norm, pooled, pooled_tap))
+            logits = classified(vit, normalise(lin, vit.pooled_norm, pooled, pooled_tap), lin)
     taps = (tuple(token_tap.found), tuple(pooled_tap.found)) if biases else ((), ())
     return Reading(logits, readout.detach(), *taps)
+
+
+def classified(vit: ViT, read: Pooled, lin: Linearisation = PLAIN) -> Logits:
+    """Logits of what the head reads; cosines where the model has a length to divide by."""
+    logits = vit.classify(read)
+    return logits if vit.length is None else logits / lin.length(vit.length, read)
 
 
 def attention_pool(

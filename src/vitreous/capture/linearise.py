@@ -62,6 +62,11 @@ class Linearisation:
             return FrozenScale.apply(x, norm(x), norm.weight, epsilon(norm, x))
         raise ModelError(f"a norm of type {type(norm).__name__!r} cannot be held fixed; known: LayerNorm, RMSNorm")
 
+    def length(self, of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """A length that the answer is divided by: a norm's statistic, held fixed where those are."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.norm == "exact"):
+            return of(x)
+
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return damp(q, self.qk), damp(k, self.qk), damp(v, self.v)
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.forward import run_block, run_head
+from vitreous.capture.forward import classified, run_block, run_head
 from vitreous.capture.layer import Layer, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.probe import Probe
@@ -163,4 +163,4 @@ def of_mean(probe: Probe, tokens: Float[Tensor, "b n d"], lin: Linearisation) ->
         raise ModelError("pool='mean' is not defined for a model with attention pooling; use pool='head'")
     mean = lin.normalise(vit.norm, tokens.mean(1, keepdim=True))
     reads = len(vit.pool.rows(tokens.shape[1]))
-    return vit.classify(lin.normalise(vit.pooled_norm, mean).expand(-1, reads, -1))
+    return classified(vit, lin.normalise(vit.pooled_norm, mean).expand(-1, reads, -1), lin)

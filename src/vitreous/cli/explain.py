@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -109,12 +109,15 @@ class Explainer:
         self.vit = load(asked.model, **asked.built)
         self.targets = list(dict.fromkeys(class_index(self.vit, target) for target in asked.targets))
 
-    def __call__(self, picture: Any) -> list[Any]:
-        """One attribution per method."""
+    def __call__(self, picture: Any, watch: Any) -> Iterator[Any]:
+        """One attribution per method, each as it is found."""
         from vitreous.front import explain
 
         target = [self.targets] if self.targets else None
-        return [explain(self.vit, picture, target, method, self.question) for method in self.methods]
+        for method in self.methods:
+            with watch.step(method.spec):
+                found = explain(self.vit, picture, target, method, self.question)
+            yield found
 
 
 def work(sources: Sequence[Path], asked: Asked, shelf: Any, look: dict[str, Any], *, as_json: bool) -> int:
@@ -130,23 +133,45 @@ def work(sources: Sequence[Path], asked: Asked, shelf: Any, look: dict[str, Any]
     records: list[Any] = []
     failed: list[Any] = []
     watch = Watch(sources, "explaining")
-    for source in watch:
-        try:
-            picture = open_picture(source)
-        except DataError as problem:
-            failed.append({"picture": str(source), "reason": str(problem)})
-            watch.hide()
-            tell_failure(problem)
-            continue
-        records.append(results.keep(source, explainer(picture), explainer.vit))
-        if not as_json:
-            watch.hide()
-            say(records[-1])
+    try:
+        for source in watch:
+            try:
+                picture = open_picture(source)
+            except DataError as problem:
+                failed.append({"picture": str(source), "reason": str(problem)})
+                watch.hide()
+                tell_failure(problem)
+                continue
+            found, stopped = until_interrupted(explainer(picture, watch))
+            records += [results.keep(source, found, explainer.vit)] if found else []
+            if found and not as_json:
+                watch.hide()
+                say(records[-1])
+            if stopped:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        watch.hide()
+        typer.echo(
+            f"interrupted; {f'what was finished is in {shelf.folder}' if records else 'nothing was finished'}", err=True
+        )
+        if as_json:
+            document(report(asked, records, failed))
+        raise
     if as_json:
         document(report(asked, records, failed))
     elif len(sources) > 1:
         summarise(len(records), len(failed), shelf.folder)
     return 1 if failed else 0
+
+
+def until_interrupted(items: Iterator[Any]) -> tuple[list[Any], bool]:
+    """All of them, or those before Ctrl-C; and whether it was that."""
+    found: list[Any] = []
+    try:
+        found.extend(items)
+    except KeyboardInterrupt:
+        return found, True
+    return found, False
 
 
 def report(asked: Asked, records: list[Any], failed: list[Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def busy(sentence: str) -> Iterator[None]:
 
 
 class Watch(Generic[T]):
-    """Items one by one; on a terminal a bar appears when they take their time."""
+    """Items one by one; on a terminal a bar appears when they take their time, and one more for a long step of an item."""
 
     def __init__(self, items: Sequence[T], what: str) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -101,19 +101,41 @@ class Watch(Generic[T]):
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         err = console(stderr=True)
         self.bar = Progress(*columns, console=err, transient=True, redirect_stdout=False, redirect_stderr=False)
-        self.items, self.task = items, self.bar.add_task(what, total=len(items))
+        self.items, self.several = items, len(items) > 1
+        self.task = self.bar.add_task(what, total=len(items), visible=self.several)
 
     def __iter__(self) -> Iterator[T]:
         begun = time.monotonic()
-        useful = len(self.items) > 1 and self.bar.console.is_terminal
         try:
             for item in self.items:
-                if useful and time.monotonic() - begun > PATIENCE:
+                if self.several and self._due(begun):
                     self.bar.start()
                 yield item
                 self.bar.advance(self.task)
         finally:
             self.hide()
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Inside, long work tells how far it is."""
+        from vitreous.capture.progress import reporting
+
+        begun, task = time.monotonic(), self.bar.add_task(what, total=None, visible=False)
+
+        def report(done: int, total: int) -> None:
+            if self._due(begun):
+                self.bar.update(task, completed=done, total=total, visible=True)
+                self.bar.start()
+
+        try:
+            with reporting(report):
+                yield
+        finally:
+            self.bar.remove_task(task)
+
+    def _due(self, begun: float) -> bool:
+        """Somebody looks, and has waited long enough to want a bar."""
+        return self.bar.console.is_terminal and time.monotonic() - begun > PATIENCE
 
     def hide(self) -> None:
         """Make place for something to be said; the bar comes back with the next item."""

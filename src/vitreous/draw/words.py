@@ -31,7 +31,8 @@ def probability(one: Attribution) -> float | None:
 def standing(one: Attribution) -> list[str]:
     """Where the class of a single row stands among the others."""
     index, chance = int(one.targets[0]), probability(one)
-    named = [f"class {index}"] if one.names and one.names[0] != f"class {index}" else []
+    told = not one.names or one.names[0] == f"class {index}" or one.provenance.get("target") == "text"
+    named = [] if told else [f"class {index}"]
     if chance is None or one.logits is None:
         return named
     rank = int((one.logits[0] > one.logits[0, index]).sum()) + 1

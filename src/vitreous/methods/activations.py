@@ -37,6 +37,7 @@ def spanned(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k 
 
 @method(
     "scorecam",
+    formula="s = relu(Σₖ wₖ aₖ), w = softmaxₖ t(x ⊙ minmax(aₖ)), aₖ channel k of the last block's first norm",
     signed=False,
     class_specific=True,
     forwards="1 + channels",
@@ -65,6 +66,7 @@ def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> PatchScores:
 
 @method(
     "vitcx",
+    formula="s = (1/M) Σₘ wₘ Mₘ ⊘ Σₘ Mₘ, wₘ = t(x⊙Mₘ + ε) − t(x + ε) + t(x), ε noise where Mₘ hides",
     signed=False,
     class_specific=True,
     native="pixel",

@@ -12,7 +12,7 @@ from vitreous.methods.fold import first, last, plus
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.method import method
 from vitreous.methods.options import choice
-from vitreous.methods.tokens import input_x_gradient
+from vitreous.methods.tokens import input_x_gradient, meets_one_norm
 from vitreous.models.shapes import PatchScores, TokenScores
 
 Matrix = Float[Tensor, "r n n"]
@@ -36,6 +36,7 @@ def fused(layer: Layer, heads: str, discard: float) -> Matrix:
 
 @method(
     "rawattention",
+    formula="s = ρᵀ meanₕ A, A of the last block",
     fold=last,
     mixing=True,
     attention=True,
@@ -56,6 +57,7 @@ def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
 
 @method(
     "rollout",
+    formula="s = ρᵀ ∏ₗ (½ I + ½ meanₕ Aₗ)",
     fold=roll.with_options(form="half"),
     fixed_fold="rawattention+{fold}",
     finish=divided,
@@ -79,14 +81,30 @@ def rollout(layer: Layer, heads: str = "mean", discard: float = 0.0) -> Matrix:
 
 
 @method(
-    "attnfrom", fold=last, attention=True, signed=False, class_specific=False, backwards=0, paper="mehri2024skipplus"
+    "attnfrom",
+    formula="sⱼ = meanₕᵢ Aₕᵢⱼ, A of the last block",
+    fold=last,
+    attention=True,
+    signed=False,
+    class_specific=False,
+    backwards=0,
+    paper="mehri2024skipplus",
 )
 def attnfrom(layer: Layer) -> TokenScores:
     """Attention that each token receives, on average over heads and looking tokens."""
     return layer.attention.mean((1, 2))
 
 
-@method("attngrad", fold=last, mixing=True, attention=True, signed=True, class_specific=True, paper="mehri2024skipplus")
+@method(
+    "attngrad",
+    formula="s = ρᵀ meanₕ G, G of the last block",
+    fold=last,
+    mixing=True,
+    attention=True,
+    signed=True,
+    class_specific=True,
+    paper="mehri2024skipplus",
+)
 def attngrad(layer: Layer, part: str = "signed") -> Matrix:
     """Gradient of the attention, averaged over heads; `part` "signed", "abs" or "relu"."""
     choice("part", part, ("signed", "abs", "relu"))
@@ -98,6 +116,7 @@ def attngrad(layer: Layer, part: str = "signed") -> Matrix:
 
 @method(
     "genatt",
+    formula="s = ρᵀ ∏ₗ (I + meanₕ relu(Gₗ ⊙ Aₗ))",
     fold=roll.with_options(form="add"),
     mixing=True,
     attention=True,
@@ -121,6 +140,7 @@ def genatt(layer: Layer, variant: str = "chefer") -> Matrix:
 
 @method(
     "gradsam",
+    formula="sᵢ = meanₗₕⱼ Aₗₕᵢⱼ relu(Gₗₕᵢⱼ)",
     fold=plus,
     fixed_fold="genatt+{fold}",
     attention=True,
@@ -161,11 +181,13 @@ PAIRS = {"official": {"pair": "input"}, "skipplus": {"pair": "output", "last_blo
 
 @method(
     "attixg",
+    formula="sⱼ = meanₕᵢ Aₕᵢⱼ · Σₖ Xⱼₖ gⱼₖ, of the first block",
     fold=first,
     attention=True,
     signed=True,
     class_specific=True,
     presets=PAIRS,
+    caveat=meets_one_norm,
     paper="mehri2024skipplus",
 )
 def attixg(layer: Layer, pair: str = "input", last_block: bool = True) -> TokenScores:
@@ -175,6 +197,7 @@ def attixg(layer: Layer, pair: str = "input", last_block: bool = True) -> TokenS
 
 @method(
     "attcat",
+    formula="sⱼ = Σₗ meanₕᵢ Aₗₕᵢⱼ · Σₖ Xₗⱼₖ gₗⱼₖ",
     fold=plus,
     fixed_fold="attixg+{fold}",
     attention=True,
@@ -197,6 +220,7 @@ def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) ->
 
 @method(
     "attcam",
+    formula="sⱼ = Σᵢ ρᵢ meanₕ wₕᵢ Aₕᵢⱼ, wₕᵢ = meanⱼ Gₕᵢⱼ over patches, A and G of the last block",
     fold=last,
     finish=rectified,
     mixing=True,

@@ -79,19 +79,24 @@ class Attribution:
             parts["biases"] = self.bias
         return parts
 
-    def __getitem__(self, row: int) -> Attribution:
-        """One row as an attribution of its own."""
+    def __getitem__(self, row: int | slice) -> Attribution:
+        """One row, or some, as an attribution of their own."""
         from dataclasses import replace
 
-        row = range(len(self))[row]
-        cut = {name: None if (t := getattr(self, name)) is None else t[row : row + 1] for name in TENSORS}
-        pictures = None if self.pictures is None else self.pictures[row : row + 1]
-        return replace(self, **cut, pictures=pictures, names=None if self.names is None else self.names[row : row + 1])
+        if isinstance(row, int):
+            row = range(len(self))[row]
+            row = slice(row, row + 1)
+        cut = {name: None if (t := getattr(self, name)) is None else t[row] for name in TENSORS}
+        pictures = None if self.pictures is None else self.pictures[row]
+        return replace(self, **cut, pictures=pictures, names=None if self.names is None else self.names[row])
+
+    def to(self, device: torch.device | str) -> Attribution:
+        from dataclasses import replace
+
+        return replace(self, **{name: None if (t := getattr(self, name)) is None else t.to(device) for name in TENSORS})
 
     def cpu(self) -> Attribution:
-        from dataclasses import replace
-
-        return replace(self, **{name: None if (t := getattr(self, name)) is None else t.cpu() for name in TENSORS})
+        return self.to("cpu")
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,7 @@ from vitreous.capture.layer import Layer
 from vitreous.methods.fold import last
 from vitreous.methods.method import method
 from vitreous.methods.options import choice
+from vitreous.methods.tokens import meets_one_norm
 from vitreous.models.shapes import TokenScores
 
 CAM: dict[str, Any] = {
@@ -47,7 +48,14 @@ def view(layer: Layer, of: str, tokens: str) -> View:
     return View(layer.normed, layer.normed_grad, start)
 
 
-@method("gradcam", signed=True, paper="selvaraju2017grad", aliases=("grad-cam",), **CAM)
+@method(
+    "gradcam",
+    formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = meanᵢ gᵢₖ",
+    signed=True,
+    paper="selvaraju2017grad",
+    aliases=("grad-cam",),
+    **CAM,
+)
 def gradcam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
     """Activations weighted by the mean gradient of their channel."""
     v = view(layer, of, tokens)
@@ -55,7 +63,14 @@ def gradcam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores
     return (weight * v.a).sum(-1)
 
 
-@method("xgradcam", signed=True, paper="fu2020axiom", aliases=("xgrad-cam",), **CAM)
+@method(
+    "xgradcam",
+    formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ gᵢₖ aᵢₖ / Σᵢ aᵢₖ",
+    signed=True,
+    paper="fu2020axiom",
+    aliases=("xgrad-cam",),
+    **CAM,
+)
 def xgradcam(layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7) -> TokenScores:
     """Activations weighted by the activation-weighted gradient of their channel; unstable where activations cancel."""
     v = view(layer, of, tokens)
@@ -63,7 +78,14 @@ def xgradcam(layer: Layer, of: str = "input", tokens: str = "all", eps: float = 
     return (weight * v.a).sum(-1)
 
 
-@method("xgradcamplus", signed=True, paper="mehri2024skipplus", aliases=("xgradcam+", "xacam"), **CAM)
+@method(
+    "xgradcamplus",
+    formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ gᵢₖ |aᵢₖ| / Σᵢ |aᵢₖ|",
+    signed=True,
+    paper="mehri2024skipplus",
+    aliases=("xgradcam+", "xacam"),
+    **CAM,
+)
 def xgradcamplus(layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7) -> TokenScores:
     """XGradCAM weighted by absolute activations, so that the weights stay bounded."""
     v = view(layer, of, tokens)
@@ -71,7 +93,14 @@ def xgradcamplus(layer: Layer, of: str = "input", tokens: str = "all", eps: floa
     return (weight * v.a).sum(-1)
 
 
-@method("gradcampp", signed=True, paper="chattopadhay2018grad", aliases=("gradcam++", "grad-cam++"), **CAM)
+@method(
+    "gradcampp",
+    formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ αᵢₖ relu(gᵢₖ), αᵢₖ = gᵢₖ² / (2 gᵢₖ² + gᵢₖ³ Σⱼ aⱼₖ)",
+    signed=True,
+    paper="chattopadhay2018grad",
+    aliases=("gradcam++", "grad-cam++"),
+    **CAM,
+)
 def gradcampp(
     layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7, relu: bool = True
 ) -> TokenScores:
@@ -82,21 +111,28 @@ def gradcampp(
     return (weight * v.a).sum(-1)
 
 
-@method("hirescam", signed=True, paper="draelos2020use", **CAM)
+@method("hirescam", formula="sᵢ = Σₖ gᵢₖ aᵢₖ", caveat=meets_one_norm, signed=True, paper="draelos2020use", **CAM)
 def hirescam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
     """Activation times gradient, element by element: token times gradient at one layer."""
     v = view(layer, of, tokens)
     return (v.g * v.a).sum(-1)
 
 
-@method("elementwise", signed=False, paper="gildenblat2021pytorch", aliases=("gradcamelementwise",), **CAM)
+@method(
+    "elementwise",
+    formula="sᵢ = Σₖ relu(gᵢₖ aᵢₖ)",
+    signed=False,
+    paper="gildenblat2021pytorch",
+    aliases=("gradcamelementwise",),
+    **CAM,
+)
 def elementwise(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
     """The positive part of activation times gradient, element by element."""
     v = view(layer, of, tokens)
     return (v.g * v.a).clamp(min=0).sum(-1)
 
 
-@method("layercam", signed=False, paper="jiang2021layercam", **CAM)
+@method("layercam", formula="sᵢ = relu(Σₖ relu(gᵢₖ) aᵢₖ)", signed=False, paper="jiang2021layercam", **CAM)
 def layercam(layer: Layer, of: str = "input", tokens: str = "all", relu: bool = True) -> TokenScores:
     """Activations weighted by their own positive gradient; the positive part of the sum."""
     v = view(layer, of, tokens)

@@ -24,7 +24,7 @@ def generators(images: Images, seed: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(s) for s in content_seeds(images, seed)]
 
 
-@method("random", signed=False, class_specific=False, backwards=0)
+@method("random", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0)
 def random(probe: Probe, seed: int = 0) -> PatchScores:
     """Uniform noise, one draw per picture."""
     draws: list[Tensor] = [torch.rand(probe.layout.patches, generator=g) for g in generators(probe.originals, seed)]

@@ -87,6 +87,7 @@ def shares_of(layer: Layer) -> TokenScores:
 decompx = token_times_gradient(
     "decompx",
     "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
+    formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with A, every norm's σ and act(z)/z held fixed",
     signal=shares_of,
     through=decomposed,
     linearisation=DECOMPX,
@@ -169,7 +170,8 @@ def logit_parts(probe: Probe, picture: int, start: int, split: Split, tally: Tal
     rows = vit.pool.rows(len(tokens)).to(tokens)
     read = split.norm(vit.pooled_norm, rows @ tokens, rows @ D)
     weight, shift = affine(lambda t: vit.classify(t[0].unflatten(-1, read.shape[1:]))[None], read.flatten(1)[None])
-    return split.hand_out((read.flatten(1) @ weight.T)[:, None], shift)[:, 0]
+    parts = split.hand_out((read.flatten(1) @ weight.T)[:, None], shift)[:, 0]
+    return parts if vit.length is None else parts / vit.length(vit.pooled_norm(rows @ tokens)[None])
 
 
 def attention_parts(block: Block, step: Step, D: Parts) -> Parts:

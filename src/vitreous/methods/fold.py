@@ -119,17 +119,18 @@ def plus(
     layers: Iterator[Layer],
     signal: Signal,
     mode: str | None = None,
-    biases: str = "once",
+    biases: str | None = None,
     form: str = "add",
     gain: float | int = 1.0,
     lengths: bool = False,
 ) -> TokenScores:
     """PLUS: the sum over all layers. `mode` "layers" adds each layer's map, "restart" each start's roll-out.
 
-    A restart rolls as the method itself does; `form`, `gain` and `lengths` are those of the roll-out.
+    A restart rolls as the method itself does; `form`, `gain` and `lengths` are those of the roll-out. `biases` that a method
+    hands to tokens count "once", or ("repeat", and in a restart unless told otherwise) at every start that reaches them.
     """
     choice("mode", mode, (None, "layers", "restart"))
-    choice("biases", biases, ("once", "repeat"))
+    choice("biases", biases, (None, "once", "repeat"))
     choice("form", form, tuple(STEPS))
     return sum_of_restarts(layers, signal, form, gain, lengths) if mode == "restart" else sum_of_layers(layers, signal)
 
@@ -139,7 +140,7 @@ def skipplus(
     layers: Iterator[Layer],
     signal: Signal,
     mode: str | None = None,
-    biases: str = "once",
+    biases: str | None = None,
     start: int | None = None,
     form: str = "add",
     gain: float | int = 1.0,

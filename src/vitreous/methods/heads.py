@@ -75,6 +75,7 @@ BT = {**PATH, "paper": "chen2022beyond"}
 
 @method(
     "tam",
+    formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = Ā_{L−1} ∏ₗ (I + Āₗ), Ā = meanₕ A, F = meanₕ relu(mean_α G_{L−1}(αx))",
     presets={"tis": {"start": 0}},
     backwards="steps",
     aliases=("transition-attention-maps", "transitionattentionmaps"),
@@ -104,7 +105,14 @@ def carried(probe: Probe, mixings: Iterable[Matrix], row: str) -> Rows:
     return rows
 
 
-@method("bth", presets={"tis": {"start": 1}}, backwards="steps + 1", aliases=("bt-h", "bt_h", "bt-head"), **BT)
+@method(
+    "bth",
+    formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = ∏ₗ (I + Σₕ Iₕ Aₗₕ), Iₕ ∝ mean |AₕᵀGₕ|, F = meanₕ relu(mean_α G_{L−1}(αx))",
+    presets={"tis": {"start": 1}},
+    backwards="steps + 1",
+    aliases=("bt-h", "bt_h", "bt-head"),
+    **BT,
+)
 def bth(probe: Probe, start: int | None = None, steps: int = 20, row: str = "readout") -> PatchScores:
     """Attention carried through the blocks, each head by its share of |Aᵀ∂t/∂A|, times the last block's gradient on the way.
 
@@ -122,7 +130,14 @@ def by_heads(layer: Layer) -> Matrix:
     return (share[:, :, None, None] * layer.attention).sum(1)
 
 
-@method("btt", presets={"tis": {"start": 1}}, backwards="steps", aliases=("bt-t", "bt_t", "bt-token"), **BT)
+@method(
+    "btt",
+    formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = ∏ₗ (I + meanₕ Aₗ · diag(‖W_o vⱼ‖/‖Xⱼ‖)), F = meanₕ relu(mean_α G_{L−1}(αx))",
+    presets={"tis": {"start": 1}},
+    backwards="steps",
+    aliases=("bt-t", "bt_t", "bt-token"),
+    **BT,
+)
 def btt(
     probe: Probe, start: int | None = None, steps: int = 20, row: str = "readout", layerscale: bool = True
 ) -> PatchScores:
@@ -155,6 +170,7 @@ def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
 
 @method(
     "legrad",
+    formula="sⱼ = Σₗ meanₕᵢ relu(∂tₗ/∂Aₗ)ₕᵢⱼ, tₗ what the head says right after block l",
     fold=plus,
     through=early_answers,
     finish=stretched,

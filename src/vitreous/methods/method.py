@@ -53,6 +53,7 @@ class Method:
     backwards: int | str = 1
     paper: str = ""
     title: str = ""
+    formula: str = ""  # in one line, in the letters of docs/methods.md
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[..., Tensor] | None = None  # (patches, **options): a published last step
@@ -118,14 +119,20 @@ class Method:
         return self.with_options(**self.black_box)
 
     def folded(self, fold: Fold) -> Method:
+        if self.fold is None and self.layered is None:
+            known = f"{'genatt' if fold.mixing else 'ixg'}+{fold.name}"
+            raise SpecError(
+                f"{self.name!r} has no signal per layer for {fold.name!r} to fold; use it alone, or one that has, as {known!r}"
+            )
+        if fold.mixing and not self.mixing:
+            summed = self.name if self.fold is not None and self.fold.name == "plus" else f"{self.name}+plus"
+            raise SpecError(
+                f"{self.name!r} has no token-to-token signal per layer for {fold.name!r} to fold; use {summed!r}"
+            )
         if self.fixed_fold:
             raise SpecError(
                 f"{self.name!r} has its fold built in; for {fold.name!r} use {self.fixed_fold.format(fold=fold.name)!r}"
             )
-        if self.fold is None and self.layered is None:
-            raise SpecError(f"{self.name!r} has no signal per layer for {fold.name!r} to fold")
-        if fold.mixing and not self.mixing:
-            raise SpecError(f"{self.name!r} has no token-to-token signal per layer for {fold.name!r} to fold")
         own = self.fold.options if self.fold and self.fold.name == fold.name else {}
         made = replace(self, fold=replace(fold, options={**own, **fold.options}))
         made = replace(made, function=self.layered, layered=None, native="patch") if self.layered else made
@@ -135,8 +142,12 @@ class Method:
     def linearised(self, name: str, point: Linearisation) -> Method:
         if self.fixed_linearisation:
             raise SpecError(f"{self.name!r} has its own way back through the layers; for another use 'ixg@{name}'")
-        if not self.class_specific or self.fold is None:
+        if not self.class_specific or (self.fold is None and self.backwards == 0):
             raise SpecError(f"{self.name!r} takes no gradient through the layers, so '@{name}' changes nothing")
+        if self.fold is None:
+            raise SpecError(
+                f"{self.name!r} takes gradients of the whole model as it is, where '@{name}' does not reach; use 'ixg@{name}'"
+            )
         return replace(self, linearisation=point, linearisation_name=name)
 
     @property
@@ -203,7 +214,8 @@ class Method:
             layers = look()
         else:
             layers = self.through(probe, look, self.linearisation, **self._pick(options, self.through, skip=3))
-        ledger = Ledger(probe, self.biases, options.get("biases") == "repeat")
+        counted = options.get("biases") or ("repeat" if options.get("mode") == "restart" else "once")
+        ledger = Ledger(probe, self.biases, counted == "repeat")
         signal_options = self._pick(options, self.function)
 
         def signal(layer: Layer) -> Tensor:

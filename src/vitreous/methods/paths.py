@@ -38,6 +38,7 @@ def counted(name: str, value: int) -> int:
 
 @method(
     "smoothgrad",
+    formula="s = Σ_rgb mean_ε |∂t/∂x (x + ε)|, ε ~ N(0, σ²)",
     native="pixel",
     signed=False,
     class_specific=True,
@@ -72,7 +73,7 @@ def gaussian(probe: Probe, samples: int, sigma: float, rel_sigma: float | None, 
     images, chunk = probe.images, at_once(probe)
     span = images.flatten(1).amax(1) - images.flatten(1).amin(1)
     width = torch.full_like(span, sigma) if rel_sigma is None else span * rel_sigma
-    sources = generators(images, seed)
+    sources = generators(probe.originals, seed)
     for first in range(0, samples, chunk):
         count = min(chunk, samples - first)
         draws = [torch.stack([torch.randn(images.shape[1:], generator=g) for _ in range(count)]) for g in sources]
@@ -154,6 +155,7 @@ def path_share(layer: Layer) -> TokenScores:
 
 @method(
     "ig",
+    formula="s = Σ_rgb (x − x′) ⊙ ∫₀¹ ∂t/∂x (x′ + α(x − x′)) dα",
     native="pixel",
     signed=True,
     class_specific=True,

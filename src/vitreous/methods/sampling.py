@@ -35,6 +35,7 @@ def full_score(probe: Probe) -> Float[Tensor, "r 1"]:
 
 @method(
     "occlusion",
+    formula="sⱼ = t(x) − t(x without patch j)",
     signed=True,
     class_specific=True,
     black_box=IN_PIXELS,
@@ -76,6 +77,7 @@ def occlusion(
 
 @method(
     "rise",
+    formula="s(u) = Σₘ t(x ⊙ Mₘ) Mₘ(u) / (M p)",
     signed=False,
     class_specific=True,
     native="pixel",
@@ -111,6 +113,7 @@ def rise_through(probe: Probe, masks: Masks, count: int, p: float) -> PixelScore
 
 @method(
     "pami",
+    formula="s(u) = Σ_{R∋u} t(R alone) / #{R ∋ u}",
     signed=False,
     class_specific=True,
     native="pixel",
@@ -168,6 +171,7 @@ def alone_in_view(probe: Probe, regions: Tensor, fill: str) -> Float[Tensor, "r 
 
 @method(
     "hsic",
+    formula="sⱼ = (2/M) m̃ⱼᵀ L m̃ⱼ, m̃ⱼ the centred choices to show cell j, L a Gaussian kernel of the answers",
     signed=False,
     class_specific=True,
     trial={"masks": 48},

@@ -68,6 +68,7 @@ def mean_colour(picture: Float[Tensor, "3 H W"], labels: Int[Tensor, "H W"]) -> 
 
 @method(
     "lime",
+    formula="s = argmin_w Σ_z π(z) (t(z) − w₀ − w·z)² + α ‖w‖²",
     signed=True,
     class_specific=True,
     question="probability",
@@ -175,6 +176,7 @@ def lasso(
 
 @method(
     "kernelshap",
+    formula="s = argmin_φ Σ_z (t(z) − t(∅) − φ·z)² with Σφ = t(x) − t(∅), z drawn by the Shapley kernel",
     signed=True,
     class_specific=True,
     question="probability",

@@ -15,6 +15,7 @@ from vitreous.models.shapes import PatchScores
 
 @method(
     "atman",
+    formula="sⱼ = t(x) − t(x, attention to every patch k like j times 1 − f cos(Eⱼ, Eₖ))",
     signed=True,
     class_specific=True,
     attention=True,

@@ -20,6 +20,7 @@ ROOM = 2**28  # distances held at once while clustering
 
 @method(
     "tis",
+    formula="s = Σₘ t(patches in Mₘ alone) Mₘ ⊘ Σₘ Mₘ, Mₘ where a k-means centroid of the activations is largest",
     signed=False,
     class_specific=True,
     question="probability",

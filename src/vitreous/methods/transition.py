@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -14,22 +16,69 @@ from vitreous.methods.method import method
 from vitreous.methods.options import choice
 
 Matrix = Float[Tensor, "r n n"]
+PerHeadMatrix = Float[Tensor, "r h n n"]
+Weight = Float[Tensor, "*any n"]
 
 
 def transformation(
     before: Float[Tensor, "*one n d"], after: Float[Tensor, "*any n d"], length: bool, necc: bool, eps: float = 0.0
-) -> Float[Tensor, "*any n"]:
-    """How much a token is changed: ratio of lengths × softmax over tokens of the cosine (NECC)."""
-    weight = torch.ones_like(after[..., 0])
+) -> tuple[Weight, Weight]:
+    """How much a token is changed: ratio of lengths, and softmax over tokens of the cosine (NECC); 1 where not asked for."""
+    ratio, likeness = torch.ones_like(after[..., 0]), torch.ones_like(after[..., 0])
     if length:
-        weight = weight * after.norm(dim=-1) / (before.norm(dim=-1) + eps)
+        ratio = after.norm(dim=-1) / (before.norm(dim=-1) + eps)
     if necc:
-        weight = weight * F.cosine_similarity(before.expand_as(after), after, dim=-1).softmax(-1)
-    return weight
+        likeness = F.cosine_similarity(before.expand_as(after), after, dim=-1).softmax(-1)
+    return ratio, likeness
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What TokenTM measures at one block."""
+
+    positive: PerHeadMatrix  # relu of the score's gradient in the attention
+    attention: PerHeadMatrix
+    length: Float[Tensor, "r h n"]  # of what a head sends from a token, over the token's own
+    necc: Float[Tensor, "r h n"]
+    mlp_length: Float[Tensor, "r n"]
+    mlp_necc: Float[Tensor, "r n"]
+
+    def joined(self) -> Matrix:
+        """(I + diag(fed)) (I + mixing) − I, so that the fold's row + row · T is the product of both branches."""
+        moved = self.length * self.necc
+        mixing = (self.positive * self.attention * moved[:, :, None]).mean(1)
+        fed = self.mlp_length * self.mlp_necc
+        return (1 + fed)[:, :, None] * mixing + torch.diag_embed(fed)
+
+
+def transition(
+    layer: Layer,
+    source: str = "residual",
+    value_bias: bool = False,
+    length: bool = True,
+    necc: bool = True,
+    variant: str = "paper",
+) -> Transition:
+    """The parts of `tokentm` at one block."""
+    choice("source", source, ("residual", "norm"))
+    choice("variant", variant, ("paper", "libragrad"))
+    positive, attention = layer.attention_grad.clamp(min=0), layer.attention
+    if variant == "libragrad":  # the stream after each sub-layer, no heads, means multiplied
+        positive, attention = positive.mean(1, keepdim=True), attention.mean(1, keepdim=True)
+        moved = transformation(layer.hidden[:, None], layer.mid[:, None], length, necc, 1e-8)
+        fed = transformation(layer.mid, layer.output, length, necc, 1e-8)
+    else:
+        values = head_values(layer, "included" if value_bias else "excluded")
+        before = layer.hidden if source == "residual" else layer.normed
+        moved = transformation(before[:, None], values, length, necc)  # [r h n]
+        before = layer.mid if source == "residual" else second_normed(layer)
+        fed = transformation(before, layer.output - layer.mid, length, necc)
+    return Transition(positive, attention, *moved, *fed)
 
 
 @method(
     "tokentm",
+    formula="s = ρᵀ [∏ₗ (I + diag w)(I + meanₕ relu(Gₕ) ⊙ Aₕ diag(wₕ))] diag‖X₀‖, w = ‖Ẽ‖/‖E‖ · softmax cos(E, Ẽ), E → Ẽ through head h or MLP",
     fold=rollout.with_options(form="add", lengths=True),
     mixing=True,
     attention=True,
@@ -61,23 +110,8 @@ def tokentm(
     switch the two measures; `branches="gradient"` is positive attention gradients alone (the paper's baseline);
     `variant="libragrad"` is that repository's re-implementation.
     """
-    choice("source", source, ("residual", "norm"))
     choice("branches", branches, ("both", "gradient"))
-    choice("variant", variant, ("paper", "libragrad"))
-    positive = layer.attention_grad.clamp(min=0)
     if branches == "gradient":
-        product = (positive * layer.attention).mean(1)
+        product = (layer.attention_grad.clamp(min=0) * layer.attention).mean(1)
         return product + torch.eye(product.shape[-1]).to(product)  # eq. 8: C = I + E_h[relu(∇p) ⊙ A]
-    if variant == "libragrad":  # the stream after each sub-layer, no heads, means multiplied
-        moved = transformation(layer.hidden, layer.mid, length, necc, 1e-8)
-        mixing = positive.mean(1) * layer.attention.mean(1) * moved[:, None]
-        fed = transformation(layer.mid, layer.output, length, necc, 1e-8)
-    else:
-        values = head_values(layer, "included" if value_bias else "excluded")
-        before = layer.hidden if source == "residual" else layer.normed
-        moved = transformation(before[:, None], values, length, necc)  # [r h n]
-        mixing = (positive * layer.attention * moved[:, :, None]).mean(1)
-        before = layer.mid if source == "residual" else second_normed(layer)
-        fed = transformation(before, layer.output - layer.mid, length, necc)
-    # (I + diag(fed)) (I + mixing) − I, so that the fold's row + row · T is the product of both branches
-    return (1 + fed)[:, :, None] * mixing + torch.diag_embed(fed)
+    return transition(layer, source, value_bias, length, necc, variant).joined()

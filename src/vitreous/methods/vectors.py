@@ -41,6 +41,7 @@ NORM = {"mixing": True, "attention": True, "signed": False, "class_specific": Fa
 
 @method(
     "attin",
+    formula="s = ρᵀ ∏ₗ (½ I + ½ Tₗ), Tᵢⱼ = ‖Σₕ Aₕᵢⱼ fₕⱼ‖₂",
     fold=rollout.with_options(form="half"),
     aliases=("norm-based-attention",),
     paper="kobayashi2020attention",
@@ -67,7 +68,13 @@ def attin(layer: Layer, part: str = "attention", value_bias: bool = True, per_he
     return with_diagonal(norms, norm(own).norm(dim=-1)) / spread
 
 
-@method("globenc", fold=rollout.with_options(form="none"), paper="modarressi2022globenc", **NORM)
+@method(
+    "globenc",
+    formula="s = ρᵀ ∏ₗ Tₗ, Tᵢⱼ = ‖Rᵢⱼ + K₂(Rᵢⱼ)/σ₂ᵢ‖₂, Rᵢⱼ = Σₕ Aₕᵢⱼ fₕⱼ + δᵢⱼ Xᵢ, K₂ and σ₂ of the second norm",
+    fold=rollout.with_options(form="none"),
+    paper="modarressi2022globenc",
+    **NORM,
+)
 def globenc(layer: Layer) -> Matrix:
     """Length of what each token sends to each other one through the whole block, the MLP's inside passed over."""
     attention, values = layer.attention, head_values(layer, "free")
@@ -86,6 +93,7 @@ def globenc(layer: Layer) -> Matrix:
 
 @method(
     "alti",
+    formula="s = ρᵀ ∏ₗ Tₗ, Tᵢⱼ ∝ relu(‖Yᵢ‖₁ − ‖Yᵢ − Rᵢⱼ‖₁), Rᵢⱼ = Σₕ Aₕᵢⱼ fₕⱼ + δᵢⱼ Xᵢ, every row of T adding up to 1",
     fold=rollout.with_options(form="none"),
     presets={"official": {"shift": 1e-6}, "skipplus": {"skipplus": True}},
     paper="ferrando2022measuring",

@@ -14,14 +14,22 @@ from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.models.checkpoint import read_checkpoint, refuse
+from vitreous.models.huggingface_blocks import beit_block, dinov2_block, plain_block, probe_pool, tower_block
 from vitreous.models.picture import Preprocess
 from vitreous.models.quiet import evaluating, settled
-from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
-from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, Place, ViT, mean_rows, no_bias, token_rows
+from vitreous.models.shapes import Images, Logits, Pooled, Tokens
+from vitreous.models.texts import KEY as EMBEDDING
+from vitreous.models.vit import (
+    AttentionPool,
+    Block,
+    Layout,
+    LinearPool,
+    ViT,
+    mean_rows,
+    token_rows,
+)
 
-Scale = Callable[[Tokens], Tokens]
 Rows = Callable[[int], Float[Tensor, "q n"]]
-unscaled: Scale = nn.Identity()
 
 
 def from_huggingface(model: nn.Module, name: str = "huggingface model") -> ViT:
@@ -67,6 +75,7 @@ def load_huggingface(
 def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: dict[str, Any]) -> tuple[Any, dict]:
     """The module, and what its weights lacked or had too much of."""
     try:
+        import transformers
         from transformers import AutoConfig, AutoModelForImageClassification
     except ImportError:
         raise ModelError("Hugging Face models need transformers: pip install 'vitreous[hf]'") from None
@@ -75,17 +84,18 @@ def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: d
         raise ModelError(
             f"{', '.join(odd)} is no setting of {type(config).__name__}; see its documentation for those it has"
         )
+    architecture = (config.architectures or [""])[0]
+    auto: Any = getattr(transformers, architecture) if architecture in TOWERS else AutoModelForImageClassification
+    made = auto._from_config if architecture in TOWERS else partial(auto.from_config, trust_remote_code=False)
     report = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # so that we can say what does not fit
     if checkpoint is not None:
         with torch.device("meta"):
-            kind = type(AutoModelForImageClassification.from_config(config, trust_remote_code=False))
+            kind = type(made(config))
         # by way of transformers, which knows the names that weights had in its older versions
         return kind.from_pretrained(None, config=config, state_dict=read_checkpoint(checkpoint), **report)
     if pretrained:
-        return AutoModelForImageClassification.from_pretrained(
-            name, config=config, trust_remote_code=False, use_safetensors=True, **report
-        )
-    return AutoModelForImageClassification.from_config(config, trust_remote_code=False), {}
+        return auto.from_pretrained(name, config=config, trust_remote_code=False, use_safetensors=True, **report)
+    return made(config), {}
 
 
 def preprocess_of(name: str) -> Preprocess | None:
@@ -147,6 +157,40 @@ def siglip(model: Any, name: str) -> ViT:
     return assemble(model, name, body, 0, map(tower_block, body.encoder.layers), body.post_layernorm, mean_rows(0))
 
 
+def clip_tower(model: Any, name: str) -> ViT:
+    """A picture's embedding: the class token, normalised, and projected where the model projects."""
+    body, project = getattr(model, "vision_model", model), getattr(model, "visual_projection", nn.Identity())
+    return assemble(
+        model,
+        name,
+        body,
+        1,
+        map(tower_block, body.encoder.layers),
+        nn.Identity(),
+        token_rows(0),
+        classify=lambda pooled: project(pooled[:, 0]),
+        pooled_norm=body.post_layernorm,
+        embed_norm=body.pre_layrnorm,
+        answer=embedding_of,
+    )
+
+
+def siglip_tower(model: Any, name: str) -> ViT:
+    """A picture's embedding: tokens read through a learned query."""
+    body = getattr(model, "vision_model", model)
+    if not body.use_head:
+        raise ModelError(f"{name!r} makes no embedding (vision_use_head=False); load it with its pooling head")
+    blocks, classify = map(tower_block, body.encoder.layers), lambda pooled: pooled[:, 0]
+    pool, norm = probe_pool(body.head), body.post_layernorm
+    return assemble(model, name, body, 0, blocks, norm, pool, classify=classify, answer=embedding_of)
+
+
+def embedding_of(model: Any, images: Images, **options: bool) -> Logits:
+    """The model's own embedding of pictures, not yet of unit length."""
+    features = getattr(model, "get_image_features", model)(pixel_values=images, **options)
+    return features.image_embeds if "image_embeds" in features else features.pooler_output
+
+
 FAMILIES: dict[str, Callable[[Any, str], ViT]] = {
     "ViTForImageClassification": vit,
     "DeiTForImageClassification": vit,
@@ -156,7 +200,17 @@ FAMILIES: dict[str, Callable[[Any, str], ViT]] = {
     "Dinov2WithRegistersForImageClassification": dinov2,
     "CLIPForImageClassification": clip,
     "SiglipForImageClassification": siglip,
+    "CLIPModel": clip_tower,
+    "CLIPVisionModelWithProjection": clip_tower,
+    "CLIPVisionModel": clip_tower,
+    "SiglipModel": siglip_tower,
+    "SiglipVisionModel": siglip_tower,
 }
+TOWERS = frozenset(kind for kind, family in FAMILIES.items() if family in (clip_tower, siglip_tower))
+
+
+def logits_of(model: Any, images: Images, **options: bool) -> Logits:
+    return model(pixel_values=images, **options).logits
 
 
 def assemble(
@@ -166,15 +220,16 @@ def assemble(
     prefix: int,
     blocks: Iterable[Block],
     norm: nn.Module,
-    rows: Rows,
+    reads: Rows | AttentionPool,
     *,
     classify: Callable[[Pooled], Logits] | None = None,
     pooled_norm: nn.Module | None = None,
     embed_norm: nn.Module | None = None,
     any_size: bool = False,  # takes pictures of other sizes without being told
+    answer: Callable[..., Logits] = logits_of,
 ) -> ViT:
     """What one family has of its own, among what all share."""
-    embeddings, size = body.embeddings, body.config.image_size
+    embeddings, size, tower = body.embeddings, body.config.image_size, answer is embedding_of
     size = (size, size) if isinstance(size, int) else (size[0], size[1])
     conv = (
         embeddings.patch_embeddings.projection
@@ -197,7 +252,7 @@ def assemble(
 
     def forward(images: Images) -> Logits:
         with evaluating(model):
-            return model(pixel_values=images, **options(images)).logits
+            return answer(model, images, **options(images))
 
     def one_head(pooled: Pooled) -> Logits:
         return model.classifier(pooled[:, 0])
@@ -208,14 +263,14 @@ def assemble(
         embed=embed,
         blocks=tuple(blocks),
         norm=norm,
-        pool=LinearPool(rows),
+        pool=reads if isinstance(reads, AttentionPool) else LinearPool(reads),
         pooled_norm=nn.Identity() if pooled_norm is None else pooled_norm,
         classify=classify or one_head,
         layout=partial(layout_of, size, conv.kernel_size, prefix),
         forward=forward,
         size=size,
-        classes=classes_of(model.config),
-        facts={"library": "transformers", "class": type(model).__name__},
+        classes=None if tower else classes_of(model.config),
+        facts={"library": "transformers", "class": type(model).__name__, **({EMBEDDING: "a tower"} if tower else {})},
     )
 
 
@@ -236,71 +291,3 @@ def classes_of(config: Any) -> tuple[str, ...] | None:
     if set(names) != set(range(len(names))) or all(label == f"LABEL_{i}" for i, label in names.items()):
         return None
     return tuple(str(names[i]) for i in range(len(names)))
-
-
-# ── blocks ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def plain_block(layer: Any) -> Block:
-    """ViT and DeiT."""
-    return Block(attend_of(layer.layernorm_before, layer.attention), feed_of(layer.layernorm_after, layer.mlp))
-
-
-def beit_block(body: Any, layer: Any) -> Block:
-    bias = partial(relative_bias, body, layer)
-    attend = attend_of(
-        layer.layernorm_before, layer.attention, lambda x: layer.lambda_1 * x, bias, lambda: layer.lambda_1
-    )
-    return Block(
-        attend, feed_of(layer.layernorm_after, layer.mlp, lambda x: layer.lambda_2 * x, lambda: layer.lambda_2)
-    )
-
-
-def dinov2_block(layer: Any) -> Block:
-    attend = attend_of(layer.norm1, layer.attention, layer.layer_scale1, factor=lambda: layer.layer_scale1.lambda1)
-    return Block(attend, feed_of(layer.norm2, layer.mlp, layer.layer_scale2, lambda: layer.layer_scale2.lambda1))
-
-
-def tower_block(layer: Any) -> Block:
-    """CLIP and SigLIP."""
-    return Block(attend_of(layer.layer_norm1, layer.self_attn), feed_of(layer.layer_norm2, layer.mlp))
-
-
-def relative_bias(body: Any, layer: Any, place: Place) -> Float[Tensor, "b h n n"] | None:
-    """BEiT's positions: a table of the block, a table all blocks share, both or none."""
-    parts = (layer.relative_position_bias, body.shared_position_bias)
-    tables = [part(place.layout.grid)[0] for part in parts if part is not None]
-    return place.gather_pairs(torch.stack(tables).sum(0)) if tables else None
-
-
-def attend_of(
-    norm: nn.Module,
-    attention: Any,
-    scale: Scale = unscaled,
-    bias: Callable[[Place], Tensor | None] = no_bias,
-    factor: Callable[[], Tensor | None] = lambda: None,
-) -> Attend:
-    tower = hasattr(attention, "out_proj")
-    heads = attention.num_heads if tower else attention.num_attention_heads
-
-    def qkv(x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
-        q, k, v = (
-            project(x).unflatten(-1, (heads, -1)).transpose(1, 2)
-            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        return q, k, v
-
-    def project(mixed: Hidden) -> Tokens:
-        return scale((attention.out_proj if tower else attention.o_proj)(mixed))
-
-    return Attend(norm, qkv, project, attention.scale if tower else attention.scaling, bias=bias, layer_scale=factor)
-
-
-def feed_of(
-    norm: nn.Module, mlp: Any, scale: Scale = unscaled, factor: Callable[[], Tensor | None] = lambda: None
-) -> Feed:
-    if hasattr(mlp, "gate_proj"):
-        expand, act, down = lambda x: (mlp.gate_proj(x), mlp.up_proj(x)), mlp.act_fn, mlp.down_proj
-    else:
-        expand, act, down = lambda x: (mlp.fc1(x),), mlp.activation_fn, mlp.fc2
-    return Feed(norm, expand, act, lambda x: scale(down(x)), layer_scale=factor)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
+from vitreous.models.texts import KEY as EMBEDDING
 from vitreous.models.vit import (
     Attend,
     AttentionPool,
@@ -55,7 +56,8 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
                 "known in timm: VisionTransformer (ViT, DeiT, CLIP, SigLIP, DINOv2), distilled DeiT, Beit, Eva (EVA, EVA02, DINOv3)"
             )
     known(model.patch_embed, PatchEmbed, what="a patch embedding")
-    if isinstance(model.head, nn.Identity):
+    headless = isinstance(model.head, nn.Identity)
+    if headless and isinstance(model, VisionTransformerDistilled):
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     patches: Any = model.patch_embed
     if patches.proj.in_channels != 3:
@@ -75,6 +77,7 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
         layout=partial(layout_of, model),
         forward=model,
         size=(height, width),
+        facts={EMBEDDING: "num_classes=0"} if headless else {},
     )
 
 

@@ -160,6 +160,8 @@ class ViT:
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
     facts: dict[str, object] = field(default_factory=dict)  # where it came from, for the provenance
+    # what the logits are divided by at last: the length of the picture's embedding, where they are cosines
+    length: Callable[[Pooled], Float[Tensor, "b 1"]] | None = None
 
     @property
     def depth(self) -> int:

@@ -1,0 +1,227 @@
+"""Does another device, or another precision, put the patches into the same order? Every method on the same pictures.
+
+    python benchmarks/devices.py                                     # the embedded model on scenes
+    python benchmarks/devices.py --weights vit_tiny.safetensors --pictures pets/ --json devices.json
+
+The reference is float32 on the CPU. Against it: float32 on the device, the same with TF32 for convolutions and products
+(torch's default has it for convolutions), and, for methods without a backward pass, bfloat16. All explain the class that the
+reference predicts, with the same seeds. 1 − ρ is one less Spearman's correlation of patch scores, `shift` the most places that
+one patch moves, as a share of all; both are the worst of all pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import vitreous
+from vitreous.core.errors import Caveat, VitreousError
+from vitreous.methods.method import Method
+from vitreous.models.vit import ViT
+
+SAMPLED = ("masks", "samples")  # options that say how many random subsets are tried
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way to do the arithmetic."""
+
+    name: str
+    device: str
+    dtype: torch.dtype = torch.float32
+    tf32: bool = False
+
+    def wants(self, method: Method) -> bool:
+        return self.dtype == torch.float32 or method.backwards == 0
+
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = self.tf32
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def runs(device: str) -> list[Run]:
+    more = [Run(f"{device} TF32", device, tf32=True)] if device.startswith("cuda") else []
+    return [Run(f"{device} float32", device), *more, Run(f"{device} bfloat16", device, torch.bfloat16)]
+
+
+def model_on(given: argparse.Namespace, run: Run) -> ViT:
+    if given.weights is None:
+        vit = vitreous.load("scenes", device=run.device)
+    else:
+        vit = vitreous.load(given.model, checkpoint=given.weights, device=run.device)
+    vit.module.to(run.dtype)
+    return vit
+
+
+def pictures_for(given: argparse.Namespace, vit: ViT) -> Tensor:
+    """As the model takes them, made once, so that every run sees the same numbers."""
+    if given.pictures is None:
+        from vitreous.scenes import draw, tensor
+
+        kinds = ("single", "pair", "part", "shortcut")
+        return torch.stack([tensor(draw(kinds[i % 4], seed=7, index=i)) for i in range(given.count)])
+    from vitreous.models.picture import open_picture
+
+    files = sorted(p for p in Path(given.pictures).iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
+    if not files:
+        raise SystemExit(f"no picture in {given.pictures!r}")
+    assert vit.preprocess is not None
+    return vit.preprocess.batch([open_picture(file) for file in files[: given.count]])
+
+
+def methods(given: argparse.Namespace) -> list[Method]:
+    """Those asked for, or all; random subsets as many as `--samples` says."""
+    made = [vitreous.resolve(spec) for spec in given.method or [one["name"] for one in vitreous.list_methods()]]
+    return [one.with_options(**{key: given.samples for key in SAMPLED if key in free(one)}) for one in made]
+
+
+def free(method: Method) -> set[str]:
+    return method.known_options.keys() - method.options.keys()
+
+
+# ── ranks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ranks(scores: Tensor) -> Tensor:
+    """Places from 0 on, ties sharing the mean of theirs."""
+    scores = scores.double().cpu()
+    below = (scores[:, None] > scores[None]).sum(1)
+    same = (scores[:, None] == scores[None]).sum(1)
+    return below + (same - 1) / 2
+
+
+def moved(a: Tensor, b: Tensor) -> dict[str, float]:
+    """How far apart two maps of one picture put its patches."""
+    x, y = ranks(a), ranks(b)
+    shift = float((x - y).abs().max() / max(len(x) - 1, 1))
+    x, y = x - x.mean(), y - y.mean()
+    length = float(x.norm() * y.norm())
+    return {"1 - rho": max(0.0, 1 - float(x @ y) / length) if length else math.nan, "shift": shift}
+
+
+def worst(found: Tensor, reference: Tensor) -> dict[str, float]:
+    pairs = [moved(a, b) for a, b in zip(found, reference, strict=True)]
+    size = reference.double().abs().amax()
+    gap = float((found.double().cpu() - reference.double()).abs().amax() / size) if size else math.nan
+    return {key: max(pair[key] for pair in pairs) for key in pairs[0]} | {"difference": gap}
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────
+
+
+def explained(vit: ViT, images: Tensor, targets: Tensor | None, method: Method, run: Run) -> dict[str, Any]:
+    """Patch scores and seconds, or what went wrong in one sentence."""
+    start = time.perf_counter()
+    try:
+        with run.arithmetic(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", Caveat)
+            found = vitreous.explain(vit, images, targets, method)
+            scores = found.patches.cpu()
+    except (RuntimeError, TypeError, VitreousError) as problem:
+        return {"error": f"{type(problem).__name__}: {str(problem).splitlines()[0]}"}
+    return {"scores": scores, "targets": found.targets.cpu(), "seconds": time.perf_counter() - start}
+
+
+def compare(given: argparse.Namespace, chosen: Sequence[Method]) -> dict[str, Any]:
+    reference = Run("cpu float32", "cpu")
+    vit = model_on(given, reference)
+    images = pictures_for(given, vit)
+    targets = explained(vit, images, None, vitreous.resolve("random"), reference)["targets"]
+    held = {one.spec: explained(vit, images, targets, one, reference) for one in chosen}
+    rows: dict[str, dict[str, Any]] = {spec: {"cpu float32": told(result)} for spec, result in held.items()}
+    for run in runs(given.device):
+        vit = model_on(given, run)
+        for one in (one for one in chosen if run.wants(one)):
+            result = explained(vit, images, targets, one, run)
+            rows[one.spec][run.name] = told(result, held[one.spec])
+    facts = {"model": vit.name, "pictures": len(images), "torch": torch.__version__, "device": given.device}
+    if given.device.startswith("cuda"):
+        facts["device"] = torch.cuda.get_device_name(given.device)
+    return {**facts, "methods": rows, "largest": {run.name: largest(rows, run.name) for run in runs(given.device)}}
+
+
+def told(result: dict[str, Any], reference: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A cell as plain numbers."""
+    if "error" in result:
+        return {"error": result["error"]}
+    if not result["scores"].isfinite().all():
+        return {"error": "some scores are not finite"}
+    cell = {"seconds": round(result["seconds"], 3)}
+    return cell if reference is None or "error" in reference else cell | worst(result["scores"], reference["scores"])
+
+
+def largest(rows: dict[str, dict[str, Any]], run: str) -> dict[str, Any]:
+    found = {spec: cells[run] for spec, cells in rows.items() if "1 - rho" in cells.get(run, {})}
+    if not found:
+        return {}
+    by = {key: max(found, key=lambda spec, key=key: found[spec][key]) for key in ("1 - rho", "shift")}
+    return {key: {"method": spec, "value": found[spec][key]} for key, spec in by.items()}
+
+
+def markdown(table: dict[str, Any]) -> str:
+    names = list(table["largest"])
+    lines = [
+        f"{table['model']}, {table['pictures']} pictures, against float32 on the CPU; {table['device']}, torch {table['torch']}",
+        "",
+        "| method | cpu s | " + " | ".join(f"{name} s | 1 − ρ | shift" for name in names) + " |",
+        "|---|---|" + "---|---|---|" * len(names),
+    ]
+    for spec, cells in table["methods"].items():
+        line = [f"`{spec}`", written(cells["cpu float32"])[0]]
+        for name in names:
+            line += written(cells[name]) if name in cells else ["–", "–", "–"]
+        lines.append("| " + " | ".join(line) + " |")
+    lines.append("")
+    for name, most in table["largest"].items():
+        said = (f"{key} {most[key]['value']:.2g} ({most[key]['method']})" for key in most)
+        lines.append(f"Largest, {name}: " + ", ".join(said))
+    return "\n".join(lines)
+
+
+def written(cell: dict[str, Any]) -> list[str]:
+    if "error" in cell:
+        return [cell["error"], "", ""]
+    if "1 - rho" not in cell:
+        return [f"{cell['seconds']:.2f}", "", ""]
+    return [f"{cell['seconds']:.2f}", f"{cell['1 - rho']:.1e}", f"{cell['shift']:.3f}"]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--model", default="timm:vit_tiny_patch16_224", help="what --weights belong to")
+    arguments.add_argument("--weights", help="a checkpoint; without, the embedded model")
+    arguments.add_argument("--pictures", help="a folder; without, scenes")
+    arguments.add_argument("--count", type=int, default=4)
+    arguments.add_argument("--samples", type=int, default=128, help="random subsets of the methods that draw some")
+    arguments.add_argument("--device", default="cuda")
+    arguments.add_argument("--method", action="append")
+    arguments.add_argument("--json", type=Path, help="also write the table as JSON")
+    given = arguments.parse_args()
+    if given.weights is not None and given.pictures is None:
+        arguments.error("--weights of another model need --pictures that it knows")
+    table = compare(given, methods(given))
+    print(markdown(table))
+    if given.json is not None:
+        given.json.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+    failed = [spec for spec, cells in table["methods"].items() if any("error" in cell for cell in cells.values())]
+    raise SystemExit(f"{len(failed)} did not run: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

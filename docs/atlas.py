@@ -1,0 +1,174 @@
+"""Writes docs/methods.md and docs/composes.md from the registry, with a picture of every method from scenes.
+
+    python docs/atlas.py            # explains three pictures with every method, counts what it costs, writes pages
+    python docs/atlas.py --check    # compares the pages with what the registry says now; writes nothing
+
+What is counted goes to docs/images/methods/costs.json, so that the pages follow from the registry and that file alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from atlas_words import FEWER, composes_page, methods_page
+from PIL import Image
+
+import vitreous
+from vitreous import scenes
+from vitreous.core.errors import Caveat
+from vitreous.draw.board import FAINT, Board, wrapped
+from vitreous.draw.overlay import overlay_image
+from vitreous.draw.scale import OPACITY, scale_of
+from vitreous.draw.words import RAISED
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.method import Method
+from vitreous.testing import Counter
+
+HERE = Path(__file__).parent
+IMAGES = HERE / "images" / "methods"
+COSTS = IMAGES / "costs.json"
+LARGEST = 25_000  # bytes of a picture
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A scene, and the thing in it that is asked about."""
+
+    kind: str
+    index: int
+    thing: int
+    why: str
+    seed: int = 1
+
+    @property
+    def scene(self) -> scenes.Scene:
+        return scenes.draw(self.kind, self.seed, self.index)
+
+    @property
+    def picture(self) -> Image.Image:
+        return Image.fromarray(self.scene.image)
+
+
+PICTURES = (
+    Asked("single", 1, 0, "one thing"),
+    Asked("pair", 4, 0, "two things, one of them asked about"),
+    Asked("part", 0, 0, "one of two twins, which differ in the pip alone"),
+)
+
+
+def built_in() -> list[str]:
+    return sorted(one["name"] for one in vitreous.list_methods() if one["origin"] == "vitreous")
+
+
+def shown(name: str) -> Method:
+    """A method as it is shown here."""
+    return vitreous.resolve(name, **FEWER.get(name, {}))
+
+
+# ── pictures and costs ───────────────────────────────────────────────────────────────────────────
+
+
+def explained(vit: Any, name: str) -> tuple[Attribution, list[float]]:
+    """The three maps, and the passes that they took, per picture."""
+    counter, pictures = Counter(), [asked.picture for asked in PICTURES]
+    targets = [asked.scene.objects[asked.thing].label for asked in PICTURES]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Caveat)
+        found = vitreous.explain(counter.watch(vit), pictures, targets, shown(name))
+    whole = len(pictures) * vit.depth
+    return found, [round(counter.forwards / whole, 2), round(counter.backwards / whole, 2)]
+
+
+def strip(found: Attribution | None = None) -> Image.Image:
+    """The pictures, what decides outlined in green; with maps over them, each with its own scale."""
+    wide, gap, top = 1.42, 0.12, 0.2
+    board = Board(3 * wide + 4 * gap)
+    for column, asked in enumerate(PICTURES):
+        x, name = gap + column * (wide + gap), asked.scene.objects[asked.thing].name
+        board.write(x + wide / 2, 0.04, wrapped(name, wide, 8, most=1), 8, ha="center")
+        if found is None:
+            board.picture(x, top, wide, wide, outlined(asked.picture.resize((480, 480)), asked), None)
+            continue
+        scale = scale_of(found[column])
+        over = outlined(overlay_image(found, column, scale=scale, longest=480), asked)
+        board.picture(x, top, wide, wide, over, None)
+        board.bar(x + 0.14, top + wide + 0.06, wide - 0.28, scale, OPACITY)
+        unit = f"× 10{str(scale.exponent).translate(RAISED)}" if scale.exponent else ""
+        board.write(x + wide / 2, top + wide + 0.31, [unit], 6.5, ha="center", color=FAINT)
+    stream = BytesIO()
+    board.closed(top + wide + (0.06 if found is None else 0.47)).savefig(stream, format="png", dpi=110)
+    return Image.open(stream).convert("RGB")
+
+
+def keep(picture: Image.Image, name: str) -> None:
+    """A small file: as many colours as fit."""
+    for colours in (80, 56, 40, 24):
+        few = picture.quantize(colours, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
+        few.save(IMAGES / f"{name}.png", optimize=True)
+        if (IMAGES / f"{name}.png").stat().st_size <= LARGEST:
+            return
+
+
+def outlined(picture: Image.Image, asked: Asked) -> Image.Image:
+    mask = Image.fromarray(asked.scene.objects[asked.thing].evidence).resize(picture.size, Image.Resampling.NEAREST)
+    inside = np.pad(np.asarray(mask), 2)
+    near = np.lib.stride_tricks.sliding_window_view(inside, (5, 5))
+    return Image.fromarray(
+        np.where((near.any((2, 3)) & ~near.all((2, 3)))[..., None], (0, 170, 60), picture).astype("u1")
+    )
+
+
+def make(only: Sequence[str]) -> None:
+    """Explain with every method, or with these; pictures and costs are written."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    vit, costs = vitreous.load("scenes"), json.loads(COSTS.read_text()) if only else {}
+    keep(strip(), "pictures")
+    for name in only or built_in():
+        found, costs[name] = explained(vit, name)
+        keep(strip(found), name)
+        print(f"{name:17} {costs[name]}", flush=True)
+    lines = (f' "{name}": {json.dumps(costs[name])}' for name in sorted(costs))
+    COSTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def methods_text() -> str:
+    asked = "; ".join(f"{one.scene.objects[one.thing].name} ({one.why})" for one in PICTURES)
+    return methods_page(json.loads(COSTS.read_text()), asked)
+
+
+PAGES = {HERE / "methods.md": methods_text, HERE / "composes.md": composes_page}
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--check", action="store_true", help="compare, and write nothing")
+    arguments.add_argument("--text", action="store_true", help="write the pages alone, with the costs counted before")
+    arguments.add_argument(
+        "--only", action="append", metavar="NAME", help="explain with this method alone, or with several"
+    )
+    given = arguments.parse_args()
+    if given.check:
+        stale = [path.name for path, page in PAGES.items() if not path.exists() or path.read_text() != page()]
+        print(f"not what the registry says: {', '.join(stale)}; run python docs/atlas.py" if stale else "up to date")
+        return 1 if stale else 0
+    if not given.text:
+        make(given.only or [])
+    for path, page in PAGES.items():
+        path.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""What docs/methods.md and docs/composes.md say: sentences from the registry, the bibliography and what was counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import vitreous
+from vitreous.front import cautions
+from vitreous.methods import load_all
+from vitreous.methods.composes import ENDINGS, Cell, cells, two_readings
+from vitreous.methods.fold import Fold
+from vitreous.methods.method import METHODS, SPELLINGS, Method
+from vitreous.methods.options import written
+
+HERE = Path(__file__).parent
+
+FAMILIES = {
+    "Gradients": "vanillagrad vanillagrad_norm ixg cat fullgrad smoothgrad ig",
+    "Class activation maps": "gradcam xgradcam xgradcamplus gradcampp hirescam elementwise layercam attcam scorecam",
+    "Attention": "rawattention attnfrom rollout attngrad genatt gradsam attixg attcat tam bth btt legrad tokentm",
+    "Relevance and decomposition": "decompx conservativelrp attnlrp transatt partiallrp lrp",
+    "Vector norms": "attin globenc alti",
+    "Perturbation": "occlusion rise lime kernelshap pami vitcx tis atman hsic",
+    "Control": "random",
+}
+FEWER: dict[str, dict[str, int]] = {  # for the pictures here only, so that they are made in minutes
+    "rise": {"masks": 400},
+    "tis": {"masks": 256},
+    "lime": {"samples": 300},
+    "kernelshap": {"samples": 300},
+    "hsic": {"masks": 200},
+    "smoothgrad": {"samples": 20},
+    "ig": {"steps": 20},
+}
+LETTERS = """\
+t the score that is asked about · x the picture · X_l the tokens that enter block l (X without index: at the block the method
+reads, the first unless its fold says otherwise), a their channels for the CAMs · g = ∂t/∂X · A attention, head h, to token i from
+token j · G = ∂t/∂A · ρ the row that the head reads (class token, mean of patches, …) · fₕⱼ = W_o vₕⱼ, what head h sends of token
+j · Y the stream between attention and MLP · L blocks · products ∏ₗ run from the last block to the first · ⊙ and ⊘ element by
+element · M masks m"""
+
+
+ACCENTS = {r"{\"o}": "ö", r"{\'a}": "á", r"{\`a}": "à", r"{\c{c}}": "ç"}
+
+
+def papers() -> dict[str, str]:
+    """Author, title, place and year by key."""
+    text = (HERE / "references.bib").read_text()
+    for latex, letter in ACCENTS.items():
+        text = text.replace(latex, letter)
+    found = {}
+    for key, rest in re.findall(r"^@\w+\{(\w+), (.*)\}$", text, flags=re.MULTILINE):
+        entry = dict(re.findall(r"(\w+)=\{((?:[^{}]|\{[^{}]*\})*)\}", rest))
+        where = entry.get("booktitle") or entry.get("journal") or ""
+        title = entry["title"].replace("{", "").replace("}", "")
+        parts = (authors(entry["author"]), f"*{title}*", where, entry["year"])
+        found[key] = ", ".join(filter(None, parts))
+    return found
+
+
+def authors(field: str) -> str:
+    names = [one.split(",")[0].strip() for one in field.split(" and ")]
+    if names[-1] == "others":
+        return f"{names[0]} et al."
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def facts(method: Method) -> str:
+    told = [
+        "class-specific" if method.class_specific else "the same map for every class",
+        "signed" if method.signed else "never negative",
+        f"explains the {method.question}" if method.class_specific else "",
+        f"one score per {method.native}",
+        "reads attention" if method.attention else "",
+        "adds up to the score" if method.complete and method.linearisation.complete else "",
+        f"fold `{method.fold.name}`" + (", built in" if method.fixed_fold else "")
+        if method.fold
+        else "a whole function",
+        "any classifier will do" if method.black_box is not None else "",
+    ]
+    return " · ".join(filter(None, told))
+
+
+def cost(name: str, costs: dict[str, list[float]]) -> str:
+    """As stated where that is a formula, and as counted."""
+    method, (forwards, backwards) = METHODS[name], costs[name]
+    counted = f"{passes(forwards, 'forward')}, {passes(backwards, 'backward')}"
+    if isinstance(method.forwards, int) and isinstance(method.backwards, int):
+        return counted
+    given = ", ".join(f"{key}={value}" for key, value in FEWER.get(name, {}).items())
+    stated = f"{method.forwards} forwards, {method.backwards} backwards"
+    return f"{stated}; counted here{f' with {given}' if given else ''}: {counted}"
+
+
+def passes(count: float, kind: str) -> str:
+    return f"{count:g} {kind}{'' if count == 1 else 's'}"
+
+
+def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str], vit: Any) -> list[str]:
+    method = METHODS[name]
+    known = [(key, value) for key, value in method.known_options.items() if key != "preset"]
+    options = ", ".join(f"`{key}={value!r}`" for key, value in known)
+    presets = ", ".join(f"`preset={preset!r}` ({setting(method.presets[preset])})" for preset in method.presets)
+    also = ", ".join(f"`{alias}`" for alias, spec in SPELLINGS.items() if spec == name)
+    mind = cautions(method, vit)
+    lines = {
+        "Facts": facts(method),
+        "Cost": cost(name, costs),
+        "Options": options,
+        "Presets": presets,
+        "Also called": also,
+        "Paper": bibliography[method.paper] if method.paper else "",
+        "Mind, on this model": mind,
+        "Patents": "see [a note on LRP](lrp-patent.md)" if name in ("transatt", "partiallrp", "lrp") else "",
+    }
+    fewer = ", ".join(f"{value} {key}" for key, value in FEWER.get(name, {}).items())
+    picture = f"![{name} on three scenes](images/methods/{name}.png)" + (f"<br>*{fewer} here*" if fewer else "")
+    told = [f"- **{label}**: {said}" for label, said in lines.items() if said]
+    return [f"### {name}", "", method.title, "", f"    {method.formula}", "", *told, "", picture, ""]
+
+
+def setting(preset: Mapping[str, Any]) -> str:
+    """What a preset sets, as it would be written."""
+    told = (f"+{v.name}{written(v.options)}" if isinstance(v, Fold) else f"{k}={v!r}" for k, v in preset.items())
+    return ", ".join(told) or "the defaults"
+
+
+def methods_page(costs: dict[str, list[float]], asked: str) -> str:
+    """Every method; `asked` says what its three pictures are."""
+    load_all()
+    bibliography, vit = papers(), vitreous.load("scenes")
+    page = [
+        "# Methods",
+        "",
+        "*Made from the registry by `python docs/atlas.py`.*",
+        "",
+        f"The {len(' '.join(FAMILIES.values()).split())} methods of the package, each with its formula, its facts, what it costs and its map of the same",
+        f"three pictures, explained with the embedded model `scenes`: {asked}. What decides is outlined in green. Red speaks",
+        "for the class and blue against it; maps that are never negative go from dark (least) to bright (most).",
+        "",
+        "![The three pictures](images/methods/pictures.png)",
+        "",
+        "**Letters.** " + LETTERS,
+        "",
+        "**Cost** is counted, per picture of these three: passes through blocks, divided by the number of blocks, so that a backward",
+        "pass that stops half-way counts one half. A pass of fewer tokens counts as one pass, and one that the three share as a third.",
+        "",
+        "| family | methods |",
+        "|---|---|",
+    ]
+    page += [
+        f"| {family} | {' · '.join(f'[{n}](#{n})' for n in names.split())} |" for family, names in FAMILIES.items()
+    ]
+    for family, names in FAMILIES.items():
+        page += ["", f"## {family}", ""]
+        for name in names.split():
+            page += entry(name, costs, bibliography, vit)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(page)).rstrip() + "\n"
+
+
+def composes_page() -> str:
+    table, known = (
+        cells(),
+        {"ixg": "CAT", "attixg": "AttCAT", "genatt": "GradSAM, as SkipPLUS reads it", "fullgrad": "FullGrad+"},
+    )
+    page = [
+        "# What composes",
+        "",
+        "*Made from the registry by `python docs/atlas.py`; a test runs every ✓ and = and tries every –.*",
+        "",
+        "PLUS adds up what a method says at every layer, SkipPLUS from the middle layer on. There are two readings. **Layers**",
+        '(`mode="layers"`, the default) adds the layers\' own maps. **Restart** (`mode="restart"`) runs the method on every network',
+        "that begins at a later block and adds up their maps; a token-to-token method is rolled out from every start, as it rolls",
+        "itself, and FullGrad counts a bias at every start that reaches it. For a method that scores tokens both are the same sum (=).",
+        "",
+        "| method | `+plus` layers | restart | `+skipplus` layers | restart | `+rollout` | `@libra` | `+plus` is known as |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in table.items():
+        marks = [mark(row[ending], METHODS[name], ending) for ending in ENDINGS]
+        page.append(f"| [{name}](methods.md#{name}) | {' | '.join(marks)} | {known.get(name, '')} |")
+    page += ["", "What does not compose says so:", "", "| it says | of |", "|---|---|"]
+    for sentence, specs in refusals(table).items():
+        page.append(f"| {sentence} | {', '.join(specs)} |")
+    return "\n".join(page) + "\n"
+
+
+def mark(cell: Cell, method: Method, ending: str) -> str:
+    if cell.made is None:
+        return "–"
+    return "=" if "restart" in ending and not two_readings(method) else "✓"
+
+
+def refusals(table: dict[str, dict[str, Cell]]) -> dict[str, list[str]]:
+    """The sentences, names left out, with the methods that get each."""
+    found: dict[str, list[str]] = {}
+    for name, row in table.items():
+        for cell in row.values():
+            sentence = cell.refusal.replace(f"'{name}'", "…").replace(f"'{name}+", "'…+")
+            if cell.made is None and name not in found.setdefault(sentence, []):
+                found[sentence].append(name)
+    return found

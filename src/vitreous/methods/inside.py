@@ -1,0 +1,199 @@
+"""What a method saw on its way: its signals, layer by layer, recorded while it makes its map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.layer import Layer
+from vitreous.core.errors import SpecError
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.fold import STEPS, Signal, read
+from vitreous.methods.method import Method
+from vitreous.methods.options import options_of
+from vitreous.methods.transition import transition
+from vitreous.models.shapes import TokenScores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUMS = ("plus", "skipplus")
+ABOUT = {
+    "signal": "what this layer adds to the map",
+    "sum": "added up from the last layer to this one",
+    "taken": "what the head's row takes at this layer",
+    "carried": "the map, had the model begun at this layer",
+    "attention": "what the head's row attends to, mean of heads",
+    "weighted": "relu(gradient) × attention in that row, mean of heads",
+    "length": "‖sent by a head‖ / ‖token‖, mean of heads",
+    "necc": "softmax over tokens of the cosine of a token and what a head sends, mean of heads",
+    "mlp_length": "‖added by the MLP‖ / ‖token‖",
+    "mlp_necc": "softmax over tokens of the cosine of a token and what the MLP adds",
+}
+SIGNALS = ("signal", "sum", "taken", "carried")  # in the unit of the map, with its sign; the others are measures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inside:
+    """Named maps of every layer, beside the map that they make. `parts[name][:, i]` is of layer `layers[i]`."""
+
+    whole: Attribution
+    layers: tuple[int, ...]  # from the first to the last, counted from 0
+    parts: Mapping[str, Float[Tensor, "r layers p"]]
+    rest: Float[Tensor, "r p"] | None = None  # of a sum: shares of biases, which belong to the map and to no one layer
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def maps(self, part: str) -> Float[Tensor, "r layers rows columns"]:
+        """A part on its grid."""
+        return self._part(part).unflatten(-1, self.whole.layout.grid)
+
+    def at(self, part: str, layer: int) -> Attribution:
+        """One part of one layer, as an attribution."""
+        if layer not in self.layers:
+            raise SpecError(f"layer {layer} was not visited; known: {', '.join(map(str, self.layers))}")
+        patches = self._part(part)[:, self.layers.index(layer)]
+        signed = self.whole.signed and part in SIGNALS
+        unit = {} if part in SIGNALS else {"question": None}  # a measure of the model, in no unit of the score
+        return replace(
+            self.whole,
+            patches=patches,
+            native="patch",
+            native_pixels=None,
+            prefix=None,
+            bias=None,
+            residual=None,
+            signed=signed,
+            provenance={**self.whole.provenance, **unit, "part": part, "layer": layer},
+        )
+
+    def _part(self, part: str) -> Float[Tensor, "r layers p"]:
+        if part not in self.parts:
+            raise SpecError(f"{self.whole.method!r} has no part {part!r}; known: {', '.join(self.parts)}")
+        return self.parts[part]
+
+    def __getitem__(self, row: int) -> Inside:
+        """One row by itself."""
+        row = range(len(self))[row]
+        parts = {name: part[row : row + 1] for name, part in self.parts.items()}
+        rest = None if self.rest is None else self.rest[row : row + 1]
+        return replace(self, whole=self.whole[row], parts=parts, rest=rest)
+
+    def plot(self, row: int | None = None, **options: Any) -> Figure:
+        """A board for every row (or one): parts below one another, layers side by side."""
+        from vitreous.draw.strips import strips
+
+        return strips(self if row is None else self[row], **options)
+
+    def __repr__(self) -> str:
+        first, last = self.layers[0], self.layers[-1]
+        return f"Inside({self.whole.method!r}, {len(self)} rows, layers {first} to {last}: {', '.join(self.parts)})"
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """Listens to a method's fold."""
+
+    method: Method
+    found: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)  # by layer, batch after batch
+    row: Float[Tensor, "r 1 n"] | None = None
+    total: TokenScores | None = None
+
+    def watched(self) -> Method:
+        """The same method, overheard."""
+        fold = self.method.fold
+        assert fold is not None
+        known = options_of(fold.function, skip=2)
+
+        @wraps(fold.function)
+        def function(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:
+            self.row = self.total = None
+
+            def overheard(layer: Layer) -> Tensor:
+                made = signal(layer)
+                self.hear(layer, made, {**known, **options})
+                return made
+
+            return fold.function(layers, overheard, **options)
+
+        return replace(self.method, fold=replace(fold, function=function))
+
+    def hear(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> None:
+        tokens = {**self._measured(layer), **self._folded(layer, made, options)}
+        patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}
+        self.found.setdefault(layer.index, []).append(patches)
+
+    def _measured(self, layer: Layer) -> dict[str, TokenScores]:
+        given = {**self.method.known_options, **self.method.options}
+        if self.method.name != "tokentm" or given["branches"] == "gradient":
+            return {}
+        kept = {key: given[key] for key in options_of(transition)}
+        part = transition(layer, **kept)
+        measures = {
+            "attention": read(layer, part.attention.mean(1)),
+            "weighted": read(layer, (part.positive * part.attention).mean(1)),
+            "length": part.length.mean(1),
+            "necc": part.necc.mean(1),
+            "mlp_length": part.mlp_length,
+            "mlp_necc": part.mlp_necc,
+        }
+        left_out = [name for name in ("length", "necc") if not given[name]]
+        return {name: one for name, one in measures.items() if name.removeprefix("mlp_") not in left_out}
+
+    def _folded(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> dict[str, TokenScores]:
+        """As the fold itself goes: added up, or carried back."""
+        assert self.method.fold is not None
+        rolls = self.method.fold.name == "rollout"
+        if made.ndim == 3 and (rolls or options["mode"] == "restart"):
+            mixing = made * options["gain"] if options["gain"] != 1 else made
+            self.row = layer.readout[:, None].to(mixing) if self.row is None else self.row
+            self.row = STEPS[options["form"]](self.row, mixing)
+            signal = self.row[:, 0] * layer.hidden.norm(dim=-1) if options["lengths"] else self.row[:, 0]
+        else:
+            signal = read(layer, made)
+        if rolls:
+            return (
+                {"carried": signal}
+                if self.method.name == "tokentm"
+                else {"taken": read(layer, made), "carried": signal}
+            )
+        self.total = signal if self.total is None else self.total + signal
+        return {"signal": signal, "sum": self.total}
+
+    def told(self, found: Attribution) -> Inside:
+        """What was heard, beside what came of it."""
+        layers = tuple(sorted(self.found))
+        names = self.found[layers[0]][0]
+        parts = {
+            name: torch.stack([torch.cat([batch[name] for batch in self.found[layer]]) for layer in layers], 1)
+            for name in names
+        }
+        share = len(found) // len(next(iter(parts.values())))  # a map that ignores the class is made once for all
+        parts = {name: part.repeat_interleave(share, 0) for name, part in parts.items()}
+        spec = self.method.spec
+        whole = replace(found, method=spec, provenance={**found.provenance, "method": spec})
+        given = {**self.method.known_options, **self.method.options}
+        once = (given.get("biases") or ("repeat" if given.get("mode") == "restart" else "once")) == "once"
+        apart = self.method.biases and once and "signal" in parts and found.patches is not None
+        return Inside(whole, layers, parts, found.patches - parts["signal"].sum(1) if apart else None)
+
+
+def watch(method: Method) -> Watch:
+    """Ready to listen, where there is a signal at every layer to be heard."""
+    if method.fold is None:
+        raise SpecError(
+            f"{method.spec!r} has no signal per layer to look at; one with a fold has, such as 'decompx+plus'"
+        )
+    if method.fold.name not in (*SUMS, "rollout"):
+        raise SpecError(
+            f"{method.spec!r} reads a single layer; to see every layer ask about {f'{method.name}+plus'!r}, "
+            "or another method under 'plus', 'skipplus' or 'rollout'"
+        )
+    return Watch(method)

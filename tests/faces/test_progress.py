@@ -1,0 +1,104 @@
+"""Long work: a bar for those who look, silence for pipes, and Ctrl-C that keeps what was finished."""
+
+from __future__ import annotations
+
+import json
+import signal
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from tests.faces.test_cli import TINY, picture
+from vitreous.capture.progress import Tally
+from vitreous.cli import say
+from vitreous.cli.main import main
+
+SLOW = ["--method", "decompx", "--method", "rise(masks=64)"]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(say, "PATIENCE", -1.0)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Stderr as a terminal, kept."""
+    screen, own = StringIO(), say.console
+
+    def console(*, stderr: bool = False) -> Console:
+        made = Console(file=screen, force_terminal=True, width=100, highlight=False, color_system=None)
+        return made if stderr else own()
+
+    monkeypatch.setattr(say, "console", console)
+    return screen
+
+
+@pytest.fixture
+def pressed(monkeypatch):
+    """Ctrl-C while the first long method is at work."""
+    add = Tally.add
+
+    def once(self, count):
+        add(self, count)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Tally, "add", once)
+
+
+def explain(tmp_path, *more, names=("x.png",)):
+    files = [picture(tmp_path / name) for name in names]
+    return main(["explain", *files, *TINY, *SLOW, *more, "--target", "1", "--out", str(tmp_path / "o")])
+
+
+def test_a_long_method_shows_a_bar_on_a_terminal(tmp_path, impatient, terminal):
+    assert explain(tmp_path) == 0
+
+    shown = terminal.getvalue()
+    assert "rise(masks=64)" in shown
+    assert "/64" in shown
+    assert "explaining" not in shown  # of one picture, how many are done says nothing
+
+
+def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
+    assert explain(tmp_path, names=("x.png", "y.png")) == 0
+
+    assert "explaining" in terminal.getvalue()
+    assert "/2" in terminal.getvalue()
+
+
+def test_quick_work_shows_none(tmp_path, terminal, monkeypatch):
+    monkeypatch.setattr(say, "PATIENCE", 3600.0)
+
+    assert explain(tmp_path) == 0
+    assert "rise" not in terminal.getvalue()
+
+
+def test_a_pipe_stays_silent(tmp_path, impatient, capsys):
+    assert explain(tmp_path) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, pressed, capsys):
+    assert explain(tmp_path, names=("x.png", "y.png")) == 130
+
+    kept = sorted(path.name for path in (tmp_path / "o").iterdir())
+    assert kept == ["x.class-1.decompx.png", "x.decompx.safetensors", "x.sheet.png"]
+    assert capsys.readouterr().err == f"interrupted; what was finished is in {tmp_path / 'o'}\n"
+    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h")  # the cursor is back
+
+
+def test_an_interrupted_document_has_what_was_finished(tmp_path, pressed, capsys):
+    assert explain(tmp_path, "--json", names=("x.png", "y.png")) == 130
+
+    told = json.loads(capsys.readouterr().out)
+    assert [list(one["maps"]) for one in told["pictures"]] == [["decompx"]]
+
+
+def test_an_interruption_at_once_says_that_nothing_was_finished(tmp_path, pressed, capsys):
+    file = picture(tmp_path / "x.png")
+
+    assert main(["explain", file, *TINY, "--method", "rise(masks=64)", "--out", str(tmp_path / "o")]) == 130
+    assert capsys.readouterr().err == "interrupted; nothing was finished\n"
+    assert not list((tmp_path / "o").iterdir())

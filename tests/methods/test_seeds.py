@@ -1,0 +1,22 @@
+"""Random draws belong to the picture and the seed, whatever precision the model has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vitreous.capture.probe import Probe
+from vitreous.methods.paths import gaussian
+from vitreous.testing import tiny_vits
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_smoothgrad_draws_the_same_noise_in_every_precision(dtype):
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    drawn = [
+        torch.cat(list(gaussian(Probe(tiny_vits(kind)["class token"], images), 3, 1.0, None, seed=4)), 1)
+        for kind in (torch.float32, dtype)
+    ]
+
+    assert torch.equal(drawn[0].to(dtype), drawn[1])
+    assert not torch.equal(drawn[0][0], drawn[0][1])

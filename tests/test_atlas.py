@@ -1,0 +1,115 @@
+"""The pages of methods are what the registry says, and what they say of costs is what is counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitreous
+from vitreous.testing import Counter, tiny_vits
+
+DOCS = Path(__file__).parent.parent / "docs"
+sys.path.insert(0, str(DOCS))
+
+import atlas  # noqa: E402 - scripts beside the pages that they write
+import atlas_words as words  # noqa: E402
+
+BUILT_IN = [one for one in vitreous.list_methods() if one["origin"] == "vitreous"]
+NAMES = [one["name"] for one in BUILT_IN]
+COSTS = json.loads(atlas.COSTS.read_text())
+PLAIN = [one["name"] for one in BUILT_IN if isinstance(one["forwards"], int) and isinstance(one["backwards"], int)]
+STATED = [name for name in NAMES if name not in PLAIN]
+UNKNOWN = {"pami": "regions", "vitcx": "clusters"}  # as many as the picture has
+
+
+def check(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["atlas.py", *arguments])
+    return atlas.main()
+
+
+def test_the_pages_are_what_the_registry_says(monkeypatch, capsys):
+    assert check(monkeypatch, "--check") == 0, capsys.readouterr().out
+
+
+def test_a_page_that_is_not_is_named(monkeypatch, capsys, tmp_path):
+    stale = tmp_path / "methods.md"
+    stale.write_text((DOCS / "methods.md").read_text().replace("relu", "elu"))
+    monkeypatch.setattr(atlas, "PAGES", {stale: atlas.methods_text})
+
+    assert check(monkeypatch, "--check") == 1
+    assert "methods.md" in capsys.readouterr().out
+    assert "elu" in stale.read_text()  # nothing was written
+
+
+@pytest.mark.parametrize("one", BUILT_IN, ids=NAMES)
+def test_every_method_has_a_formula_in_one_line(one):
+    assert re.match(r"s\S* [=~] \S", one["formula"]) or one["formula"].startswith("s(u) = ")
+    assert "\n" not in one["formula"]
+    assert len(one["formula"]) <= 150
+
+
+def test_every_method_is_in_one_family_and_has_its_picture():
+    assert sorted(" ".join(words.FAMILIES.values()).split()) == sorted(NAMES)
+    files = {path.stem: path.stat().st_size for path in atlas.IMAGES.glob("*.png")}
+    assert set(files) == {*NAMES, "pictures"}
+    assert max(files.values()) <= atlas.LARGEST
+    assert sum(files.values()) < 1_500_000
+    assert set(COSTS) == set(NAMES)
+
+
+def test_papers_are_readable():
+    found = words.papers()
+
+    assert {one["paper"] for one in BUILT_IN if one["paper"]} <= set(found)
+    assert not [text for text in found.values() if re.search(r"[{}\\]", text)]
+    assert found["abnar2020quantifying"] == (
+        "Abnar and Zuidema, *Quantifying Attention Flow in Transformers*, ACL, 2020"
+    )
+
+
+# ── costs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def scenes_model():
+    return vitreous.load("scenes")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_costs_are_as_counted(name, scenes_model):
+    _, counted = atlas.explained(scenes_model, name)
+
+    assert counted == COSTS[name]
+
+
+def stated(name, kind, options, patches, channels):
+    """A stated number of passes, such as "1 + masks", with its words filled in."""
+    return eval(str(getattr(vitreous.resolve(name), kind)), {"patches": patches, "channels": channels, **options})
+
+
+@pytest.mark.parametrize("name", [name for name in STATED if name not in UNKNOWN])
+def test_counted_costs_are_the_stated_formula(name):
+    """Of the scenes model, as kept; and of a tiny one, counted now with other numbers of samples."""
+    method = atlas.shown(name)
+    options = {**method.known_options, **method.options}
+    assert COSTS[name][0] == stated(name, "forwards", options, 196, 144)
+    assert COSTS[name][1] <= stated(name, "backwards", options, 196, 144)
+
+    vit, counter = tiny_vits()["class token"], Counter()
+    method = vitreous.resolve(name)
+    method = method.with_options(**method.trial)
+    vitreous.explain(counter.watch(vit), torch.randn(2, 3, 32, 32, dtype=torch.float64), method=method)
+    options = {**method.known_options, **method.options}
+    assert counter.forwards == 2 * vit.depth * stated(name, "forwards", options, 16, 48)
+    assert counter.backwards <= 2 * vit.depth * stated(name, "backwards", options, 16, 48)
+
+
+def test_what_a_picture_decides_is_said_to():
+    for name, word in UNKNOWN.items():
+        assert word in vitreous.resolve(name).forwards
+        assert COSTS[name][0] > 1
