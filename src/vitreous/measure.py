@@ -61,6 +61,7 @@ def evaluate(
     if is_black_box(vit):
         greet(vit, tensor)
     found = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
+    refuse_texts(found, chosen)
     if images is None and isinstance(attribution, Attribution):  # it remembers one picture per row
         share = 1
     elif len(found) % len(tensor):
@@ -68,7 +69,7 @@ def evaluate(
     else:
         share = len(found) // len(tensor)
     given = {
-        "labels": None if (known := as_targets(vit, labels, len(tensor))) is None else known[:, 0],
+        "labels": None if labels is None else as_targets(vit, labels, len(tensor))[:, 0],
         "objects": masks(objects, "objects"),
         "rivals": masks(rivals, "rivals"),
         "boxes": None
@@ -98,6 +99,16 @@ def measure(metrics: Sequence[Metric], attribution: Attribution, probe: Probe, *
     """Several metrics of one batch of maps; what they have in common is computed once."""
     memo: dict[Any, Any] = {}
     return [metric(attribution, probe=probe, memo=memo, **given) for metric in metrics]
+
+
+def refuse_texts(attribution: Attribution, metrics: Sequence[Metric]) -> None:
+    """A map of a text can be laid over masks; what the model says of the text without some patches is not asked here."""
+    again = [metric.name for metric in metrics if {"probe", "method"} & set(metric.takes)]
+    if again and attribution.provenance.get("target") == "text":
+        raise SpecError(
+            f"metric {again[0]!r} asks the model about classes, and these maps explain a text; metrics of masks and of the map "
+            "alone work ('ap', 'pointing_game', 'sparseness'), or give the tower a head whose rows are the texts"
+        )
 
 
 def as_attribution(vit: ViT, images: Tensor, maps: Tensor, target: Any) -> Attribution:

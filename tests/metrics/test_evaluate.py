@@ -34,8 +34,8 @@ def test_several_metrics_of_one_map_are_the_single_ones(vit, images):
 
 def test_batches_are_joined(vit, images):
     found = vitreous.explain(vit, images, target=[[0, 1], [2, 3], [4, 5]], method="ixg")
-    whole = vitreous.evaluate(vit, images, found, "deletion_aopc", track="explained")
-    parts = vitreous.evaluate(vit, images, found, "deletion_aopc", track="explained", batch_size=2)
+    whole = vitreous.evaluate(vit, images, found, "deletion_aopc")
+    parts = vitreous.evaluate(vit, images, found, "deletion_aopc", batch_size=2)
 
     assert len(whole) == 6
     torch.testing.assert_close(whole.scores, parts.scores)

@@ -105,7 +105,7 @@ def test_an_impossible_class_counts_so_much_and_no_more():
     vit = model("vit")
     sure = replace(vit, classify=lambda pooled: vit.classify(pooled) * 1e4)
     asked = Probe(sure, images(), torch.tensor([1, 0, 1]))
-    found = resolve_metric("lodds")(maps(asked, pixels=True), probe=asked)
+    found = resolve_metric("lodds(track='predicted')")(maps(asked, pixels=True), probe=asked)
 
     low, high = resolve_metric("lodds").bounds
     assert found.curve.min() == pytest.approx(math.log(1e-12))

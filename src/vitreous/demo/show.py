@@ -14,7 +14,7 @@ from vitreous.front import explain, load
 from vitreous.methods import load_all
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import METHODS as REGISTRY
-from vitreous.metrics.localisation import average_precision, pointing_game
+from vitreous.metrics.localisation import ap, pointing_game
 from vitreous.models.vit import ViT
 from vitreous.scenes import Scene
 
@@ -131,8 +131,9 @@ def tell(chapter: Chapter, vit: ViT, pictures: int, shown: int, seed: int, step:
     for method in METHODS:
         found[method] = explain(vit, images, targets, method, QUESTION)
         step()
-    points = {method: pointing_game(a, evidence) for method, a in found.items()}
-    precision = {method: average_precision(a, evidence) for method, a in found.items()}
+    points = {method: pointing_game(a, objects=evidence).scores for method, a in found.items()}
+    smooth = ap.with_options(interpolation="bilinear")
+    precision = {method: smooth(a, objects=evidence).scores for method, a in found.items()}
     lines = tuple(
         Line(
             scene,

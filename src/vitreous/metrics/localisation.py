@@ -1,42 +1,243 @@
-"""Does the map lie where the evidence is? One number per row, NaN where there is no object to find."""
+"""Does the map lie where the object is? One number per row, NaN where there is no object to find.
+
+Masks are 1 on the object, 0 beside it and −1 where nobody knows; such pixels do not count. A map that is constant marks nothing.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.core.errors import ShapeError
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.options import choice
+from vitreous.metrics.frame import Boxes, Frame, Masks, PerRow, framed, grown, searched
+from vitreous.metrics.metric import Figures, Measured, Parts, metric
+from vitreous.metrics.ranks import average_precision
 
-Objects = Bool[Tensor, "r H W"]
+FACTS: dict[str, Any] = {"family": "localisation", "higher_is_better": True, "bounds": (0, 1)}
 
-
-def scores_over(attribution: Attribution, objects: Objects) -> Float[Tensor, "r pixels"]:
-    """The map at the size of the masks, flat."""
-    if len(objects) != len(attribution):
-        raise ShapeError(f"there are {len(attribution)} maps and {len(objects)} masks")
-    return attribution.pixels((objects.shape[-2], objects.shape[-1])).flatten(1)
-
-
-def pointing_game(attribution: Attribution, objects: Objects) -> Float[Tensor, " r"]:
-    """Chance that the map's peak, ties drawn evenly, lies on the object."""
-    scores, inside = scores_over(attribution, objects), objects.flatten(1).to(attribution.patches.device)
-    peak = scores == scores.amax(-1, keepdim=True)
-    hit = (peak & inside).sum(-1) / peak.sum(-1)
-    return hit.to(scores.dtype).where(inside.any(-1), torch.nan)
+ROUNDING = 1e-14  # of the peak's height: what enlarging a map makes of equal scores
 
 
-def average_precision(attribution: Attribution, objects: Objects) -> Float[Tensor, " r"]:
-    """Area under the precision–recall curve of the pixels, Σ (R_n − R_{n−1}) P_n over distinct scores."""
-    scores, inside = scores_over(attribution, objects), objects.flatten(1).to(attribution.patches.device)
-    ranked, order = scores.sort(dim=-1, descending=True)
-    found = inside.gather(-1, order).to(scores.dtype).cumsum(-1)
-    seen = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
-    # pixels of equal score are found together: only the last of them is a point of the curve
-    point = torch.ones_like(inside)
-    point[:, :-1] = ranked[:, :-1] != ranked[:, 1:]
-    before = torch.where(point, found, torch.zeros_like(found)).cummax(-1).values.roll(1, -1)
-    before[:, 0] = 0
-    area = torch.where(point, (found - before) * found / seen, torch.zeros_like(found)).sum(-1) / found[:, -1]
-    return area.where(inside.any(-1) & ~scores.isnan().any(-1), torch.nan)
+# ── segmentation: the map, cut at its mean, as a mask ────────────────────────────────────────────
+
+
+def shares(parts: Parts) -> Figures:
+    """Right pixels of all pictures over labelled pixels of all pictures."""
+    return divided(np.nansum(parts["correct"], -1), np.nansum(parts["labelled"], -1))
+
+
+def class_ious(parts: Parts) -> Figures:
+    """Intersection over union of each class, pooled over pictures; then their mean."""
+    background, inside = (
+        divided(np.nansum(parts[f"intersection_{side}"], -1), np.nansum(parts[f"union_{side}"], -1))
+        for side in ("background", "object")
+    )
+    return (background + inside) / 2
+
+
+def divided(part: Figures, whole: Figures) -> Figures:
+    with np.errstate(invalid="ignore"):
+        return part / whole
+
+
+def counts(frame: Frame, *masks: Tensor) -> list[PerRow]:
+    """Counted pixels of each mask, NaN where there is no object."""
+    found = ((mask & frame.counted).flatten(1).sum(-1).double() for mask in masks)
+    return [count.where(frame.defined, torch.nan) for count in found]
+
+
+@metric(
+    **FACTS,
+    affine_invariant=True,
+    reduce=shares,
+    paper="chefer2021transformer",
+    formula="Σ [S > mean S] = mask / Σ labelled, pooled over pictures",
+    aliases=("pixacc",),
+)
+def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> Measured:
+    """Share of pixels that the map, cut at its mean, puts on the right side of the object's outline.
+
+    A score is of one picture; the figure of a set pools pixels over its pictures. A constant map marks nothing.
+    """
+    frame = framed(attribution, objects, interpolation)
+    everything = torch.ones_like(frame.inside)
+    correct, labelled = counts(frame, frame.marked == frame.inside, everything)
+    return Measured(correct / labelled, parts={"correct": correct, "labelled": labelled})
+
+
+@metric(
+    **FACTS,
+    affine_invariant=True,
+    reduce=class_ious,
+    paper="chefer2021transformer",
+    formula="½ (IoU of the object + IoU of the background), intersections and unions pooled over pictures",
+)
+def miou(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> Measured:
+    """Mean of the intersections over unions of object and background, the map cut at its mean."""
+    frame = framed(attribution, objects, interpolation)
+    inside, marked = frame.inside, frame.marked
+    names = ("intersection_background", "union_background", "intersection_object", "union_object")
+    found = counts(frame, ~inside & ~marked, ~(inside & marked), inside & marked, inside | marked)
+    parts: dict[str, PerRow] = dict(zip(names, found, strict=True))
+    return Measured((found[0] / found[1] + found[2] / found[3]) / 2, parts=parts)
+
+
+def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
+    """Harmonic mean of precision and recall, 0 where nothing is right."""
+    return 2 * right / (marked + inside).clamp(min=1)
+
+
+@metric(**FACTS, affine_invariant=True, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
+def f1(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> PerRow:
+    """F1 of the map, cut at its mean, over the whole picture."""
+    frame = framed(attribution, objects, interpolation)
+    return f_score(*counts(frame, frame.marked & frame.inside, frame.marked, frame.inside))
+
+
+@metric(
+    **FACTS,
+    affine_invariant=True,
+    paper="chefer2021transformer",
+    formula="mean over pixel rows of the row's F1, 0 where it has neither object nor mark",
+)
+def f1_rows(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> PerRow:
+    """F1 of every pixel row, averaged: what the published evaluation prints as mF1.
+
+    It falls short of 1 also for a perfect map: rows without any object count as 0.
+    """
+    frame = framed(attribution, objects, interpolation)
+    masks = (frame.marked & frame.inside, frame.marked, frame.inside)
+    rows = f_score(*((mask & frame.counted).sum(-1).double() for mask in masks))
+    seen = frame.counted.any(-1)
+    return ((rows * seen).sum(-1) / seen.sum(-1)).where(frame.defined, torch.nan)
+
+
+# ── ranking: every threshold at once ─────────────────────────────────────────────────────────────
+
+
+@metric(
+    **FACTS,
+    affine_invariant=True,
+    paper="chefer2021transformer",
+    formula="AP of [1 − S, S] against [background, object], S between 0 and 1: 2·H·W samples",
+)
+def map_two_channel(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> PerRow:
+    """Average precision over two channels, object and background, as one list.
+
+    Not the average precision of the object: the background's easy pixels count too. A constant map scores ½.
+    """
+    frame = framed(attribution, objects, interpolation)
+    constant = (frame.normalised == 0).all(-1, keepdim=True)
+    scores = torch.cat([(1 - frame.normalised).where(~constant, 0.0), frame.normalised], -1)
+    inside, counted = frame.inside.flatten(1), frame.counted.flatten(1)
+    found = average_precision(scores, torch.cat([~inside, inside], -1), torch.cat([counted, counted], -1))
+    return found.where(frame.defined, torch.nan)
+
+
+@metric(
+    **FACTS,
+    affine_invariant=True,
+    paper="mehri2024skipplus",
+    formula="Σ (R_n − R_{n−1}) P_n over distinct scores",
+    presets={
+        "skipplus": {"interpolation": "nearest-exact", "ignored": "background"},
+        "skipplus-released": {"interpolation": "bicubic", "ignored": "background"},
+    },
+    aliases=("average_precision",),
+)
+def ap(attribution: Attribution, objects: Masks, interpolation: str = "nearest-exact", ignored: str = "skip") -> PerRow:
+    """Average precision of the object's pixels: the area under precision over recall.
+
+    A constant map scores the object's share of the picture. `ignored`: pixels of −1 are skipped, or count as "background".
+    """
+    frame = framed(attribution, objects, interpolation, ignored)
+    found = average_precision(frame.scores, frame.inside.flatten(1), frame.counted.flatten(1))
+    return found.where(frame.defined, torch.nan)
+
+
+# ── pointing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def sought(frame: Frame, max_coverage: float | None, missing: str, scores: PerRow) -> PerRow:
+    """NaN where the object covers too much of the picture or nothing counts; where there is none, NaN or a miss."""
+    choice("missing", missing, ("nan", "miss"))
+    inside, counted = (frame.inside & frame.counted).flatten(1), frame.counted.flatten(1).any(-1)
+    there = inside.any(-1)
+    scores = scores.where(there, 0.0 if missing == "miss" else torch.nan).where(frame.known & counted, torch.nan)
+    if max_coverage is None:
+        return scores
+    coverage = inside.sum(-1) / frame.counted.flatten(1).sum(-1)
+    return scores.where(coverage < max_coverage, torch.nan)
+
+
+@metric(
+    **FACTS,
+    affine_invariant=True,
+    paper="zhang2018top",
+    formula="[arg max S ∈ object], peaks of equal height drawn evenly",
+    presets={
+        "classic": {"tolerance": 15},
+        "tis": {"of": "boxes", "max_coverage": 0.5, "missing": "miss", "ties": "first"},
+    },
+)
+def pointing_game(
+    attribution: Attribution,
+    objects: Masks | None = None,
+    boxes: Boxes | None = None,
+    of: str = "auto",
+    tolerance: int = 0,
+    max_coverage: float | None = None,
+    missing: str = "nan",
+    ties: str = "even",
+    interpolation: str = "bilinear",
+) -> PerRow:
+    """Chance that the map's peak lies on the object, or within `tolerance` pixels of it.
+
+    Needs objects or boxes (`of`: which, if both are there). `max_coverage`: pictures whose object covers as much or more are
+    left out. `missing="miss"`: a picture whose object the cut has lost counts as missed. `ties="first"`: the first of
+    several peaks instead of the chance that one drawn evenly hits.
+    """
+    choice("ties", ties, ("even", "first"))
+    frame = searched(attribution, objects, boxes, of, interpolation)
+    heights = frame.scores.masked_fill(~frame.counted.flatten(1), -torch.inf)
+    if ties == "first":
+        peak = torch.zeros_like(heights, dtype=torch.bool).scatter_(-1, heights.argmax(-1, keepdim=True), True)
+    else:
+        highest = heights.amax(-1, keepdim=True)
+        peak = heights >= highest - ROUNDING * highest.abs()
+    near = grown(frame.inside & frame.counted, tolerance).flatten(1)
+    hit = (peak & near).sum(-1).double() / peak.sum(-1)
+    return sought(frame, max_coverage, missing, hit)
+
+
+@metric(
+    **FACTS,
+    paper="wang2020score",
+    formula="Σ_object S⁺ / Σ S⁺",
+    presets={"tis": {"of": "boxes", "part": "abs", "max_coverage": 0.5, "missing": "miss"}},
+)
+def energy_pointing(
+    attribution: Attribution,
+    objects: Masks | None = None,
+    boxes: Boxes | None = None,
+    of: str = "auto",
+    part: str = "positive",
+    max_coverage: float | None = None,
+    missing: str = "nan",
+    interpolation: str = "bilinear",
+) -> PerRow:
+    """Share of the map's mass that lies on the object; NaN where it has none.
+
+    `part`: its "positive" mass, or with "abs" what speaks against the class too. The rest as in `pointing_game`.
+    """
+    choice("part", part, ("positive", "abs"))
+    frame = searched(attribution, objects, boxes, of, interpolation)
+    mass: Float[Tensor, "r n"] = frame.scores.clamp(min=0) if part == "positive" else frame.scores.abs()
+    mass = mass * frame.counted.flatten(1)
+    share = (mass * frame.inside.flatten(1)).sum(-1) / mass.sum(-1)
+    return sought(frame, max_coverage, missing, share)

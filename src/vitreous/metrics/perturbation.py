@@ -155,7 +155,7 @@ def aopc(
     labels: Labels = None,
     memo: Memo | None = None,
     levels: Sequence[float] = TWENTIETHS,
-    track: str = "predicted",
+    track: str = "explained",
     order: str = "descending",
     area: str = "mean",
 ) -> Measured:
@@ -181,7 +181,7 @@ def lodds(
     labels: Labels = None,
     memo: Memo | None = None,
     levels: Sequence[float] = TWENTIETHS,
-    track: str = "predicted",
+    track: str = "explained",
     order: str = "descending",
     area: str = "mean",
 ) -> Measured:

@@ -116,14 +116,14 @@ def deletion_aopc(
     labels: Labels = None,
     memo: Memo | None = None,
     ratios: Sequence[float] = TENTHS,
-    track: str = "predicted",
+    track: str = "explained",
     order: str = "descending",
     area: str = "normalised",
     show: str = "fraction",
 ) -> Measured:
     """How far the probability drops as the highest patches leave the encoder.
 
-    `track`: the class whose probability it is ("predicted", "label", "explained"); the other options as for `deletion_accuracy`.
+    `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
     The part `lodds` is the mean drop of the log-probability.
     """
     said, levels = deletion(attribution, probe, labels, memo, ratios, order)
@@ -146,7 +146,7 @@ def insertion_aopc(
     labels: Labels = None,
     memo: Memo | None = None,
     ratios: Sequence[float] = TENTHS,
-    track: str = "predicted",
+    track: str = "explained",
     order: str = "descending",
     area: str = "normalised",
     show: str = "fraction",

@@ -1,0 +1,146 @@
+"""Writes docs/metrics.md from the registry and the protocols; `--check` says whether it still is what they say.
+
+python docs/metrics_page.py [--check]
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from atlas_words import papers
+
+import vitreous
+from vitreous.cli.metrics import bounds
+from vitreous.metrics.metric import METRICS
+from vitreous.metrics.protocols import PROTOCOLS, Protocol
+
+PAGE = Path(__file__).with_name("metrics.md")
+FAMILIES = {
+    "faithfulness": "Does the model need what the map says it needs?",
+    "localisation": "Does the map lie where the object is?",
+    "robustness": "Does it depend on what it should depend on, and on nothing else?",
+    "complexity": "How much does it say, and does it add up?",
+}
+DIRECTION = {True: "more is better", False: "less is better", None: "describes, does not judge"}
+
+HEAD = """# Metrics and protocols
+
+*Made from the registry by `python docs/metrics_page.py`.*
+
+A metric gives one number per map; NaN where it is undefined, and such maps are counted, not hidden. Beside every number stands the protocol that
+made it (`MetricResult.protocol`). The figure of a set is the mean over its maps, or pooled over pixels where the published evaluation pools;
+bootstrap intervals follow the same rule.
+
+**Three classes are three choices**: the class that is explained (`target` when the map is made), the class whose probability is followed (`track`), and the
+class that counts as right (`judge`). Papers mix them.
+
+**Letters.** x the picture · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the followed class · r a share of
+patches or pixels, the top r being those of highest score · t the explained number
+
+**Equal scores** never win by the order in which they come: a peak is drawn evenly from equal ones, average precision moves over all
+pixels of a score at once, and patches of equal score leave in an order drawn from the picture's content. A constant map therefore scores what
+one that knows nothing scores; cut at its mean it marks nothing.
+
+Masks are 1 on the object, 0 beside it, and −1 where pixels do not count.
+"""
+
+
+def entry(facts: dict[str, Any], bibliography: dict[str, str]) -> list[str]:
+    metric = METRICS[facts["name"]]
+    reads = " and ".join(facts["needs"]) or " or ".join(name for name in facts["takes"] if name != "labels")
+    promises = [
+        DIRECTION[metric.higher_is_better],
+        f"from {bounds(facts)}" if metric.bounds else "",
+        "a·map + b scores as the map" if metric.affine_invariant else "",
+        "pooled over pictures" if facts["pooled"] else "",
+        f"reads {reads}" if reads else "",
+        cost(metric.forwards),
+    ]
+    options = [(key, value) for key, value in metric.known_options.items() if key != "preset"]
+    lines = {
+        "Facts": " · ".join(filter(None, promises)),
+        "Options": ", ".join(f"`{key}={short(value)}`" for key, value in options),
+        "Presets": ", ".join(f"`preset={name!r}` ({setting(metric.presets[name])})" for name in metric.presets),
+        "Also called": ", ".join(f"`{alias}`" for alias in facts["aliases"]),
+        "Paper": bibliography[metric.paper] if metric.paper else "",
+    }
+    told = [f"- **{label}**: {said}" for label, said in lines.items() if said]
+    return [f"### {metric.name}", "", *about(metric.function), "", f"    {metric.formula}", "", *told, ""]
+
+
+def cost(forwards: int | str) -> str:
+    return "" if not forwards else str(forwards) if "explanation" in str(forwards) else f"{forwards} forwards"
+
+
+def short(value: Any) -> str:
+    """A value as it would be written; of a long grid the ends and the step."""
+    long = isinstance(value, tuple) and len(value) > 4
+    return f"({value[0]!r}, {value[1]!r}, …, {value[-1]!r})" if long else repr(value)
+
+
+def setting(preset: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={short(value)}" for key, value in preset.items()) or "the defaults"
+
+
+def about(function: Any) -> list[str]:
+    """The whole docstring: what it is, and what its options mean."""
+    return (inspect.getdoc(function) or "").splitlines()
+
+
+def protocol_part(one: Protocol, bibliography: dict[str, str]) -> list[str]:
+    columns = [f"| {title} | `{c.metric}` | {c.explained} | {c.data} |" for title, c in one.columns.items()]
+    rows = [f"| {title} | `{spec}` |" for title, spec in one.rows.items()]
+    return [
+        f"### Protocol {one.name}",
+        "",
+        f"{bibliography[one.paper]}. Models: {', '.join(f'`{model}`' for model in one.models)}. Pictures as "
+        f"`Preprocess.published({one.preprocess!r}, own)` prepares them.",
+        "",
+        "| published column | metric | explained class | data |",
+        "|---|---|---|---|",
+        *columns,
+        "",
+        "| published row | method |",
+        "|---|---|",
+        *rows,
+        "",
+        *(f"- {note}" for note in one.notes),
+        "",
+    ]
+
+
+def page() -> str:
+    bibliography, known = papers(), [one for one in vitreous.list_metrics() if one["origin"] == "vitreous"]
+    parts = [HEAD, "| | metrics |", "|---|---|"]
+    for family, question in FAMILIES.items():
+        names = " · ".join(f"[{one['name']}](#{one['name']})" for one in known if one["family"] == family)
+        parts.append(f"| {question} | {names} |")
+    for family, question in FAMILIES.items():
+        parts += ["", f"## {family.capitalize()}", "", question, ""]
+        for one in known:
+            parts += entry(one, bibliography) if one["family"] == family else []
+    parts += [
+        "## Protocols",
+        "",
+        "What four papers measured, in our names: `vitreous bench --protocol NAME` runs one, `vitreous metrics --protocol NAME` shows it. "
+        "Explained class: *predicted*, the *label*, or the class of the *mask* that covers most.",
+        "",
+    ]
+    for name in PROTOCOLS:
+        parts += protocol_part(PROTOCOLS[name], bibliography)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    made = page()
+    if "--check" in sys.argv:
+        sys.exit(
+            0
+            if PAGE.exists() and PAGE.read_text() == made
+            else "docs/metrics.md is not what the registry says; run python docs/metrics_page.py"
+        )
+    PAGE.write_text(made)

@@ -1,0 +1,93 @@
+"""How much a map says, and whether its parts add up. None of it says that the map is right."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.options import choice
+from vitreous.metrics.frame import PerRow, at_size
+from vitreous.metrics.metric import metric
+from vitreous.metrics.robustness import native
+
+
+def values(attribution: Attribution, of: str, part: str) -> Float[Tensor, "r n"]:
+    """The map's numbers: at the size the model sees, or as the method made them."""
+    choice("of", of, ("pixels", "native"))
+    choice("part", part, ("signed", "abs"))
+    found = (
+        native(attribution) if of == "native" else at_size(attribution, attribution.layout.size, "bilinear").flatten(1)
+    )
+    return found if part == "signed" else found.abs()
+
+
+@metric(
+    higher_is_better=None,
+    bounds=(0, 1),
+    affine_invariant=True,
+    family="complexity",
+    paper="chalasani2020concise",
+    formula="Σ_i (2i − n − 1) v_i / (n Σ v), v the shifted scores in rising order",
+    presets={"tis": {"eps": 1e-7}, "quantus": {"part": "abs", "shift": "none"}},
+    aliases=("gini",),
+)
+def sparseness(
+    attribution: Attribution, of: str = "pixels", part: str = "signed", shift: str = "always", eps: float = 0.0
+) -> PerRow:
+    """Gini index of the map: 0 where all scores are equal, towards 1 where one has it all.
+
+    `shift`: the least score becomes 0 "always", or for maps with a "negative" score only; with "none" a negative score makes
+    it undefined. `eps` is added to every score, as published (1e-7), which a map of tiny scores would feel.
+    """
+    choice("shift", shift, ("always", "negative", "none"))
+    v = values(attribution, of, part)
+    low = v.amin(-1, keepdim=True)
+    v = v if shift == "none" else v - (low if shift == "always" else low.clamp(max=0))
+    v = v.sort(-1).values + eps
+    count = v.shape[-1]
+    weight = 2 * torch.arange(1, count + 1, device=v.device, dtype=v.dtype) - count - 1
+    total = v.sum(-1)
+    gini = ((v * weight).sum(-1) / (count * total)).where(total != 0, 0.0)  # nothing, evenly shared
+    return gini.where((v >= 0).all(-1), torch.nan)
+
+
+@metric(
+    higher_is_better=None,
+    bounds=(0, torch.inf),
+    family="complexity",
+    paper="bhatt2020evaluating",
+    formula="−Σ p ln p / ln n, p = |S| / Σ |S|",
+    presets={"quantus": {"normalised": False}},
+    aliases=("complexity",),
+)
+def entropy(attribution: Attribution, of: str = "pixels", normalised: bool = True) -> PerRow:
+    """Entropy of the map's magnitudes: 1 where all are equal, 0 where one has it all; NaN where all are 0.
+
+    `normalised=False`: in nats, not divided by the entropy of a constant map.
+    """
+    mass = values(attribution, of, "abs")
+    p = mass / mass.sum(-1, keepdim=True)
+    found = -torch.special.xlogy(p, p).sum(-1)
+    return (found / math.log(p.shape[-1]) if normalised else found).clamp(min=0)
+
+
+@metric(
+    higher_is_better=False,
+    bounds=(0, torch.inf),
+    family="complexity",
+    paper="mehri2025libragrad",
+    formula="|Σ scores + biases − t|",
+)
+def completeness_error(attribution: Attribution, relative: bool = False) -> PerRow:
+    """How far tokens and biases miss the explained number; NaN for methods that do not promise to add up.
+
+    `relative`: as a share of that number's size.
+    """
+    if attribution.residual is None:
+        return torch.full_like(attribution.targets, torch.nan, dtype=torch.float64)
+    missing = attribution.residual.double().abs()
+    return missing / attribution.score.double().abs() if relative and attribution.score is not None else missing

@@ -1,0 +1,209 @@
+"""Does the map depend on what it should depend on, and on nothing else? Explained again: of a picture that changed a little, of a
+model that forgot everything, and beside another class."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import ShapeError, SpecError
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.controls import generators
+from vitreous.methods.method import Method
+from vitreous.methods.options import choice
+from vitreous.metrics.frame import Masks, PerRow, framed
+from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.ranks import outranking, spearman
+from vitreous.models.load import view
+from vitreous.models.opaque import opaque
+from vitreous.models.vit import ViT
+
+AT_ONCE = 32  # pictures explained together
+
+
+def native(attribution: Attribution) -> Float[Tensor, "r n"]:
+    """The map as the method made it: pixels or patches, flat, in double precision."""
+    found = attribution.native_pixels if attribution.native_pixels is not None else attribution.maps()
+    return found.flatten(1).double()
+
+
+def explained(method: Method, probe: Probe) -> Float[Tensor, "r n"]:
+    return native((method.of_black_box() if probe.black_box else method)(probe))
+
+
+def map_of(attribution: Attribution, method: Method, probe: Probe) -> Float[Tensor, "r n"]:
+    """The map at hand if this method made it; else, since two things cannot be compared, the method's own."""
+    return native(attribution) if attribution.method == method.spec else explained(method, probe)
+
+
+# ── of a picture that changed a little ───────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=False,
+    bounds=(0, torch.inf),
+    family="robustness",
+    paper="yeh2019infidelity",
+    forwards="samples explanations",
+    formula="max_m ‖S(x + δ_m) − S(x)‖₂ / ‖S(x)‖₂, δ_m ~ U[−radius, radius] per value",
+    trial={"samples": 3},
+    presets={"tis": {"samples": 10, "radius": 0.02}},
+)
+def max_sensitivity(
+    attribution: Attribution, probe: Probe, method: Method, samples: int = 10, radius: float = 0.02, seed: int = 0
+) -> PerRow:
+    """Largest change of the map, relative to its length, among slightly changed pictures.
+
+    Noise is added to the picture as the model takes it and drawn from the seed and the picture's content; the class asked
+    about stays. Lengths are taken at the map's own resolution; a map of length 0 is divided by 1.
+    """
+    if samples < 1 or radius < 0:
+        raise SpecError(
+            f"samples={samples} and radius={radius}; at least one sample and no negative radius are possible"
+        )
+    noise = [
+        (torch.rand(samples, *probe.images.shape[1:], generator=source) * 2 - 1) * radius
+        for source in generators(probe.originals, seed)
+    ]
+    return sensitivity_to(torch.stack(noise).to(probe.images), attribution, probe, method)
+
+
+def sensitivity_to(noise: Float[Tensor, "b s 3 H W"], attribution: Attribution, probe: Probe, method: Method) -> PerRow:
+    """Largest relative change of the map under each of these changes of the picture."""
+    before = map_of(attribution, method, probe)
+    length = before.norm(dim=-1)
+    length = torch.where(length == 0, torch.ones_like(length), length)
+    images, share = len(probe.images), probe.targets_per_image
+    worst = torch.zeros_like(length)
+    at_once = max(1, AT_ONCE // images)
+    for some in noise.split(at_once, dim=1):
+        count = some.shape[1]
+        pictures = (probe.images[:, None] + some).flatten(0, 1)
+        targets = probe.targets.view(images, share).repeat_interleave(count, 0)
+        near = type(probe)(probe.vit, pictures, targets, probe.question, probe.hold)
+        after = explained(method, near).view(images, count, share, -1).transpose(1, 2).flatten(0, 1)
+        change = (after - before[:, None]).norm(dim=-1) / length[:, None]
+        worst = torch.maximum(worst, change.amax(-1))  # NaN stays NaN
+    return worst
+
+
+# ── of a model that forgot everything ────────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=False,
+    bounds=(-1, 1),
+    family="robustness",
+    paper="adebayo2018sanity",
+    forwards="1 explanation, or 1 per stage",
+    formula="Spearman ρ of the maps of the model and of one with random weights",
+)
+def parameter_randomisation(
+    attribution: Attribution,
+    probe: Probe,
+    method: Method,
+    order: str = "all",
+    sign: str = "signed",
+    stages: int | None = None,
+    seed: int = 0,
+) -> Measured:
+    """How much of the map's ranking survives random weights; an explanation that survives is none.
+
+    A copy of the model gets parameters drawn from a normal with each one's own mean and deviation: `order="all"` at once;
+    "cascade" from the head down, part by part (or in so many `stages`), the score being the mean over the stages. Equal scores share
+    their rank. `sign="abs"` compares magnitudes. A map that is constant on the model itself has no ranking: NaN; one that
+    becomes constant has lost it: 0.
+    """
+    choice("order", order, ("all", "cascade"))
+    choice("sign", sign, ("signed", "abs"))
+    before = map_of(attribution, method, probe)
+    copy = deepcopy(probe.vit.module)
+    parts = parts_of(copy)
+    count = 1 if order == "all" else min(len(parts), stages or len(parts))
+    ends = [round(len(parts) * (stage + 1) / count) for stage in range(count)]
+    source, curve = torch.Generator().manual_seed(seed), []
+    for first, last in zip([0, *ends], ends, strict=False):
+        for name in list(parts)[first:last]:
+            forget(parts[name], source)
+        again = type(probe)(
+            seen_again(probe.vit, copy), probe.originals, probe.targets.view(len(probe.images), -1), probe.question
+        )
+        after = explained(method, again)
+        a, b = (before, after) if sign == "signed" else (before.abs(), after.abs())
+        alike = spearman(a, b)
+        lost = (b == b[:, :1]).all(-1) & (a != a[:, :1]).any(-1) & ~a.isnan().any(-1)
+        curve.append(alike.where(~lost, 0.0))
+    found = torch.stack(curve, 1)
+    levels = None if order == "all" else [end / len(parts) for end in ends]
+    return Measured(found.mean(1), curve=None if levels is None else found, levels=levels)
+
+
+def parts_of(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Parameters by part ("head", "blocks.11", "encoder_layer_11", …), from the last that the model names to the first."""
+    parts: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point():
+            words = name.split(".")
+            number = next((i for i, word in enumerate(words) if word.split("_")[-1].isdigit()), None)
+            own = (words[:-1][:2] or words) if number is None else words[: number + 1]
+            parts.setdefault(".".join(own), []).append(parameter)
+    return dict(reversed(parts.items()))
+
+
+@torch.no_grad()
+def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
+    """Values drawn anew, as large and as spread as they were."""
+    for parameter in parameters:
+        spread = parameter.float().std(correction=0)
+        drawn = parameter.float().mean().cpu() + spread.cpu() * torch.randn(parameter.shape, generator=source)
+        parameter.copy_(drawn)
+
+
+def seen_again(vit: ViT, module: nn.Module) -> ViT:
+    """Another module of the same make, seen as this model is."""
+    make = partial(opaque, preprocess=vit.preprocess) if vit.facts.get("black_box") else view
+    return replace(make(module), name=vit.name, preprocess=vit.preprocess, classes=vit.classes, facts=dict(vit.facts))
+
+
+# ── beside another class ─────────────────────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=True,
+    bounds=(0, 1),
+    affine_invariant=True,
+    family="robustness",
+    formula="P(S(u) > S(v)) + ½ P(S(u) = S(v)), u a pixel of the class's own object, v one of the rival's",
+)
+def class_discrimination(
+    attribution: Attribution,
+    objects: Masks,
+    rivals: Shaped[Tensor, "r height width"],
+    by: str = "rank",
+    interpolation: str = "bilinear",
+) -> PerRow:
+    """Chance that a pixel of the class's own object stands above a pixel of the other class's object in the same picture.
+
+    ½ is chance: a constant map's score, and the mean of a method that gives every class the same map, asked about both.
+    `by="mass"`: mean positive score on the own object, as a share of that and of the mean on the rival's. Pixels of both, or that
+    do not count, are left out; NaN where one of the two is missing.
+    """
+    choice("by", by, ("rank", "mass"))
+    if objects.shape != rivals.shape:
+        raise ShapeError(f"objects are {list(objects.shape)} and rivals {list(rivals.shape)}; they must be of one size")
+    own, other = framed(attribution, objects, interpolation), framed(attribution, rivals, interpolation)
+    counted = own.counted & other.counted & ~(own.inside & other.inside)
+    mine, theirs = (own.inside & counted).flatten(1), (other.inside & counted).flatten(1)
+    if by == "rank":
+        found = outranking(own.scores, mine, theirs)
+    else:
+        mass = own.scores.clamp(min=0)
+        a, b = ((mass * side).sum(-1) / side.sum(-1) for side in (mine, theirs))
+        found = a / (a + b)
+    return found.where(own.known & mine.any(-1) & theirs.any(-1), torch.nan)

@@ -1,0 +1,251 @@
+"""The law that every metric is held to: what mathematics says of a right, a wrong and an empty map, on a model that adds up its patches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from vitreous.methods.attribution import Attribution
+from vitreous.metrics.metric import Metric, resolve_metric
+from vitreous.testing.law import LawBroken, fingerprint, require
+from vitreous.testing.worlds import GRID, World, added_up, explained_again, remapped
+
+NEAR = {torch.float64: 1e-6, torch.float32: 1e-4}
+DRAWS = 6
+
+
+def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **options: Any) -> dict[str, str]:
+    """Hold a metric to its facts; returns what was checked, raises `LawBroken` with one sentence otherwise.
+
+    A metric that needs a `method` to explain again is tried on a tiny transformer, all others on a model that adds up its patches.
+    """
+    made = resolve_metric(metric, **options)
+    made = made.with_options(**{key: value for key, value in made.trial.items() if key not in made.options})
+    again = "method" in made.needs
+    case = MetricCase(made, explained_again(dtype) if again else added_up(dtype))
+    checked: dict[str, str] = {}
+    for law in (*GENERAL, *(() if again else MAPS)):
+        try:
+            law(case)
+        except LawBroken as broken:
+            raise LawBroken(f"{made.spec} ({str(dtype).removeprefix('torch.')}): {broken}") from None
+        checked[law.__name__] = (law.__doc__ or "").strip()
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class MetricCase:
+    """One metric and a world to try it in."""
+
+    metric: Metric
+    world: World
+
+    def scores(
+        self, maps: Attribution | None = None, rows: list[int] | None = None, world: World | None = None
+    ) -> Tensor:
+        return (world or self.world).measured(self.metric, maps, rows).scores.double().cpu()
+
+    def better(self) -> bool | None:
+        """The direction, as the result states it: a complement turns it round."""
+        return self.world.measured(self.metric).higher_is_better
+
+    def goodness(self, shares: Tensor) -> Tensor:
+        """Scores of maps with these shares of the patches, turned so that more is better."""
+        scores = self.scores(remapped(self.world, shares))
+        return scores if self.better() else -scores
+
+    @property
+    def right(self) -> Tensor:
+        """The shares that are true."""
+        assert self.world.maps.patches is not None
+        return 2 * self.world.maps.patches
+
+    @property
+    def near(self) -> float:
+        return NEAR.get(self.world.vit.dtype, 1e-2)
+
+    def same(self, a: Tensor, b: Tensor) -> bool:
+        return bool(torch.allclose(a, b, rtol=self.near, atol=self.near, equal_nan=True))
+
+
+# ── of every metric ──────────────────────────────────────────────────────────────────────────────
+
+
+def one_number_per_row(case: MetricCase) -> None:
+    """One number per row, within its bounds, and the protocol as plain values."""
+    result = case.world.measured(case.metric)
+    require(result.scores.shape == (len(case.world),), f"its scores are {list(result.scores.shape)}")
+    require(result.scores.is_floating_point(), f"its scores are {result.scores.dtype}")
+    require(not result.scores.isnan().all(), "it has no number for any map")
+    within(case, result.scores)
+    for name, part in result.parts.items():
+        require(part.shape == result.scores.shape, f"its part {name!r} is {list(part.shape)}")
+    plain = (str, int, float, bool, list, tuple, dict, type(None))
+    require(all(isinstance(value, plain) for value in result.protocol.values()), "its protocol is not plain values")
+
+
+def within(case: MetricCase, scores: Tensor) -> None:
+    shown = case.metric.settings.get("show", "fraction") == "fraction"
+    low, high = case.metric.bounds if case.metric.bounds and shown else (-math.inf, math.inf)
+    known = scores[~scores.isnan()].double()
+    require(
+        bool((known >= low - case.near).all() and (known <= high + case.near).all()),
+        f"it promises [{low:g}, {high:g}] and gives {known.min():.4g} to {known.max():.4g}" if len(known) else "",
+    )
+
+
+def batch_is_single(case: MetricCase) -> None:
+    """A row scores the same alone, in a batch, and in a batch in another order."""
+    together, rows = case.scores(), list(range(len(case.world)))
+    alone = torch.cat([case.scores(rows=[row]) for row in rows])
+    require(case.same(alone, together), "a row alone and in a batch score differently")
+    require(case.same(case.scores(rows=rows[::-1]), together.flip(0)), "the order of the rows matters")
+
+
+def pieces_do_not_matter(case: MetricCase) -> None:
+    """Worked off in other pieces, the scores stay the same."""
+    whole = case.scores()
+    with patch("vitreous.capture.probe.rows_that_fit", lambda *_: 3):
+        require(case.same(case.scores(), whole), "the size of the pieces it works in changes its scores")
+
+
+def same_twice(case: MetricCase) -> None:
+    """The same maps get the same scores."""
+    require(case.same(case.scores(), case.scores()), "two runs give different scores")
+
+
+def nothing_is_changed(case: MetricCase) -> None:
+    """Model, maps and gradient mode are as they were."""
+    module, maps = case.world.vit.module, case.world.maps.maps().clone()
+    before = fingerprint(module)
+    case.scores()
+    require(fingerprint(module) == before, "it changes the model")
+    require(torch.equal(maps, case.world.maps.maps()), "it changes the map")
+    require(torch.is_grad_enabled(), "it leaves gradients switched off")
+
+
+def unknown_stays_unknown(case: MetricCase) -> None:
+    """A map that is NaN somewhere scores NaN, and the other rows score what they did."""
+    blank = case.world.maps
+    parts = {}
+    for name in ("patches", "native_pixels", "residual"):
+        if (values := getattr(blank, name)) is not None:
+            parts[name] = values.clone()
+            parts[name].view(len(values), -1)[0, 0] = torch.nan
+    told, whole = case.scores(replace(blank, **parts)), case.scores()
+    require(bool(told[0].isnan()), f"a map with a NaN in it scores {told[0]:.4g}")
+    require(case.same(told[1:], whole[1:]), "a map with a NaN in it changes the scores of other rows")
+
+
+def missing_is_nan(case: MetricCase) -> None:
+    """A picture that lacks what the metric looks for scores NaN, and the others score what they did."""
+    taken = [name for name in ("objects", "rivals", "boxes") if name in case.metric.takes]
+    optional = [name for name in taken if name not in case.metric.needs]  # any of them will do
+    for names in [[name] for name in taken if name in case.metric.needs] + ([optional] if optional else []):
+        world = case.world
+        for name in names:
+            world = world.without(name, 1)
+        scores, whole, what = case.scores(world=world), case.scores(), " and ".join(names)
+        require(bool(scores[1].isnan()), f"a picture without {what} scores {scores[1]:.4g}")
+        others = torch.arange(len(scores)) != 1
+        require(case.same(scores[others], whole[others]), f"a picture without {what} changes the scores of others")
+
+
+GENERAL: tuple[Callable[[MetricCase], None], ...] = (
+    one_number_per_row,
+    nothing_is_changed,
+    same_twice,
+    batch_is_single,
+    pieces_do_not_matter,
+    unknown_stays_unknown,
+    missing_is_nan,
+)
+
+
+# ── of metrics that judge a map ──────────────────────────────────────────────────────────────────
+
+
+def right_is_best(case: MetricCase) -> None:
+    """The true shares score at least as well as their shuffles, and these as their opposite; the true ones better than that."""
+    if case.better() is None:
+        return
+    right, wrong = case.goodness(case.right), case.goodness(-case.right)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(DRAWS):
+        order = torch.rand(case.right.shape, generator=draw).argsort(-1)
+        shuffled = case.goodness(case.right.gather(1, order))
+        require(
+            not (shuffled > right + case.near).any(),
+            f"a shuffled map scores better than the right one: {told(shuffled, right)}",
+        )
+        require(
+            not (shuffled < wrong - case.near).any(),
+            f"a shuffled map scores worse than the wrong one: {told(shuffled, wrong)}",
+        )
+    require(not (right <= wrong).any(), f"the wrong map scores as well as the right one: {told(wrong, right)}")
+
+
+def nobody_wins_by_ties(case: MetricCase) -> None:
+    """A constant map never scores better than the right one, nor as well wherever its patches happen to be read first."""
+    for value in (0.0, 1.0):
+        constant = torch.full_like(case.right, value)
+        within(case, case.scores(remapped(case.world, constant)))
+        if case.better() is None:
+            continue
+        right = case.goodness(case.right)
+        even = case.goodness(constant)
+        require(not (even > right + case.near).any(), f"a constant map beats the right one: {told(even, right)}")
+        for row in (0, 1):  # evidence in the first patches, and in the last
+            varied = case.world.varied(row)
+            scores = case.scores(remapped(varied, constant[[row] * len(varied)]), world=varied)
+            mean = (scores if case.better() else -scores).mean()
+            require(
+                not mean >= right[row] - case.near,
+                f"a constant map scores as well as the right one ({abs(mean):.4g}) with the evidence {('first', 'last')[row]}",
+            )
+
+
+def scale_is_as_stated(case: MetricCase) -> None:
+    """`affine_invariant=True`: a·map + b scores as the map does."""
+    if not case.metric.affine_invariant:
+        return
+    draw = torch.rand(case.right.shape, generator=torch.Generator().manual_seed(1)).to(case.right)
+    for shares in (case.right, draw):
+        plain = case.scores(remapped(case.world, shares))
+        for factor, shift in ((4.0, 1.0), (0.125, -2.0)):
+            moved = case.scores(remapped(case.world, factor * shares + shift))
+            require(case.same(moved, plain), f"{factor:g}·map + {shift:g} scores differently: {told(moved, plain)}")
+
+
+def rows_of_patches_too(case: MetricCase) -> None:
+    """A map of patches alone is measured as well as one of pixels; the true one still beats its opposite."""
+    if case.better() is None:
+        return
+    right, wrong = (
+        case.scores(replace(remapped(case.world, shares), native="patch", native_pixels=None))
+        for shares in (case.right, -case.right)
+    )
+    right, wrong = (right, wrong) if case.better() else (-right, -wrong)
+    require(
+        not (right <= wrong).any(), f"of patches, the wrong map scores as well as the right one: {told(wrong, right)}"
+    )
+
+
+MAPS: tuple[Callable[[MetricCase], None], ...] = (
+    right_is_best,
+    nobody_wins_by_ties,
+    scale_is_as_stated,
+    rows_of_patches_too,
+)
+
+
+def told(a: Tensor, b: Tensor) -> str:
+    """The first pair that differs most, for the sentence."""
+    row = int((a - b).nan_to_num(0).abs().argmax())
+    return f"{abs(a[row].item()):.4g} and {abs(b[row].item()):.4g} on picture {row} of {GRID}x{GRID} patches"

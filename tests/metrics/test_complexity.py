@@ -1,0 +1,101 @@
+"""How much a map says: beside slow twins, and where mathematics knows the answer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import vitreous
+from vitreous.core.errors import SpecError
+from vitreous.methods.attribution import Attribution
+from vitreous.metrics.complexity import completeness_error, entropy, sparseness
+from vitreous.models.vit import Layout
+from vitreous.testing import tiny_vits
+
+
+def attribution(patches: torch.Tensor, patch: int = 1, **fields) -> Attribution:
+    side = int(patches.shape[-1] ** 0.5)
+    targets = torch.zeros(len(patches), dtype=torch.long)
+    return Attribution(patches, Layout((side, side), (patch, patch), 1), targets, "x", **fields)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Attribution:
+    return attribution(torch.randn(10, 25, generator=torch.Generator().manual_seed(0)).double())
+
+
+def slow_gini(values: list[float]) -> float:
+    """Mean difference of all pairs, over twice the mean."""
+    count, mean = len(values), sum(values) / len(values)
+    return sum(abs(a - b) for a in values for b in values) / (2 * count**2 * mean)
+
+
+@pytest.mark.parametrize("shift", ["always", "negative"])
+@pytest.mark.parametrize("part", ["signed", "abs"])
+def test_sparseness_is_the_mean_difference_of_all_pairs(drawn, shift, part):
+    ours = sparseness.with_options(shift=shift, part=part)(drawn).scores
+
+    for row in range(10):
+        values = [abs(v) if part == "abs" else v for v in drawn.patches[row].tolist()]
+        low = min(values) if shift == "always" else min(0, *values)
+        assert ours[row].item() == pytest.approx(slow_gini([v - low for v in values]), abs=1e-9)
+
+
+def test_the_published_epsilon_is_felt_by_tiny_maps_only(drawn):
+    published = sparseness.with_options(preset="tis")
+    tiny = attribution(drawn.patches * 1e-7)
+
+    assert published(drawn).scores.allclose(sparseness(drawn).scores, atol=1e-6)
+    assert (published(tiny).scores < sparseness(tiny).scores - 0.01).all()
+    assert sparseness(tiny).scores.allclose(sparseness(drawn).scores)
+
+
+def test_one_patch_has_it_all_or_all_have_the_same():
+    one, all_same = torch.zeros(1, 16), torch.full((1, 16), 0.1)
+    one[0, 3] = 5
+
+    assert sparseness(attribution(one)).value == pytest.approx(15 / 16)
+    assert sparseness(attribution(all_same, patch=7)).value == 0
+    assert sparseness(attribution(torch.zeros(1, 16))).value == 0
+    assert entropy(attribution(one)).value == 0
+    assert entropy(attribution(all_same, patch=7)).value == pytest.approx(1)
+    assert math.isnan(entropy(attribution(torch.zeros(1, 16))).value)
+    assert math.isnan(sparseness.with_options(shift="none")(attribution(-one)).value)
+
+
+def test_entropy_is_that_of_the_magnitudes(drawn):
+    nats = entropy.with_options(preset="quantus")(drawn).scores
+    share = entropy(drawn).scores
+
+    for row in range(10):
+        mass = [abs(v) for v in drawn.patches[row].tolist()]
+        twin = -sum(m / sum(mass) * math.log(m / sum(mass)) for m in mass)
+        assert nats[row].item() == pytest.approx(twin, abs=1e-9)
+        assert share[row].item() == pytest.approx(twin / math.log(25), abs=1e-9)
+
+
+def test_pixels_and_patches_are_two_maps():
+    found = attribution(torch.rand(1, 16, generator=torch.Generator().manual_seed(0)), patch=4)
+
+    assert sparseness(found).value != pytest.approx(sparseness.with_options(of="native")(found).value, abs=1e-3)
+    with pytest.raises(SpecError, match="of='patch'; known: 'pixels', 'native'"):
+        sparseness.with_options(of="patch")(found)
+
+
+def test_what_adds_up_has_no_error_and_what_promises_nothing_no_number():
+    vit = tiny_vits()["mean pool, registers, LayerScale"]
+    images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(0)).double()
+    complete, walked, silent = (
+        vitreous.explain(vit, images, [1, 2], spec) for spec in ("decompx", "ig(steps=4)", "genatt")
+    )
+    missed = [vitreous.evaluate(vit, images, found, "completeness_error") for found in (complete, walked, silent)]
+
+    assert (missed[0].scores < 1e-9).all()
+    assert (missed[1].scores > 1e-3).all()
+    twin = walked.score - walked.bias - walked.native_pixels.sum((1, 2))
+    torch.testing.assert_close(missed[1].scores, twin.abs())
+    assert missed[2].undefined == 2
+    shares = completeness_error.with_options(relative=True)(walked).scores
+    torch.testing.assert_close(shares, twin.abs() / walked.score.abs())
