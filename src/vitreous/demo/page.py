@@ -51,6 +51,8 @@ perfect. What is explained is the probability of the class. Red speaks for it an
 dark to bright.</p>
 {summary(told)}
 {chapters}
+<p>Ask your own questions: <code>vitreous serve</code> opens the playground at
+<a href="http://127.0.0.1:8420/">127.0.0.1:8420</a>, where patches can be taken away and other pictures dropped.</p>
 <footer>vitreous {escape(__version__)} · {sum(one.count for one in told)} pictures, {len(METHODS)} methods ·
 <code>vitreous demo</code> makes this page again</footer>
 </main></body></html>

@@ -1,0 +1,94 @@
+"""`vitreous serve`: the playground, on this machine unless told otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitreous.core.errors import DataError, ModelError
+from vitreous.web.settings import DEMO, PORT, Settings
+
+MB = 1 << 20
+
+
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", "-m", metavar="NAME[=FILE]", help="Offer a model beside the embedded ones; repeat."),
+    ] = None,
+    models_folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Offer every checkpoint in it, named ARCHITECTURE[.anything].safetensors."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; others can reach 0.0.0.0.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = PORT,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Another name under which it is addressed; repeat.")
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    queue: Annotated[int, typer.Option(min=1, max=10_000, help="Requests that may wait.")] = 32,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="That a request may take.")] = 60,
+    upload: Annotated[int, typer.Option(min=1, max=200, metavar="MB", help="Size of a picture that is dropped.")] = 20,
+    megapixels: Annotated[int, typer.Option(min=1, max=500, help="Pixels of a picture that is dropped.")] = 40,
+    cache: Annotated[int, typer.Option(min=8, metavar="MB", help="Memory for pictures, and for results.")] = 256,
+    demo_page: Annotated[Path, typer.Option(metavar="FILE", help="The page of `vitreous demo`, for a link.")] = DEMO,
+) -> None:
+    """Open the playground: drop a picture, see which patches made the model say so, take them away."""
+    settings = Settings(
+        models=tuple(model or ()),
+        folder=models_folder,
+        device=device,
+        host=host,
+        port=port,
+        names=tuple(allow_host or ()),
+        queue=queue,
+        seconds=seconds,
+        upload=upload * MB,
+        pixels=megapixels * 1_000_000,
+        cache=cache * MB,
+        demo=demo_page,
+    )
+    run(settings, open_page)
+
+
+def run(settings: Settings, open_page: bool = False) -> None:
+    """Listen until interrupted."""
+    try:
+        import uvicorn
+
+        from vitreous.web.app import create_app
+    except ModuleNotFoundError as problem:
+        raise ModelError(f"the playground needs {problem.name!r}; pip install 'vitreous[web]'") from None
+    listening, settings = listen(settings)
+    with listening:
+        app = create_app(settings)
+        config = uvicorn.Config(app, log_level="warning", server_header=False, ws="none", timeout_graceful_shutdown=2)
+        typer.echo(f"Vitreous playground: {settings.address}  (Ctrl+C ends it)")
+        if open_page:
+            typer.launch(settings.address)
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def listen(settings: Settings) -> tuple[Any, Settings]:
+    """A socket that is ours before anything is loaded, and the settings with its port."""
+    import socket
+    from dataclasses import replace
+
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+        listening.listen(128)  # from now on whoever comes waits until all is ready
+    except OSError as problem:
+        listening.close()
+        where = f"{settings.host}:{settings.port}"
+        raise DataError(
+            f"cannot listen at {where} ({problem.strerror or problem}); another --port may be free"
+        ) from None
+    return listening, replace(settings, port=listening.getsockname()[1])

@@ -1,0 +1,63 @@
+"""What was allowed at start; a request can ask for less, never for more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from socket import gethostname
+
+PORT = 8420
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+WILDCARD = ("0.0.0.0", "::", "")
+DEMO = Path("out/demo.html")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the playground listens, which models it offers, and how much it takes."""
+
+    models: tuple[str, ...] = ()  # beside the embedded ones: NAME, or NAME=CHECKPOINT
+    folder: Path | None = None  # of checkpoints, each named for its timm architecture
+    device: str | None = None
+    host: str = "127.0.0.1"
+    port: int = PORT
+    names: tuple[str, ...] = ()  # other names under which the server may be addressed
+    queue: int = 32  # requests that may wait
+    seconds: float | int = 60  # that a request may take, waiting included
+    upload: int = 20 << 20  # bytes of a picture
+    pixels: int = 40_000_000  # of a picture
+    cache: int = 256 << 20  # bytes of pictures, and as many of results
+    demo: Path | None = DEMO  # the page that `vitreous demo` writes
+
+    def answers_to(self, host: str) -> bool:
+        """Whether a Host header is one of ours; foreign names that lead here are how web pages reach into a home."""
+        name = host_name(host)
+        if name in {*LOOPBACK, self.host.lower(), *(one.lower() for one in self.names)}:
+            return True
+        return self.host in WILDCARD and (is_address(name) or name == gethostname().lower())
+
+    @property
+    def has_demo(self) -> bool:
+        return self.demo is not None and self.demo.is_file()
+
+    @property
+    def address(self) -> str:
+        name = "127.0.0.1" if self.host in WILDCARD else self.host
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/"
+
+
+def host_name(host: str) -> str:
+    """A Host header without its port, in lower case."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+def is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,210 @@
+"""What the endpoints say is what the library says."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from hashlib import sha256
+from io import BytesIO
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitreous
+from tests.web.conftest import SUBJECT, png
+from vitreous.methods.fold import FOLDS
+from vitreous.web import views
+from vitreous.web.film import shoot
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return vitreous.scenes.draw("pair", seed=1, index=6)
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return vitreous.load("scenes")
+
+
+def close(values, expected, tolerance=1e-5):
+    expected = torch.as_tensor(expected).double()
+    torch.testing.assert_close(torch.tensor(values, dtype=torch.float64), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_what_the_model_says_without_patches(client, vit, scene):
+    removed = [3, 77, 100, 195]
+    said = client.post("/api/says", json={**SUBJECT, "removed": [*removed, 3]}).json()
+
+    keep = torch.ones(1, 1, 196, dtype=torch.bool)
+    keep[0, 0, removed] = False
+    probe = vitreous.Probe(vit, vit.preprocess.batch([Image.fromarray(scene.image)]))
+    expected = probe.logits(keep)[0, 0].softmax(-1)
+    close(said["probabilities"], expected)
+    assert [one["index"] for one in said["top"]] == expected.topk(5).indices.tolist()
+    assert [one["name"] for one in said["top"]] == [vit.classes[one["index"]] for one in said["top"]]
+    assert (said["kept"], said["patches"]) == (192, 196)
+
+
+@pytest.mark.parametrize("method", ["decompx+skipplus", "rollout", "genatt@libra+plus", "ig(steps=2)"])
+def test_maps_are_the_library_s_own(client, vit, scene, method):
+    found = client.post("/api/explain", json={**SUBJECT, "method": method, "targets": [6, 15]}).json()
+
+    expected = vitreous.explain(vit, Image.fromarray(scene.image), [[6, 15]], method, "probability")
+    assert found["method"] == expected.method
+    assert found["class_specific"] == (method != "rollout")
+    for row, one in enumerate(found["maps"]):
+        close(one["scores"], expected.patches[row])
+        assert one["name"] == vit.classes[one["target"]]
+        assert set(one["evidence"]) == {"peak", "precision"}
+        if method.startswith("ig"):
+            data = np.frombuffer(b64decode(one["pixels"]["data"]), "<f4")
+            close(data, expected.native_pixels[row].flatten())
+        else:
+            assert one["pixels"] is None
+
+
+def test_a_curve_is_every_mask_alone(client, vit, scene):
+    found = client.post("/api/curve", json={**SUBJECT, "method": "decompx+skipplus", "target": 6}).json()
+
+    picture = Image.fromarray(scene.image)
+    scores = vitreous.explain(vit, picture, [[6]], "decompx+skipplus", "probability").patches[0]
+    slow = vitreous.load("scenes")
+    slow.module.double()
+    probe = vitreous.Probe(slow, slow.preprocess.batch([picture]).double())
+    assert found["order"] == sorted(range(196), key=lambda patch: (-float(scores[patch]), patch))
+    counts = [step["count"] for step in found["deletion"]]
+    assert counts[0] == 0
+    assert counts[-1] == 196
+    assert counts == sorted(set(counts))
+    for at in (0, 3, 12, 25, len(counts) - 1):
+        for side, kept in (("deletion", found["order"][counts[at] :]), ("insertion", found["order"][: counts[at]])):
+            keep = torch.zeros(1, 1, 196, dtype=torch.bool)
+            keep[0, 0, kept] = True
+            said = probe.logits(keep)[0, 0].softmax(-1)
+            assert found[side][at]["probability"] == pytest.approx(float(said[6]), abs=1e-5)
+            assert found[side][at]["top"][0]["index"] == int(said.argmax())
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["decompx", "genatt", "fullgrad", "rawattention", "ig(steps=2)", "attnlrp", "legrad", "tokentm", "gradcam"],
+)
+def test_a_film_is_every_layer_and_every_start_by_its_spec(method):
+    torch.manual_seed(0)
+    vit = vitreous.load(
+        "timm:vit_tiny_patch16_224", pretrained=False, depth=3, embed_dim=48, num_heads=3, img_size=64, num_classes=7
+    )
+    images, made = torch.randn(1, 3, 64, 64), vitreous.resolve(method)
+    found = shoot(vit, images, made, 2, "logit")
+
+    for layer in range(3):
+        alone = made.folded(FOLDS["at"].with_options(layer=layer)).spec
+        for rows, spec in ((found["layers"], alone), (found["totals"], found["starts"][layer])):
+            expected = vitreous.explain(vit, images, [[2]], spec, "logit").patches[0]
+            torch.testing.assert_close(rows[layer], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_scores_are_taken_away_as_json_and_as_safetensors(client, vit, scene, tmp_path):
+    screen = {**SUBJECT, "methods": ["decompx+skipplus", "ig(steps=2)"], "targets": [6, 15]}
+    plain = client.post("/api/scores", json=screen)
+    packed = client.post("/api/scores?form=safetensors", json=screen)
+
+    assert 'filename="vitreous-scores.json"' in plain.headers["content-disposition"]
+    with ZipFile(BytesIO(packed.content)) as archive:
+        files = sorted(archive.namelist())
+        archive.extractall(tmp_path)
+    assert files == ["1-decompx+skipplus.safetensors", "2-ig-steps=2.safetensors"]
+    for file, told in zip(files, plain.json()["maps"], strict=True):
+        found = vitreous.Attribution.load(tmp_path / file)
+        expected = vitreous.explain(vit, Image.fromarray(scene.image), [[6, 15]], found.method, "probability")
+        close(found.patches.tolist(), expected.patches)
+        own = expected.patches if found.native_pixels is None else expected.native_pixels
+        for row, one in enumerate(told["classes"]):
+            close(one["scores"], own[row].flatten())
+            assert one["shape"] == list(own[row].shape)
+            assert one["probability"] == pytest.approx(float(expected.logits[row].softmax(-1)[one["index"]]), abs=1e-5)
+        assert found.names == expected.names == tuple(one["name"] for one in told["classes"])
+
+
+def test_the_python_lines_reproduce_the_screen(client, tmp_path, monkeypatch, capsys):
+    methods, removed = ["decompx+skipplus", "rollout"], [5, 6, 90]
+    screen = {**SUBJECT, "methods": methods, "targets": [6, 15], "removed": removed}
+    code = client.post("/api/python", json=screen).json()["code"]
+    shown = [client.post("/api/explain", json={**SUBJECT, "method": m, "targets": [6, 15]}).json() for m in methods]
+    said = client.post("/api/says", json={**SUBJECT, "removed": removed}).json()
+
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "exported"}
+    exec(compile(code, "exported", "exec"), names)
+
+    for method, maps in zip(methods, shown, strict=True):
+        for row, one in enumerate(maps["maps"]):
+            close(one["scores"], names["maps"][method].patches[row])
+    assert capsys.readouterr().out.splitlines()[0].startswith(said["top"][0]["name"])
+    close(said["probabilities"], names["said"])
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".png", ".png", ".safetensors", ".safetensors"]
+
+
+def test_an_upload_is_named_by_its_bytes_and_explained(client):
+    data = png()
+    first, second = (client.post("/api/pictures", content=data).json() for _ in range(2))
+    subject = {"model": "scenes", "picture": first["picture"]}
+
+    assert first == second == {"picture": sha256(data).hexdigest(), "width": 60, "height": 40}
+    vit = vitreous.load("scenes")
+    found = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [0]}).json()["maps"][0]
+    close(found["scores"], vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0])
+    assert found["evidence"] is None  # nobody knows it of a stranger's picture
+    code = client.post("/api/python", json={**subject, "methods": ["genatt"], "targets": [0]}).json()["code"]
+    assert "Image.open('picture.png')" in code
+
+
+def test_what_the_model_sees_is_shown(client, vit):
+    picture = vit.preprocess.cut(Image.open(BytesIO(png())))
+    name = client.post("/api/pictures", content=png()).json()["picture"]
+    shown = Image.open(BytesIO(client.get("/api/seen", params={"model": "scenes", "picture": name}).content))
+
+    assert shown.size == (views.SIDE, views.SIDE)
+    small = np.asarray(shown.resize(picture.size, Image.Resampling.BOX), float)
+    assert np.abs(small - np.asarray(picture, float))[4:-4, 4:-4].mean() < 3
+
+
+def test_the_evidence_is_outlined_where_it_is_known(client, scene):
+    known = client.get("/api/picture", params=SUBJECT).json()["known"]
+    answer = client.get("/api/evidence", params={**SUBJECT, "target": 6})
+
+    assert known == sorted(thing.label for thing in scene.objects)
+    alpha = np.asarray(Image.open(BytesIO(answer.content)))[..., 3] > 0
+    mask = next(thing.evidence for thing in scene.objects if thing.label == 6)
+    large = np.asarray(Image.fromarray(mask).resize(alpha.shape, Image.Resampling.NEAREST))
+    assert 0 < alpha.sum() < large.sum()
+    assert not alpha[views.thickened(large, 6) == 0].any()
+    assert client.get("/api/evidence", params={**SUBJECT, "target": 1}).status_code == 404
+    moved = {"model": "scenes-biased", "picture": "shortcut-1-1-moved"}
+    assert len(client.get("/api/picture", params=moved).json()["known"]) == 2
+
+
+def test_the_page_is_told_what_it_needs(client):
+    about = client.get("/api/about").json()
+
+    assert [one["name"] for one in about["models"]] == ["scenes", "scenes-biased"]
+    assert {"decompx", "genatt", "rollout"} <= {one["name"] for one in about["methods"]}
+    assert [len(about["colours"][key]) for key in ("signed", "unsigned")] == [256, 256]
+    (low, _, blue), (red, _, high) = about["colours"]["signed"][0], about["colours"]["signed"][-1]
+    assert blue > low
+    assert red > high
+    pages = [client.get("/api/album", params={"page": page}).json() for page in (0, 7)]
+    assert not {one["picture"] for one in pages[0]} & {one["picture"] for one in pages[1]}
+    for one in (*pages[0], *pages[1]):
+        assert client.get("/api/thumbnail", params={"picture": one["picture"]}).headers["content-type"] == "image/png"
+
+
+def test_answers_have_no_nan(client, monkeypatch):
+    from vitreous.web.answers import rounded
+
+    assert rounded(torch.tensor([1.0, torch.nan, torch.inf])) == [1.0, None, None]
+    json.dumps(client.get("/api/about").json(), allow_nan=False)

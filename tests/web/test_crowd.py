@@ -1,0 +1,94 @@
+"""Many clients at once, and clients that leave, against a real server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from PIL import Image
+
+import vitreous
+from tests.web.conftest import SUBJECT, Served
+from vitreous.web.settings import Settings
+
+CLIENTS = 50
+
+
+def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
+    vit = vitreous.load("scenes")
+    with Served(Settings(port=0, queue=20)) as served:
+        served.ask("/api/model?name=scenes")
+        gate = threading.Barrier(CLIENTS)
+
+        def one(number: int) -> tuple[list, set[int]]:
+            asked = {
+                "model": "scenes",
+                "picture": f"pair-5-{number % 25}",
+                "method": "decompx+skipplus",
+                "targets": [number % 20],
+            }
+            statuses, told = set(), set()
+            gate.wait(60)
+            while True:
+                status, answer = served.ask("/api/explain", asked)
+                statuses.add(status)
+                if status == 200:
+                    return [answer, told], statuses
+                assert status == 429
+                told.add(answer["error"])
+                time.sleep(0.05)
+
+        with ThreadPoolExecutor(CLIENTS) as crowd:
+            answers = list(crowd.map(one, range(CLIENTS)))
+
+    statuses = set.union(*(seen for _, seen in answers))
+    assert statuses <= {200, 429}
+    assert all(sentence.endswith("try again in a moment") for (_, told), _ in answers for sentence in told)
+    for number in (0, 7, 24, 25, 49):
+        found = answers[number][0][0]["maps"][0]
+        scene = vitreous.scenes.draw("pair", seed=5, index=number % 25)
+        expected = vitreous.explain(
+            vit, Image.fromarray(scene.image), [[number % 20]], "decompx+skipplus", "probability"
+        )
+        torch.testing.assert_close(torch.tensor(found["scores"]), expected.patches[0], atol=1e-6, rtol=1e-4)
+
+
+def test_when_the_client_leaves_the_work_stops(served):
+    served.ask("/api/model?name=scenes")
+    worker = served.app.state.studio.worker
+    asked = json.dumps({**SUBJECT, "method": "rise(masks=4000, seed=7)", "targets": [3]})
+    connection = http.client.HTTPConnection("127.0.0.1", served.settings.port, timeout=60)
+    connection.request("POST", "/api/explain", asked, {"content-type": "application/json"})
+    wait_until(lambda: worker.working and worker.done > 0)
+    assert served.ask("/api/queue")[1]["total"] == 4000
+    connection.close()
+
+    wait_until(lambda: not worker.working)
+    assert worker.done < 4000  # it never came to its end
+
+
+def test_a_picture_that_never_arrives_is_not_waited_for():
+    with Served(Settings(port=0, seconds=0.5)) as served:
+        connection = http.client.HTTPConnection("127.0.0.1", served.settings.port, timeout=60)
+        connection.putrequest("POST", "/api/pictures")
+        connection.putheader("content-length", "1000")
+        connection.endheaders(b"half")
+        answer = connection.getresponse()
+        said = json.load(answer)
+        connection.close()
+
+    assert answer.status == 504
+    assert said == {"error": "the picture took more than 0.5 seconds to arrive"}
+
+
+def wait_until(condition, patience: float = 60) -> None:
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail("it never happened")
+        time.sleep(0.02)

@@ -1,0 +1,412 @@
+"""Journeys through the page in a real browser: what a person does, and what a person then sees."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitreous
+from tests.web.conftest import Served, png
+from vitreous.draw import overlay_image
+from vitreous.web.settings import Settings
+
+PATIENCE = 60_000
+
+
+class Visit:
+    """A page, and everything it complained about."""
+
+    def __init__(self, browser, address: str, fragment: str = "", width: int = 1280, scheme: str = "light") -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
+        )
+        self.context.set_default_timeout(PATIENCE)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page = self.context.new_page()
+        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(f"{address}/{fragment}")
+        self.settle()
+
+    def until(self, condition: str, arg=None) -> None:
+        """Wait in Python: the page's policy lets nobody evaluate strings in it, a waiting tester neither."""
+        end = time.monotonic() + PATIENCE / 1000
+        while not self.page.evaluate(condition, arg):
+            assert time.monotonic() < end, condition
+            self.page.wait_for_timeout(40)
+
+    def settle(self) -> None:
+        """Maps, curves and layers are here."""
+        self.page.wait_for_selector("#verdict span, #verdict:empty", state="attached")
+        self.until(
+            "document.querySelectorAll('.card.waiting').length === 0 && document.querySelector('#because button')"
+            " && document.querySelector('#strip .layer') && document.getElementById('status').hidden"
+        )
+        self.until("!document.getElementById('duel').textContent.includes('asking')")
+
+    def shares(self) -> dict[str, str]:
+        rows = self.page.eval_on_selector_all(
+            ".row",
+            "rows => rows.map(r => [r.querySelector('.name').textContent, r.querySelector('.share').textContent])",
+        )
+        return dict(rows)
+
+    def says(self) -> str:
+        return self.page.inner_text("#why-title").replace("\xa0", " ")
+
+
+@pytest.fixture
+def visit(browser, served: Served):
+    opened: list[Visit] = []
+
+    def go(*given, **more) -> Visit:
+        opened.append(Visit(browser, served.address, *given, **more))
+        return opened[-1]
+
+    yield go
+    for one in opened:
+        one.context.close()
+        assert one.complaints == []
+        assert all(url.startswith((served.address, "blob:")) for url in one.requests)
+
+
+def test_within_a_minute_the_page_says_why(visit):
+    seen = visit()
+
+    assert seen.says() == "The model says gear 50 %"
+    because = seen.page.inner_text("#because").replace("\xa0", " ")
+    assert "because of 18 patches of 196" in because
+    assert "it says square-window house" in because
+    assert seen.page.locator(".card").count() >= 4
+    seen.page.click("text=Take them away")
+    seen.until("document.getElementById('says-name').textContent === 'square-window house'")
+    assert seen.says().startswith("Without 18 patches it now says square-window house")
+    assert seen.page.evaluate("document.activeElement.textContent") == "Put them back"  # drawn anew, it keeps the focus
+    seen.page.keyboard.press("Enter")
+    seen.until("document.getElementById('says-lead').textContent === 'The model says'")
+
+
+def test_a_picture_is_dropped_and_explained(visit, served):
+    seen, data = visit(), png(300, 200)
+    seen.page.evaluate(
+        """([bytes]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([Uint8Array.from(atob(bytes), c => c.charCodeAt(0))], 'mine.png', {type: 'image/png'}));
+            for (const kind of ['dragenter', 'dragover', 'drop'])
+                document.body.dispatchEvent(new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: data}));
+        }""",
+        [base64.b64encode(data).decode()],
+    )
+    name = hashlib.sha256(data).hexdigest()
+    seen.page.wait_for_selector(".tile[aria-pressed='true'] >> text=your picture")
+    seen.until("name => location.hash.includes(name)", arg=name)
+    seen.settle()
+
+    assert "does not hold your picture" in seen.page.inner_text("#link-note")
+    assert seen.page.locator("#truth-field").is_hidden()
+    again = visit(seen.page.evaluate("location.hash"))  # while the server remembers it, the link works
+    assert again.shares() == seen.shares()
+
+
+def test_a_link_to_a_forgotten_picture_says_so_and_the_picture_brings_it_back(browser):
+    data = png(90, 70)
+    name = hashlib.sha256(data).hexdigest()
+    with Served(Settings(port=0)) as fresh:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{fresh.address}/#picture={name}&method=ixg&method=genatt&classes=3")
+        page.wait_for_selector("text=The picture of this link is not here any more")
+        page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": data})
+        page.wait_for_selector("text=Why key?", timeout=PATIENCE)
+        assert page.locator(".chip").count() == 2
+        context.close()
+
+
+def test_what_is_no_picture_is_refused_in_words(browser, served):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(served.address)
+    page.wait_for_selector(".row")
+    page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"nonsense"})
+    page.wait_for_selector("#trouble:visible")
+    assert page.inner_text("#trouble").startswith("That is not a picture, or a damaged one")
+    assert page.locator(".row").count() >= 5  # what was there stays
+    context.close()
+
+
+def test_patches_are_brushed_away_and_come_back(visit):
+    seen = visit()
+    before, box = seen.shares(), seen.page.locator("#stage").bounding_box()
+
+    def at(row, column):
+        return box["x"] + (column + 0.5) * box["width"] / 14, box["y"] + (row + 0.5) * box["height"] / 14
+
+    mouse = seen.page.mouse
+    for row in (7, 8, 9, 10, 11):
+        mouse.move(*at(row, 6))
+        mouse.down()
+        mouse.move(*at(row, 12), steps=14)
+        mouse.up()
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 35 patches')")
+    seen.until("before => document.querySelector('.row .share').textContent !== before", arg=before["gear"])
+    assert seen.page.inner_text("#says-name") == "square-window house"
+    for left in (28, 21, 14, 7):  # one stroke is one step
+        seen.page.click("#undo")
+        seen.until("n => document.getElementById('says-lead').textContent.startsWith(`Without ${n} `)", arg=left)
+    mouse.click(*at(7, 6))  # a patch that is gone comes back
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 6 ')")
+    seen.page.click("#restore")
+    seen.until("document.getElementById('says-lead').textContent === 'The model says'")
+    assert seen.shares() == before
+
+
+def test_patches_are_taken_away_by_keyboard(visit):
+    seen = visit()
+    seen.page.focus("#stage")
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Space"):
+        seen.page.keyboard.press(key)
+    assert seen.page.inner_text("#cursor-says").startswith("Row 2, column 2, score")
+    assert seen.page.inner_text("#cursor-says").endswith("taken away")
+    seen.page.keyboard.press("Shift+ArrowRight")
+    seen.until("document.getElementById('says-live').textContent.startsWith('Without 2 of 196 patches')")
+    readings = seen.page.locator(".cards .reads").all_inner_texts()
+    assert len(readings) == 4
+    assert all(readings)
+    seen.page.keyboard.press("Control+z")
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 1 patch ')")
+    seen.page.keyboard.press("Space")  # column 3 again
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 2 patches')")
+
+
+def test_everything_is_reached_by_the_tab_key(visit):
+    seen = visit()
+    reached = set()
+    for _ in range(70):
+        seen.page.keyboard.press("Tab")
+        reached.add(seen.page.evaluate("document.activeElement.id || document.activeElement.className"))
+    for expected in (
+        "model",
+        "others",
+        "file",
+        "stage",
+        "row",
+        "another",
+        "add",
+        "question",
+        "scale",
+        "opacity",
+        "show",
+        "share",
+        "play",
+        "start",
+        "layer",
+        "save-png",
+        "copy-link",
+    ):
+        assert expected in reached, expected
+    unnamed = seen.page.eval_on_selector_all(
+        "button, input, select",
+        "all => all.filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.outerHTML)",
+    )
+    assert unnamed == []
+
+
+def test_a_patch_is_read_in_all_maps_at_once(visit):
+    seen = visit()
+    seen.page.locator(".card .pane").nth(1).hover(position={"x": 10, "y": 10})
+    first = seen.page.locator(".cards .reads").all_inner_texts()
+    vit, scene = vitreous.load("scenes"), vitreous.scenes.draw("pair", seed=1, index=6)
+    for text, method in zip(first, ["decompx+skipplus", "genatt", "ixg", "rollout"], strict=True):
+        score = float(vitreous.explain(vit, Image.fromarray(scene.image), [[6]], method, "probability").patches[0, 0])
+        shown, _, power = text.replace("−", "-").partition(" × 10")
+        power = int(power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")) or 0)
+        assert float(shown) * 10**power == pytest.approx(score, abs=0.02 * 10**power), method
+
+
+@pytest.mark.parametrize("method", ["decompx+skipplus", "rollout"])
+def test_colours_are_the_library_s_own(visit, method):
+    seen = visit()
+    at = ["decompx+skipplus", "genatt", "ixg", "rollout"].index(method)
+    url = (
+        seen.page.locator(".card .pane")
+        .nth(at)
+        .evaluate(
+            """pane => {
+            const [base, over] = pane.querySelectorAll('canvas'), sheet = document.createElement('canvas'), pen = sheet.getContext('2d');
+            [sheet.width, sheet.height] = [280, 280];
+            pen.drawImage(base, 0, 0, 280, 280);
+            pen.globalAlpha = over.style.opacity;
+            pen.drawImage(over, 0, 0, 280, 280);
+            return sheet.toDataURL();
+        }"""
+        )
+    )
+    shown = np.asarray(Image.open(BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGB"), float)
+    scene = vitreous.scenes.draw("pair", seed=1, index=6)
+    found = vitreous.explain("scenes", Image.fromarray(scene.image), [[6]], method, "probability")
+    expected = np.asarray(overlay_image(found).resize((280, 280), Image.Resampling.LANCZOS), float)
+    assert np.abs(shown - expected).mean() < 3
+    assert np.quantile(np.abs(shown - expected), 0.99) < 16
+
+
+def test_two_classes_and_more_methods(visit):
+    seen = visit()
+    seen.page.click(".row >> text=square-window house")
+    seen.page.wait_for_selector("text=Why square-window house?")
+    seen.settle()
+    assert seen.page.locator(".card .show").count() == 8
+    seen.page.click("#add")
+    seen.page.fill("#filter", "genatt@libra+plus")
+    seen.page.keyboard.press("Enter")
+    seen.settle()
+    assert seen.page.locator(".card .show").count() == 10
+    seen.page.click("[aria-label='Remove rollout']")
+    seen.settle()
+    assert seen.page.locator(".chip").all_inner_texts()[-1].startswith("genatt@libra+plus")
+    own = seen.page.locator(".card .ticks").all_inner_texts()
+    seen.page.select_option("#scale", "all")
+    assert len(set(seen.page.locator("#rows .ticks").all_inner_texts())) == 1 < len(set(own))
+    seen.page.click("[aria-label='Show genatt for square-window house large']")
+    seen.until("document.querySelector('#because code')?.textContent === 'genatt'")
+    assert "square-window house" in seen.page.inner_text("#because")
+
+
+def test_a_method_that_does_not_work_says_why_on_its_card(browser, served):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{served.address}/#method=genatt(varaint=1)&method=ixg")
+    page.wait_for_selector(".card.failed >> text=did you mean 'variant'?", timeout=PATIENCE)
+    page.wait_for_selector(".card .show")
+    context.close()
+
+
+def test_the_slider_takes_away_what_two_methods_rank_first(visit):
+    seen = visit()
+    scene, vit = vitreous.scenes.draw("pair", seed=1, index=6), vitreous.load("scenes")
+    seen.page.locator("#share").focus()
+    for _ in range(9):
+        seen.page.keyboard.press("ArrowRight")
+    assert seen.page.inner_text("#share-says").replace("\xa0", " ") == "11 % · 21 of 196 patches"
+    probe = vitreous.Probe(vit, vit.preprocess.batch([Image.fromarray(scene.image)]))
+    said = seen.page.locator(".duel-says strong").all_inner_texts()
+    for text, method in zip(said, ["decompx+skipplus", "rollout"], strict=True):
+        scores = vitreous.explain(vit, Image.fromarray(scene.image), [[6]], method, "probability").patches[0]
+        keep = (scores.argsort(descending=True, stable=True).argsort() >= 21)[None, None]
+        share = float(probe.logits(keep)[0, 0].softmax(-1)[6])
+        assert float(text.replace("\xa0", "").rstrip("%")) == pytest.approx(100 * share, abs=0.6), method
+    assert "the more faithful map" in seen.page.inner_text("#verdict")
+    seen.page.click("text=Let only the highest in")
+    assert seen.page.inner_text("#share-says").startswith("0")
+    seen.page.click("#play")
+    seen.until("document.getElementById('share').value === document.getElementById('share').max")
+    assert seen.page.inner_text("#play") == "Play"
+
+
+def test_the_start_layer_moves_the_map(visit):
+    seen = visit()
+    first = seen.page.inner_text("#film-sum b")
+    drawn = seen.page.evaluate("document.querySelector('#film-sum canvas.over').toDataURL()")
+    seen.page.locator("#start").focus()
+    seen.page.keyboard.press("ArrowRight")
+    seen.page.keyboard.press("ArrowRight")
+
+    assert (first, seen.page.inner_text("#film-sum b")) == ("decompx+skipplus(start=6)", "decompx+skipplus(start=8)")
+    assert seen.page.evaluate("document.querySelector('#film-sum canvas.over').toDataURL()") != drawn
+    assert seen.page.locator(".layer").count() == 12
+    assert seen.page.locator(".layer.out").count() == 8
+    seen.page.click("[aria-label='Start at layer 2']")
+    assert seen.page.locator(".layer.out").count() == 2
+    seen.page.click("#film-add")
+    seen.settle()
+    assert seen.page.locator(".card b").all_inner_texts()[4] == "decompx+skipplus(start=2)"
+
+
+def test_a_link_restores_the_screen(visit):
+    seen = visit()
+    seen.page.click(".row >> text=square-window house")
+    seen.settle()
+    seen.page.click("text=Take them away")
+    seen.page.select_option("#question", "logit")
+    seen.settle()
+    seen.page.fill("#opacity", "60")
+    seen.page.select_option("#scale", "method")
+    seen.page.click("text=Let only the highest in")
+    seen.page.fill("#share", "5")
+    seen.page.click("[aria-label='Start at layer 3']")
+    seen.page.click("#view >> text=Picture")
+    seen.until(
+        "location.hash.includes('removed=') && location.hash.includes('view=picture') && location.hash.includes('start=3')"
+    )
+    link = seen.page.evaluate("location.hash")
+    again = visit(link)
+
+    again.until("document.getElementById('says-lead').textContent.startsWith('Without')")
+    assert again.says() == seen.says()
+    assert again.shares() == seen.shares()
+    for probe in ("#share-says", "#film-sum b", "#code", "#chips"):
+        assert again.page.inner_text(probe) == seen.page.inner_text(probe)
+    for control in ("#question", "#scale", "#opacity"):
+        assert again.page.input_value(control) == seen.page.input_value(control)
+    again.until("location.hash !== ''")
+    again.page.wait_for_timeout(300)
+    assert again.page.evaluate("location.hash") == link
+
+
+def test_everything_can_be_taken_away(visit, tmp_path, monkeypatch):
+    seen = visit()
+    seen.page.click("text=Take them away")
+    seen.until("document.getElementById('code').textContent.includes('keep[0, 0')")
+    files = {}
+    for button in ("save-png", "save-json", "save-tensors"):
+        with seen.page.expect_download() as waiting:
+            seen.page.click(f"#{button}")
+        files[waiting.value.suggested_filename] = tmp_path / waiting.value.suggested_filename
+        waiting.value.save_as(files[waiting.value.suggested_filename])
+
+    assert set(files) == {"vitreous.png", "vitreous-scores.json", "vitreous-scores.zip"}
+    sheet = Image.open(files["vitreous.png"])
+    assert sheet.width > 2500
+    assert np.asarray(sheet.convert("RGB")).std() > 20
+    told = json.loads(files["vitreous-scores.json"].read_text())["maps"]
+    assert [one["method"] for one in told] == ["decompx+skipplus", "genatt", "ixg", "rollout"]
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "exported"}
+    exec(compile(seen.page.text_content("#code"), "exported", "exec"), names)  # the lines as they stand on the screen
+    for one in told:
+        found = names["maps"][one["method"]].patches[0].tolist()
+        assert one["classes"][0]["scores"] == pytest.approx(found, abs=1e-6, rel=1e-4)
+    assert names["vit"].class_name(int(names["said"].argmax())) == seen.page.inner_text("#says-name")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_works_at_the_width_of_a_phone(visit, scheme):
+    seen = visit(width=390, scheme=scheme)
+
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == 390
+    small = seen.page.eval_on_selector_all(
+        "main button, main select",
+        "all => all.filter(e => e.offsetParent && e.getBoundingClientRect().height < 30).map(e => e.outerHTML)",
+    )
+    assert small == []  # a finger finds them
+    seen.page.click("text=Take them away")
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 18')")
+    background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = sum(int(part) for part in background[4:-1].split(",")) > 380
+    assert light == (scheme == "light")
+
+
+def test_the_api_page_lists_every_endpoint(visit, served):
+    seen = visit()
+    seen.page.goto(f"{served.address}/api")
+    seen.page.wait_for_selector("section")
+    listed = seen.page.inner_text("main")
+    assert all(path in listed for path in served.ask("/openapi.json")[1]["paths"])

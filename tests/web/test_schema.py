@@ -1,0 +1,56 @@
+"""The endpoints keep to their OpenAPI document, whatever they are sent."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from vitreous.web.app import create_app
+from vitreous.web.settings import Settings
+
+schemathesis = pytest.importorskip("schemathesis", reason="fuzzing needs schemathesis, in vitreous[dev]")
+
+from schemathesis.checks import not_a_server_error  # noqa: E402
+from schemathesis.specs.openapi.checks import (  # noqa: E402
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
+THERE = {"picture": "pair-1-6", "model": "scenes", "name": "scenes", "method": "genatt", "methods": ["ixg", "rollout"]}
+THERE |= {"targets": [6, 15], "target": 6, "removed": [0, 77]}
+APP = create_app(Settings(seconds=30, demo=None))
+schema = schemathesis.openapi.from_asgi("/openapi.json", APP, headers={"host": "localhost"})
+MODEST = settings(
+    max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+
+
+@schema.parametrize()
+@MODEST
+def test_whatever_comes_is_answered_as_documented(case):
+    case.headers = {**(case.headers or {}), "host": "localhost"}
+    case.call_and_validate(checks=CHECKS)
+
+
+@schema.include(path_regex="says|explain|curve|film|scores|python|seen|evidence|picture$|model").parametrize()
+@MODEST
+def test_of_a_picture_that_is_there_too(case):
+    """The same where model and picture exist, so that the work itself is reached."""
+    case.headers = {**(case.headers or {}), "host": "localhost"}
+    for part in (case.body, case.query):
+        if isinstance(part, dict):
+            part.update({key: value for key, value in THERE.items() if key in part})
+    answer = case.call_and_validate(checks=CHECKS)
+    if case.meta.generation.mode.is_positive:
+        assert answer.status_code == 200, answer.text
+
+
+def test_every_endpoint_says_what_it_does_and_how_it_fails():
+    document = APP.openapi()
+    for path, verbs in document["paths"].items():
+        for verb, about in verbs.items():
+            assert about["description"], (verb, path)
+            assert {"404", "413", "422", "429", "500", "504"} <= set(about["responses"]), (verb, path)
+    assert "HTTPValidationError" not in document["components"]["schemas"]

@@ -1,0 +1,69 @@
+"""`vitreous serve`, as it is typed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from urllib.request import urlopen
+
+import pytest
+
+from vitreous.cli.main import main
+from vitreous.cli.serve import listen
+from vitreous.core.errors import DataError
+from vitreous.web.settings import Settings
+
+
+def test_it_says_where_it_is_and_ends_when_interrupted(tmp_path):
+    command = [sys.executable, "-m", "vitreous", "serve", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        try:
+            assert running.stdout is not None
+            line = running.stdout.readline()
+            address = re.search(r"http://127\.0\.0\.1:\d+/", line)
+            assert address, line
+            with urlopen(address[0], timeout=60) as page:
+                assert "Vitreous" in page.read().decode()
+            running.send_signal(signal.SIGINT)
+            _, said = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert "Traceback" not in said
+    assert running.returncode in (0, 130)
+
+
+def test_a_port_that_is_taken_is_refused_in_one_sentence(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        assert main(["serve", "--port", str(port)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: cannot listen at 127.0.0.1:{port}")
+
+
+def test_what_cannot_be_offered_is_said_before_anything_is_served(tmp_path, capsys):
+    assert main(["serve", "--port", "0", "--models-folder", str(tmp_path / "no")]) == 2
+    assert main(["serve", "--port", "0", "--model", "timm:x=no.safetensors"]) == 2
+    assert capsys.readouterr().err.count("error: no ") == 2
+
+
+def test_it_listens_on_this_machine_unless_told_otherwise():
+    listening, settings = listen(Settings(port=0))
+    with listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
+    assert settings.address == f"http://127.0.0.1:{settings.port}/"
+    assert Settings(host="::1").address == "http://[::1]:8420/"
+    with pytest.raises(DataError):
+        listen(Settings(host="192.0.2.1", port=0))
+
+
+def test_help_imports_no_torch():
+    program = "import sys; from vitreous.cli.main import main; assert main(['serve', '--help']) == 0; assert not {'torch', 'fastapi', 'PIL'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "--models-folder" in done.stdout
