@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint docs format bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/vitreous demo
@@ -15,6 +15,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --level error
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --quiet
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

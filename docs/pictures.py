@@ -38,7 +38,45 @@ def inside(index: int = 1, seed: int = 1) -> None:
     measured.plot(parts=parts).savefig(HERE / "inside-tokentm.png", dpi=80)
 
 
+def why() -> None:
+    """What README's five lines draw."""
+    scene = scenes.draw("pair", seed=1, index=1)
+    found = vitreous.explain(
+        vitreous.load("scenes"), Image.fromarray(scene.image), target=["gear"], method="decompx+skipplus"
+    )
+    found.plot().savefig(HERE / "why.png", dpi=80)
+
+
+def playground() -> None:
+    """The page as it opens, in a browser of this machine (Chromium, through Playwright)."""
+    import shutil
+    import subprocess
+    import sys
+
+    from playwright.sync_api import sync_playwright
+
+    served = [sys.executable, "-m", "vitreous", "serve", "--port", "8733"]
+    server = subprocess.Popen(served, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()  # it says where it listens when it does
+        with sync_playwright() as browsers:
+            browser = browsers.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_page(viewport={"width": 1280, "height": 940})
+            page.goto("http://127.0.0.1:8733/")
+            page.get_by_text("It says so because").wait_for()
+            page.wait_for_timeout(3000)
+            page.screenshot(path=HERE / "playground.jpg", type="jpeg", quality=82)
+            browser.close()
+    finally:
+        server.terminate()
+
+
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     pair()
     inside()
+    why()
+    playground()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def snippets(page: Path) -> list[str]:
@@ -17,16 +17,19 @@ def snippets(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
 def test_every_snippet_runs(page, tmp_path, monkeypatch):
+    from vitreous import list_methods, list_metrics
     from vitreous.methods.method import METHODS
+    from vitreous.metrics.metric import METRICS
 
     monkeypatch.chdir(tmp_path)
-    known, names = set(METHODS), {"__name__": "snippet"}
+    known, names = {one["name"] for one in (*list_methods(), *list_metrics())}, {"__name__": "snippet"}
     try:
         for number, code in enumerate(snippets(page)):
             exec(compile(code, f"{page.name}[{number}]", "exec"), names)
     finally:
-        for name in set(METHODS) - known:
-            METHODS.discard(name)
+        for registry in (METHODS, METRICS):
+            for name in set(registry) - known:
+                registry.discard(name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -20,10 +20,12 @@ FLOORS = (
     {"core"},
     {"scenes"},  # pictures with known evidence and the embedded model that reads them: nothing of ours beneath
     {"models"},
+    {"data"},  # pictures with labels, masks and boxes, brought into the frame a model sees
     {"capture"},
     {"methods"},
-    {"metrics", "bench"},
-    {"front", "catalogue", "testing"},
+    {"metrics"},
+    {"front", "measure", "catalogue", "testing"},
+    {"bench"},  # plans, cells, executors and the store: it measures through the front door
     {"draw", "report"},
     {"cli", "web", "demo", "__main__"},
 )
@@ -31,12 +33,13 @@ LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
 UPSTAIRS = {
     ("methods/attribution.py", "draw"): "`.plot()` and `_repr_html_` fetch the painter when somebody looks",
+    ("methods/inside.py", "draw"): "`.plot()` fetches the painter when somebody looks",
 }
 
 WORDS = {"detach", "detach_", "requires_grad", "requires_grad_"}  # and autograd.grad
 HOLDS = {
     "models/load.py": "models that we build ourselves ask for no gradients",
-    "testing.py": "the law checks that `requires_grad` is left as it was",
+    "testing/law.py": "the law checks that `requires_grad` is left as it was",
 }
 
 FAMILIES = {"timm", "transformers", "torchvision"}

@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 HOMES = {
-    "vitreous.front": ("explain", "load", "wrap", "list_methods", "list_models"),
+    "vitreous.front": ("explain", "inside", "load", "wrap", "list_methods", "list_models"),
+    "vitreous.measure": ("evaluate", "list_metrics"),
     "vitreous.methods.spec": ("resolve",),
+    "vitreous.metrics.metric": ("Measured", "Metric", "MetricResult", "metric", "resolve_metric"),
     "vitreous.methods.method": ("Method", "method"),
     "vitreous.methods.fold": ("Fold", "fold", "first", "last", "at", "plus", "skipplus", "rollout"),
     "vitreous.methods.attribution": ("Attribution",),
+    "vitreous.methods.inside": ("Inside",),
     "vitreous.capture.linearise": ("Linearisation",),
     "vitreous.capture.probe": ("Probe",),
+    "vitreous.capture.texts": ("TextTarget", "text_target"),
     "vitreous.models.vit": ("ViT",),
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
@@ -33,6 +37,8 @@ __all__ = ["__version__", *HOME_OF]  # noqa: PLE0604 - the names are listed abov
 if TYPE_CHECKING:
     from vitreous.capture.linearise import Linearisation as Linearisation
     from vitreous.capture.probe import Probe as Probe
+    from vitreous.capture.texts import TextTarget as TextTarget
+    from vitreous.capture.texts import text_target as text_target
     from vitreous.core.errors import Caveat as Caveat
     from vitreous.core.errors import DataError as DataError
     from vitreous.core.errors import ModelError as ModelError
@@ -40,10 +46,13 @@ if TYPE_CHECKING:
     from vitreous.core.errors import SpecError as SpecError
     from vitreous.core.errors import VitreousError as VitreousError
     from vitreous.front import explain as explain
+    from vitreous.front import inside as inside
     from vitreous.front import list_methods as list_methods
     from vitreous.front import list_models as list_models
     from vitreous.front import load as load
     from vitreous.front import wrap as wrap
+    from vitreous.measure import evaluate as evaluate
+    from vitreous.measure import list_metrics as list_metrics
     from vitreous.methods.attribution import Attribution as Attribution
     from vitreous.methods.fold import Fold as Fold
     from vitreous.methods.fold import at as at
@@ -53,9 +62,15 @@ if TYPE_CHECKING:
     from vitreous.methods.fold import plus as plus
     from vitreous.methods.fold import rollout as rollout
     from vitreous.methods.fold import skipplus as skipplus
+    from vitreous.methods.inside import Inside as Inside
     from vitreous.methods.method import Method as Method
     from vitreous.methods.method import method as method
     from vitreous.methods.spec import resolve as resolve
+    from vitreous.metrics.metric import Measured as Measured
+    from vitreous.metrics.metric import Metric as Metric
+    from vitreous.metrics.metric import MetricResult as MetricResult
+    from vitreous.metrics.metric import metric as metric
+    from vitreous.metrics.metric import resolve_metric as resolve_metric
     from vitreous.models.vit import ViT as ViT
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
+    from vitreous.metrics.metric import Metric
 
 FILE = Path(__file__).with_name("catalogue.json")
 
@@ -47,6 +48,7 @@ def facts(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
         "title": method.title,
+        "formula": method.formula,
         "class_specific": method.class_specific,
         "signed": method.signed,
         "complete": method.complete and method.linearisation.complete,
@@ -66,6 +68,36 @@ def facts(method: Method) -> dict[str, Any]:
     }
 
 
+def metric_facts(metric: Metric) -> dict[str, Any]:
+    """What a metric promises, as plain values."""
+    from vitreous.metrics.metric import METRICS, plain
+
+    return {
+        "name": metric.name,
+        "title": metric.title,
+        "formula": metric.formula,
+        "family": metric.family,
+        "higher_is_better": metric.higher_is_better,
+        "bounds": None if metric.bounds is None else [b if abs(b) != float("inf") else None for b in metric.bounds],
+        "affine_invariant": metric.affine_invariant,
+        "pooled": metric.reduce.__name__ != "mean",
+        "needs": [name for name in metric.needs if name not in ("probe", "memo")],
+        "takes": [name for name in metric.takes if name not in ("probe", "memo")],
+        "forwards": metric.forwards,
+        "paper": metric.paper,
+        "options": plain(
+            {
+                k: v
+                for k, v in metric.known_options.items()
+                if v is None or isinstance(v, str | int | float | bool | tuple)
+            }
+        ),
+        "presets": sorted(metric.presets),
+        "aliases": sorted(METRICS.aliases(metric.name)),
+        "origin": METRICS.owner(metric.name).split(".")[0],
+    }
+
+
 def read() -> dict[str, Any]:
     """The catalogue as it was written; no torch is imported."""
     return json.loads(FILE.read_text())
@@ -73,7 +105,7 @@ def read() -> dict[str, Any]:
 
 def current() -> dict[str, Any]:
     """The catalogue as the registry has it now."""
-    from vitreous import __version__, list_methods
+    from vitreous import __version__, list_methods, list_metrics
     from vitreous.capture.linearise import LINEARISATIONS
     from vitreous.methods.fold import FOLDS
 
@@ -82,6 +114,7 @@ def current() -> dict[str, Any]:
     return {
         "version": __version__,
         "methods": methods,
+        "metrics": [m for m in list_metrics() if m["origin"] == "vitreous"],
         "folds": folds,
         "linearisations": list(LINEARISATIONS),
         "models": list(FAMILIES),

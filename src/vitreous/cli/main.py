@@ -20,7 +20,8 @@ from typer.core import TyperGroup
 
 from vitreous.core.errors import VitreousError
 
-VERBS = ("explain", "methods", "models", "demo")  # each is the function of that name in the file of that name
+# each is the function of that name in the file of that name
+VERBS = ("explain", "methods", "metrics", "models", "check", "bench", "map", "report", "compare", "serve", "demo")
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 

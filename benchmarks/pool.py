@@ -1,0 +1,67 @@
+"""Two workers on two cores against one: pictures per second on the scenes plan, printed as ratios.
+
+python benchmarks/pool.py --rounds 3
+
+Every setting runs through the same executor, the settings take turns, and the time until every worker has delivered once
+(imports, loading the model) does not count. The figures are medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+
+SETTINGS = {"one worker, one thread": (1, 1), "one worker, two threads": (1, 2), "two workers, one thread each": (2, 1)}
+METHODS = ["genatt", "decompx+skipplus", "gradcam", "random"]
+METRICS = ["deletion_aopc", "insertion_aopc", "pointing_game", "sparseness"]
+
+
+def throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
+    """Pictures per second, once every worker is at work."""
+    from vitreous.bench.cells import cells_of
+    from vitreous.bench.job import Job
+    from vitreous.bench.pool import processes
+    from vitreous.bench.read import plan_from_flags
+
+    plan = plan_from_flags(
+        models=["scenes"],
+        datasets=[f"scenes:single?count={pictures}"],
+        methods=METHODS,
+        metrics=METRICS,
+        slice=cut,
+        device="cpu",
+    )
+    moments = []
+    for outcome in processes(workers, threads)(Job(plan), cells_of(plan)):
+        assert not outcome.failed, outcome.failed
+        moments.append((time.perf_counter(), outcome.pictures))
+    warm = 2 * workers - 1
+    begun = moments[warm][0]
+    return sum(count for _, count in moments[warm + 1 :]) / (moments[-1][0] - begun)
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--pictures", type=int, default=96)
+    asked.add_argument("--slice", type=int, default=4)
+    given = asked.parse_args()
+    os.environ.pop("OMP_NUM_THREADS", None)
+    os.environ.pop("MKL_NUM_THREADS", None)
+    found: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    for _ in range(given.rounds):
+        for name, (workers, threads) in SETTINGS.items():
+            found[name].append(throughput(workers, threads, given.pictures, given.slice))
+    print(f"{len(METHODS)} methods × {len(METRICS)} metrics, {given.pictures} scenes, median of {given.rounds} rounds")
+    for name, rates in found.items():
+        print(f"{name:30} {statistics.median(rates):6.2f} pictures/s  ({', '.join(f'{rate:.2f}' for rate in rates)})")
+    alone, both, two = found.values()
+    for name, base, wanted in (("one single-threaded worker", alone, 1.5), ("one worker on both cores", both, 1.1)):
+        ratio = statistics.median(mine / theirs for mine, theirs in zip(two, base, strict=True))
+        print(f"two workers / {name:28} {ratio:.2f}  (wanted: at least {wanted})")
+
+
+if __name__ == "__main__":
+    main()

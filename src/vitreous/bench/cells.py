@@ -1,0 +1,54 @@
+"""Work cut into cells: a model, a data set and a fixed slice of its pictures. A cell depends on the plan and on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from vitreous.bench.plan import DataSpec, Plan
+from vitreous.core.errors import SpecError
+from vitreous.data import Dataset, open_dataset, subset
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """All methods and metrics of the plan, for one model, on these places of one data set."""
+
+    number: int
+    model: int
+    dataset: int
+    places: tuple[int, ...]
+
+
+@lru_cache(maxsize=8)
+def opened(data: DataSpec) -> Dataset:
+    """A data set, opened once per process."""
+    return open_dataset(data.spec)
+
+
+def cells_of(plan: Plan) -> list[Cell]:
+    """Slices of `plan.slice` pictures; a plan with more pictures or methods has the same slices, and more of them."""
+    cells: list[Cell] = []
+    places = [chosen(plan, data) for data in plan.datasets]
+    for model, spec in enumerate(plan.models):
+        for dataset, data in enumerate(plan.datasets):
+            if data.models and spec.label not in data.models:
+                continue
+            for start in range(0, len(places[dataset]), plan.slice):
+                cells.append(Cell(len(cells), model, dataset, places[dataset][start : start + plan.slice]))
+    return cells
+
+
+def chosen(plan: Plan, data: DataSpec) -> tuple[int, ...]:
+    """Which places of a data set are looked at: all, or so many of a permutation that the seed decides."""
+    dataset = opened(data)
+    return tuple(range(len(dataset))) if plan.pictures is None else subset(dataset, plan.pictures, plan.seed)
+
+
+def shard_of(cells: Sequence[Cell], shard: str) -> list[Cell]:
+    """`"2/8"`: every eighth cell from the second on."""
+    number, slash, count = shard.partition("/")
+    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise SpecError(f"--shard {shard!r} is not understood; write i/n with i from 1 to n, for example 2/8")
+    return [cell for cell in cells if cell.number % int(count) == int(number) - 1]

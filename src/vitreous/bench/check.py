@@ -1,0 +1,154 @@
+"""Whether what a plan names is there and fits together; said before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+import torch
+
+from vitreous.bench.cells import chosen, opened
+from vitreous.bench.origin import FLAGS, Origin
+from vitreous.bench.plan import DataSpec, Plan
+from vitreous.core.errors import DataError, SpecError, VitreousError
+from vitreous.data import Dataset, Sample
+from vitreous.metrics.metric import METRICS, Metric, resolve_metric
+from vitreous.models.vit import ViT
+
+LOOK = 16  # pictures of a data set that are looked at for what it offers
+OFFERS = {"labels": "label", "objects": "mask", "boxes": "boxes", "rivals": "rivals"}
+WORDS = {"labels": "labels", "objects": "masks", "boxes": "boxes", "rivals": "masks of a second class"}
+
+
+def check(plan: Plan) -> list[str]:
+    """Refuse in one sentence what could not work; models are loaded, data sets opened, nothing is computed. What must be known is returned."""
+    from vitreous.bench.job import loaded
+    from vitreous.bench.pool import devices
+
+    origin = Origin(plan.source, plan.text, FLAGS)
+    for data in plan.datasets:
+        check_data(plan, data, origin)
+    try:
+        device = devices(plan)[0]
+        torch.empty(0, device=device)
+    except VitreousError as problem:
+        raise origin.wrong(str(problem), "device") from None
+    except (RuntimeError, AssertionError) as problem:
+        said = str(problem).strip().splitlines()[0]
+        raise origin.wrong(f"device {plan.device!r} is not available here ({said}); 'cpu' is", "device") from None
+    notes = [left_out(plan)]
+    for model in plan.models:
+        try:
+            vit = loaded(model, plan.precision, device).vit
+        except VitreousError as problem:
+            raise origin.wrong(str(problem), "models", model.name) from None
+        if vit.preprocess is None:
+            raise origin.wrong(f"model {model.name!r} does not say how pictures are prepared", "models", model.name)
+        notes += [
+            strangers(vit, model.label, data) for data in plan.datasets if not data.models or model.label in data.models
+        ]
+    return [note for note in notes if note]
+
+
+def left_out(plan: Plan) -> str:
+    """What of a protocol the data cannot serve."""
+    if plan.protocol is None:
+        return ""
+    from vitreous.metrics.protocols import protocol
+
+    columns = protocol(plan.protocol).columns
+    lost = [name for name, column in columns.items() if resolve_metric(column.metric).spec not in plan.metrics]
+    return (
+        f"of protocol {plan.protocol}, {', '.join(lost)} are left out: the data has not what they need" if lost else ""
+    )
+
+
+def check_data(plan: Plan, data: DataSpec, origin: Origin) -> None:
+    """The data set is there, has as many pictures as are wanted, and what the metrics and targets need."""
+    dataset = looked_at(data, origin)
+    try:
+        chosen(plan, data)
+    except SpecError as problem:
+        raise origin.wrong(str(problem), "pictures") from None
+    has = offers(dataset, data, origin)
+    for spec in plan.metrics:
+        if lacking := lacks(resolve_metric(spec), has):
+            raise origin.wrong(
+                f"metric {spec!r} needs {lacking}, and data set {data.label!r} has none; leave it out, or take data that has them",
+                "metrics",
+                spec,
+            )
+    for word, need in (("label", "labels"), ("predicted+label", "labels"), ("pair", "rivals")):
+        if plan.targets == word and need not in has:
+            raise origin.wrong(
+                f'targets = "{word}" needs {WORDS[need]}, and data set {data.label!r} has none; "predicted" would work',
+                "targets",
+            )
+
+
+def strangers(vit: ViT, label: str, data: DataSpec) -> str:
+    """Said where the classes of the data are not the model's: labels mean nothing to it then."""
+    own, theirs = vit.classes, opened(data).classes
+    if own is None or theirs is None or [name.lower() for name in own] == [name.lower() for name in theirs]:
+        return ""
+    return f"the classes of {data.label} ({theirs[0]}, …) are not those of {label} ({own[0]}, …); labels are counted as they are"
+
+
+def looked_at(data: DataSpec, origin: Origin) -> Dataset:
+    try:
+        dataset = opened(data)
+    except VitreousError as problem:
+        raise origin.wrong(str(problem), "datasets", data.spec) from None
+    if not len(dataset):
+        raise origin.wrong(f"data set {data.label!r} holds no picture", "datasets", data.spec)
+    return dataset
+
+
+def offers(dataset: Dataset, data: DataSpec, origin: Origin) -> set[str]:
+    """What the first pictures that can be read come with."""
+    found: set[str] = set()
+    read = 0
+    for sample in islice(readable(dataset), LOOK):
+        read += 1
+        found |= {name for name, attribute in OFFERS.items() if has(getattr(sample, attribute))}
+        found |= {"labels"} if sample.cover is not None else set()
+    if not read:
+        raise origin.wrong(
+            f"none of the first {LOOK} pictures of data set {data.label!r} can be read", "datasets", data.spec
+        )
+    return found
+
+
+def has(value: object) -> bool:
+    return value is not None and not (isinstance(value, Mapping) and not value)
+
+
+def readable(dataset: Dataset) -> Iterator[Sample]:
+    for place in range(min(len(dataset), LOOK)):
+        try:
+            yield dataset[place]
+        except DataError:
+            continue
+
+
+def lacks(metric: Metric, has: set[str]) -> str:
+    """What the metric needs of a data set and does not get; empty: nothing."""
+    missing = [WORDS[one] for one in metric.needs if one in OFFERS and one not in has]
+    either = [one for one in ("objects", "boxes") if one in metric.takes and one not in metric.needs]
+    if either and not missing and not has & set(either):
+        missing = [" or ".join(WORDS[one] for one in either)]
+    return " and ".join(missing)
+
+
+def metrics_for(datasets: Sequence[DataSpec], origin: Origin) -> tuple[str, ...]:
+    """Every metric that these data sets can serve."""
+    from vitreous.metrics import load_all
+
+    load_all()
+    return served(sorted(METRICS), datasets, origin)
+
+
+def served(metrics: Sequence[str], datasets: Sequence[DataSpec], origin: Origin) -> tuple[str, ...]:
+    """Those of some metrics that every data set has enough for."""
+    has = set.intersection(*(offers(looked_at(data, origin), data, origin) for data in datasets))
+    return tuple(spec for spec in metrics if not lacks(resolve_metric(spec), has))

@@ -1,0 +1,162 @@
+"""What a plan will take: forwards and backwards as methods and metrics state them, and time from a short calibration."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from vitreous.bench.cells import Cell
+from vitreous.bench.job import loaded
+from vitreous.bench.plan import Plan
+from vitreous.bench.pool import devices
+from vitreous.capture.blackbox import is_black_box, probe_of
+from vitreous.methods.method import Method
+from vitreous.methods.spec import resolve
+from vitreous.metrics.metric import Metric, resolve_metric
+from vitreous.models.vit import ViT
+
+OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
+
+
+@dataclass(slots=True)
+class Estimate:
+    """Of one model: pictures, forwards and backwards, and seconds on one worker."""
+
+    model: str
+    cells: int
+    pictures: int
+    forwards: float = 0
+    backwards: float = 0
+    seconds: float = 0
+    unknown: list[str] = field(default_factory=list)  # whose cost is not a number: they are not counted
+
+
+def estimate(plan: Plan, cells: Sequence[Cell]) -> list[Estimate]:
+    """One estimate per model that has work to do."""
+    found = []
+    for place, model in enumerate(plan.models):
+        mine = [cell for cell in cells if cell.model == place]
+        if not mine:
+            continue
+        vit = loaded(model, plan.precision, devices(plan)[0]).vit
+        told = Estimate(model.label, len(mine), sum(len(cell.places) for cell in mine))
+        ahead, back, told.unknown = per_picture(plan, vit)
+        told.forwards, told.backwards = ahead * told.pictures, back * told.pictures
+        one_ahead, one_back = calibrated(vit, plan.batch_size or plan.slice)
+        told.seconds = told.forwards * one_ahead + told.backwards * one_back
+        found.append(told)
+    return found
+
+
+def per_picture(plan: Plan, vit: ViT) -> tuple[float, float, list[str]]:
+    """Forwards and backwards that one picture takes; the forward pass of the picture itself is shared."""
+    rows, sizes, unknown = targets_per_picture(plan), facts_of(vit), []
+    ahead, back = 1.0, 0.0
+    for method in map(resolve, plan.methods):
+        own = (
+            spent(method.forwards, {**sizes, **settings(method)}),
+            spent(method.backwards, {**sizes, **settings(method)}),
+        )
+        if None in own:
+            unknown.append(method.spec)
+        forwards, backwards = (value or 0 for value in own)
+        turns = rows if method.class_specific else 1
+        ahead, back = ahead + forwards, back + backwards * turns
+        for metric in map(resolve_metric, plan.metrics):
+            again = explanations(metric, sizes)
+            passes = spent(metric.forwards, {**sizes, **settings(metric)}) if again is None else 0
+            if passes is None:
+                unknown.append(metric.spec)
+            ahead += rows * ((passes or 0) + (again or 0) * forwards)
+            back += rows * (again or 0) * backwards
+    return ahead, back, list(dict.fromkeys(unknown))
+
+
+def targets_per_picture(plan: Plan) -> int:
+    if isinstance(plan.targets, tuple):
+        return len(plan.targets)
+    return (
+        2
+        if plan.targets in ("pair", "predicted+label")
+        else int(plan.targets.split()[1])
+        if plan.targets.startswith("top ")
+        else 1
+    )
+
+
+def facts_of(vit: ViT) -> dict[str, Any]:
+    layout = vit.layout(vit.size)
+    if is_black_box(vit):
+        return {"patches": layout.patches}
+    with torch.no_grad():
+        width = vit.embed(torch.zeros(1, 3, *vit.size, device=vit.device, dtype=vit.dtype)).shape[-1]
+    return {"patches": layout.patches, "channels": width, "layers": vit.depth, "depth": vit.depth}
+
+
+def settings(what: Method | Metric) -> dict[str, Any]:
+    return what.settings if isinstance(what, Metric) else {**what.known_options, **what.options}
+
+
+def explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:
+    """How often a metric explains anew, if that is its cost."""
+    said = str(metric.forwards).split(",")[0]
+    if "explanation" not in said:
+        return None
+    return spent(re.sub(r"explanations?", "", said), {**sizes, **metric.settings}) or 1
+
+
+def spent(said: int | str, names: Mapping[str, Any]) -> float | None:
+    """`"1 + 2 steps"` as a number, given what steps are; None where it is not a formula of known names."""
+    text = re.sub(r"²", "**2", str(said).split(",")[0])
+    text = re.sub(r"(?<=[\w)])\s+(?=[\w(])", "*", text.strip())
+    try:
+        return value_of(ast.parse(text, mode="eval").body, names)
+    except (SyntaxError, KeyError, TypeError, ValueError):
+        return None
+
+
+def value_of(node: ast.AST, names: Mapping[str, Any]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+        case ast.Name():
+            value = names[node.id]
+            return float(len(value)) if isinstance(value, list | tuple) else float(value)
+        case ast.BinOp() if type(node.op) in OPERATIONS:
+            return OPERATIONS[type(node.op)](value_of(node.left, names), value_of(node.right, names))
+    raise ValueError(ast.dump(node))
+
+
+def calibrated(vit: ViT, batch: int, budget: float = 2.0) -> tuple[float, float]:
+    """Seconds of a forward and of a backward pass, per picture, in batches of this size or smaller ones."""
+    images = torch.randn(min(batch, 8), 3, *vit.size, generator=torch.Generator().manual_seed(0))
+
+    def ahead() -> None:
+        _ = probe_of(vit, images).reading
+
+    def both() -> None:
+        for _ in probe_of(vit, images).layers(attention=False):
+            pass
+
+    forward = timed(ahead, vit.device, budget / 2)
+    backward = 0.0 if is_black_box(vit) else max(timed(both, vit.device, budget / 2) - forward, 0.0)
+    return forward / len(images), backward / len(images)
+
+
+def timed(work: Any, device: torch.device, budget: float) -> float:
+    """The quickest of a few rounds, the first left out."""
+    rounds, begun = [], time.perf_counter()
+    while len(rounds) < 2 or (len(rounds) < 6 and time.perf_counter() - begun < budget):
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        rounds.append(time.perf_counter() - start)
+    return min(rounds[1:])

@@ -1,0 +1,103 @@
+"""A plan, a store and an executor: compute what is missing, write it down as it comes, say how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from vitreous.bench.cells import Cell, cells_of, shard_of
+from vitreous.bench.job import Job, Outcome
+from vitreous.bench.plan import Plan
+from vitreous.bench.pool import Executor, serial
+from vitreous.bench.store import Store
+
+PATIENCE = 2.0  # seconds that outcomes may wait to be written together: small files are many files
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is."""
+
+    cells: int
+    pictures: int  # of all cells
+    done_cells: int = 0
+    done_pictures: int = 0
+    known_pictures: int = 0  # of these, known before it began
+    rows: int = 0  # new ones
+    skipped: int = 0
+    failed: dict[str, int] = field(default_factory=dict)  # sentence → how often
+    mended: list[str] = field(default_factory=list)  # parts of the store that were damaged
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def pictures_per_second(self) -> float:
+        return (self.done_pictures - self.known_pictures) / max(time.monotonic() - self.begun, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        rate = self.pictures_per_second
+        return (self.pictures - self.done_pictures) / rate if rate else float("nan")
+
+    def add(self, outcome: Outcome) -> None:
+        self.done_cells += 1
+        self.done_pictures += outcome.pictures
+        self.skipped += outcome.skipped
+        for sentence in outcome.failed:
+            self.failed[sentence] = self.failed.get(sentence, 0) + 1
+
+
+def execute(
+    plan: Plan,
+    store: Store,
+    executor: Executor = serial,
+    *,
+    shard: str | None = None,
+    patience: float = PATIENCE,
+    report: Callable[[Progress], object] | None = None,
+) -> Progress:
+    """Compute all that the plan asks for and the store does not know."""
+    mended = store.mend()
+    cells = cells_of(plan)
+    mine = cells if shard is None else shard_of(cells, shard)
+    store.begin(plan.run, plan.toml, {"cells": len(cells), "source": plan.source, "shard": shard})
+    finished = store.done(plan.run)
+    open_cells = [cell for cell in mine if cell.number not in finished]
+    told = Progress(len(mine), pictures_in(mine), mended=mended)
+    told.done_cells = len(mine) - len(open_cells)
+    told.done_pictures = told.known_pictures = told.pictures - pictures_in(open_cells)
+    if report:
+        report(told)
+    if not open_cells:
+        return told
+    known = b"".join(sorted(store.known()))
+    held: list[Outcome] = []
+    since = time.monotonic()
+    try:
+        for outcome in executor(Job(plan, known), open_cells):
+            held.append(outcome)
+            told.add(outcome)
+            if time.monotonic() - since >= patience or told.done_cells == told.cells:
+                told.rows += write(store, plan.run, held)
+                since = time.monotonic()
+            if report:
+                report(told)
+    finally:
+        told.rows += write(store, plan.run, held)  # also of a run that is interrupted
+    return told
+
+
+def write(store: Store, run: str, held: list[Outcome]) -> int:
+    new = store.record(run, held) if held else 0
+    held.clear()
+    return new
+
+
+def pictures_in(cells: Sequence[Cell]) -> int:
+    return sum(len(cell.places) for cell in cells)
+
+
+def missing_cells(plan: Plan, store: Store) -> list[int]:
+    """Numbers of cells that the store does not know as a whole."""
+    finished = store.done(plan.run)
+    return [cell.number for cell in cells_of(plan) if cell.number not in finished]

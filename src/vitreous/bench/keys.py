@@ -1,0 +1,74 @@
+"""A row's key: the hash of all that decides its number, and of nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.methods.method import Method
+from vitreous.metrics.metric import Metric
+
+
+def digest(*pieces: bytes, size: int = 16) -> str:
+    hashed = blake2b(digest_size=size)
+    for piece in pieces:
+        hashed.update(len(piece).to_bytes(8, "little"))
+        hashed.update(piece)
+    return hashed.hexdigest()
+
+
+def tensor_bytes(tensor: Tensor) -> tuple[bytes, bytes]:
+    """Kind and shape, and the content."""
+    own = tensor.cpu().contiguous()
+    return f"{own.dtype}{list(own.shape)}".encode(), own.view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def hash_of(tensor: Tensor) -> str:
+    return digest(*tensor_bytes(tensor))
+
+
+def hash_of_weights(module: nn.Module) -> str:
+    """Names, kinds and values of all parameters and buffers."""
+    state = module.state_dict()
+    return digest(*(piece for name in sorted(state) for piece in (name.encode(), *tensor_bytes(state[name]))))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it; a function or a class by its name."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in sorted(value.items(), key=lambda pair: str(pair[0]))}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(inner) for inner in (sorted(value, key=repr) if isinstance(value, set | frozenset) else value)]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(getattr(value, "name", None) or getattr(value, "__qualname__", None) or value)
+
+
+def written(content: Any) -> str:
+    return json.dumps(plain(content), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def identity(what: Method | Metric | None) -> str:
+    """A method or a metric with the value that every option has now; nothing for the map itself."""
+    if what is None:
+        return ""
+    if isinstance(what, Metric):
+        return digest(written({"name": what.name, "settings": what.settings}).encode())
+    fold = what.fold
+    said = {
+        "name": what.name,
+        "options": {**what.known_options, **what.options},
+        "linearisation": asdict(what.linearisation),
+        "fold": None if fold is None else {"name": fold.name, "options": fold.options},
+    }
+    return digest(written(said).encode())
+
+
+def key_of(**decides: str) -> str:
+    return digest(written(decides).encode())

@@ -1,0 +1,65 @@
+"""The ledger of a store: one SQLite file that several processes open, and that can be made anew."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from vitreous.core.errors import DataError
+
+FORMAT = 1
+PATIENCE = 120  # seconds to wait for another writer
+LEDGER = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, bytes INTEGER, rows INTEGER, made REAL);
+CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, part TEXT NOT NULL, failed INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS rows_of_part ON rows (part);
+CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY, plan TEXT, made REAL, about TEXT);
+CREATE TABLE IF NOT EXISTS cells (run TEXT, cell INTEGER, listing BLOB, PRIMARY KEY (run, cell)) WITHOUT ROWID;
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+
+
+def open_ledger(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """The ledger, and whether it knows nothing yet; one that cannot be read is set aside."""
+    fresh = not path.exists()
+    try:
+        return connect(path), fresh
+    except sqlite3.OperationalError as problem:  # locked, read-only, full: not damaged
+        raise DataError(f"'{path}' cannot be opened: {problem}") from None
+    except sqlite3.DatabaseError:
+        path.replace(path.with_name(f"ledger.damaged-{time.time_ns()}"))
+        for rest in ("-wal", "-shm"):
+            path.with_name(path.name + rest).unlink(missing_ok=True)
+        return connect(path), True
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    made = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    try:
+        journal(made)
+        made.execute("PRAGMA synchronous = FULL")
+        (version,) = made.execute("PRAGMA user_version").fetchone()
+        if version > FORMAT:
+            raise DataError(f"'{path}' was written by a newer Vitreous (format {version}); this one reads {FORMAT}")
+        if version < FORMAT:
+            made.executescript(LEDGER)
+        made.execute("SELECT count(*) FROM parts").fetchone()
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def journal(ledger: sqlite3.Connection) -> None:
+    """Write-ahead logging; while others open the ledger too, SQLite does not wait by itself."""
+    for attempt in range(100):
+        try:
+            ledger.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as problem:
+            if "locked" not in str(problem) or attempt == 99:
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,54 @@
+"""Where a plan was written, so that what is wrong with it can be pointed at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from vitreous.core.errors import SpecError
+
+FLAGS = {
+    "models": "--model",
+    "datasets": "--data",
+    "methods": "--method",
+    "metrics": "--metric",
+    **{
+        key: f"--{key.replace('_', '-')}"
+        for key in ("protocol", "pictures", "seed", "precision", "targets", "question")
+    },
+    **{key: f"--{key.replace('_', '-')}" for key in ("device", "batch_size", "slice", "out", "checkpoint")},
+}
+
+
+class Origin:
+    """A file and its text, or the flags that stand for its entries."""
+
+    def __init__(self, name: str = "", text: str = "", flags: Mapping[str, str] | None = None) -> None:
+        self.name, self.lines, self.flags = name, text.splitlines(), flags or {}
+
+    def wrong(self, sentence: str, key: str, value: Any = None) -> SpecError:
+        if not self.name:
+            return SpecError(f"{self.flags[key]}: {sentence}" if key in self.flags else sentence)
+        line = self.line(key, value)
+        return SpecError(f"'{self.name}'{f', line {line}' if line else ''}: {sentence}")
+
+    def line(self, key: str, value: Any = None) -> int | None:
+        """The line that has the value in quotes, else the one that sets the key, counted from 1."""
+        bare = [line.split("#", 1)[0] if '"' not in line and "'" not in line else line for line in self.lines]
+        sets = re.compile(
+            rf"^\s*(\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*(=|\]|\.)|[{{,]\s*[\"']?{re.escape(key)}[\"']?\s*="
+        )
+        here = [n for n, line in enumerate(bare, 1) if sets.search(line)]
+        if isinstance(value, str):
+            quoted = [n for n, line in enumerate(bare, 1) if f'"{value}"' in line or f"'{value}'" in line]
+            behind = [n for n in quoted if not here or n >= here[0]]
+            if behind or quoted:
+                return (behind or quoted)[0]
+        return here[0] if here else None
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    close = get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

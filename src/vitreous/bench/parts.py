@@ -1,0 +1,68 @@
+"""Files that are there as a whole or not at all, and whose names are the checksums of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitreous.core.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def write_part(folder: Path, kind: str, table: pa.Table) -> tuple[str, int]:
+    """The name of the part and its size."""
+    import pyarrow.parquet as pq
+
+    held = BytesIO()
+    pq.write_table(table, held, compression="zstd")
+    data = held.getvalue()
+    name = f"{kind}-{hashlib.sha256(data).hexdigest()}.parquet"
+    put_whole(folder / name, data)
+    return name, len(data)
+
+
+def read_part(path: Path) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    try:
+        data = path.read_bytes()
+    except OSError:
+        data = b""
+    if hashlib.sha256(data).hexdigest() != path.stem.split("-")[1]:
+        raise DataError(f"'{path}' is damaged or gone; run the plan again, and what it held is computed again")
+    return pq.read_table(BytesIO(data))
+
+
+def is_whole(path: Path) -> bool:
+    """The content is what the name says."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == path.stem.split("-")[1]
+    except (OSError, IndexError):
+        return False
+
+
+def put_whole(path: Path, data: bytes) -> None:
+    """A file that is there as a whole or not at all, also when the power fails."""
+    half = path.with_name(f".{os.getpid()}-{time.time_ns()}.half")
+    try:
+        with half.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as problem:
+        raise DataError(f"'{path}' cannot be written: {problem.strerror or problem}") from None
+    finally:
+        half.unlink(missing_ok=True)

@@ -1,0 +1,100 @@
+"""The same work on a Ray cluster. Workers compute and send back; the driver alone writes, so nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from vitreous.bench.cells import Cell
+from vitreous.bench.job import Job, Outcome
+from vitreous.bench.pool import LOSSES, Executor, cores, given_up
+from vitreous.bench.run import run_cell
+from vitreous.core.errors import DataError, SpecError
+
+JOBS: dict[str, Job] = {}  # in a worker: the job, unpacked once
+
+
+def on_ray(address: str, workers: int | None = None, threads: int = 1, gpus: float | None = None) -> Executor:
+    """`address`: "auto" for the cluster that runs here, "local" to start one for this run, or host:port."""
+    return partial(run_on_ray, address=address, workers=workers, threads=threads, gpus=gpus)
+
+
+def run_on_ray(
+    job: Job, cells: Sequence[Cell], address: str, workers: int | None, threads: int, gpus: float | None
+) -> Iterator[Outcome]:
+    """At most twice as many cells under way as can run; Ray starts one anew when its worker dies."""
+    ray = need_ray()
+    ours = not ray.is_initialized()
+    if ours:
+        connect(ray, address, workers)
+    try:
+        share = gpus if gpus is not None else float(str(job.plan.device).startswith("cuda"))
+        task = ray.remote(num_cpus=threads, num_gpus=share, max_retries=LOSSES)(work)
+        held, waiting, flying = ray.put(job), list(reversed(cells)), {}
+        while waiting or flying:
+            while waiting and len(flying) < (workers or 2 * slots(ray, threads, share)):
+                cell = waiting.pop()
+                flying[task.remote([held], held.hex(), cell, threads, share)] = cell
+            ready, _ = ray.wait(list(flying), num_returns=1)
+            for one in ready:
+                cell = flying.pop(one)
+                try:
+                    yield ray.get(one)
+                except (
+                    ray.exceptions.WorkerCrashedError,
+                    ray.exceptions.OutOfMemoryError,
+                    ray.exceptions.NodeDiedError,
+                ):
+                    yield given_up(job, cell)
+                except ray.exceptions.RayTaskError as problem:
+                    raise problem.cause if problem.cause is not None else problem from None
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def work(held: list[Any], name: str, cell: Cell, threads: int, gpus: float) -> Outcome:
+    """In a worker: the job is fetched once, the model and the data set are opened once."""
+    import ray
+    import torch
+
+    if name not in JOBS:
+        JOBS.clear()
+        torch.set_num_threads(threads)
+        job: Any = ray.get(held[0])
+        JOBS[name] = replace(job, device="cuda" if gpus else "cpu" if job.plan.device is None else job.plan.device)
+    return run_cell(JOBS[name], cell)
+
+
+def need_ray() -> Any:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError:
+        raise DataError("--ray needs Ray: pip install 'vitreous[ray]'") from None
+    return ray
+
+
+def connect(ray: Any, address: str, workers: int | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(num_cpus=workers or cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        return
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        said = str(problem).strip().splitlines()[0][:200] if str(problem).strip() else type(problem).__name__
+        raise SpecError(
+            f"--ray {address}: no Ray cluster answers there ({said}); `ray start --head` starts one, and --ray local needs none"
+        ) from None
+
+
+def slots(ray: Any, threads: int, gpus: float) -> int:
+    """How many workers the cluster has room for; it may grow while we work."""
+    there = ray.cluster_resources()
+    room = there.get("CPU", 1) // threads
+    return max(1, int(min(room, there.get("GPU", 0) // gpus) if gpus else room))

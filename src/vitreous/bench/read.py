@@ -1,0 +1,219 @@
+"""A plan from a TOML file or from flags; what is wrong is said with its line and with what would work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitreous.bench.origin import FLAGS, Origin, near
+from vitreous.bench.paper import of_protocol, published_methods
+from vitreous.bench.plan import ALL, EIGHT, PAPERS, PRECISIONS, TARGETS, DataSpec, ModelSpec, Plan
+from vitreous.core.errors import DataError, SpecError, VitreousError
+
+
+def read_plan(path: str | Path, **over: Any) -> Plan:
+    """A plan from a TOML file; `over` takes the place of what the file says (not None)."""
+    import tomllib
+
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        given = tomllib.loads(text)
+    except FileNotFoundError:
+        raise DataError(f"there is no plan at '{path}'; `vitreous bench --model … --data …` needs none") from None
+    except IsADirectoryError:
+        raise DataError(f"'{path}' is a folder; a plan is a TOML file") from None
+    except UnicodeDecodeError:
+        raise DataError(f"'{path}' is not text in UTF-8; a plan is a TOML file") from None
+    except OSError as problem:
+        raise DataError(f"'{path}' cannot be read: {problem.strerror}") from None
+    except tomllib.TOMLDecodeError as problem:
+        said = re.sub(r"\s*\(at line (\d+), column (\d+)\)", "", str(problem))
+        place = re.search(r"line (\d+), column (\d+)", str(problem))
+        where = f", line {place[1]}, column {place[2]}" if place else ""
+        raise SpecError(f"'{path}'{where}: {said}; a plan is written in TOML, name = value") from None
+    origin = Origin(str(path), text)
+    return make_plan({**given, **{k: v for k, v in over.items() if v is not None}}, origin, text)
+
+
+def plan_from_flags(**given: Any) -> Plan:
+    """A plan without a file; what is None was not given."""
+    said = {key: value for key, value in given.items() if value is not None}
+    return make_plan(said, Origin(flags=FLAGS), "")
+
+
+def make_plan(given: Mapping[str, Any], origin: Origin, text: str) -> Plan:
+    """A plan whose every word makes sense; whether models and data are there, `check` says."""
+    known = {f.name for f in Plan.__dataclass_fields__.values()} - {"text", "source", "roles"}
+    for key in given:
+        if key not in known:
+            raise origin.wrong(f"a plan has no entry {key!r}; {near(key, sorted(known))}", key)
+    for key, what in (("models", 'models = ["scenes"]'), ("datasets", 'datasets = ["scenes:single"]')):
+        if not given.get(key):
+            raise origin.wrong(
+                f"the plan names no {key}; add {origin.flags.get(key) or what}", key if origin.name else ""
+            )
+    models = tuple(model_of(one, origin) for one in listed(given["models"], "models", origin))
+    labels = [model.label for model in models]
+    datasets = tuple(data_of(one, labels, origin) for one in listed(given["datasets"], "datasets", origin))
+    for key, entries in (("models", models), ("datasets", datasets)):
+        names = [one.label for one in entries]
+        if twice := next((label for label in names if names.count(label) > 1), None):
+            raise origin.wrong(f"two {key} are called {twice!r}; give one of them another label", key, twice)
+    rest = {
+        key: checked(key, given[key], origin)
+        for key in known - {"models", "datasets", "methods", "metrics"}
+        if key in given
+    }
+    if origin.name and not given.get("methods"):
+        raise origin.wrong('the plan names no methods; add methods = ["genatt", "decompx+skipplus"]', "methods")
+    metrics, protocol = chosen_metrics(given, origin, datasets)
+    methods = specs(published_methods(given, origin) or given.get("methods") or EIGHT, "methods", origin)
+    return Plan(models, datasets, methods, metrics, **{**protocol, **rest}, text=text, source=origin.name)
+
+
+def listed(value: Any, key: str, origin: Origin) -> list[Any]:
+    found = [value] if isinstance(value, str | dict) else value
+    if not isinstance(found, list | tuple) or not found:
+        raise origin.wrong(f"{key} is a list with at least one entry, not {value!r}", key)
+    return list(found)
+
+
+def model_of(given: Any, origin: Origin) -> ModelSpec:
+    given = {"name": given} if isinstance(given, str) else given
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise origin.wrong(f"a model is a name or {{name = …, checkpoint = …}}, not {given!r}", "models")
+    rest = dict(given)
+    name, label = rest.pop("name"), rest.pop("label", None)
+    checkpoint, pretrained = rest.pop("checkpoint", None), rest.pop("pretrained", True)
+    if checkpoint is not None and not Path(str(checkpoint)).expanduser().is_file():
+        raise origin.wrong(
+            f"the checkpoint '{checkpoint}' of {name!r} does not exist; give a local file", "checkpoint", checkpoint
+        )
+    if not isinstance(pretrained, bool):
+        raise origin.wrong(f"pretrained of {name!r} is true or false, not {pretrained!r}", "pretrained")
+    for key, value in rest.items():
+        if not isinstance(value, str | int | float | bool | list):
+            raise origin.wrong(f"{key} of model {name!r} is a number, a word, true or false, not {value!r}", key)
+    arguments = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(rest.items()))
+    path = None if checkpoint is None else str(Path(str(checkpoint)).expanduser())
+    return ModelSpec(name, str(label or name), path, pretrained, arguments)
+
+
+def data_of(given: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
+    given = {"spec": given} if isinstance(given, str) else given
+    if (
+        not isinstance(given, dict)
+        or not isinstance(given.get("spec"), str)
+        or given.keys() - {"spec", "label", "models"}
+    ):
+        raise origin.wrong(f"a data set is a spec or {{spec = …, label = …, models = […]}}, not {given!r}", "datasets")
+    models = tuple(listed(given["models"], "models", origin)) if "models" in given else ()
+    for one in models:
+        if one not in labels:
+            raise origin.wrong(
+                f"data set {given['spec']!r} is for model {one!r}, which the plan does not have; {near(str(one), labels)}",
+                "models",
+                one,
+            )
+    return DataSpec(given["spec"], str(given.get("label") or given["spec"]), models)
+
+
+def specs(given: Any, key: str, origin: Origin) -> tuple[str, ...]:
+    """Methods or metrics as their canonical specs, each once."""
+    from vitreous.methods.spec import resolve
+    from vitreous.metrics.metric import resolve_metric
+
+    found: dict[str, str] = {}
+    for one in listed(given, key, origin):
+        if not isinstance(one, str):
+            raise origin.wrong(f"an entry of {key} is a spec in quotes, not {one!r}", key)
+        try:
+            spec = (resolve if key == "methods" else resolve_metric)(one).spec
+        except VitreousError as problem:
+            raise origin.wrong(str(problem), key, one) from None
+        if spec in found:
+            same = "is there twice" if found[spec] == one else f"and {found[spec]!r} are the same"
+            raise origin.wrong(f"{one!r} {same}; once is enough", key, one)
+        found[spec] = one
+    return tuple(found)
+
+
+def chosen_metrics(
+    given: Mapping[str, Any], origin: Origin, datasets: Sequence[DataSpec]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The metrics, named one by one, all that the data can serve, or those of a protocol with its other choices."""
+    from vitreous.bench.check import metrics_for
+
+    name, metrics = given.get("protocol"), given.get("metrics")
+    if name is not None and metrics:
+        raise origin.wrong("a plan has metrics or a protocol, not both; a protocol brings its own", "protocol")
+    if name is not None:
+        return of_protocol(name, given, origin, datasets)
+    if metrics is None:
+        raise origin.wrong(
+            'the plan names no metrics; add metrics = ["deletion_aopc"], metrics = "all" or a protocol', "metrics"
+        )
+    if metrics in (ALL, [ALL], (ALL,)):
+        return metrics_for(datasets, origin), {}
+    return (specs(metrics, "metrics", origin) if metrics else ()), {}
+
+
+def checked(key: str, value: Any, origin: Origin) -> Any:
+    """One entry, of the kind and range that it must have."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    match key:
+        case "pictures" | "batch_size" | "slice":
+            if value == ALL and key == "pictures":
+                return None
+            if not whole or int(value) < 1:
+                raise origin.wrong(f"{key} is a whole number from 1 on, not {value!r}", key)
+        case "seed":
+            if value == "first":
+                return None
+            if not whole or value < 0:
+                raise origin.wrong(
+                    f"seed is a whole number from 0 on, or 'first' for the first pictures, not {value!r}", key
+                )
+        case "precision":
+            if value not in PRECISIONS:
+                raise origin.wrong(f"precision {value!r} is not known; known: {', '.join(PRECISIONS)}", key)
+        case "maps":
+            if not isinstance(value, bool):
+                raise origin.wrong(f"maps is true or false, not {value!r}", key)
+        case "targets":
+            return targets_of(value, origin)
+        case "preprocess":
+            if value not in PAPERS:
+                raise origin.wrong(f"preprocess {value!r} is not known; known: {', '.join(PAPERS)}", key)
+        case "question" | "device" | "out" | "protocol":
+            if not isinstance(value, str):
+                raise origin.wrong(f"{key} is a name in quotes, not {value!r}", key)
+            if key == "question":
+                return question_of(value, origin)
+    return value
+
+
+def question_of(value: str, origin: Origin) -> str:
+    from vitreous.capture.question import ask
+
+    try:
+        return ask(value).name
+    except VitreousError as problem:
+        raise origin.wrong(str(problem), "question", value) from None
+
+
+def targets_of(value: Any, origin: Origin) -> str | tuple[int | str, ...]:
+    if isinstance(value, str) and (value in TARGETS or re.fullmatch(r"top [1-9]\d*", value)):
+        return value
+    several = [value] if isinstance(value, int) else value
+    if (
+        isinstance(several, list | tuple)
+        and several
+        and all(isinstance(one, int | str) and not isinstance(one, bool) for one in several)
+    ):
+        return tuple(several)
+    known = ", ".join(map(repr, (*TARGETS, "top 2")))
+    raise origin.wrong(f"targets {value!r} is not understood; known: {known}, or a list of classes", "targets")

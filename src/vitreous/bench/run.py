@@ -1,0 +1,168 @@
+"""One cell → its rows: pictures are read and run once, every map is made once, and only what is missing is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from vitreous.bench.cells import Cell, opened
+from vitreous.bench.job import Column, Job, Loaded, Outcome, loaded
+from vitreous.bench.keys import key_of
+from vitreous.bench.subject import Subject, subject_of
+from vitreous.bench.work import compute, failure, sentence
+from vitreous.data import batches
+from vitreous.models.picture import Preprocess
+
+
+def run_cell(job: Job, cell: Cell) -> Outcome:
+    """Every row of the cell that is not known yet."""
+    begun = time.perf_counter()
+    plan, data = job.plan, job.plan.datasets[cell.dataset]
+    outcome = Outcome(cell, plan.models[cell.model].label, data.label)
+    have = loaded(plan.models[cell.model], plan.precision, job.device or plan.device)
+    dataset = opened(data)
+    outcome.places = {dataset.keys[place]: place for place in cell.places}
+    with torch.inference_mode(False):
+        run_places(job, have, cell.places, plan.batch_size or plan.slice, outcome)
+    outcome.seconds = time.perf_counter() - begun
+    return outcome
+
+
+def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome: Outcome) -> None:
+    """Pictures in batches; where a batch cannot be run at all, one by one."""
+    dataset, preprocess = opened(job.plan.datasets[outcome.at.dataset]), have.vit.preprocess
+    assert preprocess is not None
+    if job.plan.preprocess is not None:
+        preprocess = Preprocess.published(job.plan.preprocess, preprocess)
+    for batch in batches(dataset, preprocess, places, size, workers=0):
+        outcome.skipped += len(batch.skipped)
+        for picture, said in batch.failures:
+            unread(job, have, outcome, picture, said)
+        if not len(batch):
+            continue
+        own = [outcome.places[picture] for picture in batch.keys]
+        try:
+            subject, unfit = subject_of(have.vit, batch, own, job.plan)
+        except Exception as problem:  # noqa: BLE001 - one picture must not stop a thousand
+            if len(batch) > 1:
+                run_places(job, have, own, 1, outcome)
+            else:
+                unread(job, have, outcome, batch.keys[0], sentence(problem))
+            continue
+        for picture, said in unfit:
+            unread(job, have, outcome, picture, said)
+        if subject is not None:
+            run_batch(job, have, subject, outcome)
+
+
+def run_batch(job: Job, have: Loaded, subject: Subject, outcome: Outcome) -> None:
+    """Rows of pictures that miss something, those that miss the same together."""
+    share = subject.share
+    keys = [[key(job, have, subject, row, column) for column in job.columns] for row in range(subject.rows)]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for picture, name in enumerate(subject.keys):
+        own = keys[picture * share : (picture + 1) * share]
+        outcome.listed[name] = [
+            (role, int(subject.labels[picture]), [one for one in row if one])
+            for role, row in zip(subject.roles, own, strict=True)
+        ]
+        missing = tuple(
+            place for place in range(len(job.columns)) if any(row[place] and row[place] not in job.keys for row in own)
+        )
+        one_class = share > 1 and len(set(subject.targets[picture].tolist())) == 1  # predicted, and right
+        groups.setdefault((bool(subject.labelled[picture]), one_class, missing), []).append(picture)
+    for (_, one_class, missing), pictures in groups.items():
+        if not missing:
+            continue
+        some = subject.only(pictures, [0] if one_class else None)
+        theirs = [keys[picture * share + column] for picture in pictures for column in range(share)]
+        if one_class:  # its rows are one row, wanted for one role or the other
+            theirs = [
+                [next(filter(None, held), "") for held in zip(*theirs[at : at + share], strict=True)]
+                for at in range(0, len(theirs), share)
+            ]
+        run_group(job, have, some, missing, theirs, outcome)
+
+
+def run_group(
+    job: Job, have: Loaded, some: Subject, missing: Sequence[int], keys: Sequence[Sequence[str]], outcome: Outcome
+) -> None:
+    """All that is missing of pictures that miss the same: every method once, with the metrics that are wanted of it."""
+    for method, places in groupby(missing, lambda place: job.columns[place].method):
+        wanted = list(places)
+        found = compute(some, method, [job.columns[place].metric for place in wanted], job.plan.question)
+        for place, fragments in zip(wanted, found, strict=True):
+            column = job.columns[place]
+            for row, fragment in enumerate(fragments):
+                if keys[row][place]:
+                    about = {"key": keys[row][place], **some.about(row), **fragment}
+                    put(job, have, outcome, column, about, some.evidence(row, column.metric))
+
+
+def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[str, Any], evidence: str) -> None:
+    """A row with its origin."""
+    import vitreous
+
+    row = {
+        "error": None,
+        "model": outcome.model,
+        "dataset": outcome.dataset,
+        "method": column.method.spec,
+        "question": job.plan.question or column.method.question,
+        "weights": have.weights,
+        "evidence": evidence,
+        "precision": job.plan.precision,
+        "device": str(have.vit.device),
+        "vitreous": vitreous.__version__,
+        "torch": torch.__version__,
+        **columns,
+    }
+    if column.metric is not None:
+        row = {"metric": column.metric.spec, "higher_is_better": column.metric.higher_is_better, **row}
+    else:
+        row.pop("value", None)
+    outcome.rows[column.kind].append(row)
+    if row["error"] is not None:
+        outcome.failed.append(f"{row['method']} on {outcome.model}: {row['error']}")
+
+
+def unread(job: Job, have: Loaded, outcome: Outcome, picture: str, said: str) -> None:
+    """A picture that could not be read, or has no such target: a row without a number for all that was wanted of it."""
+    where = {"picture": picture, "index": outcome.places[picture], "target": -1, "label": -1, "predicted": -1}
+    before, keys = len(outcome.failed), []
+    for column in job.columns:
+        own = key_of(
+            dataset=outcome.dataset,
+            picture=picture,
+            weights=have.weights,
+            method=column.method_id,
+            metric=column.metric_id,
+        )
+        keys.append(own)
+        put(job, have, outcome, column, {"key": own, **where, **failure(said)}, "")
+    outcome.listed[picture] = [("", -1, keys)]
+    outcome.failed[before:] = [said]
+
+
+def key(job: Job, have: Loaded, subject: Subject, row: int, column: Column) -> str:
+    """The row's key in this column; empty where it is not wanted."""
+    import vitreous
+
+    if column.roles and subject.roles[row % subject.share] not in column.roles:
+        return ""
+
+    return key_of(
+        weights=have.weights,
+        pixels=subject.pixels[row // subject.share],
+        target=str(int(subject.targets.flatten()[row])),
+        method=column.method_id,
+        metric=column.metric_id,
+        evidence=subject.evidence(row, column.metric),
+        question=job.plan.question or column.method.question,
+        precision=job.plan.precision,
+        vitreous=vitreous.__version__,
+    )

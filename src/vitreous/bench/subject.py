@@ -1,0 +1,198 @@
+"""Pictures in front of a model, with the classes to be explained and what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitreous.bench.keys import digest, hash_of
+from vitreous.bench.plan import Plan
+from vitreous.capture.blackbox import probe_of
+from vitreous.capture.probe import Probe
+from vitreous.data import Batch
+from vitreous.front import as_targets
+from vitreous.metrics.metric import Metric
+from vitreous.models.shapes import Images
+from vitreous.models.vit import ViT
+
+EVIDENCE = ("labels", "objects", "rivals", "boxes")
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """`share` rows per picture, one per class that is explained; what a metric may read is given row by row."""
+
+    vit: ViT
+    keys: tuple[str, ...]
+    places: tuple[int, ...]
+    images: Images
+    targets: Int[Tensor, "b k"]
+    roles: tuple[str, ...]  # of the k columns
+    labels: Int[Tensor, " b"]
+    logits: Float[Tensor, "b c"]
+    given: dict[str, Any]  # fixtures of metrics, one entry per row
+    front: Probe | None = None  # that read the logits, if it asks about these targets
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def share(self) -> int:
+        return len(self.roles)
+
+    @property
+    def rows(self) -> int:
+        return len(self) * self.share
+
+    @cached_property
+    def probe(self) -> Probe:
+        """What the forward pass sees is shared by every method."""
+        made = self.front or probe_of(self.vit, self.images, self.targets)
+        _ = made.reading  # before any clock runs
+        return made
+
+    @property
+    def labelled(self) -> Bool[Tensor, " b"]:
+        """Pictures whose true class is known, and is one of the model's."""
+        return (self.labels >= 0) & (self.labels < self.vit.outputs)
+
+    @cached_property
+    def pixels(self) -> list[str]:
+        return [hash_of(image) for image in self.images]
+
+    def only(self, pictures: Sequence[int], columns: Sequence[int] | None = None) -> Subject:
+        """Some of the pictures, and of their targets."""
+        kept = range(self.share) if columns is None else columns
+        if len(pictures) == len(self) and len(kept) == self.share:
+            return self
+        index = torch.tensor(pictures)
+        rows = [picture * self.share + column for picture in pictures for column in kept]
+        return replace(
+            self,
+            keys=tuple(self.keys[p] for p in pictures),
+            places=tuple(self.places[p] for p in pictures),
+            images=self.images[index],
+            targets=self.targets[index][:, list(kept)],
+            roles=tuple(self.roles[column] for column in kept),
+            labels=self.labels[index],
+            logits=self.logits[index],
+            given={
+                name: [value[row] for row in rows] if isinstance(value, list) else value[torch.tensor(rows)]
+                for name, value in self.given.items()
+            },
+            front=None,
+        )
+
+    @cached_property
+    def hashes(self) -> dict[str, list[str]]:
+        return {
+            name: ["" if one is None else hash_of(torch.as_tensor(one)) for one in value]
+            for name, value in self.given.items()
+        }
+
+    def evidence(self, row: int, metric: Metric | None) -> str:
+        """The hash of what a metric reads of this row beside the picture."""
+        read = [] if metric is None else [name for name in EVIDENCE if name in metric.takes and name in self.given]
+        return digest(*(self.hashes[name][row].encode() for name in read)) if read else ""
+
+    def about(self, row: int) -> dict[str, Any]:
+        """The columns that say which row this is."""
+        picture, column = divmod(row, self.share)
+        target = int(self.targets[picture, column])
+        return {
+            "picture": self.keys[picture],
+            "index": self.places[picture],
+            "target": target,
+            "target_name": self.vit.class_name(target),
+            "role": self.roles[column],
+            "label": int(self.labels[picture]),
+            "predicted": int(self.logits[picture].argmax()),
+            "probability": float(self.logits[picture].double().softmax(-1)[target]),
+            "pixels": self.pixels[picture],
+        }
+
+
+def subject_of(
+    vit: ViT, batch: Batch, places: Sequence[int], plan: Plan
+) -> tuple[Subject | None, list[tuple[str, str]]]:
+    """Pictures with their targets, and those that have none with the reason."""
+    targets, roles = targets_of(vit, batch, plan.targets)
+    failures, good = [], list(range(len(batch)))
+    if targets is not None:
+        reasons = {place: why for place, row in enumerate(targets.tolist()) if (why := unfit(row, roles, vit.outputs))}
+        failures = [(batch.keys[place], f"{batch.keys[place]!r} has {why}") for place, why in reasons.items()]
+        good = [place for place in good if place not in reasons]
+    if not good:
+        return None, failures
+    index = torch.tensor(good)
+    probe = probe_of(vit, batch.images[index], None if targets is None else targets[index])
+    logits = probe.full_logits.cpu()
+    if targets is None and roles != ("predicted",):
+        found, front = logits.topk(len(roles)).indices, None
+    else:
+        found, front = probe.targets.view(len(good), -1).cpu(), probe
+    return Subject(
+        vit,
+        tuple(batch.keys[place] for place in good),
+        tuple(places[place] for place in good),
+        batch.images[index],
+        found,
+        roles,
+        batch.labels[index],
+        logits,
+        fixtures(batch, good, roles),
+        front,
+    ), failures
+
+
+def fixtures(batch: Batch, pictures: Sequence[int], roles: tuple[str, ...]) -> dict[str, Any]:
+    """What metrics may read, one entry per row; of the rival's row, the rival is the object."""
+    rows = torch.tensor([picture for picture in pictures for _ in roles])
+    other = torch.tensor([role == "rival" for _ in pictures for role in roles])
+    given: dict[str, Any] = {"labels": batch.labels[rows]}
+    objects, rivals = batch.objects, batch.rivals
+    if objects is not None:
+        given["objects"] = objects[rows] if rivals is None else rivals[rows].where(other[:, None, None], objects[rows])
+    if rivals is not None and objects is not None:
+        given["rivals"] = objects[rows].where(other[:, None, None], rivals[rows])
+    if batch.boxes is not None:
+        drawn = [batch.boxes[row] for row in rows.tolist()]
+        given["boxes"] = [None if swapped else boxes for boxes, swapped in zip(drawn, other.tolist(), strict=True)]
+    return given
+
+
+def targets_of(
+    vit: ViT, batch: Batch, targets: str | tuple[int | str, ...]
+) -> tuple[Int[Tensor, "b k"] | None, tuple[str, ...]]:
+    """Classes to explain (None: those the model finds likeliest) and why each was chosen."""
+    match targets:
+        case "predicted":
+            return None, ("predicted",)
+        case "label":
+            return batch.labels[:, None], ("label",)
+        case "predicted+label":
+            predicted = probe_of(vit, batch.images).targets.cpu()
+            return torch.stack([predicted, batch.labels], 1), ("predicted", "label")
+        case "pair":
+            rivals = batch.rival_labels if batch.rival_labels is not None else torch.full_like(batch.labels, -1)
+            return torch.stack([batch.labels, rivals], 1), ("label", "rival")
+        case str():
+            count = min(int(targets.split()[1]), vit.outputs)
+            return None, tuple(f"top {place + 1}" for place in range(count))
+    return as_targets(vit, [list(targets)] * len(batch), len(batch)), ("class",) * len(targets)
+
+
+def unfit(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:
+    """Why these are no targets; empty: they are."""
+    for target, role in zip(targets, roles, strict=True):
+        if target < 0:
+            return {"label": "no label", "rival": "no second class"}.get(role, "no target")
+        if target >= classes:
+            return f"the {role} {target}, and the model knows {classes} classes"
+    return ""

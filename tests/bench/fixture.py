@@ -1,0 +1,44 @@
+"""A small plan on the embedded model, and a store that it filled: a second or two of work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitreous.bench.drive import Progress, execute
+from vitreous.bench.plan import Plan
+from vitreous.bench.pool import Executor, serial
+from vitreous.bench.read import plan_from_flags
+from vitreous.bench.rows import COSTS
+from vitreous.bench.store import Store
+
+SMALL: dict[str, Any] = {
+    "models": ["scenes"],
+    "datasets": ["scenes:single?count=4"],
+    "methods": ["genatt", "random"],
+    "metrics": ["deletion_aopc(ratios=(0.25, 0.5, 0.75))", "pointing_game", "sparseness"],
+    "slice": 2,
+    "device": "cpu",
+}
+
+
+def small_plan(**changes: Any) -> Plan:
+    return plan_from_flags(**{**SMALL, **changes})
+
+
+def fill(folder: Path, executor: Executor = serial, **changes: Any) -> Progress:
+    """Run the small plan, with changes, into a store."""
+    with Store(folder) as store:
+        return execute(small_plan(**changes), store, executor)
+
+
+def small_store(folder: Path, **changes: Any) -> Store:
+    """An open store that holds one run of the small plan: 4 pictures × 2 methods × 3 metrics, and the maps."""
+    fill(folder, **changes)
+    return Store(folder)
+
+
+def told(folder: Path, kind: str = "scores") -> list[dict[str, Any]]:
+    """The last run's table without what it cost: what must be the same, whoever computed it."""
+    with Store(folder, create=False) as store:
+        return [{k: repr(v) for k, v in row.items() if k not in COSTS} for row in store.table(kind=kind).to_pylist()]

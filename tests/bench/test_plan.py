@@ -1,0 +1,245 @@
+"""A plan that cannot work is refused before anything starts: one sentence, its line, and what would work."""
+
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+
+from tests.bench.fixture import SMALL, small_plan
+from vitreous.bench.cells import cells_of, shard_of
+from vitreous.bench.check import check
+from vitreous.bench.plan import as_toml
+from vitreous.bench.read import plan_from_flags, read_plan
+from vitreous.core.errors import SpecError, VitreousError
+
+GOOD = """\
+pictures = 2
+methods = ["genatt", "random"]
+metrics = ["pointing_game"]
+device = "cpu"
+
+[[models]]
+name = "scenes"
+
+[[datasets]]
+spec = "scenes:single?count=4"
+"""
+
+# what is changed, into what, and what is said: the line, what is wrong, what would work
+BROKEN = {
+    "not TOML": ("pictures = 2", "pictures = = 2", ["line 1, column 12", "TOML"]),
+    "unknown entry": ("pictures = 2", "picturs = 2", ["line 1", "no entry 'picturs'", "did you mean 'pictures'?"]),
+    "no models": ('[[models]]\nname = "scenes"', "", ["names no models", 'add models = ["scenes"]']),
+    "no data": ('[[datasets]]\nspec = "scenes:single?count=4"', "", ["names no datasets", "add datasets"]),
+    "no methods": ('methods = ["genatt", "random"]', "", ["names no methods", "add methods"]),
+    "no metrics": ('metrics = ["pointing_game"]', "", ["names no metrics", "add metrics"]),
+    "empty methods": ('["genatt", "random"]', "[]", ["line 2", "names no methods"]),
+    "unknown method": ('"genatt"', '"genat"', ["line 2", "no method 'genat'", "did you mean 'genatt'?"]),
+    "unknown option": ('"genatt"', '"genatt(strat=1)"', ["line 2", "no option 'strat'", "'start'"]),
+    "method twice": ('"genatt"', '"GAE", "genatt"', ["line 2", "'genatt' and 'GAE' are the same"]),
+    "a number for a method": ('"genatt"', "3", ["line 2", "TOML|spec in quotes"]),
+    "unknown metric": ('"pointing_game"', '"pointing_gam"', ["line 3", "did you mean 'pointing_game'?"]),
+    "unknown metric option": ('"pointing_game"', '"pointing_game(tolerence=3)"', ["line 3", "did you mean 'tolerance'?"]),
+    "unknown protocol": ('metrics = ["pointing_game"]', 'protocol = "skiplus"', ["line 3", "skiplus", "skipplus"]),
+    "protocol and metrics": ("pictures = 2", 'protocol = "skipplus"', ["line 1", "metrics or a protocol, not both"]),
+    "pictures below one": ("pictures = 2", "pictures = 0", ["line 1", "whole number from 1 on, not 0"]),
+    "pictures in words": ("pictures = 2", 'pictures = "two"', ["line 1", "not 'two'"]),
+    "too many pictures": ("pictures = 2", "pictures = 9", ["line 1", "has 4 pictures", "1 to 4 would work"]),
+    "seed": ("pictures = 2", "seed = -1", ["line 1", "from 0 on", "'first'"]),
+    "precision": ("pictures = 2", 'precision = "fp8"', ["line 1", "'fp8'", "float32, bf16, float64"]),
+    "targets": ("pictures = 2", 'targets = "best"', ["line 1", "'best'", "'predicted', 'label', 'predicted+label', 'pair', 'top 2'"]),
+    "question": ("pictures = 2", 'question = "logits"', ["line 1", "did you mean 'logit'?"]),
+    "slice": ("pictures = 2", "slice = true", ["line 1", "slice is a whole number"]),
+    "maps": ("pictures = 2", "maps = 1", ["line 1", "true or false"]),
+    "device": ('device = "cpu"', 'device = "cuda:77"', ["line 4", "cuda:77", "'cpu' is"]),
+    "unknown model": ('name = "scenes"', 'name = "timm:vit_tiny_patch61"', ["line 7", "timm has no model", "did you mean"]),
+    "unknown source": ('name = "scenes"', 'name = "tim:vit"', ["line 7", "no source 'tim'", "'timm:…'"]),
+    "no checkpoint": ('name = "scenes"', 'name = "scenes"\ncheckpoint = "gone.pt"', ["line 8", "'gone.pt'", "does not exist"]),
+    "a model that is none": ('[[models]]\nname = "scenes"', "models = [3]", ["line 6", "a model is a name"]),
+    "models alike": ('[[datasets]]', '[[models]]\nname = "scenes"\n[[datasets]]', ["line 7", "called 'scenes'", "another label"]),
+    "unknown data": ("scenes:single?", "scene:single?", ["line 10", "no dataset 'scene'", "did you mean 'scenes'?"]),
+    "unknown data option": ("count=4", "cout=4", ["line 10", "did you mean 'count'?"]),
+    "no folder": ("scenes:single?count=4", "folder:nowhere", ["line 10", "does not exist"]),
+    "data for nobody": ("count=4\"", 'count=4"\nmodels = ["vit"]', ["line 11", "which the plan does not have"]),
+    "data entry": ("spec = ", "place = ", ["line 9", "a data set is a spec"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_plan_gets_one_clear_sentence(kind, tmp_path):
+    old, new, said = BROKEN[kind]
+    assert old in GOOD
+    path = tmp_path / "plan.toml"
+    path.write_text(GOOD.replace(old, new, 1))
+
+    with pytest.raises(VitreousError) as problem:
+        check(read_plan(path))
+
+    sentence = str(problem.value)
+    assert sentence.startswith(f"'{path}'"), sentence
+    assert "\n" not in sentence
+    for words in said:
+        assert any(word in sentence for word in words.split("|")), sentence
+
+
+def test_the_unbroken_plan_is_fine(tmp_path):
+    (tmp_path / "plan.toml").write_text(GOOD)
+
+    plan = read_plan(tmp_path / "plan.toml")
+
+    assert check(plan) == []
+    assert (plan.methods, plan.metrics, plan.pictures) == (("genatt", "random"), ("pointing_game",), 2)
+    assert read_plan(tmp_path / "plan.toml", pictures=3, methods=["rollout"]).methods == ("rollout",)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "there is no plan at"),
+        (lambda path: path.mkdir(), "is a folder; a plan is a TOML file"),
+        (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is not text in UTF-8"),
+    ],
+)
+def test_what_is_no_file_is_said_to_be_none(make, said, tmp_path):
+    make(tmp_path / "plan.toml")
+
+    with pytest.raises(VitreousError, match=said):
+        read_plan(tmp_path / "plan.toml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"methods": ["genat"]}, "--method: no method 'genat'"),
+        ({"metrics": ["pointing"]}, "--metric: no metric 'pointing'"),
+        ({"models": None}, "add --model"),
+        ({"datasets": None}, "add --data"),
+        ({"pictures": -1}, "--pictures: pictures is a whole number"),
+    ],
+)
+def test_flags_are_named_where_there_is_no_line(changes, said):
+    with pytest.raises(SpecError) as problem:
+        check(plan_from_flags(**{**SMALL, **changes}))
+
+    assert said in str(problem.value)
+
+
+# ── what the data must have ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def plain_folder(tmp_path):
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    for number in range(2):
+        Image.new("RGB", (40, 30), (number * 90, 80, 70)).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"metrics": ["pointing_game"]}, "metric 'pointing_game' needs masks or boxes, and data set"),
+        ({"metrics": ["class_discrimination"]}, "needs masks and masks of a second class"),
+        ({"targets": "label", "metrics": ["sparseness"]}, 'targets = "label" needs labels'),
+        ({"targets": "pair", "metrics": ["sparseness"]}, 'targets = "pair" needs masks of a second class'),
+    ],
+)
+def test_what_the_data_does_not_have_is_said_before_it_is_missed(changes, said, plain_folder):
+    with pytest.raises(SpecError) as problem:
+        check(small_plan(datasets=[f"folder:{plain_folder}"], **changes))
+
+    assert said in str(problem.value)
+
+
+def test_a_folder_of_damaged_pictures_is_refused(plain_folder):
+    for path in plain_folder.iterdir():
+        path.write_bytes(b"no picture")
+
+    with pytest.raises(SpecError, match="none of the first 16 pictures"):
+        check(small_plan(datasets=[f"folder:{plain_folder}"], metrics=["sparseness"]))
+
+
+def test_classes_that_mean_something_else_are_pointed_out(plain_folder):
+    (plain_folder / "labels.csv").write_text("file,imagenet_label\n0.png,3\n1.png,4\n")
+
+    (note,) = check(small_plan(datasets=[f"folder:{plain_folder}"], metrics=["sparseness"]))
+
+    assert "are not those of scenes" in note
+
+
+def test_all_metrics_are_those_that_the_data_can_serve(plain_folder):
+    everything = small_plan(metrics="all").metrics
+    blind = small_plan(metrics="all", datasets=[f"folder:{plain_folder}"]).metrics
+
+    assert {"pointing_game", "sparseness", "deletion_aopc"} <= set(everything)
+    assert "sparseness" in blind
+    assert "pointing_game" not in blind
+
+
+# ── what a plan is ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_of_flags_is_written_as_a_file_that_says_the_same(tmp_path):
+    plan = small_plan(targets=[3, "cup"], pictures=3, seed="first", maps=False, question="prob")
+    (tmp_path / "plan.toml").write_text(as_toml(plan))
+
+    again = read_plan(tmp_path / "plan.toml")
+
+    assert again == plan
+    assert again.run == plan.run
+
+
+@pytest.mark.parametrize("changes", [{}, {"targets": "predicted"}, {"methods": "protocol"}])
+def test_a_protocol_is_written_as_its_name(tmp_path, changes):
+    plan = small_plan(**{"metrics": None, "protocol": "skipplus", **changes})
+    (tmp_path / "plan.toml").write_text(as_toml(plan))
+
+    assert read_plan(tmp_path / "plan.toml") == plan
+    assert plan.targets == changes.get("targets", "label")
+    assert bool(plan.roles) == ("targets" not in changes)
+    assert (len(plan.methods) > 30) == ("methods" in changes)
+
+
+def test_what_flags_change_is_what_is_remembered(tmp_path):
+    (tmp_path / "plan.toml").write_text(GOOD)
+    plan = read_plan(tmp_path / "plan.toml", pictures=3, methods=["rollout"])
+    (tmp_path / "again.toml").write_text(plan.toml)
+
+    assert read_plan(tmp_path / "again.toml") == plan
+
+
+def test_a_run_is_named_by_what_decides_its_rows():
+    plan = small_plan()
+
+    assert small_plan(batch_size=1, out="elsewhere").run == plan.run
+    others = [{"methods": ["genatt"]}, {"targets": "label"}, {"precision": "float64"}, {"seed": 3}, {"slice": 4}]
+    assert len({plan.run, *(small_plan(**change).run for change in others)}) == len(others) + 1
+
+
+def test_more_pictures_leave_the_slices_as_they_were():
+    few = [cell.places for cell in cells_of(small_plan(datasets=["scenes:single?count=50"], pictures=8, slice=4))]
+    many = [cell.places for cell in cells_of(small_plan(datasets=["scenes:single?count=50"], pictures=18, slice=4))]
+
+    assert many[: len(few)] == few
+    assert [len(places) for places in many] == [4, 4, 4, 4, 2]
+
+
+def test_a_data_set_may_be_for_some_models_only():
+    models = ["scenes", "scenes-biased"]
+    data = ["scenes:single?count=2", {"spec": "scenes:shortcut?count=2", "models": ["scenes-biased"]}]
+
+    cells = cells_of(small_plan(models=models, datasets=data))
+
+    assert [(cell.model, cell.dataset) for cell in cells] == [(0, 0), (1, 0), (1, 1)]
+
+
+def test_shards_are_all_of_the_work_and_no_piece_twice():
+    cells = cells_of(small_plan(datasets=["scenes:single?count=23"]))
+
+    shards = [shard_of(cells, f"{number}/3") for number in (1, 2, 3)]
+
+    assert sorted(cell.number for shard in shards for cell in shard) == list(range(12))
+    for wrong in ("0/3", "4/3", "3", "a/b", "1/0"):
+        with pytest.raises(SpecError, match=r"write i/n with i from 1 to n"):
+            shard_of(cells, wrong)

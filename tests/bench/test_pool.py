@@ -1,0 +1,218 @@
+"""Who runs the cells, in what order, and how often they are killed, changes no row."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.bench.fixture import fill, small_plan, told
+from vitreous.bench import pool
+from vitreous.bench.cells import cells_of
+from vitreous.bench.drive import execute
+from vitreous.bench.job import Job
+from vitreous.bench.pool import given_up, processes, serial
+from vitreous.bench.run import run_cell
+from vitreous.bench.store import Store
+
+
+def same(folder: Path, other: Path) -> bool:
+    return all(told(folder, kind) == told(other, kind) for kind in ("scores", "maps"))
+
+
+def backwards(job, cells):
+    yield from serial(job, list(reversed(cells)))
+
+
+def shuffled_and_doubled(job, cells):
+    """Some cells come twice, as from a worker that was thought to be lost."""
+    order = [*cells, *cells[:1]]
+    random.Random(0).shuffle(order)
+    yield from serial(job, order)
+
+
+@pytest.mark.parametrize("executor", [backwards, shuffled_and_doubled])
+def test_order_does_not_matter_and_nothing_is_doubled(executor, tmp_path, original):
+    fill(tmp_path, executor)
+
+    assert same(tmp_path, original)
+
+
+def test_two_processes_say_what_one_says(tmp_path, original):
+    fill(tmp_path, processes(2, threads=1))
+
+    assert same(tmp_path, original)
+
+
+def dies_once(cell):
+    """The worker that meets the second cell first is killed."""
+    mark = Path(os.environ["VITREOUS_TEST_MARK"])
+    if cell.number == 1 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_cell(pool.MINE[0], cell)
+
+
+def always_dies(cell):
+    if cell.number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_cell(pool.MINE[0], cell)
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path, original, monkeypatch):
+    monkeypatch.setenv("VITREOUS_TEST_MARK", str(tmp_path / "mark"))
+    monkeypatch.setattr(pool, "work", dies_once)
+
+    done = fill(tmp_path / "run", processes(1, threads=1))
+
+    assert (tmp_path / "mark").exists()
+    assert done.failed == {}
+    assert same(tmp_path / "run", original)
+
+
+def test_a_cell_that_kills_every_worker_is_given_up_and_said(tmp_path, monkeypatch, original):
+    monkeypatch.setattr(pool, "work", always_dies)
+    monkeypatch.setattr(pool, "LOSSES", 1)
+
+    done = fill(tmp_path, processes(1, threads=1))
+
+    (sentence,) = done.failed
+    assert "took its worker down 1 times" in sentence
+    assert len(told(tmp_path)) == 2 * 2 * 3  # of two pictures, two methods and three metrics
+    fill(tmp_path)  # it is not taken for done
+    assert same(tmp_path, original)
+
+
+def test_cores_are_shared_and_devices_go_round(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert pool.cores() == 8
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert 1 <= pool.cores() <= (os.cpu_count() or 1)
+    monkeypatch.setattr(pool.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(pool.torch.cuda, "device_count", lambda: 3)
+    assert pool.devices(small_plan(device=None)) == ["cuda:0", "cuda:1", "cuda:2"]
+    assert pool.devices(small_plan(device="cuda:1")) == ["cuda:1"]
+    assert pool.devices(small_plan()) == ["cpu"]
+
+
+def test_what_an_interrupted_run_had_is_kept(tmp_path):
+    plan = small_plan()
+
+    def interrupted(job, cells):
+        yield run_cell(job, cells[0])
+        raise KeyboardInterrupt
+
+    with Store(tmp_path) as store:
+        with pytest.raises(KeyboardInterrupt):
+            execute(plan, store, interrupted)
+
+        assert store.done(plan.run) == {0}
+
+
+def test_a_cell_that_was_given_up_is_no_finished_cell(tmp_path):
+    plan = small_plan()
+    with Store(tmp_path) as store:
+        store.record(plan.run, [given_up(Job(plan), cells_of(plan)[0])])
+
+        assert store.done(plan.run) == set()
+
+
+# ── kill -9 ──────────────────────────────────────────────────────────────────────────────────────
+
+KILLED = """
+    import os, random, signal, sys, time
+    import torch
+    torch.set_num_threads(1)
+    from tests.bench.fixture import small_plan
+    from vitreous.bench.cells import opened
+    from vitreous.bench.drive import execute
+    from vitreous.bench.job import loaded
+    from vitreous.bench.store import Store
+
+    folder, plan = sys.argv[1], small_plan(slice=1, datasets=["scenes:single?count=8"])
+    draw = random.Random(int(sys.argv[2]))
+    loaded(plan.models[0], plan.precision, "cpu"), opened(plan.datasets[0])  # what takes long is done before the fork
+
+    def run(report=None):
+        with Store(folder) as store:
+            execute(plan, store, patience=0, report=report)
+
+    found = []
+    for attempt in range(10):
+        told, tell = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(told)
+            try:
+                run(lambda progress: os.write(tell, b"."))
+            finally:
+                os._exit(0)
+        os.close(tell)
+        for _ in range(draw.choice([1, 1, 2, 3])):  # when it begins, and after every cell
+            os.read(told, 1)
+        time.sleep(draw.uniform(0, 0.3))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(told)
+        with Store(folder) as store:
+            found.append(len(store.done(plan.run)))
+    print(*found)
+    run()
+"""
+
+
+def test_killed_ten_times_and_resumed_it_is_the_table_of_an_unbroken_run(tmp_path):
+    whole = {"slice": 1, "datasets": ["scenes:single?count=8"]}
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "killed"), "7"]
+
+    killed = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    done = [int(word) for word in killed.stdout.split()]
+    assert len(done) == 10
+    assert done == sorted(done)  # nothing that was done is undone
+    assert any(0 < count < 8 for count in done)  # it was killed in the middle
+    fill(tmp_path / "whole", **whole)
+    assert same(tmp_path / "killed", tmp_path / "whole")
+    assert not list((tmp_path / "killed" / "parts").glob(".*"))
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path):
+    program = """
+        import os
+        from tests.bench.fixture import small_plan
+        from vitreous.bench.pool import crew
+        from vitreous.bench.job import Job
+
+        if __name__ == "__main__":
+            with crew(Job(small_plan()), 1, 1) as pool:
+                print(pool.submit(os.getpid).result(), flush=True)
+                os.kill(os.getpid(), 9)
+    """
+    script = tmp_path / "parent.py"
+    script.write_text(textwrap.dedent(program))
+    surroundings = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    parent = subprocess.run([sys.executable, script], env=surroundings, capture_output=True, text=True, check=False)
+
+    assert parent.returncode == -signal.SIGKILL
+    assert gone(int(parent.stdout))
+
+
+def gone(process: int) -> bool:
+    import time
+
+    for _ in range(300):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,384 @@
+"""Rows are what the front door says, each is computed once, and what fails is a sentence beside the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitreous
+from tests.bench.fixture import fill, small_plan, told
+from vitreous.bench import work
+from vitreous.bench.cells import cells_of
+from vitreous.bench.job import Job
+from vitreous.bench.keys import hash_of, hash_of_weights, identity
+from vitreous.bench.run import run_cell
+from vitreous.bench.store import Store
+from vitreous.data import batches, open_dataset
+from vitreous.methods.method import METHODS
+from vitreous.methods.spec import resolve
+from vitreous.metrics.metric import resolve_metric
+
+
+def rows_of(folder, kind="scores") -> list[dict]:
+    with Store(folder, create=False) as store:
+        return store.table(kind=kind).to_pylist()
+
+
+@contextmanager
+def counting(monkeypatch):
+    """Names of the methods and metrics that are run, with how many pictures each."""
+    seen: list[tuple[str, int]] = []
+    explain, judge = vitreous.methods.method.Method.__call__, work.measured
+
+    def watched(self, probe):
+        seen.append((self.name, len(probe.images)))
+        return explain(self, probe)
+
+    def watched_metric(metric, found, probe, *rest):
+        seen.append((metric.name, len(probe.images)))
+        return judge(metric, found, probe, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(vitreous.methods.method.Method, "__call__", watched)
+        patched.setattr(work, "measured", watched_metric)
+        yield seen
+
+
+# ── what a row says ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_are_what_the_front_door_says(original):
+    vit = vitreous.load("scenes")
+    dataset = open_dataset("scenes:single?count=4")
+    (batch,) = batches(dataset, vit.preprocess)
+    rows = rows_of(original)
+
+    assert len(rows) == 4 * 2 * 3
+    for name in ("genatt", "random"):
+        halves = [vitreous.explain(vit, batch.images[at : at + 2], method=name) for at in (0, 2)]
+        for spec in {row["metric"] for row in rows}:
+            found = [
+                vitreous.evaluate(vit, batch.images[at : at + 2], half, spec, objects=batch.objects[at : at + 2])
+                for at, half in zip((0, 2), halves, strict=True)
+            ]
+            expected = torch.cat([one.scores for one in found]).tolist()
+            mine = [row for row in rows if row["method"] == name and row["metric"] == spec]
+            assert [row["picture"] for row in mine] == list(dataset.keys)
+            # a map whose forward pass was shared differs by rounding: fused attention, not the matrices, made the last state
+            assert [row["value"] for row in mine] == pytest.approx(expected, abs=1e-6)
+            if found[0].curve is not None:
+                curves = np.array([row["curve"] for row in mine])
+                assert np.allclose(curves, torch.cat([one.curve for one in found]), atol=1e-6)
+                assert mine[0]["levels"] == list(found[0].levels)
+
+
+def test_a_row_says_how_it_came_to_be(original):
+    row = rows_of(original)[0]
+    vit = vitreous.load("scenes")
+    (batch,) = batches(open_dataset("scenes:single?count=4"), vit.preprocess)
+
+    assert (row["weights"], row["pixels"]) == (hash_of_weights(vit.module), hash_of(batch.images[0]))
+    assert (row["vitreous"], row["precision"], row["question"]) == (vitreous.__version__, "float32", "logit")
+    assert json.loads(row["protocol"])["metric"] == "deletion_aopc"
+    assert json.loads(row["about"])["method"] == "genatt"
+    assert row["label"] == row["predicted"] == row["target"] == int(batch.labels[0])
+    assert row["target_name"] == vit.classes[row["target"]]
+    assert 0 < row["probability"] <= 1
+    assert row["map_seconds"] > 0
+    assert row["seconds"] > 0
+    assert row["peak_mib"] > 10
+
+
+def test_maps_come_back_from_half_precision(original):
+    vit = vitreous.load("scenes")
+    (batch,) = batches(open_dataset("scenes:single?count=4"), vit.preprocess)
+    expected = vitreous.explain(vit, batch.images, method="genatt").maps().numpy()
+
+    rows = [row for row in rows_of(original, "maps") if row["method"] == "genatt"]
+    found = np.array([row["grid"] for row in rows], dtype=np.float32) * np.float32([[row["scale"]] for row in rows])
+
+    assert found.shape == (4, 14 * 14)
+    assert np.abs(found - expected.reshape(4, -1)).max() < 1e-3 * expected.max()
+    assert [row["rows"] for row in rows] == [14] * 4
+
+
+def test_pairs_ask_about_both_classes_and_swap_what_is_the_object(tmp_path):
+    fill(
+        tmp_path, datasets=["scenes:pair?count=2"], targets="pair", methods=["genatt"], metrics=["class_discrimination"]
+    )
+
+    rows = rows_of(tmp_path)
+
+    assert [row["role"] for row in rows] == ["label", "rival"] * 2
+    assert all(row["target"] == row["label"] for row in rows[::2])
+    assert all(row["target"] != row["label"] for row in rows[1::2])
+    vit = vitreous.load("scenes")
+    (batch,) = batches(open_dataset("scenes:pair?count=2"), vit.preprocess)
+    targets = torch.stack([batch.labels, batch.rival_labels], 1)
+    maps = vitreous.explain(vit, batch.images, targets, method="genatt")
+    for column, masks in ((0, (batch.objects, batch.rivals)), (1, (batch.rivals, batch.objects))):
+        own = [maps[row] for row in (column, 2 + column)]
+        for row, one in enumerate(own):
+            metric = resolve_metric("class_discrimination")
+            expected = metric(one, objects=masks[0][row : row + 1], rivals=masks[1][row : row + 1]).scores.item()
+            assert rows[2 * row + column]["value"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_predicted_and_true_classes_are_rows_of_their_own_and_computed_once_where_they_agree(tmp_path, monkeypatch):
+    with counting(monkeypatch) as seen:
+        fill(
+            tmp_path,
+            targets="predicted+label",
+            datasets=["scenes:single?count=2"],
+            methods=["genatt"],
+            metrics=["sparseness"],
+        )
+
+    rows = rows_of(tmp_path)
+    assert [row["role"] for row in rows] == ["predicted", "label"] * 2
+    assert all(row["target"] == row["label"] == row["predicted"] for row in rows)
+    assert rows[0]["key"] == rows[1]["key"]
+    assert len(rows_of(tmp_path, "maps")) == 4
+    assert seen == [("genatt", 2), ("sparseness", 2)]
+    with Store(tmp_path) as store:
+        assert len(store.known()) == 4
+
+
+def test_a_protocol_measures_what_its_paper_measures(tmp_path):
+    plan = small_plan(protocol="tokentm", metrics=None, methods=["genatt"], datasets=["scenes:single?count=2"], slice=2)
+
+    found = run_cell(Job(plan), cells_of(plan)[0])
+
+    wanted = {(spec, role) for spec, roles in zip(plan.metrics, plan.roles, strict=True) for role in roles}
+    assert plan.targets == "predicted+label"
+    assert plan.preprocess == "tokentm"
+    assert ("positive_auc(preset='tokentm')", "label") in wanted
+    assert ("miou", "label") not in wanted
+    per_picture = sum(len(keys) for _, _, keys in found.listed["single/0/000000"])
+    assert per_picture == len(wanted) + 2  # and a map of each class
+    assert not found.failed
+
+
+@pytest.mark.parametrize(("targets", "roles"), [("top 2", ["top 1", "top 2"]), ([3, "heart card"], ["class", "class"])])
+def test_other_targets(targets, roles):
+    plan = small_plan(datasets=["scenes:single?count=2"], targets=targets, metrics=["sparseness"], methods=["genatt"])
+
+    found = run_cell(Job(plan), cells_of(plan)[0])
+
+    rows = found.rows["scores"]
+    assert [row["role"] for row in rows] == roles * 2
+    assert len({row["key"] for row in rows}) == 4
+    if targets == "top 2":
+        assert all(row["target"] == row["predicted"] for row in rows[::2])
+
+
+def test_double_precision():
+    small = {"datasets": ["scenes:single?count=2"], "methods": ["genatt"], "metrics": ["sparseness"]}
+    found, usual = (
+        run_cell(Job(plan), cells_of(plan)[0]).rows["scores"]
+        for plan in (small_plan(precision="float64", **small), small_plan(**small))
+    )
+
+    assert [row["precision"] for row in found] == ["float64"] * 2
+    assert found[0]["weights"] == usual[0]["weights"]  # hashed as they were stored
+    assert 0 < max(abs(a["value"] - b["value"]) for a, b in zip(found, usual, strict=True)) < 1e-5
+
+
+def test_half_precision(original, tmp_path):
+    """In a process of its own: where a virtual machine has no AMX tiles, oneDNN must not try them."""
+    program = f"""
+        from tests.bench.fixture import fill
+        done = fill({str(tmp_path)!r}, precision="bf16")
+        assert not done.failed, done.failed
+    """
+    surroundings = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=surroundings, check=True)
+
+    for one, other in zip(rows_of(original), rows_of(tmp_path), strict=True):
+        assert one["key"] != other["key"]
+        assert other["precision"] == "bf16"
+        if one["metric"] == "sparseness" and one["method"] == "genatt":
+            assert other["value"] == pytest.approx(one["value"], abs=0.05)
+
+
+# ── only what is missing ─────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_known_is_not_computed_again(filled, monkeypatch):
+    with counting(monkeypatch) as seen:
+        again = fill(filled)
+
+    assert (again.rows, seen) == (0, [])
+
+
+def test_a_new_method_alone_is_computed(filled, monkeypatch):
+    before = told(filled)
+
+    with counting(monkeypatch) as seen:
+        fill(filled, methods=["genatt", "rollout", "random"])
+
+    assert {name for name, _ in seen} == {"rollout", "deletion_aopc", "pointing_game", "sparseness"}
+    assert [row for row in told(filled) if row["method"] != "'rollout'"] == before
+
+
+def test_a_new_metric_needs_its_maps_and_no_other_metric(filled, monkeypatch):
+    with counting(monkeypatch) as seen:
+        fill(filled, metrics=["sparseness", "entropy"])
+
+    assert {name for name, _ in seen} == {"genatt", "random", "entropy"}
+    assert len(rows_of(filled)) == 4 * 2 * 2  # the table is this plan's, whatever else is known
+
+
+def test_new_pictures_alone_are_computed(tmp_path, monkeypatch):
+    many = {"datasets": ["scenes:single?count=20"], "slice": 4, "methods": ["genatt"], "metrics": ["sparseness"]}
+    fill(tmp_path, pictures=3, **many)
+    with counting(monkeypatch) as seen:
+        fill(tmp_path, pictures=5, **many)
+
+    assert sorted(seen) == [("genatt", 1), ("genatt", 1), ("sparseness", 1), ("sparseness", 1)]
+
+
+def test_new_pictures_and_a_new_metric_cost_what_is_new(tmp_path, monkeypatch):
+    many = {"datasets": ["scenes:single?count=20"], "slice": 4, "methods": ["genatt"]}
+    fill(tmp_path, pictures=2, metrics=["sparseness"], **many)
+    with counting(monkeypatch) as seen:
+        fill(tmp_path, pictures=4, metrics=["sparseness", "entropy"], **many)
+
+    assert sorted(seen) == [("entropy", 2), ("entropy", 2), ("genatt", 2), ("genatt", 2), ("sparseness", 2)]
+
+
+def test_the_same_pictures_under_another_name_are_known(filled, monkeypatch):
+    with counting(monkeypatch) as seen:
+        fill(filled, datasets=[{"spec": "scenes:single?count=4", "label": "renamed"}])
+
+    assert seen == []
+    assert {row["dataset"] for row in rows_of(filled)} == {"renamed"}
+
+
+def test_the_key_knows_every_option():
+    specs = ["genatt", "genatt(start=1)", "genatt+plus", "genatt@libra", "rollout", "tis(masks=8)", "tis(masks=9)"]
+
+    assert len({identity(resolve(spec)) for spec in specs}) == len(specs)
+    assert identity(resolve("GAE")) == identity(resolve("genatt"))
+    assert identity(resolve("genatt(start=0)")) == identity(resolve("genatt"))  # what is its default is no other method
+    assert identity(resolve_metric("pointing_game")) != identity(resolve_metric("pointing_game(tolerance=3)"))
+
+
+def test_other_masks_make_another_row():
+    data = ["scenes:part?count=2", "scenes:part?count=2&mask=evidence"]
+    plan = small_plan(datasets=data, methods=["genatt"], metrics=["pointing_game", "sparseness"])
+
+    first, second = (run_cell(Job(plan), cell).rows["scores"] for cell in cells_of(plan))
+
+    for one, other in zip(first, second, strict=True):
+        assert (one["key"] == other["key"]) == (one["metric"] == "sparseness")
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three pictures, one of them damaged, one without a label."""
+    place = tmp_path / "pictures"
+    place.mkdir()
+    for number, scene in enumerate(vitreous.scenes.Scenes("single", 3, 0)):
+        Image.fromarray(scene.image).save(place / f"{number}.png")
+    (place / "1.png").write_bytes((place / "1.png").read_bytes()[:200])
+    (place / "labels.csv").write_text("file,label\n0.png,16\n1.png,3\n")
+    return place
+
+
+def test_a_damaged_picture_is_a_row_with_a_reason_and_is_tried_again(folder, tmp_path):
+    plan = {"datasets": [f"folder:{folder}"], "metrics": ["sparseness"], "slice": 3, "methods": ["genatt", "random"]}
+
+    first = fill(tmp_path / "run", **plan)
+
+    rows = rows_of(tmp_path / "run")
+    assert [(row["picture"], row["error"] is None) for row in rows] == [
+        (f"{n}.png", n != 1) for n in (0, 0, 1, 1, 2, 2)
+    ]
+    assert "1.png" in rows[2]["error"]
+    assert np.isnan(rows[2]["value"])
+    assert list(first.failed.values()) == [1]
+    Image.fromarray(vitreous.scenes.draw("single", 0, 1).image).save(folder / "1.png")
+    again = fill(tmp_path / "run", **plan)
+    assert (again.rows, again.failed) == (4, {})  # two scores, two maps
+    assert all(row["error"] is None for row in rows_of(tmp_path / "run"))
+
+
+def test_a_picture_without_the_label_that_is_asked_about_fails_alone(folder, tmp_path):
+    fill(
+        tmp_path / "run",
+        datasets=[f"folder:{folder}"],
+        targets="label",
+        metrics=["sparseness"],
+        methods=["genatt"],
+        slice=3,
+    )
+
+    said = {row["picture"]: row["error"] for row in rows_of(tmp_path / "run")}
+
+    assert said["0.png"] is None
+    assert said["2.png"] == "'2.png' has no label"
+
+
+def test_a_metric_that_needs_no_label_works_where_there_is_none(folder, tmp_path):
+    metrics = ["deletion_accuracy(ratios=(0.5,), judge='label')", "deletion_accuracy(ratios=(0.5,), judge='predicted')"]
+
+    fill(tmp_path / "run", datasets=[f"folder:{folder}"], metrics=metrics, methods=["genatt"], slice=3)
+
+    said = {(row["picture"], "predicted" in row["metric"]): row["error"] for row in rows_of(tmp_path / "run")}
+    assert said["0.png", False] is said["0.png", True] is said["2.png", True] is None
+    assert "needs labels" in said["2.png", False]
+
+
+def test_a_method_that_refuses_a_model_leaves_the_others_alone(tmp_path):
+    tiny = {"name": "timm:vit_tiny_patch16_224", "label": "tiny", "pretrained": False, "depth": 2, "embed_dim": 48}
+    tiny |= {"num_heads": 3, "img_size": 32, "num_classes": 20, "class_token": False, "global_pool": "avg"}
+
+    done = fill(tmp_path, models=[tiny], methods=["genatt(row='cls')", "random"], metrics=["sparseness"])
+
+    rows = rows_of(tmp_path)
+    assert [row["error"] is None for row in rows] == [False, True] * 4
+    assert "has no class token" in rows[0]["error"]
+    assert sum(done.failed.values()) == 8  # its scores and its maps
+
+
+def test_one_bad_picture_does_not_spoil_its_batch(tmp_path):
+    def moody(probe):
+        """Refuses dark pictures."""
+        if (probe.images.mean((1, 2, 3)) < threshold).any():
+            raise RuntimeError("too\ndark")
+        return probe.images.new_ones(probe.rows, probe.layout.patches)
+
+    vit = vitreous.load("scenes")
+    (batch,) = batches(open_dataset("scenes:single?count=4"), vit.preprocess)
+    means = batch.images.mean((1, 2, 3))
+    threshold = means.sort().values[:2].mean()
+    vitreous.method("moody", signed=False, class_specific=False)(moody)
+    try:
+        fill(tmp_path, methods=["moody"], metrics=["sparseness"], slice=4)
+    finally:
+        METHODS.discard("moody")
+
+    said = [row["error"] for row in rows_of(tmp_path)]
+    assert [one is None for one in said] == (means >= threshold).tolist()
+    assert sorted(filter(None, said)) == ["RuntimeError: too dark"]
+
+
+def test_batches_of_another_size_say_the_same_to_rounding(original, tmp_path):
+    fill(tmp_path, batch_size=1)
+
+    for one, other in zip(rows_of(original), rows_of(tmp_path), strict=True):
+        assert one["key"] == other["key"]
+        assert other["value"] == pytest.approx(one["value"], abs=1e-5)

@@ -1,0 +1,232 @@
+"""The store keeps what it was given: once, whole, whatever happens to it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.bench.fixture import fill, small_plan, told
+from vitreous.bench.cells import Cell
+from vitreous.bench.job import Outcome
+from vitreous.bench.parts import read_part
+from vitreous.bench.store import Store
+from vitreous.core.errors import DataError
+
+
+def row(number: int, value: float = 0.5, error: str | None = None) -> dict:
+    return {
+        "key": f"{number:032x}",
+        "model": "m",
+        "picture": str(number),
+        "index": number,
+        "value": value,
+        "error": error,
+    }
+
+
+def outcome(cell: int, *rows: dict) -> Outcome:
+    places = {one["picture"]: one["index"] for one in rows}
+    made = Outcome(
+        Cell(cell, 0, 0, tuple(places.values())),
+        "m",
+        "d",
+        places=places,
+        listed={one["picture"]: [("predicted", 3, [one["key"]])] for one in rows},
+    )
+    made.rows["scores"] = list(rows)
+    return made
+
+
+def values(store: Store, run: str = "r") -> list:
+    table = store.table(run)
+    return list(zip(table["picture"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+
+def test_rows_come_back_in_the_order_of_their_cells(tmp_path):
+    with Store(tmp_path) as store:
+        store.begin("r", "", {})
+        store.record("r", [outcome(1, row(2), row(3))])
+        store.record("r", [outcome(0, row(0), row(1))])
+
+        assert [name for name, _ in values(store)] == ["0", "1", "2", "3"]
+
+
+def test_a_row_is_kept_once_and_the_first_stays(tmp_path):
+    with Store(tmp_path) as store:
+        assert store.record("r", [outcome(0, row(1, 0.1))]) == 1
+        assert store.record("r", [outcome(0, row(1, 0.9), row(2, 0.2))]) == 1
+
+        assert values(store) == [("1", 0.1), ("2", 0.2)]
+
+
+def test_a_number_takes_the_place_of_an_error_and_not_the_other_way_round(tmp_path):
+    with Store(tmp_path) as store:
+        store.record("r", [outcome(0, row(1, float("nan"), "no"), row(2, 0.2))])
+        assert store.known() == {bytes.fromhex(row(2)["key"])}
+
+        store.record("r", [outcome(0, row(1, 0.1), row(2, float("nan"), "no"))])
+
+        assert values(store) == [("1", 0.1), ("2", 0.2)]
+
+
+def test_the_same_content_may_bear_two_names(tmp_path):
+    twin = {**row(1), "picture": "twin", "index": 9}
+    with Store(tmp_path) as store:
+        store.record("r", [outcome(0, row(1, 0.1)), outcome(1, twin)])
+
+        assert values(store) == [("1", 0.1), ("twin", 0.1)]
+        assert store.table("r")["index"].to_pylist() == [1, 9]
+
+
+def test_two_runs_share_rows_and_keep_their_own_tables(tmp_path):
+    with Store(tmp_path) as store:
+        store.begin("first", "", {})
+        store.record("first", [outcome(0, row(1))])
+        store.begin("second", "", {})
+        store.record("second", [outcome(0, row(1), row(2))])
+
+        assert [len(store.table(run)) for run in ("first", "second")] == [1, 2]
+        assert len(store.table()) == 2  # the last one
+
+
+# ── damage ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-40])])
+def test_a_damaged_part_is_seen_and_computed_again(filled, harm):
+    before = told(filled)
+    harm(next(filled.glob("parts/scores-*.parquet")))
+
+    with Store(filled) as store, pytest.raises(DataError, match=r"is damaged or gone; run the plan again"):
+        store.table()
+    again = fill(filled)
+
+    assert len(again.mended) == 1
+    assert again.rows > 0
+    assert told(filled) == before
+
+
+def test_a_ledger_that_cannot_be_read_is_made_anew_from_the_parts(filled):
+    before = told(filled)
+    (filled / "ledger.sqlite").write_bytes(b"no database" * 1000)
+
+    again = fill(filled)
+
+    assert again.rows == 0
+    assert told(filled) == before
+    assert list(filled.glob("ledger.damaged-*"))
+
+
+def test_a_part_that_never_reached_the_ledger_is_swept_away(filled):
+    before = told(filled)
+    (filled / "parts" / ".1-2.half").write_bytes(b"half")
+    (filled / "parts" / f"scores-{'0' * 64}.parquet").write_bytes(b"whole, unlisted")
+
+    fill(filled)
+
+    assert told(filled) == before
+    with Store(filled) as store:
+        assert {path.name for path in (filled / "parts").iterdir()} == set(store.part_names())
+
+
+def test_nothing_is_left_of_a_write_that_fails_half_way(tmp_path, monkeypatch):
+    with Store(tmp_path) as store:
+        store.record("r", [outcome(0, row(1))])
+        monkeypatch.setattr(Store, "_list", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.record("r", [outcome(1, row(2))])
+        monkeypatch.undo()
+        store.mend()
+
+        assert values(store) == [("1", 0.5)]
+        store.record("r", [outcome(1, row(2))])
+        assert values(store) == [("1", 0.5), ("2", 0.5)]
+
+
+def test_what_is_no_store_and_what_a_newer_version_wrote_is_refused(tmp_path):
+    with pytest.raises(DataError, match="holds no results"):
+        Store(tmp_path / "nothing", create=False)
+    with Store(tmp_path / "empty") as store, pytest.raises(DataError, match="holds no run"):
+        store.table()
+    with sqlite3.connect(tmp_path / "empty" / "ledger.sqlite") as ledger:
+        ledger.execute("PRAGMA user_version = 99")
+    ledger.close()
+    with pytest.raises(DataError, match="was written by a newer Vitreous"):
+        Store(tmp_path / "empty")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be made a folder"):
+        Store(tmp_path / "file")
+
+
+# ── several at once ──────────────────────────────────────────────────────────────────────────────
+
+
+def write_many(folder: Path, first: int) -> None:
+    with Store(folder) as store:
+        for cell in range(30):
+            some = [row(number, number / 100) for number in range(first + cell, first + cell + 3)]
+            store.record(f"r{first}", [outcome(cell, *some)])
+
+
+def test_two_processes_write_one_store(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_many, args=(tmp_path, first)) for first in (0, 10)]  # they overlap
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    with Store(tmp_path) as store:
+        assert store.mend() == []
+        assert len(store.known()) == 42
+        assert (
+            sum(read_part(store.parts_folder / name).num_rows for name in store.part_names()) == 42
+        )  # none of them twice
+        assert all(value == int(name) / 100 for run in ("r0", "r10") for name, value in values(store, run))
+
+
+def test_many_open_a_new_store_at_once(tmp_path):
+    import threading
+
+    wrong = []
+
+    def open_it() -> None:
+        try:
+            Store(tmp_path).close()
+        except Exception as problem:  # noqa: BLE001 - it is looked at below
+            wrong.append(problem)
+
+    several = [threading.Thread(target=open_it) for _ in range(12)]
+    for one in several:
+        one.start()
+    for one in several:
+        one.join()
+
+    assert wrong == []
+
+
+def test_shards_are_merged_into_what_one_run_gives(tmp_path, original):
+    from vitreous.bench.drive import execute, missing_cells
+
+    plan = small_plan()
+    for number in (1, 2):
+        with Store(tmp_path / str(number)) as store:
+            execute(plan, store, shard=f"{number}/2")
+    with Store(tmp_path / "all") as store:
+        store.merge([tmp_path / "1"])
+        assert missing_cells(plan, store) == [1]
+        store.merge([tmp_path / "2"])
+        assert store.merge([tmp_path / "2"]) == 0
+        assert missing_cells(plan, store) == []
+    for kind in ("scores", "maps"):
+        assert told(tmp_path / "all", kind) == told(original, kind)

@@ -1,0 +1,216 @@
+"""Tables in four languages, and names that would like to be code in each."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from tests.report.stores import put, row, rows_of
+from vitreous.report import tables
+from vitreous.report.main_table import counted, main_table, passes, tidy
+from vitreous.report.papers import paper_tables
+from vitreous.report.read import read_run
+from vitreous.report.stats import standings_of
+from vitreous.report.tables import Cell, Head, Table, places
+
+HOSTILE = "=<script>alert(1)</script>|`&\\$_%#{}~^\"'"
+
+
+def table(name: str = "genatt") -> Table:
+    cells = [
+        Cell("0.5", 0.5, "[0.4, 0.6]", 1),
+        Cell("0.4", 0.4, place=2, tied=True),
+        Cell("–", nan, aside="2 of 3 undefined"),
+    ]
+    heads = [Head("ap", True, True), Head(name, False, True), Head("entropy")]
+    return Table("t", name, heads, [(name, cells)], groups=[("left", 1), (name, 2)], notes=[name])
+
+
+def test_best_is_bold_second_underlined_and_equals_share() -> None:
+    assert places([0.1, 0.3, 0.3, nan, 0.2], True) == [None, 1, 1, None, 2]
+    assert places([0.1, 0.3, 0.3, nan, 0.2], False) == [1, None, None, None, 2]
+    assert places([0.1, 0.3], None) == [None, None]
+
+
+def test_every_language_says_the_same() -> None:
+    made = table()
+
+    assert "<b>0.5</b><small>[0.4, 0.6]</small>" in tables.html(made)
+    assert "<u>0.4</u>" in tables.html(made)
+    assert 'data-v="0.5"' in tables.html(made)
+    assert 'data-v="nan"' not in tables.html(made)
+    assert "| **0.5** \\[0.4, 0.6\\] | <u>0.4</u> ≈ | – 2 of 3 undefined |" in tables.markdown(made)
+    assert r"\textbf{0.5} {\scriptsize [0.4, 0.6]} & \underline{0.4}$^{\approx}$ & --" in tables.latex(made)
+    assert r" & \multicolumn{1}{c}{left} & \multicolumn{2}{c}{genatt} \\" in tables.latex(made)
+    assert tables.table_csv(made).splitlines()[1] == "genatt,0.5,0.4,"
+
+
+def test_hostile_names_stay_names() -> None:
+    made = table(HOSTILE)
+    page, text, tex, cells = tables.html(made), tables.markdown(made), tables.latex(made), tables.table_csv(made)
+
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "<script" not in text.replace("\\<script", "").replace("`=<script>", "")  # escaped, or inside a code span
+    assert all(line.count(" | ") == 3 for line in text.splitlines() if line.startswith("|") and "--" not in line)
+    body = [line for line in tex.splitlines() if not line.startswith("%")]
+    assert not any(bad in line for line in body for bad in (r"alert(1)</script>|`&\$_", "_{", "~^"))
+    assert r"\textbackslash{}\$\_\%\#\{\}\textasciitilde{}\textasciicircum{}" in tex
+    assert list(csv.reader(StringIO(cells)))[1][0] == "'" + HOSTILE  # a spreadsheet does not compute it
+
+
+def test_a_newline_in_a_name_breaks_no_table() -> None:
+    made = table("two\nlines")
+
+    assert len([line for line in tables.markdown(made).splitlines() if line.startswith("|")]) == 3
+    assert r"\texttt{two lines}" in tables.latex(made)
+
+
+# ── cost ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_passes_are_counted_out_where_the_options_tell() -> None:
+    assert passes("genatt") == (1, 1)
+    assert passes("tis(masks=256)") == (257, 0)
+    assert passes("occlusion", patches=196) == (197, 0)
+    assert passes("occlusion") == ("1 + patches", 0)
+    assert passes("vitcx") == ("1 + 2 * clusters", 0)
+    assert passes("no such method") == ("?", "?")
+    assert counted("__import__('os')", {}) == "__import__('os')"
+
+
+# ── the main table ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_main_table_shows_figures_intervals_ranks_ties_undefined_and_cost(tmp_path: Path) -> None:
+    rows = rows_of({"ap": {"genatt": [0.8, 0.9, nan], "ixg": [0.8, 0.8, 0.8], "rollout": [0.1, 0.2, 0.1]}})
+    rows += [row(metric="ap", method="genatt", picture="bad", index=9, target=-1, error="'bad' is damaged")]
+    block = read_run(put(tmp_path, rows)).blocks[0]
+    made = main_table(block, standings_of(block), "slug")
+    cells = dict(made.rows)
+
+    assert [head.title for head in made.heads] == ["ap ↑", "mean rank ↓", "cost"]
+    assert (cells["genatt"][0].text, cells["genatt"][0].place) == ("0.850", 1)
+    assert cells["genatt"][0].aside == "rank 1 · 1 of 3 undefined · 1 failed"
+    assert (cells["ixg"][0].place, cells["ixg"][0].tied, cells["rollout"][0].tied) == (2, True, False)
+    assert cells["ixg"][0].span == "[0.800, 0.800]"
+    assert (cells["genatt"][2].text, cells["genatt"][2].aside) == ("20 ms", "1 fwd, 1 bwd")
+    assert cells["rollout"][2].aside == "1 fwd, 0 bwd"
+    notes = " ".join(made.notes)
+    assert "3 pictures" in notes
+    assert "1 row failed: 'bad' is damaged" in notes
+    assert "undefined on questions on which others are not" in notes
+
+
+def test_the_tidy_table_is_complete_and_in_full_precision(tmp_path: Path) -> None:
+    rows = rows_of(
+        {"ap": {"genatt": [1 / 3, 1 / 3], "ixg": [nan, nan]}, "sparseness": {"genatt": [0.5, 0.5], "ixg": [0.25, 0.25]}}
+    )
+    block = read_run(put(tmp_path, rows)).blocks[0]
+    lines = list(csv.DictReader(StringIO(tidy([(block, standings_of(block))]))))
+
+    assert len(lines) == 4
+    assert float(lines[0]["value"]) == 1 / 3
+    assert (lines[0]["rank"], lines[0]["direction"], lines[0]["forwards"]) == ("1", "↑", "1")
+    ixg = next(one for one in lines if (one["method"], one["metric"]) == ("ixg", "ap"))
+    assert (ixg["value"], ixg["rank"], ixg["undefined"]) == ("", "", "2")
+    assert next(one for one in lines if one["metric"] == "sparseness")["direction"] == ""
+
+
+# ── the papers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def told(folder: Path, rows: list) -> dict[str, list]:
+    found: dict[str, list] = {}
+    blocks = read_run(put(folder, rows)).wholes
+    for one in paper_tables(blocks, [f"s{place}" for place in range(len(blocks))]):
+        found.setdefault(one.paper.split(":")[0], []).append(one)
+    return found
+
+
+def test_the_tables_of_tis(tmp_path: Path) -> None:
+    baselines = ("mean", "blur", "black", "random")
+    scores = {f"insertion(baseline={one!r})": {"tis": [0.5, 0.7], "rise": [0.4, 0.4]} for one in baselines}
+    scores |= {f"deletion(baseline={one!r})": {"tis": [0.1, 0.1], "rise": [0.3, 0.1]} for one in baselines}
+    scores |= {"pointing_game": {"tis": [1.0, 1.0], "rise": [1.0, 0.0]}}
+    rows = [*rows_of(scores), *rows_of({"pointing_game": {"tis": [0.0, 1.0], "rise": [1.0, 1.0]}}, model="other")]
+    found = told(tmp_path, rows)
+
+    table = found["TIS, tables 1–2"][0].table
+    assert table.groups == [("Insertion", 4), ("Deletion", 4), ("Insertion - Deletion", 4)]
+    assert [head.title for head in table.heads[:4]] == ["Mean ↑", "Blur ↑", "Black ↑", "Rand ↑"]
+    tis, rise = (cells for _, cells in table.rows)
+    assert [cell.text for cell in tis[::4]] == ["0.60", "0.10", "0.50"]
+    assert [cell.place for cell in rise[::4]] == [2, 2, 2]
+    assert found["TIS, tables 1–2"][1].table is None  # of the other model
+    points = found["TIS, table 3"][0].table
+    assert [head.name for head in points.heads] == ["m", "other"]
+    assert [[cell.text for cell in cells] for _, cells in points.rows] == [["1.000", "0.500"], ["0.500", "1.000"]]
+    assert found["TIS, table 4"][0].missing == "d: the run lacks max_sensitivity of m, max_sensitivity of other"
+
+
+def test_the_tables_of_tokentm(tmp_path: Path) -> None:
+    methods = ("tokentm(preset='af')", "tokentm")
+    rows = []
+    for place, dataset in enumerate(("cifar10", "cifar100")):
+        scores = {
+            metric: {method: [0.5 + 0.1 * at + 0.01 * place] * 2 for at, method in enumerate(methods)}
+            for metric in ("negative_auc", "positive_auc", "aopc", "lodds", "map_two_channel", "ap")
+        }
+        rows += rows_of(scores, dataset=dataset)
+    rows += rows_of(
+        {"positive_auc": {method: [0.25, 0.25] for method in methods}}, dataset="cifar10", role="label", target=5
+    )
+    found = told(tmp_path, rows)
+
+    first = found["TokenTM, table 1"][0].table
+    assert [head.title for head in first.heads] == ["Neg. (Pred.) ↑", "Pos. (Pred.) ↓"]  # what both data sets have
+    full = dict(first.rows)["TokenTM: tokentm"]
+    assert tables.cell_html(full[0]) == '<td data-v="60.0"><b>60.00</b> / <b>61.00</b></td>'
+    assert tables.cell_html(full[1]) == '<td data-v="60.0"><u>60.00</u> / <u>61.00</u></td>'
+    assert "positive_auc of the label" in " ".join(first.notes)
+
+    second = found["TokenTM, table 2"][0].table
+    assert second.groups == [("Localization Ability", 1), ("Impact on Accuracy", 3)]
+    assert dict(second.rows)["TokenTM: tokentm"][-1].text == "25.00"  # the label's rows alone
+    assert dict(second.rows)["TokenTM: tokentm"][-2].text == "60.00"
+    assert "pixel_accuracy" in " ".join(second.notes)
+
+    third = found["TokenTM, table 3"][0].table
+    assert third.groups == [("AOPC", 1), ("LOdds", 1)]
+    fourth = found["TokenTM, table 4"][0].table
+    assert [name for name, _ in fourth.rows] == ["+ AF", "+ AF + L + NECC"]
+    assert fourth.groups == [("Segmentation", 1), ("Perturbation Test", 2)]
+
+
+def test_a_run_without_their_numbers_gets_a_line_each(tmp_path: Path) -> None:
+    found = told(tmp_path, rows_of({"ap": {"genatt": [0.5, 0.5]}}))
+
+    assert all(one.table is None and one.missing for several in found.values() for one in several)
+    assert len(found) == 7
+    assert found["TokenTM, table 1"][0].missing == "m was measured on one data set; it needs two"
+
+
+def test_shares_that_are_percent_already_are_not_multiplied(tmp_path: Path) -> None:
+    scores = {"positive_auc(show='percent')": {"a": [40.0, 60.0]}, "map_two_channel": {"a": [0.5, 0.5]}}
+    found = told(tmp_path, rows_of(scores))["TokenTM, table 2"][0].table
+
+    assert [cell.text for cell in found.rows[0][1]] == ["50.00", "50.00"]
+
+
+def test_a_number_that_is_too_small_for_its_digits_is_not_zero() -> None:
+    from vitreous.report.words import number, seconds
+
+    assert [number(x) for x in (0.0, 1e-5, -0.25, nan, float("inf"))] == ["0.000", "1e−05", "−0.250", "–", "∞"]
+    assert [seconds(x) for x in (1.5, 0.02, 3e-6, nan)] == ["1.5 s", "20 ms", "3 µs", "–"]
+
+
+@pytest.mark.parametrize(("text", "lines"), [("a_b", ["a_b"]), ("deletion_accuracy", ["deletion_", "accuracy"])])
+def test_long_names_break_at_their_joints(text: str, lines: list[str]) -> None:
+    from vitreous.report.words import broken
+
+    assert broken(text, 12) == lines
