@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def cost(forwards: int | str) -> str:
 
 
 def short(value: Any) -> str:
-    """A value as it would be written; of a long grid the ends and the step."""
-    long = isinstance(value, tuple) and len(value) > 4
+    """A value as it would be written; of a long even grid the ends and the step."""
+    long = isinstance(value, tuple) and len(value) > 4 and len({round(b - a, 9) for a, b in pairwise(value)}) == 1
     return f"({value[0]!r}, {value[1]!r}, …, {value[-1]!r})" if long else repr(value)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from pathlib import Path
 
@@ -45,3 +47,44 @@ def test_every_paper_a_method_names_is_in_the_bibliography():
     named = {facts["paper"] for facts in vitreous.list_methods() if facts["paper"]}
 
     assert named <= keys, named - keys
+
+
+# ── notebooks ────────────────────────────────────────────────────────────────────────────────────
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def code_of(notebook: Path) -> list[str]:
+    cells = json.loads(notebook.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_there_are_notebooks_and_a_page_names_each():
+    named = (ROOT / "docs" / "notebooks.md").read_text()
+
+    assert len(NOTEBOOKS) == 2
+    assert all(f"notebooks/{notebook.name}" in named for notebook in NOTEBOOKS)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
+def test_every_notebook_runs_from_the_first_cell_to_the_last(notebook, tmp_path, monkeypatch):
+    """As Jupyter does: the last expression of a cell is shown."""
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "notebook"}
+
+    for number, code in enumerate(code_of(notebook)):
+        tree, where = ast.parse(code), f"{notebook.name}[{number}]"
+        shown = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, where, "exec"), names)
+        if shown is not None:
+            value = eval(compile(shown, where, "eval"), names)
+            assert value is None or (getattr(value, "_repr_html_", None) or value.__repr__)()
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
+def test_a_notebook_is_kept_without_what_it_printed(notebook):
+    book = json.loads(notebook.read_text())
+
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    assert all(not cell["outputs"] for cell in book["cells"] if cell["cell_type"] == "code")

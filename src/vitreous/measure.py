@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.capture.probe import Probe
-from vitreous.core.errors import ShapeError, SpecError
-from vitreous.front import as_images, as_targets, load, wrap
+from vitreous.capture.question import QUESTIONS
+from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.front import as_images, as_targets, class_index, load, wrap
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -52,9 +55,11 @@ def evaluate(
     several = isinstance(metric, list)
     if several and options:
         raise SpecError("options of several metrics are written into their specs: 'insertion(steps=28)'")
+    if batch_size < 1:
+        raise SpecError(f"batch_size={batch_size}; a whole number from 1 on would work")
     chosen = [resolve_metric(one, **options) for one in (metric if several else [metric])]
     opaque = isinstance(attribution, Attribution) and attribution.patches is None
-    vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else wrap(model, black_box=opaque)
+    vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else seen(model, opaque)
     _, tensor = as_images(
         vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
     )
@@ -62,6 +67,7 @@ def evaluate(
         greet(vit, tensor)
     found = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
     refuse_texts(found, chosen)
+    refuse_unrepeatable(found, chosen)
     if images is None and isinstance(attribution, Attribution):  # it remembers one picture per row
         share = 1
     elif len(found) % len(tensor):
@@ -69,12 +75,10 @@ def evaluate(
     else:
         share = len(found) // len(tensor)
     given = {
-        "labels": None if labels is None else as_targets(vit, labels, len(tensor))[:, 0],
+        "labels": None if labels is None else classes(vit, labels, len(tensor)),
         "objects": masks(objects, "objects"),
         "rivals": masks(rivals, "rivals"),
-        "boxes": None
-        if boxes is None
-        else [None if one is None else torch.as_tensor(one).reshape(-1, 4) for one in boxes],
+        "boxes": None if boxes is None else [None if one is None else corners(one) for one in boxes],
     }
     rows = {name: spread(name, value, len(tensor), share) for name, value in given.items() if value is not None}
     again = remade(found, method)
@@ -95,6 +99,15 @@ def evaluate(
     return results if several else results[0]
 
 
+def seen(model: Any, opaque: bool) -> ViT:
+    try:
+        return wrap(model, black_box=opaque)
+    except ModelError as problem:
+        raise ModelError(
+            f"{problem}; as a black box it is measured after vitreous.wrap(model, black_box=True)"
+        ) from None
+
+
 def measure(metrics: Sequence[Metric], attribution: Attribution, probe: Probe, **given: Any) -> list[MetricResult]:
     """Several metrics of one batch of maps; what they have in common is computed once."""
     memo: dict[Any, Any] = {}
@@ -108,6 +121,19 @@ def refuse_texts(attribution: Attribution, metrics: Sequence[Metric]) -> None:
         raise SpecError(
             f"metric {again[0]!r} asks the model about classes, and these maps explain a text; metrics of masks and of the map "
             "alone work ('ap', 'pointing_game', 'sparseness'), or give the tower a head whose rows are the texts"
+        )
+
+
+def refuse_unrepeatable(attribution: Attribution, metrics: Sequence[Metric]) -> None:
+    """A metric that explains again compares two maps of one making; of some maps the making is not known."""
+    again = [metric.name for metric in metrics if "method" in metric.takes]
+    asked, part = (attribution.provenance.get(key) for key in ("question", "part"))
+    if again and part is not None:
+        raise SpecError(f"metric {again[0]!r} explains again, and this map is a part, {part!r}, of what was explained")
+    if again and asked is not None and asked not in QUESTIONS:
+        raise SpecError(
+            f"metric {again[0]!r} explains again, and this map answers a question of your own, {asked!r}, which it does not hold; "
+            f"known: {', '.join(QUESTIONS)}"
         )
 
 
@@ -130,9 +156,8 @@ def as_attribution(vit: ViT, images: Tensor, maps: Tensor, target: Any) -> Attri
 
         sums = patch_sums(maps, layout)
         return Attribution(sums, layout, targets.flatten(), "given", native="pixel", native_pixels=maps)
-    raise ShapeError(
-        f"maps are {list(maps.shape)}; the model has {layout.patches} patches on a grid {list(layout.grid)} and sees pictures {list(layout.size)}"
-    )
+    patches = "" if is_black_box(vit) else f"has {layout.patches} patches on a grid {list(layout.grid)} and "
+    raise ShapeError(f"maps are {list(maps.shape)}; the model {patches}sees pictures {list(layout.size)}")
 
 
 def masks(given: Tensor | None, name: str) -> Tensor | None:
@@ -141,7 +166,33 @@ def masks(given: Tensor | None, name: str) -> Tensor | None:
     given = torch.as_tensor(given)
     if given.ndim != 3 or given.is_floating_point():
         raise ShapeError(f"{name} must be whole numbers or booleans [b H W], not {given.dtype} {list(given.shape)}")
+    if odd := sorted(set(given.unique().tolist()) - {-1, 0, 1}):
+        raise ShapeError(f"{name} hold the number {odd[0]}; 1 is the object, 0 not, and −1 does not count")
     return given.to(torch.int8)
+
+
+def classes(vit: ViT, labels: Any, pictures: int) -> Int[Tensor, " b"]:
+    """True classes by number or name, one for all or one each; −1 where nobody knows."""
+    given = labels.tolist() if isinstance(labels, Tensor | np.ndarray | np.generic) else labels
+    try:
+        listed = [given] * pictures if isinstance(given, str | int) else list(given)
+        found = torch.tensor([class_index(vit, one) for one in listed], dtype=torch.long)
+    except (TypeError, ValueError):
+        raise ShapeError(f"labels are one class per picture, not {given!r}") from None
+    if odd := [one for one in found.tolist() if not -1 <= one < vit.outputs]:
+        raise ShapeError(f"label {odd[0]} is not a class: the model has 0 to {vit.outputs - 1}, and −1 says unknown")
+    return found
+
+
+def corners(boxes: Any) -> Tensor:
+    """Boxes of one picture [k 4]."""
+    try:
+        found = torch.as_tensor(boxes).reshape(-1, 4)
+    except (TypeError, ValueError, RuntimeError):
+        found = None
+    if found is None or not (found[:, :2] <= found[:, 2:]).all():
+        raise ShapeError(f"boxes of a picture are [k 4] as x0 y0 x1 y1, x0 ≤ x1 and y0 ≤ y1, not {boxes!r}")
+    return found
 
 
 def spread(name: str, value: Any, pictures: int, share: int) -> Any:
@@ -167,8 +218,6 @@ def remade(attribution: Attribution, method: str | Method | None) -> Method | No
 
 def asked(attribution: Attribution, method: Method | None) -> tuple[Any]:
     """The question that was put when the map was made."""
-    from vitreous.capture.question import QUESTIONS
-
     name = attribution.provenance.get("question", "logit" if method is None else method.question)
     return (name if name in QUESTIONS else "logit",)
 

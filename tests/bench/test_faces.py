@@ -116,7 +116,7 @@ def test_shards_and_their_merge(tmp_path, capsys, original):
     out = ["--out", str(tmp_path)]
     assert main(["bench", *FLAGS, *out, "--shard", "1/2"]) == 0
     assert main(["bench", *FLAGS, *out, "--merge"]) == 1
-    assert "1 pieces of work are missing" in capsys.readouterr().err
+    assert "1 of 2 pieces of work missing" in capsys.readouterr().err
     assert main(["bench", *FLAGS, *out, "--shard", "2/2"]) == 0
     assert main(["bench", *FLAGS, *out, "--merge"]) == 0
 

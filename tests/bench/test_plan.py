@@ -48,6 +48,8 @@ BROKEN = {
     "seed": ("pictures = 2", "seed = -1", ["line 1", "from 0 on", "'first'"]),
     "precision": ("pictures = 2", 'precision = "fp8"', ["line 1", "'fp8'", "float32, bf16, float64"]),
     "targets": ("pictures = 2", 'targets = "best"', ["line 1", "'best'", "'predicted', 'label', 'predicted+label', 'pair', 'top 2'"]),
+    "class by number": ("pictures = 2", "targets = [99]", ["line 1", "99", "0 to 19"]),
+    "class by name": ("pictures = 2", 'targets = ["zebra"]', ["line 1", "no class named 'zebra'"]),
     "question": ("pictures = 2", 'question = "logits"', ["line 1", "did you mean 'logit'?"]),
     "slice": ("pictures = 2", "slice = true", ["line 1", "slice is a whole number"]),
     "maps": ("pictures = 2", "maps = 1", ["line 1", "true or false"]),
@@ -170,9 +172,11 @@ def test_classes_that_mean_something_else_are_pointed_out(plain_folder):
 
 def test_all_metrics_are_those_that_the_data_can_serve(plain_folder):
     everything = small_plan(metrics="all").metrics
+    usual = small_plan(metrics="usual").metrics
     blind = small_plan(metrics="all", datasets=[f"folder:{plain_folder}"]).metrics
 
     assert {"pointing_game", "sparseness", "deletion_aopc"} <= set(everything)
+    assert set(everything) - set(usual) == {"road"}
     assert "sparseness" in blind
     assert "pointing_game" not in blind
 

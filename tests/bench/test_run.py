@@ -18,6 +18,7 @@ import vitreous
 from tests.bench.fixture import fill, small_plan, told
 from vitreous.bench import work
 from vitreous.bench.cells import cells_of
+from vitreous.bench.drive import execute
 from vitreous.bench.job import Job
 from vitreous.bench.keys import hash_of, hash_of_weights, identity
 from vitreous.bench.run import run_cell
@@ -256,6 +257,53 @@ def test_new_pictures_and_a_new_metric_cost_what_is_new(tmp_path, monkeypatch):
     assert sorted(seen) == [("entropy", 2), ("entropy", 2), ("genatt", 2), ("genatt", 2), ("sparseness", 2)]
 
 
+def test_a_folder_that_grew_or_shrank_is_looked_at_anew(whole_folder, tmp_path, monkeypatch):
+    plan = {"datasets": [f"folder:{whole_folder}"], "metrics": ["sparseness"], "methods": ["genatt"], "slice": 2}
+    (whole_folder / "0.png").rename(tmp_path / "0.png")
+    fill(tmp_path / "run", **plan)
+    (tmp_path / "0.png").rename(whole_folder / "0.png")
+
+    with counting(monkeypatch) as seen:
+        fill(tmp_path / "run", **plan)
+
+    assert seen == [("genatt", 1), ("sparseness", 1)]  # the other two are known, though their cells are others
+    assert [row["picture"] for row in rows_of(tmp_path / "run")] == ["0.png", "1.png", "2.png"]
+    (whole_folder / "1.png").unlink()
+    (whole_folder / "2.png").unlink()
+    fill(tmp_path / "run", **plan)
+    assert [row["picture"] for row in rows_of(tmp_path / "run")] == ["0.png"]
+
+
+def test_a_picture_replaced_in_place_is_seen_when_finished_work_is_looked_at_again(whole_folder, tmp_path):
+    plan = {"datasets": [f"folder:{whole_folder}"], "metrics": ["sparseness"], "methods": ["genatt"], "slice": 2}
+    fill(tmp_path / "run", **plan)
+    before = rows_of(tmp_path / "run")
+    Image.fromarray(vitreous.scenes.draw("single", 7, 7).image).save(whole_folder / "1.png")
+
+    assert fill(tmp_path / "run", **plan).rows == 0
+    with Store(tmp_path / "run") as store:
+        assert execute(small_plan(**plan), store, recheck=True).rows == 2  # a score and a map
+    after = rows_of(tmp_path / "run")
+    assert [one["pixels"] == two["pixels"] for one, two in zip(before, after, strict=True)] == [True, False, True]
+
+
+def test_a_checkpoint_that_was_trained_on_is_another_model(tmp_path):
+    import timm
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    small = {"img_size": 32, "patch_size": 16, "embed_dim": 12, "depth": 1, "num_heads": 1, "num_classes": 3}
+    file = tmp_path / "w.safetensors"
+    plan = {"models": [{"name": "timm:vit_tiny_patch16_224", "checkpoint": str(file), **small}]}
+    plan |= {"metrics": ["sparseness"], "methods": ["genatt"], "datasets": ["scenes:single?count=1"]}
+    for _ in range(2):
+        save_file(timm.create_model("vit_tiny_patch16_224", **small).state_dict(), file)
+        assert fill(tmp_path / "run", **plan).rows == 2
+
+    with Store(tmp_path / "run") as store:
+        assert len(store.table()) == 1
+
+
 def test_the_same_pictures_under_another_name_are_known(filled, monkeypatch):
     with counting(monkeypatch) as seen:
         fill(filled, datasets=[{"spec": "scenes:single?count=4", "label": "renamed"}])
@@ -287,12 +335,19 @@ def test_other_masks_make_another_row():
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """Three pictures, one of them damaged, one without a label."""
+def whole_folder(tmp_path):
+    """Three pictures."""
     place = tmp_path / "pictures"
     place.mkdir()
     for number, scene in enumerate(vitreous.scenes.Scenes("single", 3, 0)):
         Image.fromarray(scene.image).save(place / f"{number}.png")
+    return place
+
+
+@pytest.fixture
+def folder(whole_folder):
+    """The same, one of them damaged, one without a label."""
+    place = whole_folder
     (place / "1.png").write_bytes((place / "1.png").read_bytes()[:200])
     (place / "labels.csv").write_text("file,label\n0.png,16\n1.png,3\n")
     return place

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.fixture import fill, small_plan, told
+from vitreous.bench import ledger
 from vitreous.bench.cells import Cell
 from vitreous.bench.job import Outcome
 from vitreous.bench.parts import read_part
@@ -150,6 +151,24 @@ def test_nothing_is_left_of_a_write_that_fails_half_way(tmp_path, monkeypatch):
         assert values(store) == [("1", 0.5)]
         store.record("r", [outcome(1, row(2))])
         assert values(store) == [("1", 0.5), ("2", 0.5)]
+
+
+def test_what_nobody_may_write_can_be_read(filled, monkeypatch):
+    def refuse(path):
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    with Store(filled) as store:
+        before = store.table()
+    monkeypatch.setattr(ledger, "connect", refuse)
+    monkeypatch.setattr(ledger.os, "access", lambda *_: False)
+
+    with Store(filled, create=False) as store:
+        assert store.table().equals(before)
+    with pytest.raises(DataError, match="cannot be opened: attempt to write"):
+        Store(filled)
+    (filled / "ledger.sqlite-wal").write_bytes(b"half of it")  # what it says is not in the ledger yet
+    with pytest.raises(DataError, match="cannot be opened"):
+        Store(filled, create=False)
 
 
 def test_what_is_no_store_and_what_a_newer_version_wrote_is_refused(tmp_path):

@@ -89,6 +89,43 @@ def test_pictures_that_a_method_failed_on_count_for_nobody():
     assert found["c"].rank is None
 
 
+def test_one_picture_has_no_interval_and_tells_nothing_apart():
+    column, found = told(rows_of({"a": [0.9], "b": [0.1]}))
+
+    assert column.pictures == 1
+    assert [entry.rank for entry in found.values()] == [1, 2]
+    assert all(np.isnan([entry.low, entry.high]).all() and entry.tied for entry in found.values())
+
+
+def test_a_figure_that_rests_on_one_of_many_pictures_has_no_interval():
+    nan = float("nan")
+    _, found = told(rows_of({"a": [nan, 0.9, nan, nan], "b": [0.1, 0.2, 0.1, 0.2]}))
+
+    assert np.isnan([found["a"].low, found["a"].high]).all()
+    assert found["b"].low < found["b"].high
+    assert found["b"].tied  # on the one picture that both define, nothing can be told
+
+
+def test_ties_are_told_on_the_rows_that_both_define():
+    """Undefined on the hard half, a method seems far ahead; where both are defined it is behind, and not by chance."""
+    easy, hard = np.linspace(0.8, 0.9, 20), np.linspace(0.1, 0.2, 20)
+    flat = np.where(np.arange(40) % 2, 0.01, -0.01)
+    whole = np.concatenate([easy, hard])
+    values = {"some": [*(easy + 0.02), *[float("nan")] * 20], "same": [*(easy + 0.02), *hard], "less": whole.tolist()}
+    _, found = told(rows_of({**values, "near": [*(easy + 0.02 + flat[:20]), *hard]}))
+
+    assert (found["some"].rank, found["some"].undefined) == (1, 20)
+    assert [found[name].tied for name in ("same", "near", "less")] == [True, True, False]
+
+
+def test_methods_without_a_common_row_are_not_told_apart():
+    nan = float("nan")
+    _, found = told(rows_of({"a": [0.9, 0.8, nan, nan], "b": [nan, nan, 0.1, 0.2]}))
+
+    assert [found[name].rank for name in "ab"] == [1, 2]
+    assert found["b"].tied
+
+
 def test_parts_are_pooled_and_not_averaged():
     def pooled(parts):
         return parts["hit"].sum(-1) / parts["seen"].sum(-1)

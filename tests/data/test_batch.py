@@ -209,3 +209,8 @@ def test_an_upright_picture_is_not_turned_again():
     (batch,) = batches(album([Sample("a", picture)]), SEES)
 
     assert torch.equal(batch.images[0], SEES(picture))
+
+
+def test_a_box_that_ends_before_it_begins_is_not_a_lost_object():
+    with pytest.raises(DataError, match="a box of 'a' ends before it begins"):
+        Sample("a", noise(20, 10), 1, boxes=np.asarray([[9.0, 2.0, 3.0, 4.0]]))

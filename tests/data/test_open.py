@@ -179,3 +179,8 @@ def test_a_missing_package_is_one_sentence():
         DataError, match=r"'x' needs the package nothing_such; pip install 'vitreous\[data\]' brings it"
     ):
         need("nothing_such.io", "'x'")
+
+
+def test_no_name_is_not_the_folder_one_stands_in():
+    with pytest.raises(SpecError, match="no data set is named"):
+        open_dataset("")

@@ -77,13 +77,21 @@ def test_damaged_files_are_rows_of_failure(tmp_path):
         "c.jpg": encoded(noise()),
         "c.json": b"{",
         "d.jpg": encoded(noise()),
+        "e.jpg": encoded(noise()),
+        "e.json": b'{"boxes": [[1, 2, 3]]}',
+        "f.jpg": encoded(noise()),
+        "f.json": b'{"boxes": [1, 2, 3, 4]}',
+        "g.jpg": encoded(noise()),
+        "g.cls": b"-7",
     }
     path = shard(tmp_path / "s.tar", files)
 
     (batch,) = batches(open_dataset(path), Preprocess.plain(8))
 
     assert batch.keys == ("s/d",)
-    for (_, sentence), word in zip(batch.failures, ("s/a.jpg", "s/b.cls", "s/c.json"), strict=True):
+    for (_, sentence), word in zip(
+        batch.failures, ("s/a.jpg", "s/b.cls", "s/c.json", "s/e.json", "s/f.json", "s/g.cls"), strict=True
+    ):
         assert word in sentence
         assert str(path) in sentence
 

@@ -60,7 +60,8 @@ def test_what_composes_runs(spec, vits, images):
         assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("name", FOLDED)
+# Score-CAM asks about pictures seen through a layer, which no sub-network reads; test_paths.py holds it to its layers
+@pytest.mark.parametrize("name", [name for name in FOLDED if name != "scorecam"])
 def test_a_restart_is_the_sum_over_sub_networks(name, vits, images):
     """The slow way: the method itself on every network that begins at a later block, fed with what enters that block."""
     method = resolve(name)

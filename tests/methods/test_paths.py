@@ -254,7 +254,7 @@ def test_any_classifier_can_be_differentiated():
         ("smoothgrad(samples=0)", "whole number"),
         ("smoothgrad(channels='mean')", "'sum', 'max'"),
         ("ig(space='tokens')+plus", "no option 'space'"),
-        ("smoothgrad+plus", "no signal per layer"),
+        ("smoothgrad(abs=False)+plus", "abs"),
     ],
 )
 def test_what_does_not_fit_says_what_would(spec, sentence):
@@ -299,3 +299,35 @@ def test_smoothgrad_agrees_with_captum(golden):  # noqa: F811
         agree(golden, "smoothgrad_abs", patches, few(golden, stored[f"{which}_patchsum"]))
         if which in stored:
             agree(golden, "smoothgrad_abs", pixels, stored[which])
+
+
+def test_smoothgrad_under_plus_adds_noise_to_the_tokens_of_every_layer():
+    vit = next(iter(tiny_vits().values()))
+    images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(3), dtype=vit.dtype)
+    found = vitreous.explain(vit, images, target=[1, 2], method="smoothgrad(samples=3, sigma=0.5, seed=4)+plus")
+
+    probe, total = Probe(vit, images, torch.tensor([1, 2])), 0
+    for layer in range(vit.depth):
+        tokens = probe.states[layer]
+        for row, source in enumerate(generators(images, 4)):
+            for _ in range(3):
+                noise = torch.zeros_like(tokens)
+                noise[row] = 0.5 * torch.randn(tokens.shape[1:], generator=source)
+                size = paths.token_gradients(probe, (tokens + noise)[:, None], layer)[:, 0].abs().sum(-1)
+                own = torch.zeros_like(size)
+                own[row] = size[row]
+                total = total + own / 3
+    torch.testing.assert_close(found.patches, total[:, probe.layout.prefix :])
+    assert not found.signed
+
+
+def test_scorecam_under_plus_is_the_sum_of_every_layers_own():
+    vit = next(iter(tiny_vits().values()))
+    images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(3), dtype=vit.dtype)
+    every = [vitreous.explain(vit, images, 2, "scorecam", layer=layer).patches for layer in range(vit.depth)]
+
+    torch.testing.assert_close(vitreous.explain(vit, images, 2, "scorecam+plus").patches, sum(every))
+    torch.testing.assert_close(vitreous.explain(vit, images, 2, "scorecam+skipplus").patches, sum(every[2:]))
+    free = vitreous.explain(vit, images, 2, "scorecam(relu=False)")
+    assert free.signed
+    assert (free.patches < 0).any()

@@ -99,3 +99,15 @@ def test_what_adds_up_has_no_error_and_what_promises_nothing_no_number():
     assert missed[2].undefined == 2
     shares = completeness_error.with_options(relative=True)(walked).scores
     torch.testing.assert_close(shares, twin.abs() / walked.score.abs())
+
+
+@pytest.mark.parametrize("fold", ["plus", "skipplus"])
+def test_fullgrad_under_libra_is_complete_from_every_layer_that_is_summed(fold):
+    for vit in tiny_vits().values():
+        images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(0)).double()
+        found = vitreous.explain(vit, images, [1, 2], f"fullgrad@libra+{fold}(biases='repeat')")
+        layers = vit.depth if fold == "plus" else vit.depth // 2
+        total = found.patches.sum(1) + found.prefix.sum(1) + layers * found.bias
+        torch.testing.assert_close(total, layers * found.score, rtol=1e-10, atol=1e-10)
+        once = vitreous.explain(vit, images, [1, 2], f"fullgrad@libra+{fold}")
+        assert not torch.allclose(once.patches, found.patches)  # a bias counts once there, and the sum is no multiple

@@ -10,6 +10,7 @@ from torch import nn
 import vitreous
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.metrics.metric import METRICS
+from vitreous.metrics.order import checked_levels, whole
 from vitreous.testing import tiny_vits
 
 
@@ -105,6 +106,17 @@ def test_pooled_figures_are_not_means():
         ("ap", {"objects": torch.zeros(3, 32, 32)}, ShapeError, "whole numbers or booleans"),
         (["deletion_aopc", "ap"], {"steps": 4}, SpecError, "written into their specs"),
         ("insertion(preset='tiss')", {}, SpecError, "preset='tiss'"),
+        ("pointing_game(tolerance=-3)", {"boxes": [[1, 2, 3, 4]] * 3}, SpecError, "tolerance=-3"),
+        ("insertion(steps=0)", {}, SpecError, "steps=0"),
+        ("max_sensitivity(samples=0)", {}, SpecError, "samples=0"),
+        ("parameter_randomisation(order='cascade', stages=-1)", {}, SpecError, "stages=-1"),
+        ("ap", {"objects": torch.full((3, 32, 32), 255, dtype=torch.uint8)}, ShapeError, "the number 255"),
+        ("pointing_game", {"boxes": [[1, 2, 3]] * 3}, ShapeError, "x0 y0 x1 y1"),
+        ("pointing_game", {"boxes": [[9, 9, 2, 2]] * 3}, ShapeError, "x0 y0 x1 y1"),
+        ("deletion_accuracy", {"labels": [[1, 2]] * 3}, ShapeError, "labels are one class per picture"),
+        ("deletion_accuracy", {"labels": [1, 2]}, ShapeError, "labels has 2 entries for 3 pictures"),
+        ("deletion_accuracy", {"labels": [1, 2, 7]}, ShapeError, "label 7 is not a class"),
+        ("deletion_aopc", {"batch_size": 0}, SpecError, "batch_size=0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_sentence(vit, images, metric, given, error, sentence):
@@ -118,6 +130,55 @@ def test_maps_without_a_target_or_of_a_wrong_size_are_refused(vit, images):
         vitreous.evaluate(vit, images, torch.rand(3, 16), "deletion_aopc")
     with pytest.raises(ShapeError, match="16 patches"):
         vitreous.evaluate(vit, images, torch.rand(3, 15), "deletion_aopc", target=0)
+
+
+def test_an_unknown_label_is_nan_where_the_label_counts(vit, images):
+    found = vitreous.explain(vit, images, target=[1, 2, 3], method="ixg")
+    metrics = [
+        "deletion_accuracy",
+        "insertion(track='label', steps=4)",
+        "idsds(track='label', cells=2)",
+        "deletion_aopc",
+    ]
+    whole = vitreous.evaluate(vit, images, found, metrics, labels=[1, 2, 3])
+    some = vitreous.evaluate(vit, images, found, metrics, labels=torch.tensor([1, -1, 3]))
+
+    for metric, a, b in zip(metrics, whole, some, strict=True):
+        assert bool(b.scores[1].isnan()) == (metric != "deletion_aopc"), metric
+        torch.testing.assert_close(a.scores[[0, 2]], b.scores[[0, 2]])
+
+
+def test_a_map_that_cannot_be_made_again_is_not_compared_with_another(vit, images):
+    own = vitreous.explain(vit, images, target=1, method="ixg", question=lambda logits: 100 * logits[:, 1])
+    part = vitreous.inside(vit, images, 1, "tokentm").at("necc", 2)
+
+    with pytest.raises(SpecError, match="a question of your own"):
+        vitreous.evaluate(vit, images, own, "max_sensitivity", samples=2)
+    with pytest.raises(SpecError, match="a part, 'necc'"):
+        vitreous.evaluate(vit, images, part, "parameter_randomisation")
+    assert vitreous.evaluate(vit, images, own, "deletion_aopc").scores.isfinite().all()
+
+
+def test_numbers_that_are_none_are_refused_in_one_sentence():
+    for value in (2.5, 0, True, "3", None):
+        with pytest.raises(SpecError, match=f"steps={value!r}; a whole number from 1 on"):
+            whole("steps", value)
+    for levels in ("abc", None, (), (0.5, 0.5), (0.1, "x"), (-0.1,), float("nan")):
+        with pytest.raises(SpecError, match=r"levels=.* shares must grow"):
+            checked_levels("levels", levels)
+    assert checked_levels("levels", [0.0, 0.5, 1.0]) == (0.0, 0.5, 1.0)
+
+
+def test_a_map_of_another_grid_is_refused(vit, images):
+    found = vitreous.explain(vit, images, method="ixg")
+    with pytest.raises(ShapeError, match="the map has 16 patches"):
+        vitreous.evaluate(vitreous.load("scenes"), torch.randn(3, 3, 112, 112), found, "deletion_aopc")
+
+
+def test_a_classifier_that_cannot_be_seen_through_is_told_how_to_be_measured():
+    cnn = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4)).eval()
+    with pytest.raises(vitreous.ModelError, match="black_box=True"):
+        vitreous.evaluate(cnn, torch.randn(2, 3, 16, 16), torch.rand(2, 16, 16), "deletion", target=1)
 
 
 def test_every_metric_is_listed_with_its_facts():

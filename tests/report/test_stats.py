@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from tests.report.stores import put, row, rows_of
+from vitreous.bench.resample import gap as difference
 from vitreous.metrics.localisation import shares
 from vitreous.metrics.metric import mean
 from vitreous.report.block import Block
 from vitreous.report.read import of_role, read_run
-from vitreous.report.stats import Standing, band, difference, mean_ranks, order_of, standings_of
+from vitreous.report.stats import Standing, band, mean_ranks, order_of, standings_of
 
 
 def block_of(folder: Path, rows: list) -> Block:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
+from vitreous.bench.keys import digest
 from vitreous.bench.plan import DataSpec, Plan
 from vitreous.core.errors import SpecError
 from vitreous.data import Dataset, open_dataset, subset
@@ -44,6 +46,28 @@ def chosen(plan: Plan, data: DataSpec) -> tuple[int, ...]:
     """Which places of a data set are looked at: all, or so many of a permutation that the seed decides."""
     dataset = opened(data)
     return tuple(range(len(dataset))) if plan.pictures is None else subset(dataset, plan.pictures, plan.seed)
+
+
+def asked_of(plan: Plan, cells: Sequence[Cell]) -> dict[int, str]:
+    """What every cell asks about, in short: its pictures by name and place, and which file the weights came from.
+
+    A folder grows, and a checkpoint is trained on: a finished cell is one that asked about the same.
+    """
+    weights = [stamp(model.checkpoint) for model in plan.models]
+    found = {}
+    for cell in cells:
+        keys = opened(plan.datasets[cell.dataset]).keys
+        pictures = [f"{place} {keys[place]}" for place in cell.places]
+        found[cell.number] = digest(weights[cell.model].encode(), *(one.encode() for one in pictures), size=8)
+    return found
+
+
+def stamp(file: str | None) -> str:
+    """Size and time of a file; what is no file has none."""
+    if file is None or not Path(file).is_file():
+        return ""
+    known = Path(file).stat()
+    return f"{known.st_size} {known.st_mtime_ns}"
 
 
 def shard_of(cells: Sequence[Cell], shard: str) -> list[Cell]:

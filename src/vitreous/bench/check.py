@@ -12,6 +12,7 @@ from vitreous.bench.origin import FLAGS, Origin
 from vitreous.bench.plan import DataSpec, Plan
 from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data import Dataset, Sample
+from vitreous.front import as_targets
 from vitreous.metrics.metric import METRICS, Metric, resolve_metric
 from vitreous.models.vit import ViT
 
@@ -44,10 +45,20 @@ def check(plan: Plan) -> list[str]:
             raise origin.wrong(str(problem), "models", model.name) from None
         if vit.preprocess is None:
             raise origin.wrong(f"model {model.name!r} does not say how pictures are prepared", "models", model.name)
+        check_classes(plan, vit, origin)
         notes += [
             strangers(vit, model.label, data) for data in plan.datasets if not data.models or model.label in data.models
         ]
     return [note for note in notes if note]
+
+
+def check_classes(plan: Plan, vit: ViT, origin: Origin) -> None:
+    """Classes that the plan names are the model's."""
+    if isinstance(plan.targets, tuple):
+        try:
+            as_targets(vit, [list(plan.targets)], 1)
+        except VitreousError as problem:
+            raise origin.wrong(f"{vit.name}: {problem}", "targets") from None
 
 
 def left_out(plan: Plan) -> str:

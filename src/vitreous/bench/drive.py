@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from vitreous.bench.cells import Cell, cells_of, shard_of
+from vitreous.bench.cells import Cell, asked_of, cells_of, opened, shard_of
 from vitreous.bench.job import Job, Outcome
 from vitreous.bench.plan import Plan
 from vitreous.bench.pool import Executor, serial
@@ -53,15 +53,22 @@ def execute(
     executor: Executor = serial,
     *,
     shard: str | None = None,
+    recheck: bool = False,
     patience: float = PATIENCE,
     report: Callable[[Progress], object] | None = None,
 ) -> Progress:
-    """Compute all that the plan asks for and the store does not know."""
+    """Compute all that the plan asks for and the store does not know.
+
+    Pictures of finished cells are taken to be what they were; with `recheck` they are read again, and those that changed computed.
+    """
     mended = store.mend()
+    opened.cache_clear()  # a folder may have grown since somebody looked
     cells = cells_of(plan)
     mine = cells if shard is None else shard_of(cells, shard)
     store.begin(plan.run, plan.toml, {"cells": len(cells), "source": plan.source, "shard": shard})
-    finished = store.done(plan.run)
+    asked = asked_of(plan, cells)
+    store.forget(plan.run, asked)
+    finished = set() if recheck else store.done(plan.run)
     open_cells = [cell for cell in mine if cell.number not in finished]
     told = Progress(len(mine), pictures_in(mine), mended=mended)
     told.done_cells = len(mine) - len(open_cells)
@@ -78,17 +85,17 @@ def execute(
             held.append(outcome)
             told.add(outcome)
             if time.monotonic() - since >= patience or told.done_cells == told.cells:
-                told.rows += write(store, plan.run, held)
+                told.rows += write(store, plan.run, held, asked)
                 since = time.monotonic()
             if report:
                 report(told)
     finally:
-        told.rows += write(store, plan.run, held)  # also of a run that is interrupted
+        told.rows += write(store, plan.run, held, asked)  # also of a run that is interrupted
     return told
 
 
-def write(store: Store, run: str, held: list[Outcome]) -> int:
-    new = store.record(run, held) if held else 0
+def write(store: Store, run: str, held: list[Outcome], asked: dict[int, str]) -> int:
+    new = store.record(run, held, asked) if held else 0
     held.clear()
     return new
 
@@ -99,5 +106,6 @@ def pictures_in(cells: Sequence[Cell]) -> int:
 
 def missing_cells(plan: Plan, store: Store) -> list[int]:
     """Numbers of cells that the store does not know as a whole."""
-    finished = store.done(plan.run)
-    return [cell.number for cell in cells_of(plan) if cell.number not in finished]
+    cells = cells_of(plan)
+    finished = store.done(plan.run, asked_of(plan, cells))
+    return [cell.number for cell in cells if cell.number not in finished]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vitreous.bench.cells import Cell
+from vitreous.bench.cells import Cell, stamp
 from vitreous.bench.keys import hash_of_weights, identity
 from vitreous.bench.plan import ModelSpec, Plan
 from vitreous.front import load
@@ -26,9 +26,14 @@ class Loaded:
     weights: str
 
 
-@lru_cache(maxsize=2)
 def loaded(model: ModelSpec, precision: str, device: str | None) -> Loaded:
-    """A model, once per process; its weights are hashed as they were stored."""
+    """A model, once per process, or again when its checkpoint has changed."""
+    return as_stored(model, precision, device, stamp(model.checkpoint))
+
+
+@lru_cache(maxsize=2)
+def as_stored(model: ModelSpec, precision: str, device: str | None, stamp: str) -> Loaded:
+    """The weights are hashed as they were stored."""
     vit = load(model.name, model.checkpoint, model.pretrained, device, **dict(model.arguments))
     weights = hash_of_weights(vit.module)
     vit.module.to(DTYPES[precision])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -22,12 +23,14 @@ COMMIT;
 """
 
 
-def open_ledger(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """The ledger, and whether it knows nothing yet; one that cannot be read is set aside."""
+def open_ledger(path: Path, *, write: bool = True) -> tuple[sqlite3.Connection, bool]:
+    """The ledger, and whether it knows nothing yet; one that cannot be read is set aside, one that cannot be written is read."""
     fresh = not path.exists()
     try:
         return connect(path), fresh
     except sqlite3.OperationalError as problem:  # locked, read-only, full: not damaged
+        if not write and (held := as_it_lies(path)) is not None:
+            return held, False
         raise DataError(f"'{path}' cannot be opened: {problem}") from None
     except sqlite3.DatabaseError:
         path.replace(path.with_name(f"ledger.damaged-{time.time_ns()}"))
@@ -51,6 +54,14 @@ def connect(path: Path) -> sqlite3.Connection:
         made.close()
         raise
     return made
+
+
+def as_it_lies(path: Path) -> sqlite3.Connection | None:
+    """A ledger in a folder where nobody may write; none while somebody is at it, or was killed there."""
+    log = path.with_name(f"{path.name}-wal")
+    if os.access(path.parent, os.W_OK) or not path.is_file() or (log.exists() and log.stat().st_size):
+        return None
+    return sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True, isolation_level=None)
 
 
 def journal(ledger: sqlite3.Connection) -> None:

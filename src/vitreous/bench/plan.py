@@ -20,7 +20,8 @@ EIGHT = (
     "fullgrad@libra+plus",
     "tis(masks=256)",
 )
-ALL, PAPER = "all", "protocol"  # in place of metrics, and of methods
+ALL, USUAL, PAPER = "all", "usual", "protocol"  # in place of metrics, and of methods
+SLOW = ("road",)  # not usual: it solves sparse systems on the CPU, about a second per map
 PAPERS = ("chefer", "tokentm", "tis", "skipplus")
 ASIDE = ("batch_size", "device", "out", "text", "source")  # what decides no row
 

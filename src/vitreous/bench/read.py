@@ -9,7 +9,7 @@ from typing import Any
 
 from vitreous.bench.origin import FLAGS, Origin, near
 from vitreous.bench.paper import of_protocol, published_methods
-from vitreous.bench.plan import ALL, EIGHT, PAPERS, PRECISIONS, TARGETS, DataSpec, ModelSpec, Plan
+from vitreous.bench.plan import ALL, EIGHT, PAPERS, PRECISIONS, SLOW, TARGETS, USUAL, DataSpec, ModelSpec, Plan
 from vitreous.core.errors import DataError, SpecError, VitreousError
 
 
@@ -154,10 +154,11 @@ def chosen_metrics(
         return of_protocol(name, given, origin, datasets)
     if metrics is None:
         raise origin.wrong(
-            'the plan names no metrics; add metrics = ["deletion_aopc"], metrics = "all" or a protocol', "metrics"
+            'the plan names no metrics; add metrics = ["deletion_aopc"], metrics = "usual" or a protocol', "metrics"
         )
-    if metrics in (ALL, [ALL], (ALL,)):
-        return metrics_for(datasets, origin), {}
+    if metrics in (ALL, [ALL], (ALL,), USUAL, [USUAL], (USUAL,)):
+        left_out = SLOW if USUAL in metrics else ()
+        return tuple(one for one in metrics_for(datasets, origin) if one not in left_out), {}
     return (specs(metrics, "metrics", origin) if metrics else ()), {}
 
 

@@ -68,7 +68,7 @@ class Store:
             self.parts_folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise DataError(f"'{folder}' cannot be made a folder for results: {problem.strerror}") from None
-        self.connection, fresh = open_ledger(self.ledger)
+        self.connection, fresh = open_ledger(self.ledger, write=create)
         if fresh:
             self._rebuild()
 
@@ -80,7 +80,8 @@ class Store:
                 if path.name not in listed and is_whole(path):
                     table = read_part(path)
                     failed = [error is not None for error in table["error"].to_pylist()]
-                    self._list(path.name, path.stat().st_size, keys_of(table), failed)
+                    keys = [bytes.fromhex(key) for key in table["key"].to_pylist()]
+                    self._list(path.name, path.stat().st_size, keys, failed)
 
     def close(self) -> None:
         self.connection.close()
@@ -125,12 +126,13 @@ class Store:
             self._list(name, size, list(fresh), [row["error"] is not None for row in fresh.values()])
         return len(fresh)
 
-    def record(self, run: str, outcomes: Sequence[Any]) -> int:
-        """Finished cells: their new rows and what each is made of, in one step; how many rows were new."""
+    def record(self, run: str, outcomes: Sequence[Any], asked: Mapping[int, str] | None = None) -> int:
+        """Finished cells: their new rows, what each is made of and asked about, in one step; how many rows were new."""
         with self.writing():
             new = sum(self._add(kind, [row for one in outcomes for row in one.rows[kind]]) for kind in COLUMNS)
             for one in outcomes:
-                packed = zlib.compress(json.dumps(one.listing, separators=(",", ":")).encode())
+                listing = {**one.listing, "asked": (asked or {}).get(one.cell, "")}
+                packed = zlib.compress(json.dumps(listing, separators=(",", ":")).encode())
                 self.connection.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", (run, one.cell, packed))
         return new
 
@@ -195,13 +197,21 @@ class Store:
         held = self.connection.execute("SELECT cell, listing FROM cells WHERE run = ? ORDER BY cell", (run,))
         return {cell: json.loads(zlib.decompress(packed)) for cell, packed in held}
 
-    def done(self, run: str) -> set[int]:
-        """Cells of a run of which every row is there and holds a number."""
+    def forget(self, run: str, asked: Mapping[int, str]) -> None:
+        """Drop the listings of cells that do not exist any more, or asked about something else; their rows stay known."""
+        stale = [cell for cell, listing in self.listings(run).items() if listing.get("asked") != asked.get(cell)]
+        with self.writing():
+            self.connection.executemany("DELETE FROM cells WHERE run = ? AND cell = ?", ((run, cell) for cell in stale))
+
+    def done(self, run: str, asked: Mapping[int, str] | None = None) -> set[int]:
+        """Cells of a run of which every row is there and holds a number; of those that asked about this, if it is said."""
         whole = self.known()
         return {
             cell
             for cell, listing in self.listings(run).items()
-            if not listing["failed"] and all(bytes.fromhex(key) in whole for row in listing["rows"] for key in row[-1])
+            if (asked is None or listing.get("asked") == asked.get(cell))
+            and not listing["failed"]
+            and all(bytes.fromhex(key) in whole for row in listing["rows"] for key in row[-1])
         }
 
     def table(self, run: str | None = None, kind: str = "scores") -> pa.Table:
@@ -240,7 +250,3 @@ class Store:
             field = found.schema.field(column)
             found = found.set_column(found.schema.get_field_index(column), field, pa.array(values, field.type))
         return found
-
-
-def keys_of(table: pa.Table) -> list[bytes]:
-    return [bytes.fromhex(key) for key in table["key"].to_pylist()]

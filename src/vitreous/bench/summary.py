@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitreous.metrics.metric import Reducer, resolve_metric
+from vitreous.bench.resample import DRAWS, FEW, LEVEL, UNKNOWN, alike, gap, holds_0, interval, resampled, span
+from vitreous.metrics.metric import resolve_metric
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-DRAWS, LEVEL, AT_ONCE = 2000, 0.95, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Entry:
 
     method: str
     value: float  # by the metric's own reducer: a mean, or pooled
-    low: float  # of the 95 % interval, pictures resampled, the same ones for every method
+    low: float  # of the 95 % interval, pictures resampled, the same ones for every method; NaN of a single picture
     high: float
     rank: int | None  # 1 the best; None where there is no better or no value
-    tied: bool  # the interval of its difference from the best contains 0
+    tied: bool  # not told from the best: the interval of their difference, over rows that both define, holds 0 or is unknown
     rows: int  # that the figure rests on: those that no method failed on
     undefined: int  # of these, rows without a number
     errors: int  # rows that failed
@@ -98,10 +98,22 @@ def column(where: tuple[str, str, str, str], rows: list[dict[str, Any]], draws: 
     parts = {name: arrays([by_method[name][unit] for unit in units]) for name in judged} if units else {}
     values = {name: float(reduce(own)) for name, own in parts.items()}
     pictures = [unit[:2] for unit in units]
-    drawn = resampled(parts, reduce, pictures, draws, seed) if units else {}
+    drawn = resampled(parts, reduce, pictures, draws, seed) if len(set(pictures)) >= FEW else {}
     order = ranked(values, better)
+    best = next((name for name, rank in order.items() if rank == 1), "")
+    spans = {name: span(parts[name], drawn[name], pictures, level) for name in drawn}
+    tied = {
+        name
+        for name, rank in order.items()
+        if rank == 1
+        or holds_0(
+            interval(drawn[name] - drawn[best], level)
+            if not isnan(spans.get(name, UNKNOWN)[0]) and alike(parts[name], parts[best])  # is drawn already
+            else gap(parts[best], parts[name], reduce, pictures, draws, level, seed)[1:]
+        )
+    }
     entries = tuple(
-        entry(name, by_method[name], units, values, drawn, order, len(failed[name]), level) for name in by_method
+        entry(name, by_method[name], units, values, spans, order, tied, len(failed[name])) for name in by_method
     )
     return Column(model, dataset, metric, role, better, len(set(pictures)), entries)
 
@@ -124,38 +136,6 @@ def arrays(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
     return found
 
 
-def resampled(
-    parts: dict[str, dict[str, np.ndarray]], reduce: Reducer, pictures: Sequence[Any], draws: int, seed: int
-) -> dict[str, np.ndarray]:
-    """Figures of resampled sets; pictures are drawn with all their rows, the same ones for every method."""
-    draw = np.random.default_rng(seed)
-    rows_of: dict[Any, list[int]] = {}
-    for row, picture in enumerate(pictures):
-        rows_of.setdefault(picture, []).append(row)
-    groups = [np.array(rows) for rows in rows_of.values()]
-    even = len({len(group) for group in groups}) == 1
-    found: dict[str, list[np.ndarray]] = {name: [] for name in parts}
-    for start in range(0, draws, AT_ONCE):
-        chosen = draw.integers(len(groups), size=(min(AT_ONCE, draws - start), len(groups)))
-        if even:
-            indices = [np.stack(groups)[chosen].reshape(len(chosen), -1)]
-        else:  # sets of unlike length, one by one
-            indices = [np.concatenate([groups[at] for at in row])[None] for row in chosen]
-        for name, own in parts.items():
-            found[name] += [
-                np.asarray(reduce({part: values[index] for part, values in own.items()})) for index in indices
-            ]
-    return {name: np.concatenate(several) for name, several in found.items()}
-
-
-def interval(values: np.ndarray, level: float) -> tuple[float, float]:
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return float("nan"), float("nan")
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
 def ranked(values: dict[str, float], better: bool | None) -> dict[str, int]:
     """1 for the best; equal values share a rank, and what has no value has none."""
     if better is None:
@@ -169,17 +149,12 @@ def entry(
     rows: dict[Any, dict[str, Any]],
     units: Sequence[Any],
     values: dict[str, float],
-    drawn: dict[str, np.ndarray],
+    spans: dict[str, tuple[float, float]],
     order: dict[str, int],
+    tied: set[str],
     errors: int,
-    level: float,
 ) -> Entry:
-    first = next((one for one, rank in order.items() if rank == 1), None)
-    low, high = interval(drawn[name], level) if name in drawn else (float("nan"), float("nan"))
-    tied = False
-    if name in order and first is not None:
-        apart_low, apart_high = interval(drawn[name] - drawn[first], level)
-        tied = order[name] == 1 or bool(apart_low <= 0 <= apart_high)
+    low, high = spans.get(name, UNKNOWN)
     used = [rows[unit] for unit in units] if name in values else []
     return Entry(
         method=name,
@@ -187,7 +162,7 @@ def entry(
         low=low,
         high=high,
         rank=order.get(name),
-        tied=tied,
+        tied=name in tied,
         rows=len(used),
         undefined=sum(bool(np.isnan(row["value"])) for row in used),
         errors=errors,

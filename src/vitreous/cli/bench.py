@@ -24,7 +24,10 @@ def bench(
         Several, typer.Option("--method", "-x", metavar="SPEC", show_default="eight well-known ones")
     ] = None,
     metric: Annotated[
-        Several, typer.Option("--metric", metavar="SPEC", help="Repeat for several.", show_default="all that fit")
+        Several,
+        typer.Option(
+            "--metric", metavar="SPEC", help="Repeat for several; or all.", show_default="all that fit but road"
+        ),
     ] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A paper's metrics, grids and choices.")] = None,
     pictures: Annotated[int | None, typer.Option(min=1, help="Of each data set.", show_default="all")] = None,
@@ -42,6 +45,7 @@ def bench(
     gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")] = None,
     shard: Annotated[str | None, typer.Option(metavar="i/n", help="One part of the work, for job arrays.")] = None,
     merge: Annotated[bool, typer.Option("--merge", help="Bring the shards together; compute nothing.")] = False,
+    recheck: Annotated[bool, typer.Option("--recheck", help="Look again at pictures of finished work.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and how long it takes.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> int:
@@ -67,7 +71,7 @@ def bench(
             looked_at(asked)
         if dry_run:
             return foretell(asked, folder, shard, workers, as_json=json)
-        return work(asked, folder, executor(asked, workers, ray, gpus), shard, as_json=json)
+        return work(asked, folder, executor(asked, workers, ray, gpus), shard, recheck=recheck, as_json=json)
 
 
 def models_of(names: Several, checkpoint: str | None, arguments: Several) -> list[Any] | None:
@@ -90,7 +94,7 @@ def plan_of(path: Path | None, given: dict[str, Any]) -> Any:
     if path is not None:
         return read_plan(path, **given)
     if given["metrics"] is None and given["protocol"] is None:
-        given = {**given, "metrics": "all"}
+        given = {**given, "metrics": "usual"}
     return plan_from_flags(**given)
 
 
@@ -115,7 +119,7 @@ def shelf(folder: Path, shard: str | None) -> Path:
     return folder if shard is None else folder / "shards" / shard.replace("/", "-of-")
 
 
-def work(plan: Any, folder: Path, run: Any, shard: str | None, *, as_json: bool) -> int:
+def work(plan: Any, folder: Path, run: Any, shard: str | None, *, recheck: bool, as_json: bool) -> int:
     """Compute what is missing, then print the table."""
     from vitreous.bench.drive import execute
     from vitreous.bench.store import Store
@@ -123,12 +127,13 @@ def work(plan: Any, folder: Path, run: Any, shard: str | None, *, as_json: bool)
 
     with Store(shelf(folder, shard)) as store:
         with bar() as report:
-            told = execute(plan, store, run, shard=shard, report=report)
+            told = execute(plan, store, run, shard=shard, recheck=recheck, report=report)
         tell(plan, store, told, as_json=as_json, table=shard is None)
     return 1 if told.failed else 0
 
 
 def merged(plan: Any, folder: Path, *, as_json: bool) -> int:
+    from vitreous.bench.cells import cells_of
     from vitreous.bench.drive import Progress, missing_cells
     from vitreous.bench.store import Store
     from vitreous.cli.standings import tell
@@ -140,10 +145,10 @@ def merged(plan: Any, folder: Path, *, as_json: bool) -> int:
         new = store.merge(shards)
         store.begin(plan.run, plan.toml, {"merged": [one.name for one in shards]})
         missing = missing_cells(plan, store)
-        told = Progress(0, 0, rows=new)
+        told = Progress(len(cells_of(plan)), 0, rows=new)
         if missing:
             told.failed = {
-                f"{len(missing)} pieces of work are missing or failed; run their shards, or the plan without --shard": 1
+                f"{len(missing)} of {told.cells} pieces of work missing or failed; run their shards, or the plan without --shard": 1
             }
         tell(plan, store, told, as_json=as_json)
     return 1 if missing else 0
@@ -151,7 +156,7 @@ def merged(plan: Any, folder: Path, *, as_json: bool) -> int:
 
 def foretell(plan: Any, folder: Path, shard: str | None, workers: int, *, as_json: bool) -> int:
     """Cells, forwards, backwards, time; what the store knows of this very plan is left out."""
-    from vitreous.bench.cells import cells_of, shard_of
+    from vitreous.bench.cells import asked_of, cells_of, shard_of
     from vitreous.bench.cost import estimate
     from vitreous.bench.store import Store
     from vitreous.cli.say import busy, document, show, table
@@ -161,7 +166,7 @@ def foretell(plan: Any, folder: Path, shard: str | None, workers: int, *, as_jso
     place, known = shelf(folder, shard), set()
     if (place / "ledger.sqlite").exists():
         with Store(place) as store:
-            known = store.done(plan.run)
+            known = store.done(plan.run, asked_of(plan, cells))
     with busy("calibrating"):
         told = estimate(plan, [cell for cell in cells if cell.number not in known])
     if as_json:

@@ -35,6 +35,7 @@ def map(  # noqa: A001 - the verb
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")] = 1,
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")] = None,
     gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")] = None,
+    recheck: Annotated[bool, typer.Option("--recheck", help="Look again at pictures of finished work.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Explain every picture of a data set. Maps are float16 grids with a scale, in files that need no Vitreous to be read."""
@@ -52,10 +53,10 @@ def map(  # noqa: A001 - the verb
         with busy("looking at the model and the data"):
             plan = plan_of(None, given)
             looked_at(plan)
-        return work(plan, out, executor(plan, workers, ray, gpus), format, as_json=json)
+        return work(plan, out, executor(plan, workers, ray, gpus), format, recheck=recheck, as_json=json)
 
 
-def work(plan: Any, folder: Path, run: Any, format: str, *, as_json: bool) -> int:  # noqa: A002
+def work(plan: Any, folder: Path, run: Any, format: str, *, recheck: bool, as_json: bool) -> int:  # noqa: A002
     from vitreous.bench.drive import execute
     from vitreous.bench.maps import export_parquet, export_safetensors
     from vitreous.bench.store import Store
@@ -64,7 +65,7 @@ def work(plan: Any, folder: Path, run: Any, format: str, *, as_json: bool) -> in
 
     with Store(folder / "store") as store:
         with bar() as report:
-            told = execute(plan, store, run, report=report)
+            told = execute(plan, store, run, recheck=recheck, report=report)
         files = (export_parquet if format == "parquet" else export_safetensors)(store, folder)
         if as_json:
             document(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isnan
 from typing import Any
 
 import typer
@@ -50,6 +51,8 @@ def tell(plan: Any, store: Any, told: Any, *, as_json: bool, table: bool = True)
         typer.echo(
             "mean [95 % interval over pictures]; * best, = not told from the best, ↑ more is better, ↓ less is better"
         )
+    if any(one.pictures == 1 for one in columns):
+        typer.echo("note: one picture has no interval, and tells no method from another", err=True)
     for sentence, count in told.failed.items():
         typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
     fresh = f"{told.rows} new rows" if told.rows else "nothing new"
@@ -88,4 +91,5 @@ def figure(entry: Any) -> str:
         return "failed"
     mark = "*" if entry.rank == 1 else "=" if entry.tied else " "
     lost = f" ({entry.undefined} undefined)" if entry.undefined else ""
-    return f"{entry.value:.3f} [{entry.low:.3f}, {entry.high:.3f}]{lost}{mark}"
+    span = "" if isnan(entry.low) else f" [{entry.low:.3f}, {entry.high:.3f}]"
+    return f"{'undefined' if isnan(entry.value) else f'{entry.value:.3f}'}{span}{lost}{mark}"

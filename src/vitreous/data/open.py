@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import DataError
+from vitreous.core.errors import DataError, SpecError
 from vitreous.data.reader import READERS, located, settled, split
 from vitreous.data.sample import Dataset
 
@@ -19,6 +19,8 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
     for room in ROOMS:
         import_module(f"vitreous.data.{room}")
     kind, place, given = split(str(spec))
+    if not kind and not place:
+        raise SpecError(f"no data set is named; give a path, or one of {kinds()} with where it lies")
     if kind == "assets":
         kind, place = "", str(located(f"assets:{place}"))
     name = kind or recognise(located(place))

@@ -32,6 +32,8 @@ class Sample:
     cover: float | None = None
 
     def __post_init__(self) -> None:
+        if self.boxes is not None and not (self.boxes[:, :2] <= self.boxes[:, 2:]).all():
+            raise DataError(f"a box of {self.key!r} ends before it begins; expected x0 ≤ x1 and y0 ≤ y1")
         masks = [*self.rivals.values(), *([] if self.mask is None else [self.mask])]
         for height, width in {mask.shape for mask in masks}:
             if (width, height) != self.picture.size:

@@ -122,7 +122,12 @@ def read(keys: list[str], samples: Mapping[str, Mapping[str, Part]], ignore: int
     mask = None if painted is None else binary(flat(ids_in(painted.read(), turn, f"of {key}"), f"of {key}"), ignore)
     boxes = None
     if facts.get("boxes") is not None:
-        corners = np.asarray([[number(x, where) for x in box] for box in facts["boxes"]], dtype=np.float64)
+        rows = facts["boxes"]
+        if not isinstance(rows, list) or not all(isinstance(box, list) and len(box) == 4 for box in rows):
+            raise DataError(
+                f"{key}.json of '{parts['json'].shard}' has the boxes {rows!r}; expected [[x0, y0, x1, y1], …]"
+            )
+        corners = np.asarray([[number(x, where) for x in box] for box in rows], dtype=np.float64)
         boxes = upright_boxes(corners.reshape(-1, 4), turn, picture)
     return Sample(key, picture, label_of(parts, facts, key), mask, boxes)
 
@@ -138,8 +143,14 @@ def facts_of(parts: Mapping[str, Part], key: str) -> dict[str, Any]:
 
 
 def label_of(parts: Mapping[str, Part], facts: Mapping[str, Any], key: str) -> int | None:
-    if "cls" in parts:
-        text = parts["cls"].read().decode("utf-8", "replace").strip()
-        return int(number(text, f"{key}.cls of '{parts['cls'].shard}'", "whole"))
-    given = next((facts[one] for one in LABELS if facts.get(one) is not None), None)
-    return None if given is None else int(number(given, f"{key}.json of '{parts['json'].shard}'", "whole"))
+    source = "cls" if "cls" in parts else "json"
+    if source == "cls":
+        given = parts["cls"].read().decode("utf-8", "replace").strip()
+    else:
+        given = next((facts[one] for one in LABELS if facts.get(one) is not None), None)
+    if given is None:
+        return None
+    where = f"{key}.{source} of '{parts[source].shard}'"
+    if (label := int(number(given, where, "whole"))) < 0:
+        raise DataError(f"{where} has the class {label}; classes count from 0")
+    return label

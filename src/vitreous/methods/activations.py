@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitreous.capture.layer import Layer
+from vitreous.capture.linearise import Linearisation
+from vitreous.capture.paths import Look
 from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
@@ -16,7 +21,7 @@ from vitreous.methods.masks import noise, piled
 from vitreous.methods.method import described, method
 from vitreous.methods.regions import linked
 from vitreous.methods.sampling import PixelScores
-from vitreous.models.shapes import Images, PatchScores
+from vitreous.models.shapes import Images, PatchScores, TokenScores
 
 
 def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
@@ -35,6 +40,29 @@ def spanned(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k 
     return (maps - low) / torch.where(span > 0, span, torch.ones_like(span))
 
 
+def seen_through(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float[Tensor, "r d"]:
+    """What the model says of the picture seen through every channel, as a softmax over channels."""
+
+    def through(row: Int[Tensor, " k"], channel: Int[Tensor, " k"]) -> Images:
+        mask = F.interpolate(maps[row, channel][:, None], probe.layout.size, mode="bilinear", align_corners=True)
+        return probe.images[row] * spanned(mask[:, 0], 1e-8)[:, None]
+
+    return probe.pixel_score(Pictures(len(maps), maps.shape[1], through)).softmax(-1)
+
+
+def weighed_channels(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Layer]:
+    """Every layer with its channels weighed by what the model says of the picture seen through them."""
+    for layer in look(gradients=False):
+        normed = layer.step.normed
+        weight = seen_through(probe, normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid))
+        yield replace(layer, grads={"hidden": weight[:, None] * layer.rows(normed)})
+
+
+def channels_together(layer: Layer) -> TokenScores:
+    """A layer's own Score-CAM."""
+    return layer.hidden_grad.sum(-1).clamp(min=0)
+
+
 @method(
     "scorecam",
     formula="s = relu(Σₖ wₖ aₖ), w = softmaxₖ t(x ⊙ minmax(aₖ)), aₖ channel k of the last block's first norm",
@@ -42,26 +70,24 @@ def spanned(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k 
     class_specific=True,
     forwards="1 + channels",
     backwards=0,
+    through=weighed_channels,
+    layered=channels_together,
     paper="wang2020score",
     aliases=("score-cam",),
     presets={"grad-cam": {"relu": False}},
 )
-def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> PatchScores:
+def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchScores, dict[str, Any]]:
     """Activations weighted by what the model says of the picture seen through their channel.
 
     Weights are a softmax over channels, so that the score of a baseline picture, the same for all, would cancel.
+    Under a fold (`scorecam+plus`) every layer's channels are weighed so, at as many forwards each.
     """
     maps = channels(probe, layer)
-
-    def through(row: Int[Tensor, " k"], channel: Int[Tensor, " k"]) -> Images:
-        mask = F.interpolate(maps[row, channel][:, None], probe.layout.size, mode="bilinear", align_corners=True)
-        return probe.images[row] * spanned(mask[:, 0], 1e-8)[:, None]
-
-    weight = probe.pixel_score(Pictures(len(maps), maps.shape[1], through)).softmax(-1)  # [r d]
+    weight = seen_through(probe, maps)
     scores = torch.einsum(
         "rd,rdp->rp", weight, maps.flatten(2).repeat_interleave(probe.targets_per_image, 0).to(weight)
     )
-    return scores.clamp(min=0) if relu else scores
+    return (scores.clamp(min=0) if relu else scores), {"signed": not relu}
 
 
 @method(

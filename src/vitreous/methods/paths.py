@@ -36,6 +36,29 @@ def counted(name: str, value: int) -> int:
 # ── around the picture ───────────────────────────────────────────────────────────────────────────
 
 
+def noisy_means(
+    probe: Probe, look: Look, lin: Linearisation, samples: int = 50, sigma: float = 1.0, seed: int = 0
+) -> Iterator[Layer]:
+    """Every layer with the mean size of the gradient around its tokens, under the same noise at each."""
+    counted("samples", samples)
+    for layer in look(gradients=False):
+        tokens, chunk = probe.states[layer.index], at_once(probe)
+        sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
+        for first in range(0, samples, chunk):
+            count = min(chunk, samples - first)
+            draws = [torch.stack([torch.randn(tokens.shape[1:], generator=g) for _ in range(count)]) for g in sources]
+            points = tokens[:, None] + sigma * torch.stack(draws).to(tokens)
+            part = token_gradients(probe, points, layer.index, lin, tally).abs().sum(1)
+            total = part if total is None else total + part
+        assert total is not None
+        yield replace(layer, grads={"hidden": total / samples})
+
+
+def mean_size(layer: Layer) -> TokenScores:
+    """How strongly the score reacts to each token, on average around it."""
+    return layer.hidden_grad.sum(-1)
+
+
 @method(
     "smoothgrad",
     formula="s = Σ_rgb mean_ε |∂t/∂x (x + ε)|, ε ~ N(0, σ²)",
@@ -46,6 +69,8 @@ def counted(name: str, value: int) -> int:
     trial={"samples": 6},
     forwards="samples + 1",
     backwards="samples",
+    through=noisy_means,
+    layered=mean_size,
     presets={"tis": {}, "original": {"rel_sigma": 0.15, "abs": False}},
     paper="smilkov2017smoothgrad",
 )
@@ -62,7 +87,8 @@ def smoothgrad(
 
     `sigma` of the noise is in units of the normalised picture (captum, and so TIS: 1); `rel_sigma` instead takes a share
     of the picture's own range (the paper: 0.1 to 0.2). `abs` takes absolute values before the mean; `channels` are then
-    brought together by "sum" or "max". Noise belongs to the picture and the seed, not to its place in a batch.
+    brought together by "sum" or "max". Noise belongs to the picture and the seed, not to its place in a batch. Under a fold
+    (`smoothgrad+plus`) the noise is added to the tokens that enter each layer, and sizes are summed over channels.
     """
     noise = gaussian(probe, counted("samples", samples), sigma, rel_sigma, seed)
     return mean_gradient(probe, noise, samples, abs, channels), {"signed": not abs}

@@ -51,7 +51,7 @@ class Answers:
         """1 where the model's first class is the one it is judged by."""
         wanted = classes[:, None, self.place("judge", judge)]
         hit = (self.table[..., 6] == wanted).to(self.table)
-        return hit.where(~self.table[..., 3].isnan(), torch.nan)
+        return hit.where((wanted >= 0) & ~self.table[..., 3].isnan(), torch.nan)
 
     def place(self, name: str, value: str) -> int:
         choice(name, value, CLASSES)
@@ -66,15 +66,16 @@ def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Ten
     total = logits.logsumexp(-1, keepdim=True)
     best = logits.topk(2).values
     top = logits.argmax(-1, keepdim=True).to(logits)
-    return torch.cat([logits.gather(1, classes) - total, best - total, total, top], 1)
+    asked = (logits.gather(1, classes.clamp(min=0)) - total).where(classes >= 0, torch.nan)
+    return torch.cat([asked, best - total, total, top], 1)
 
 
 def classes_of(attribution: Attribution, probe: Probe, labels: Labels) -> Int[Tensor, "r 3"]:
-    """The class that the whole picture gets, the true one and the one that was explained; 0 where no label is known."""
+    """The class that the whole picture gets, the true one and the one that was explained; −1 where no label is known."""
     predicted = probe.full_logits.argmax(-1).repeat_interleave(probe.targets_per_image, 0)
     explained = attribution.targets.to(predicted.device)
-    known = torch.zeros_like(predicted) if labels is None else labels.to(predicted)
-    outside = (known < 0) | (known >= probe.full_logits.shape[-1])
+    known = torch.full_like(predicted, -1) if labels is None else labels.to(predicted)
+    outside = (known < -1) | (known >= probe.full_logits.shape[-1])
     if outside.any():
         raise ShapeError(f"there is no class {int(known[outside][0])}; the model has {probe.full_logits.shape[-1]}")
     return torch.stack([predicted, known, explained], 1)

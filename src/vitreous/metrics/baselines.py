@@ -23,7 +23,7 @@ def normalisation(probe: Probe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "
     preprocess = probe.vit.preprocess
     if preprocess is None:
         raise ModelError(
-            f"what black is to {probe.vit.name!r} is not known: its preprocessing has no mean and std; wrap it with preprocess=…, or choose space='normalised'"
+            f"what black is to {probe.vit.name!r} is not known: its preprocessing has no mean and std; wrap it with preprocess=…, or take a metric in space='normalised' ('insertion', 'deletion', 'idsds')"
         )
     mean, std = (torch.tensor(values).to(probe.images)[:, None, None] for values in (preprocess.mean, preprocess.std))
     return mean, std

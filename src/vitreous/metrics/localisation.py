@@ -16,6 +16,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
 from vitreous.metrics.frame import Boxes, Frame, Masks, PerRow, framed, grown, searched
 from vitreous.metrics.metric import Figures, Measured, Parts, metric
+from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import average_precision
 
 FACTS: dict[str, Any] = {"family": "localisation", "higher_is_better": True, "bounds": (0, 1)}
@@ -203,6 +204,7 @@ def pointing_game(
     several peaks instead of the chance that one drawn evenly hits.
     """
     choice("ties", ties, ("even", "first"))
+    whole("tolerance", tolerance, 0)
     frame = searched(attribution, objects, boxes, of, interpolation)
     heights = frame.scores.masked_fill(~frame.counted.flatten(1), -torch.inf)
     if ties == "first":

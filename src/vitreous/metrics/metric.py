@@ -23,7 +23,7 @@ from vitreous.methods.spec import take_options, take_word, unspaced
 
 FIXTURES = {
     "probe": "the model and the pictures",
-    "labels": "labels=…, the true class of every picture",
+    "labels": "labels=…, the true class of every picture, −1 where nobody knows",
     "objects": "objects=…, masks [b H W] in the frame the model sees (1 the object, 0 not, −1 does not count)",
     "rivals": "rivals=…, masks [b H W] of the other class in the same frame",
     "boxes": "boxes=…, for every picture [k 4] as x0 y0 x1 y1 in the frame the model sees",

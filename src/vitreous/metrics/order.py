@@ -36,6 +36,10 @@ def patch_ranks(attribution: Attribution, probe: Probe) -> Ranks:
             f"metrics by token masking take patches out of the encoder, and {probe.vit.name!r} is treated as a black box that has none; 'insertion', 'deletion' and 'aopc' remove pixels"
         )
     same_rows(attribution, probe)
+    if attribution.patches.shape[1] != probe.layout.patches:
+        raise ShapeError(
+            f"the map has {attribution.patches.shape[1]} patches and {probe.vit.name!r} sees {probe.layout.patches}; it was made for another model or size"
+        )
     return ranked(attribution.patches, per_row(drawn_cells(probe, probe.layout.patches), probe))
 
 
@@ -86,13 +90,20 @@ def same_rows(attribution: Attribution, probe: Probe) -> None:
 # ── how far ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def checked_levels(name: str, levels: Sequence[float] | float) -> tuple[float, ...]:
+def checked_levels(name: str, levels: Any) -> tuple[float, ...]:
     """Shares that grow from 0 at the least to 1 at the most."""
-    given = (levels,) if isinstance(levels, int | float) else tuple(levels)
-    grows = all(a < b for a, b in pairwise(given))
-    if not given or not grows or not all(0 <= level <= 1 for level in given):
+    given = tuple(levels) if isinstance(levels, tuple | list | range) else (levels,)
+    numbers = given and all(isinstance(level, int | float) and 0 <= level <= 1 for level in given)
+    if not numbers or not all(a < b for a, b in pairwise(given)):
         raise SpecError(f"{name}={levels!r}; shares must grow and lie between 0 and 1, such as (0.1, 0.5, 0.9)")
     return given
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number that is large enough."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SpecError(f"{name}={value!r}; a whole number from {least} on would work")
+    return value
 
 
 def count_of(level: float, total: int) -> int:

@@ -244,7 +244,7 @@ def idsds(
 def cells_of(probe: Probe, cells: int) -> Tensor:
     """The number of its cell at every pixel [H W]."""
     height, width = probe.images.shape[-2:]
-    if cells < 2 or height % cells or width % cells:
+    if not isinstance(cells, int) or cells < 2 or height % cells or width % cells:
         raise SpecError(f"cells={cells!r}; at least 2 x 2 cells must divide a picture of {height} x {width} evenly")
     down, right = (torch.arange(length, device=probe.images.device) * cells // length for length in (height, width))
     return down[:, None] * cells + right

@@ -11,7 +11,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.metrics.answers import Answers, Labels, Memo, once, shown_pixels
 from vitreous.metrics.baselines import baseline_of, over
 from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.order import SHOWS, summed_up
+from vitreous.metrics.order import SHOWS, summed_up, whole
 
 FACTS = {
     "family": "faithfulness",
@@ -25,7 +25,7 @@ RISE = {"steps": 224, "start": True, "area": "normalised", "space": "normalised"
 
 def grid(pixels: int, steps: int, start: bool) -> list[int]:
     """How many pixels have gone after every step; equal steps, as many as are needed, the last one all the rest."""
-    if not 1 <= steps <= pixels:
+    if whole("steps", steps) > pixels:
         raise SpecError(f"steps={steps!r}; a picture of {pixels} pixels goes in 1 to {pixels} steps")
     each = -(-pixels // steps)
     gone = [min(each * step, pixels) for step in range(1, -(-pixels // each) + 1)]

@@ -19,6 +19,7 @@ from vitreous.methods.method import Method
 from vitreous.methods.options import choice
 from vitreous.metrics.frame import Masks, PerRow, framed
 from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import outranking, spearman
 from vitreous.models.load import view
 from vitreous.models.opaque import opaque
@@ -63,7 +64,7 @@ def max_sensitivity(
     Noise is added to the picture as the model takes it and drawn from the seed and the picture's content; the class asked
     about stays. Lengths are taken at the map's own resolution; a map of length 0 is divided by 1.
     """
-    if samples < 1 or radius < 0:
+    if not isinstance(samples, int) or samples < 1 or not radius >= 0:
         raise SpecError(
             f"samples={samples} and radius={radius}; at least one sample and no negative radius are possible"
         )
@@ -122,6 +123,8 @@ def parameter_randomisation(
     """
     choice("order", order, ("all", "cascade"))
     choice("sign", sign, ("signed", "abs"))
+    if stages is not None:
+        whole("stages", stages)
     before = map_of(attribution, method, probe)
     copy = deepcopy(probe.vit.module)
     parts = parts_of(copy)

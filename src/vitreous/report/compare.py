@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from vitreous.bench.resample import gap as difference
 from vitreous.report import tables
 from vitreous.report.block import Block, Column, Run
 from vitreous.report.read import read_run
-from vitreous.report.stats import difference
 from vitreous.report.tables import Cell, Head, Table
 from vitreous.report.words import digits_of, number, plural
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.bench.summary import DRAWS
+from vitreous.bench.resample import DRAWS, FEW
 from vitreous.core.errors import VitreousError
 from vitreous.report.block import Block
-from vitreous.report.stats import FEW, Standing, mean_ranks
+from vitreous.report.stats import Standing, mean_ranks
 from vitreous.report.tables import Cell, Head, Table, comma_separated, places
 from vitreous.report.words import ARROWS, digits_of, number, plural, seconds
 
@@ -78,7 +78,7 @@ def notes(block: Block, standings: Sequence[Standing]) -> list[str]:
     if any(len(set(one.undefined.tolist())) > 1 for one in standings):
         said.append(
             "Some methods are undefined on questions on which others are not: every figure is over the questions on which its own "
-            "method is defined."
+            "method is defined, and ≈ is told on those on which both are."
         )
     if any(one.errors.any() and not one.errors.all() for one in standings):
         said.append(

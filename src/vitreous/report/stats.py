@@ -1,19 +1,15 @@
-"""Who is ahead: the figures of `vitreous.bench.summary` as arrays, mean ranks, bands of curves, paired differences."""
+"""Who is ahead: the figures of `vitreous.bench.summary` as arrays, mean ranks, bands of curves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from vitreous.bench import summary
-from vitreous.metrics.metric import Reducer
+from vitreous.bench import resample, summary
 from vitreous.report.block import Block, Column
-
-FEW = 2  # pictures below which there is nothing to resample
-NOTHING = (float("nan"), float("nan"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +34,12 @@ def standings_of(block: Block) -> list[Standing]:
 def standing(block: Block, column: Column, summed: summary.Column) -> Standing:
     entries = {entry.method: entry for entry in summed.entries}
     rows = [entries.get(method) for method in block.methods]  # none of a run that is not finished
-    enough = summed.pictures >= FEW
     return Standing(
         column,
         np.array([np.nan if one is None else one.value for one in rows], float),
-        tuple(NOTHING if one is None or not enough else (one.low, one.high) for one in rows),
+        tuple(resample.UNKNOWN if one is None else (one.low, one.high) for one in rows),
         tuple(None if one is None else one.rank for one in rows),
-        tuple(one is not None and (one.tied or (one.rank is not None and not enough)) for one in rows),
+        tuple(one is not None and one.tied for one in rows),
         max((one.rows for one in rows if one is not None), default=0),
         np.array([0 if one is None else one.undefined for one in rows], int),
         np.array([0 if one is None else one.errors for one in rows], int),
@@ -85,32 +80,10 @@ def band(
             return take(totals) / take(weights)
 
     middle = ratio(lambda table: table.sum(0))
-    if len(clusters) < FEW:
+    if len(clusters) < resample.FEW:
         return middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)
     even = np.full(len(clusters), 1 / len(clusters))
     drawn = np.random.default_rng(seed).multinomial(len(clusters), even, size=draws)
     sampled = ratio(lambda table: drawn @ table)
-    ends = np.array([summary.interval(point, summary.LEVEL) for point in sampled.T]).T
+    ends = np.array([resample.interval(point, resample.LEVEL) for point in sampled.T]).T
     return middle, ends[0], ends[1]
-
-
-def difference(
-    before: Mapping[str, Float[np.ndarray, " q"]],
-    after: Mapping[str, Float[np.ndarray, " q"]],
-    reduce: Reducer,
-    pictures: Sequence[str],
-    draws: int = summary.DRAWS,
-    seed: int = 0,
-) -> tuple[float, float, float]:
-    """`after` − `before` on questions on which both are defined, with its paired interval."""
-    both = np.flatnonzero(~np.isnan(before["score"]) & ~np.isnan(after["score"]))
-    if not len(both):
-        return (float("nan"), *NOTHING)
-    shared = before.keys() & after.keys()
-    parts = {word: {name: side[name][both] for name in shared} for word, side in (("before", before), ("after", after))}
-    gap = float(reduce(parts["after"]) - reduce(parts["before"]))
-    known = [pictures[place] for place in both.tolist()]
-    if len(set(known)) < FEW:
-        return (gap, *NOTHING)
-    drawn = summary.resampled(parts, reduce, known, draws, seed)
-    return (gap, *summary.interval(drawn["after"] - drawn["before"], summary.LEVEL))

@@ -1,0 +1,86 @@
+"""Intervals by resampling pictures, and differences in pairs. What one picture cannot tell is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vitreous.metrics.metric import Reducer
+
+DRAWS, LEVEL, AT_ONCE = 2000, 0.95, 100
+FEW = 2  # pictures below which there is nothing to resample
+UNKNOWN = (float("nan"), float("nan"))
+Parts = Mapping[str, np.ndarray]  # the score and what a reducer pools, rows last
+
+
+def resampled(
+    parts: Mapping[str, Parts], reduce: Reducer, pictures: Sequence[Any], draws: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Figures of resampled sets; pictures are drawn with all their rows, the same ones for every method."""
+    draw = np.random.default_rng(seed)
+    rows_of: dict[Any, list[int]] = {}
+    for row, picture in enumerate(pictures):
+        rows_of.setdefault(picture, []).append(row)
+    groups = [np.array(rows) for rows in rows_of.values()]
+    even = len({len(group) for group in groups}) == 1
+    found: dict[str, list[np.ndarray]] = {name: [] for name in parts}
+    for start in range(0, draws, AT_ONCE):
+        chosen = draw.integers(len(groups), size=(min(AT_ONCE, draws - start), len(groups)))
+        if even:
+            indices = [np.stack(groups)[chosen].reshape(len(chosen), -1)]
+        else:  # sets of unlike length, one by one
+            indices = [np.concatenate([groups[at] for at in row])[None] for row in chosen]
+        for name, own in parts.items():
+            found[name] += [
+                np.asarray(reduce({part: values[index] for part, values in own.items()})) for index in indices
+            ]
+    return {name: np.concatenate(several) for name, several in found.items()}
+
+
+def interval(values: np.ndarray, level: float) -> tuple[float, float]:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return UNKNOWN
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def span(parts: Parts, drawn: np.ndarray, pictures: Sequence[Any], level: float) -> tuple[float, float]:
+    """The interval of a figure; unknown where it rests on one picture."""
+    defined = {pictures[row] for row in np.flatnonzero(~np.isnan(parts["score"])).tolist()}
+    return interval(drawn, level) if len(defined) >= FEW else UNKNOWN
+
+
+def gap(
+    before: Parts,
+    after: Parts,
+    reduce: Reducer,
+    pictures: Sequence[Any],
+    draws: int = DRAWS,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """`after` − `before` on rows on which both are defined, with its paired interval."""
+    both = np.flatnonzero(~np.isnan(before["score"]) & ~np.isnan(after["score"]))
+    if not len(both):
+        return (float("nan"), *UNKNOWN)
+    shared = before.keys() & after.keys()
+    parts = {word: {name: side[name][both] for name in shared} for word, side in (("before", before), ("after", after))}
+    apart = float(reduce(parts["after"]) - reduce(parts["before"]))
+    known = [pictures[row] for row in both.tolist()]
+    if len(set(known)) < FEW:
+        return (apart, *UNKNOWN)
+    drawn = resampled(parts, reduce, known, draws, seed)
+    return (apart, *interval(drawn["after"] - drawn["before"], level))
+
+
+def alike(one: Parts, other: Parts) -> bool:
+    """Whether two methods are defined on the same rows."""
+    return bool((np.isnan(one["score"]) == np.isnan(other["score"])).all())
+
+
+def holds_0(ends: tuple[float, float]) -> bool:
+    """Whether an interval leaves open which side is ahead; an unknown one does."""
+    return not (ends[0] > 0 or ends[1] < 0)
