@@ -294,7 +294,8 @@ def join(parts: list[Attribution]) -> Attribution:
     if len(parts) == 1:
         return parts[0]
     columns = {name: [getattr(part, name) for part in parts] for name in TENSORS}
-    return replace(parts[0], **{name: None if c[0] is None else torch.cat(c) for name, c in columns.items()})
+    joined = {name: None if c[0] is None else torch.cat(c) for name, c in columns.items()}
+    return replace(parts[0], **joined, signed=any(part.signed for part in parts))
 
 
 def provenance(vit: ViT, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:

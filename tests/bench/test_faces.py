@@ -41,6 +41,35 @@ def test_one_command_gives_the_table_and_a_second_computes_nothing(tmp_path, cap
     assert told(tmp_path / "run") == told(original)
 
 
+def test_one_picture_makes_no_claims(tmp_path, capsys):
+    flags = ["--model", "scenes", "--data", "scenes:single?count=1", "-x", "genatt", "-x", "random"]
+
+    assert main(["bench", *flags, "--metric", "pointing_game", "--out", str(tmp_path)]) == 0
+
+    said = capsys.readouterr()
+    table = said.out.splitlines()
+    assert table[0].endswith(", 1 picture")
+    assert not set("[*=") & set("".join(table[2:4]))
+    assert "one picture has no interval" in said.err
+
+
+def test_finished_work_is_looked_at_again_when_asked(tmp_path, capsys):
+    from PIL import Image
+
+    from vitreous.scenes import draw
+
+    pictures, out = tmp_path / "pictures", str(tmp_path / "maps")
+    pictures.mkdir()
+    again = ["map", str(pictures), "--model", "scenes", "--method", "genatt", "--out", out, "--json"]
+    found = []
+    for place, flags in ((0, []), (1, []), (1, ["--recheck"])):
+        Image.fromarray(draw("single", seed=3, index=place).image).save(pictures / "one.png")
+        assert main([*again, *flags]) == 0
+        found.append(json.loads(capsys.readouterr().out)["new_maps"])
+
+    assert found == [1, 0, 1]
+
+
 def test_a_plan_in_a_file_and_json(filled, tmp_path, capsys):
     path = tmp_path / "plan.toml"
     path.write_text(

@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = typer.main.get_command(app).main(args=given, prog_name="vitreous", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except (typer.Abort, KeyboardInterrupt):
+        typer.echo("interrupted; what was finished stays", err=True)
         return 130
     except USAGE as problem:
         return complain(problem.format_message(), 2)

@@ -73,7 +73,8 @@ def print_table(model: str, dataset: str, columns: list[Any]) -> None:
     figures = [[figure(entry) for entry in column.entries] for column in columns]
     widths = [max(map(len, (name, *own))) + 2 for name, own in zip(names, figures, strict=True)]
     room = console().width - max(map(len, ("method", *methods))) - 2
-    typer.echo(f"{model} on {dataset}, {columns[0].pictures} pictures")
+    count = columns[0].pictures
+    typer.echo(f"{model} on {dataset}, {count} picture{'' if count == 1 else 's'}")
     start = 0
     while start < len(names):
         stop = start + 1
@@ -89,7 +90,8 @@ def print_table(model: str, dataset: str, columns: list[Any]) -> None:
 def figure(entry: Any) -> str:
     if entry.rows == 0:
         return "failed"
-    mark = "*" if entry.rank == 1 else "=" if entry.tied else " "
+    known = not isnan(entry.low)  # without an interval nobody is ahead
+    mark = "" if not known else "*" if entry.rank == 1 else "=" if entry.tied else " "
     lost = f" ({entry.undefined} undefined)" if entry.undefined else ""
-    span = "" if isnan(entry.low) else f" [{entry.low:.3f}, {entry.high:.3f}]"
+    span = f" [{entry.low:.3f}, {entry.high:.3f}]" if known else ""
     return f"{'undefined' if isnan(entry.value) else f'{entry.value:.3f}'}{span}{lost}{mark}"

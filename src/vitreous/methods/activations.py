@@ -103,7 +103,9 @@ def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchSco
     paper="xie2022vitcx",
     aliases=("vit-cx",),
 )
-def vitcx(probe: Probe, layer: int = -1, threshold: float = 0.1, deviation: float = 0.1, seed: int = 0) -> PixelScores:
+def vitcx(
+    probe: Probe, layer: int = -1, threshold: float = 0.1, deviation: float = 0.1, seed: int = 0
+) -> tuple[PixelScores, dict[str, Any]]:
     """Causal scores of masks made of activations that look alike, corrected for how often a pixel is shown.
 
     Channels join one mask while the cosine distance of any two stays under `threshold`; what a mask hides is replaced by
@@ -117,7 +119,8 @@ def vitcx(probe: Probe, layer: int = -1, threshold: float = 0.1, deviation: floa
         masks = alike(maps[image], probe.layout.size, threshold)
         drawn = noise(alone.originals, seed, normal=True)
         found.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))
-    return torch.cat(found)
+    scores = torch.cat(found)
+    return scores, {"signed": bool((scores < 0).any()) or probe.question.name != "probability"}
 
 
 def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tensor, Tensor], Images]) -> PixelScores:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
+from vitreous.methods.attribution import zero_to_one
 from vitreous.methods.fold import first, last, plus
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.method import method
@@ -212,10 +213,9 @@ def attcat(layer: Layer, pair: str = "input", last_block: bool = True) -> TokenS
 
 
 def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) -> PatchScores:
-    """Chefer's last steps; a map without a positive entry is 0 / 0 and stays NaN."""
+    """Chefer's last steps."""
     patches = patches.clamp(min=0) if relu else patches
-    low, high = patches.amin(-1, keepdim=True), patches.amax(-1, keepdim=True)
-    return (patches - low) / (high - low) if minmax else patches
+    return zero_to_one(patches) if minmax else patches
 
 
 @method(

@@ -39,7 +39,8 @@ class Attribution:
     prefix: Float[Tensor, "r prefix"] | None = None  # scores of class, distillation and register tokens
     bias: Float[Tensor, " r"] | None = None  # share of biases that belong to no patch
     score: Float[Tensor, " r"] | None = None  # the number that was explained
-    residual: Float[Tensor, " r"] | None = None  # score − (patches + prefix + biases), where they should add up
+    # score − (patches + prefix + biases), where they should add up; of a sum over layers, the sum of what each start misses
+    residual: Float[Tensor, " r"] | None = None
     logits: Float[Tensor, "r c"] | None = None
     signed: bool = True
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -158,3 +159,9 @@ def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, 
     (rows, columns), (height, width) = layout.grid, layout.patch
     cells = pixels[:, : rows * height, : columns * width].unflatten(1, (rows, height)).unflatten(3, (columns, width))
     return cells.sum((2, 4)).flatten(1).to(torch.promote_types(pixels.dtype, torch.float32))
+
+
+def zero_to_one(scores: Float[Tensor, "r p"]) -> Float[Tensor, "r p"]:
+    """Every map from its least to its most; a flat one is 0, as published evaluations read its 0 / 0."""
+    low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
+    return ((scores - low) / (high - low)).where(high != low, torch.zeros_like(scores))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.probe import Probe
@@ -24,8 +26,12 @@ def generators(images: Images, seed: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(s) for s in content_seeds(images, seed)]
 
 
-@method("random", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0)
-def random(probe: Probe, seed: int = 0) -> PatchScores:
-    """Uniform noise, one draw per picture."""
-    draws: list[Tensor] = [torch.rand(probe.layout.patches, generator=g) for g in generators(probe.originals, seed)]
-    return torch.stack(draws).to(probe.images)
+@method("random", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={})
+def random(probe: Probe, seed: int = 0) -> PatchScores | Float[Tensor, "r H W"]:
+    """Uniform noise, one draw per picture; of a black box, on a grid of 14 x 14 cells."""
+    cells = 14**2 if probe.black_box else probe.layout.patches
+    draws: list[Tensor] = [torch.rand(cells, generator=g) for g in generators(probe.originals, seed)]
+    scores = torch.stack(draws).to(probe.images)
+    if not probe.black_box:
+        return scores
+    return F.interpolate(scores.view(-1, 1, 14, 14), probe.layout.size)[:, 0]

@@ -18,6 +18,7 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.capture.values import head_values
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.methods.attribution import zero_to_one
 from vitreous.methods.fold import plus, skipplus
 from vitreous.methods.method import method
 from vitreous.methods.options import choice
@@ -164,8 +165,7 @@ def by_lengths(layer: Layer, layerscale: bool) -> Matrix:
 
 
 def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
-    low, high = patches.amin(-1, keepdim=True), patches.amax(-1, keepdim=True)
-    return (patches - low) / (high - low) if minmax else patches
+    return zero_to_one(patches) if minmax else patches
 
 
 @method(

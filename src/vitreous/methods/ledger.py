@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
@@ -22,6 +24,7 @@ class Ledger:
         self.probe, self.to_tokens, self.repeat = probe, to_tokens, repeat
         self.total: TokenScores | None = None
         self.elsewhere: Tensor | None = None
+        self.starts, self.held = 0, torch.zeros(())  # layers whose signal was taken, and the biases that go with them
 
     def watch(self, layers: Iterator[Layer]) -> Iterator[Layer]:
         for layer in layers:
@@ -32,7 +35,17 @@ class Ledger:
             yield layer
 
     def add(self, layer: Layer, signal: Tensor) -> Tensor:
-        return signal if self.total is None or not (self.to_tokens and self.repeat) else signal + self.total
+        if self.total is None or self.elsewhere is None:
+            return signal
+        self.starts, self.held = self.starts + 1, self.held.to(self.elsewhere) + self.elsewhere
+        if self.to_tokens and self.repeat:
+            return signal + self.total
+        self.held = self.held + self.total.sum(-1)
+        return signal
+
+    def missing(self, score: Float[Tensor, " r"], tokens: TokenScores) -> Float[Tensor, " r"]:
+        """What the tokens of every start and its biases lack of the score, all starts together; `tokens` before `close`."""
+        return self.starts * score - tokens.sum(-1) - self.held
 
     def close(self, tokens: TokenScores) -> TokenScores:
         if self.total is None or self.elsewhere is None:

@@ -19,7 +19,7 @@ from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution, patch_sums
 from vitreous.methods.fold import Fold
 from vitreous.methods.ledger import Ledger
-from vitreous.methods.options import check_options, choice, options_of, written
+from vitreous.methods.options import check_options, check_values, choice, options_of, types_of, written
 from vitreous.models.vit import ViT
 
 
@@ -79,6 +79,18 @@ class Method:
         known |= {"question": self.question} if self.fold is None and self.class_specific else {}
         return known | ({"preset": None} if self.presets else {})
 
+    @property
+    def _types(self) -> dict[str, str]:
+        """What the options of its functions are annotated with."""
+        folding = {} if self.fold is None else types_of(self.fold.function, skip=2)
+        return {
+            **folding,
+            **types_of(self.pixel, skip=2),
+            **types_of(self.finish),
+            **types_of(self.through, skip=3),
+            **types_of(self.function),
+        }
+
     def with_options(self, **given: Any) -> Method:
         given = {**self.options, **given}
         preset = given.get("preset")
@@ -90,6 +102,7 @@ class Method:
         else:
             made = self
         check_options(f"method {self.name!r}", given, made.known_options)
+        check_values(f"method {self.name!r}", given, made._types)
         made, given = made._shared(given)
         question = given.get("question", made.question)
         return replace(made, options=given, question=question, signed=made.signed or made._signed_by(question))
@@ -227,8 +240,12 @@ class Method:
                 raise SpecError(f"{probe.vit.name!r} has no class token for row='cls' to read; use row='readout'")
             layers = read_at_the_class_token(layers)
         layers = ledger.watch(layers) if with_biases else layers
-        tokens = ledger.close(fold.function(layers, signal, **fold.options))
-        return self._attribution(probe, tokens, options, ledger.elsewhere if with_biases else None)
+        tokens = fold.function(layers, signal, **fold.options)
+        residual = None
+        if with_biases and self._adds_up(probe) and not self.mixing:
+            residual = ledger.missing(described(probe)["score"], tokens)
+        found = self._attribution(probe, ledger.close(tokens), options)
+        return replace(found, bias=ledger.elsewhere if with_biases else None, residual=residual)
 
     def _resolved(self) -> dict[str, Any]:
         return {**self.known_options, **self.options}
@@ -267,10 +284,8 @@ class Method:
         picked = {key: options[key] for key in options_of(self.pixel, skip=2)}
         return self._attribution(probe, self.pixel(images, gradient, **picked), options)
 
-    def _attribution(
-        self, probe: Probe, scores: Tensor, options: Mapping[str, Any], elsewhere: Tensor | None = None
-    ) -> Attribution:
-        """`scores` are tokens [r n], patches [r p] or pixels [r H W]; `elsewhere` the biases that belong to no token."""
+    def _attribution(self, probe: Probe, scores: Tensor, options: Mapping[str, Any]) -> Attribution:
+        """`scores` are tokens [r n], patches [r p] or pixels [r H W]."""
         layout, prefix, pixels = probe.layout, None, None
         if scores.ndim == 3:
             pixels, patches = scores, None if probe.black_box else patch_sums(scores, layout)
@@ -278,9 +293,6 @@ class Method:
             prefix, patches = scores[:, : layout.prefix], scores[:, layout.prefix :]
         else:
             patches = scores
-        said, residual = described(probe), None
-        if elsewhere is not None and self._adds_up(probe) and self.fold is not None and self.fold.name == "first":
-            residual = said["score"] - scores.sum(-1) - elsewhere
         if self.finish is not None:
             patches = self.finish(patches, **self._pick(options, self.finish))
         return Attribution(
@@ -291,10 +303,8 @@ class Method:
             native="patch" if pixels is None else "pixel",
             native_pixels=pixels,
             prefix=prefix,
-            bias=elsewhere,
-            residual=residual,
             signed=self.signed or self._signed_by(probe.question),
-            **said,
+            **described(probe),
         )
 
     def __repr__(self) -> str:
