@@ -17,7 +17,7 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright --level error
 
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

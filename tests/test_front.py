@@ -380,3 +380,8 @@ def test_importing_the_package_loads_no_torch():
     code = "import vitreous, sys; assert 'torch' not in sys.modules; assert 'explain' in dir(vitreous)"
 
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_mistyped_embedded_model_is_recognised():
+    with pytest.raises(vitreous.ModelError, match="did you mean 'scenes'"):
+        vitreous.load("scens")

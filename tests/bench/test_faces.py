@@ -201,7 +201,7 @@ def test_failures_are_said_and_end_with_one(tmp_path, capsys):
     held = capsys.readouterr()
     assert "failed: " in held.err
     assert "1.png" in held.err
-    assert "1 pictures" in held.out
+    assert ", 1 picture\n" in held.out
 
 
 def test_maps_are_read_without_us(tmp_path, capsys):

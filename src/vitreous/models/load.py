@@ -81,7 +81,7 @@ def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwarg
     from vitreous.models.timm import from_timm
 
     if not timm.is_model(name.split(".", 1)[0]):
-        near = get_close_matches(name, timm.list_models(), n=1)
+        near = get_close_matches(name, [*SCENES, *timm.list_models()], n=1)
         raise ModelError(f"timm has no model {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     state = None if checkpoint is None else read_checkpoint(checkpoint)
     if state is not None and "num_classes" not in kwargs and "head.weight" in state:
