@@ -172,7 +172,7 @@ def test_a_map_without_opinion_scores_between_the_best_and_the_worst_on_a_model_
     drawn = torch.stack([torch.randperm(12, generator=draw) for _ in range(400)])
 
     def kept(scores):  # a model whose answer is the sum of what it is shown
-        left = ranked(scores, drawn)[:, None] >= torch.arange(13)[:, None]
+        left = ranked(scores, lambda: drawn)[:, None] >= torch.arange(13)[:, None]
         return (left * weights[:, None]).sum((1, 2))
 
     best, worst, flat = (kept(scores).mean() for scores in (weights, -weights, torch.zeros_like(weights)))

@@ -276,7 +276,7 @@ class Probe:
         Rows of equal length run together, so that less work is less work. With no patch kept, a head that
         reads the mean of patches reads the zero vector.
         """
-        counts = keep.sum(-1).flatten()
+        counts = keep.sum(-1).flatten().cpu()  # so that a GPU is waited for once, and not for every length
         flat, share = keep.flatten(0, 1), len(keep) // len(self.images)
         if keep.shape[-1] != self.layout.patches or len(keep) not in (len(self.images), self.rows):
             raise ShapeError(
@@ -288,7 +288,7 @@ class Probe:
             chunk = rows_that_fit(
                 self.layout.prefix + count, self.tokens.shape[-1], self.tokens.element_size(), keep.device
             )
-            same = (counts == count).nonzero()[:, 0]
+            same = (counts == count).nonzero()[:, 0].to(keep.device)
             for piece, said in pieces(partial(self._subsets, flat, owner, same, count), len(same), chunk, tally):
                 answers = said.new_empty(len(flat), said.shape[-1]) if answers is None else answers
                 answers[same[piece]] = said
@@ -298,7 +298,7 @@ class Probe:
     def _subsets(self, keep: Bool[Tensor, "k p"], owner: Tensor, same: Tensor, count: int, piece: slice) -> Logits:
         """What the model says of some subsets that keep `count` patches each."""
         rows = same[piece]
-        kept = keep[rows].nonzero()[:, 1].view(len(rows), count) + self.layout.prefix
+        kept = keep[rows].byte().argsort(dim=-1, descending=True, stable=True)[:, :count] + self.layout.prefix
         front = torch.arange(self.layout.prefix, device=kept.device).expand(len(rows), -1)
         index = torch.cat([front, kept], 1)
         return run(self.vit, self.tokens[owner[rows][:, None], index], Place(self.layout, index))

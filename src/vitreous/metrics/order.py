@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -40,7 +40,7 @@ def patch_ranks(attribution: Attribution, probe: Probe) -> Ranks:
         raise ShapeError(
             f"the map has {attribution.patches.shape[1]} patches and {probe.vit.name!r} sees {probe.layout.patches}; it was made for another model or size"
         )
-    return ranked(attribution.patches, per_row(drawn_cells(probe, probe.layout.patches), probe))
+    return ranked(attribution.patches, lambda: per_row(drawn_cells(probe, probe.layout.patches), probe))
 
 
 def pixel_scores(attribution: Attribution, probe: Probe) -> Scores:
@@ -51,12 +51,15 @@ def pixel_scores(attribution: Attribution, probe: Probe) -> Scores:
 
 def pixel_ranks(attribution: Attribution, probe: Probe) -> Ranks:
     """0 for the pixel of highest score; pixels of equal score go cell by cell."""
-    return ranked(pixel_scores(attribution, probe), per_row(drawn_pixels(probe), probe)).int()
+    return ranked(pixel_scores(attribution, probe), lambda: per_row(drawn_pixels(probe), probe)).int()
 
 
-def ranked(scores: Scores, drawn: Int[Tensor, "r n"]) -> Ranks:
-    """Places in the order of descending score; equal scores in the order `drawn`."""
-    order = drawn.gather(1, scores.gather(1, drawn).argsort(dim=-1, descending=True, stable=True))
+def ranked(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
+    """Places in the order of descending score; equal scores in the order `drawn`, which is asked for where there are any."""
+    values, order = scores.sort(dim=-1, descending=True, stable=True)
+    if bool((values[:, 1:] == values[:, :-1]).any()):
+        first = drawn()
+        order = first.gather(1, scores.gather(1, first).argsort(dim=-1, descending=True, stable=True))
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places)
 
