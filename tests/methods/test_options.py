@@ -47,12 +47,13 @@ def test_a_complete_method_is_complete_at_every_start_of_a_sum(spec):
         assert vitreous.explain(vit, images, 0, spec.replace("@libra", "")).residual is None
 
 
-def test_a_flat_map_stretched_is_flat():
+def test_a_flat_map_cannot_be_stretched_and_says_so():
     from vitreous.methods.attention import rectified
 
     found = rectified(torch.tensor([[-1.0, -2.0, -3.0], [0.0, 1.0, 3.0]]), relu=True, minmax=True)
 
-    assert found.tolist() == [[0, 0, 0], [0, pytest.approx(1 / 3), 1]]
+    assert found[0].isnan().all()
+    assert found[1].tolist() == [0, pytest.approx(1 / 3), 1]
 
 
 def test_the_control_of_a_black_box_is_a_map_of_cells():

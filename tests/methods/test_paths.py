@@ -251,7 +251,7 @@ def test_any_classifier_can_be_differentiated():
         ("ig(space='layers')", "'pixels', 'tokens'"),
         ("ig(steps=0)", "at least 1"),
         ("ig(space='tokens', start=9)", "layers 0 to 2"),
-        ("smoothgrad(samples=0)", "whole number"),
+        ("smoothgrad(samples=0)", "at least 1"),
         ("smoothgrad(channels='mean')", "'sum', 'max'"),
         ("ig(space='tokens')+plus", "no option 'space'"),
         ("smoothgrad(abs=False)+plus", "abs"),

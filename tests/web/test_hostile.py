@@ -259,7 +259,7 @@ def test_what_cannot_be_offered_is_refused_at_start(tmp_path):
     [
         ("genat", "did you mean 'genatt'?"),
         ("tis(masks=100000000)", "up to 4096"),
-        ("rise(masks=-100000000)", "up to"),
+        ("rise(masks=-100000000)", "at least 1"),
         ("rollout(start=100)", "up to 64"),
         ("decompx+skipplus(start=99)", "up to 64"),
         ("ixg+plus+plus", "more than one fold"),

@@ -162,6 +162,6 @@ def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, 
 
 
 def zero_to_one(scores: Float[Tensor, "r p"]) -> Float[Tensor, "r p"]:
-    """Every map from its least to its most; a flat one is 0, as published evaluations read its 0 / 0."""
+    """Every map from its least to its most; a flat one is 0 / 0 and stays NaN, as in published code."""
     low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
-    return ((scores - low) / (high - low)).where(high != low, torch.zeros_like(scores))
+    return (scores - low) / (high - low)
