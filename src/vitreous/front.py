@@ -107,15 +107,14 @@ def explain(
     `model`: a loaded ViT, a module that you have, or a name. `images`: a tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
     `target`: None for the predicted class, a class index or name, one per picture, or [b k] for k classes per picture
     (returned as b·k rows in that order), or a `text_target`. `question`: "logit", "probability", "margin", or a callable
-    of the logits; None asks what the method's paper asks, and of a text the cosine. `hold`: keep the graph (True), recompute it (False), or decide by memory.
+    of the logits; None asks what the method's paper asks, and of a text the cosine; a method whose spec says what it asks is taken at its word. `hold`: keep the graph (True), recompute it (False), or decide by memory.
     Other arguments are the method's options.
     """
     chosen = resolve(method, **options)
     vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else looked_at(model, chosen)
     chosen = chosen.of_black_box() if is_black_box(vit) else chosen
     texts = target if isinstance(target, TextTarget) else None
-    own = chosen.question if texts is None else chosen.options.get("question", "logit")
-    asked = ask(own if question is None else question)
+    asked = ask(chosen.asked(question if texts is None or question is not None else "logit"))
     asked = asked if texts is None else texts.question(asked)
     with torch.inference_mode(False):
         pictures, tensor = as_images(vit, images)

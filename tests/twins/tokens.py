@@ -63,6 +63,11 @@ MIDWAY = {"qk": 0.5, "norm": "frozen", "activation": "ratio"}
 @twin_of("ixg+skipplus", start=None)
 @twin_of("ixg+skipplus(start=1)", start=1)
 @twin_of("attnlrp+plus", held="attnlrp")
+@twin_of(
+    "temper", held="tempered", question="probability", models=(*MODELS, *RMS, *GATED, "clip", "rope-mixed", "dinov3")
+)
+@twin_of("temper+skipplus", held="tempered", question="probability", start=None)
+@twin_of("ixg(question='probability')@tempered+plus", held="tempered", question="probability")
 @twin_of("ixg+plus(mode='restart')")  # a restart of token × gradient is the layer's own map
 @twin_of("ixg@linear(qk=0.5, v=1, norm='frozen', activation='ratio')+plus", held=MIDWAY)
 @twin_of("ixg@decompx(qk=0.5, v=0.75)+skipplus", held=HELD["decompx"] | {"qk": 0.5, "v": 0.75}, start=None)

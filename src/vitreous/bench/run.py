@@ -112,7 +112,7 @@ def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[
         "model": outcome.model,
         "dataset": outcome.dataset,
         "method": column.method.spec,
-        "question": job.plan.question or column.method.question,
+        "question": column.method.asked(job.plan.question),
         "weights": have.weights,
         "evidence": evidence,
         "precision": job.plan.precision,
@@ -162,7 +162,7 @@ def key(job: Job, have: Loaded, subject: Subject, row: int, column: Column) -> s
         method=column.method_id,
         metric=column.metric_id,
         evidence=subject.evidence(row, column.metric),
-        question=job.plan.question or column.method.question,
+        question=column.method.asked(job.plan.question),
         precision=job.plan.precision,
         vitreous=vitreous.__version__,
     )

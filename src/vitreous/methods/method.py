@@ -20,6 +20,7 @@ from vitreous.methods.attribution import Attribution, patch_sums
 from vitreous.methods.fold import Fold
 from vitreous.methods.ledger import Ledger
 from vitreous.methods.options import check_options, check_values, choice, options_of, types_of, written
+from vitreous.models.shapes import TokenScores
 from vitreous.models.vit import ViT
 
 
@@ -76,7 +77,7 @@ class Method:
             known |= {"row": "readout"}
         known |= options_of(self.finish)
         known |= options_of(self.through, skip=3) if self.fold is not None else {}
-        known |= {"question": self.question} if self.fold is None and self.class_specific else {}
+        known |= {"question": self.question} if self.class_specific else {}
         return known | ({"preset": None} if self.presets else {})
 
     @property
@@ -116,6 +117,11 @@ class Method:
         moved = {key: value for key, value in given.items() if key in theirs}
         made = replace(self, fold=self.fold.with_options(**moved)) if moved else self
         return made, {key: value for key, value in given.items() if key not in moved}
+
+    def asked(self, question: Any = None) -> Any:
+        """What to ask: what the spec says, else what is asked of all methods, else what the method's paper asks."""
+        own = self.options.get("question")
+        return own if own is not None else self.question if question is None else question
 
     def _signed_by(self, question: Any) -> bool:
         return self.averages and getattr(question, "name", question) != "probability"
@@ -212,6 +218,25 @@ class Method:
         if options.get("space", "tokens") == "pixels":
             return self._in_pixels(probe, options)
         choice("space", options.get("space", "tokens"), ("tokens", "pixels"))
+        tokens, ledger = self._walked(probe, options)
+        residual = None
+        if ledger is not None and self._adds_up(probe) and not self.mixing:
+            residual = ledger.missing(described(probe)["score"], tokens)
+        if ledger is None:
+            return self._attribution(probe, tokens, options)
+        found = self._attribution(probe, ledger.close(tokens), options)
+        return replace(found, bias=ledger.elsewhere, residual=residual)
+
+    def token_scores(self, probe: Probe) -> TokenScores:
+        """Scores of the tokens that entered, all or some of them, as the fold leaves them."""
+        if self.fold is None:
+            raise SpecError(f"{self.name!r} does not bring layers together; use one that does, such as 'ixg+plus'")
+        tokens, ledger = self._walked(probe, self._resolved())
+        return tokens if ledger is None else ledger.close(tokens)
+
+    def _walked(self, probe: Probe, options: Mapping[str, Any]) -> tuple[TokenScores, Ledger | None]:
+        """What the fold makes of the layers, and the book of biases where one is kept."""
+        assert self.fold is not None
         fold = self._fold()
         with_biases = self.biases or (self._adds_up(probe) and self.fold.name == "first")
         look = partial(
@@ -240,12 +265,7 @@ class Method:
                 raise SpecError(f"{probe.vit.name!r} has no class token for row='cls' to read; use row='readout'")
             layers = read_at_the_class_token(layers)
         layers = ledger.watch(layers) if with_biases else layers
-        tokens = fold.function(layers, signal, **fold.options)
-        residual = None
-        if with_biases and self._adds_up(probe) and not self.mixing:
-            residual = ledger.missing(described(probe)["score"], tokens)
-        found = self._attribution(probe, ledger.close(tokens), options)
-        return replace(found, bias=ledger.elsewhere if with_biases else None, residual=residual)
+        return fold.function(layers, signal, **fold.options), ledger if with_biases else None
 
     def _resolved(self) -> dict[str, Any]:
         return {**self.known_options, **self.options}

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE
+from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, TEMPERED
 from vitreous.methods.fold import first, plus
 from vitreous.methods.method import Method, method, spelling
 from vitreous.methods.options import choice
@@ -131,6 +131,17 @@ attnlrp = token_times_gradient(
     linearisation=ATTNLRP,
     fixed_linearisation=True,
     paper="achtibat2024attnlrp",
+)
+temper = token_times_gradient(
+    "temper",
+    "Tempered: token times gradient at every layer, the gradient through queries and keys halved.",
+    formula="sᵢ = Σₗ Σₖ Xₗᵢₖ g̃ₗᵢₖ, g̃ = ∂t/∂Xₗ with every norm's σ and act(z)/z held fixed, half of it through Q and K",
+    linearisation=TEMPERED,
+    fixed_linearisation=True,
+    fold=plus,
+    pixel=None,
+    complete=False,
+    question="probability",
 )
 
 

@@ -1,0 +1,78 @@
+"""Annealed: a map averaged over coalitions, so that no patch hides behind another that says the same.
+
+With the whole picture before it a sure model has nothing left to learn from one more patch: its probability is flat and its
+gradient small. Among a random half of the patches each one matters again; averaged over halves, token times gradient
+estimates what a patch adds to a coalition that it joins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from vitreous.capture.coalitions import in_coalitions
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import SpecError
+from vitreous.methods.controls import generators
+from vitreous.methods.method import Method, method
+from vitreous.methods.spec import resolve
+from vitreous.models.shapes import Images, Keep, PatchScores
+
+
+@method(
+    "anneal",
+    formula="sⱼ = mean over coalitions S ∋ j of temperⱼ(S), S random halves of the patches with their complements, and all of them",
+    signed=True,
+    class_specific=True,
+    question="probability",
+    trial={"coalitions": 4},
+    forwards="1 + coalitions",
+    backwards="1 + coalitions",
+)
+def anneal(
+    probe: Probe, coalitions: int = 32, kept: float | tuple[float, ...] = 0.5, of: str = "temper", seed: int = 0
+) -> tuple[PatchScores, dict[str, Any]]:
+    """Tempered maps averaged over random halves of the patches, and their complements.
+
+    `of`: the map that is averaged, any sum or roll-out of layers. `kept`: the share of patches in the first of a
+    pair; with several, pairs take them in turn.
+    """
+    averaged = walk_of(of)
+    keep = pairs(probe.originals, probe.layout.patches, coalitions, kept, seed).to(probe.images.device)
+    whole = averaged.token_scores(probe)[:, probe.layout.prefix :]  # all patches are a coalition too
+    found = in_coalitions(probe, keep, averaged.token_scores).sum(1)
+    count = keep.sum(1).repeat_interleave(probe.targets_per_image, 0)
+    return (whole + found) / (1 + count), {"signed": averaged.signed}
+
+
+def walk_of(spec: str) -> Method:
+    """A method whose map can be made of some of the patches."""
+    made = resolve(spec)
+    if made.fold is None or made.through is not None or made.options.get("space", "tokens") != "tokens":
+        raise SpecError(
+            f"of={spec!r} does not bring layers together; use one that does, such as 'temper' or 'ixg@libra+plus'"
+        )
+    if not made.class_specific:
+        raise SpecError(f"of={spec!r} is the same whatever is asked; use one that is not, such as 'temper'")
+    return made
+
+
+def pairs(images: Images, patches: int, coalitions: int, kept: float | tuple[float, ...], seed: int) -> Keep:
+    """Random coalitions and their complements, as the picture's content draws them; several sizes take turns."""
+    if coalitions < 2 or coalitions % 2:
+        raise SpecError(
+            f"coalitions={coalitions}; they come in pairs, a coalition and its complement: give an even number"
+        )
+    shares = kept if isinstance(kept, tuple) else (kept,)
+    if not shares or not all(0 < round(share * patches) < patches for share in shares):
+        raise SpecError(f"kept={kept}; give a share of the {patches} patches that leaves some in and some out")
+    sizes = torch.tensor([round(shares[pair % len(shares)] * patches) for pair in range(coalitions // 2)])[:, None]
+
+    def drawn(source: torch.Generator) -> Bool[Tensor, "s p"]:
+        ranks = torch.stack([torch.randperm(patches, generator=source) for _ in sizes])
+        return torch.stack([ranks < sizes, ranks >= sizes], 1).flatten(0, 1)
+
+    return torch.stack([drawn(source) for source in generators(images, seed)])

@@ -1,0 +1,109 @@
+"""Annealed maps: the mean of a map over coalitions that a patch belongs to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vitreous
+from tests.models.families import pictures, seen, tiny
+from tests.twins.scene import look
+from tests.twins.tokens import token_x_gradient
+from tests.twins.twin import HELD
+from vitreous.capture import coalitions
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import SpecError
+from vitreous.methods.anneal import pairs
+from vitreous.methods.spec import resolve
+
+TARGETS = [3, 1]
+
+
+class Those(nn.Module):
+    """In the place of timm's patch dropping: only these tokens go on."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        super().__init__()
+        self.tokens = tokens
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, self.tokens]
+
+
+def slow_temper(family: str, image: int, patches: list[int]) -> dict[int, float]:
+    """Of the patches of one coalition."""
+    model = tiny(family)
+    prefix, before = model.num_prefix_tokens, model.patch_drop
+    model.patch_drop = Those([*range(prefix), *(prefix + patch for patch in patches)])
+    try:
+        scene = look(model, pictures()[image], TARGETS[image], "probability", **HELD["tempered"])
+    finally:
+        model.patch_drop = before
+    total = sum(token_x_gradient(scene, layer) for layer in range(scene.L))
+    return {patch: total[prefix + place].item() for place, patch in enumerate(patches)}
+
+
+@pytest.mark.parametrize("family", ["vit-even", "vit-mean"])
+def test_an_annealed_map_is_the_mean_over_coalitions(family):
+    found = vitreous.explain(seen(family), pictures(), TARGETS, "anneal(coalitions=4, kept=0.4)").patches
+    keep = pairs(pictures(), 12, 4, 0.4, seed=0)
+
+    for image in range(2):
+        heard: list[list[float]] = [[] for _ in range(12)]
+        for coalition in [*keep[image], torch.ones(12, dtype=torch.bool)]:
+            for patch, score in slow_temper(family, image, coalition.nonzero()[:, 0].tolist()).items():
+                heard[patch].append(score)
+        slow = torch.tensor([sum(scores) / len(scores) for scores in heard], dtype=torch.float64)
+
+        assert all(len(scores) == 3 for scores in heard)
+        torch.testing.assert_close(found[image], slow, rtol=0, atol=1e-9 * slow.abs().max().item())
+
+
+def test_pairs_complete_each_other_and_belong_to_their_picture():
+    images = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    keep = pairs(images, 49, 6, 0.5, seed=1)
+
+    assert keep.shape == (3, 6, 49)
+    assert (keep[:, 0::2] ^ keep[:, 1::2]).all()
+    assert set(keep.sum(-1).flatten().tolist()) == {24, 25}
+    assert not (keep[0] == keep[1]).all()
+    assert (pairs(images[1:2], 49, 6, 0.5, seed=1)[0] == keep[1]).all()
+    assert not (pairs(images, 49, 6, 0.5, seed=2) == keep).all()
+
+
+def test_pairs_take_several_sizes_in_turn():
+    keep = pairs(torch.zeros(1, 3, 8, 8), 20, 6, (0.1, 0.5), seed=0)
+    assert keep.sum(-1).tolist() == [[2, 18, 10, 10, 2, 18]]
+
+
+def test_coalitions_run_together_or_one_by_one(monkeypatch):
+    probe = Probe(seen("vit-mean"), pictures(), torch.tensor([[1, 2], [3, 4]]), "probability")
+    together = resolve("anneal(coalitions=6)")(probe).patches
+    monkeypatch.setattr(coalitions, "at_once", lambda probe, count: 1)
+    alone = resolve("anneal(coalitions=6)")(probe).patches
+
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-12 * together.abs().max().item())
+
+
+def test_another_map_can_be_averaged():
+    found = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "anneal(coalitions=4, of='genatt')")
+    assert not found.signed
+    assert (found.patches >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("anneal(coalitions=3)", "even number"),
+        ("anneal(coalitions=0)", "even number"),
+        ("anneal(kept=0.0)", "kept=0.0"),
+        ("anneal(kept=1.0)", "kept=1.0"),
+        ("anneal(of='tis')", "does not bring layers together"),
+        ("anneal(of='rollout')", "whatever is asked"),
+        ("anneal(of='nothing')", "nothing"),
+    ],
+)
+def test_what_cannot_be_averaged_is_refused(spec, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        vitreous.explain(seen("vit-even"), pictures(), TARGETS, spec)
