@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from vitreous.bench.keys import digest
-from vitreous.bench.plan import DataSpec, Plan
+from vitreous.bench.plan import DataSpec, Plan, one_of
 from vitreous.core.errors import SpecError
 from vitreous.data import Dataset, open_dataset, subset
 
@@ -43,9 +43,18 @@ def cells_of(plan: Plan) -> list[Cell]:
 
 
 def chosen(plan: Plan, data: DataSpec) -> tuple[int, ...]:
-    """Which places of a data set are looked at: all, or so many of a permutation that the seed decides."""
+    """Which places of a data set are looked at: all of its part, or so many of a permutation that the seed decides."""
     dataset = opened(data)
-    return tuple(range(len(dataset))) if plan.pictures is None else subset(dataset, plan.pictures, plan.seed)
+    if not data.part:
+        return tuple(range(len(dataset))) if plan.pictures is None else subset(dataset, plan.pictures, plan.seed)
+    number, count = one_of(data.part)
+    order = range(len(dataset)) if plan.pictures is None else subset(dataset, None, plan.seed)
+    mine = tuple(place for place in order if place % count == number - 1)
+    if not 0 < (plan.pictures or len(mine)) <= len(mine):
+        raise SpecError(
+            f"part {data.part} of {dataset.name} has {len(mine)} pictures, so {plan.pictures} cannot be chosen"
+        )
+    return mine[: plan.pictures]
 
 
 def asked_of(plan: Plan, cells: Sequence[Cell]) -> dict[int, str]:
@@ -72,7 +81,8 @@ def stamp(file: str | None) -> str:
 
 def shard_of(cells: Sequence[Cell], shard: str) -> list[Cell]:
     """`"2/8"`: every eighth cell from the second on."""
-    number, slash, count = shard.partition("/")
-    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise SpecError(f"--shard {shard!r} is not understood; write i/n with i from 1 to n, for example 2/8")
-    return [cell for cell in cells if cell.number % int(count) == int(number) - 1]
+    try:
+        number, count = one_of(shard)
+    except SpecError as problem:
+        raise SpecError(f"--shard {shard!r} {problem}") from None
+    return [cell for cell in cells if cell.number % count == number - 1]

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from vitreous.core.errors import SpecError
+
 PRECISIONS = ("float32", "bf16", "float64")
 TARGETS = ("predicted", "label", "predicted+label", "pair")  # or "top 2", "top 3", …, or classes by number or name
 SLICE = 16
@@ -39,11 +41,15 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """A data set by its spec; `models` are the labels of those that look at it, all if there are none."""
+    """A data set by its spec; `models` are the labels of those that look at it, all if there are none.
+
+    `part`: "1/2" is every second picture from the first on, "2/2" the others: pictures to choose by and to confirm on.
+    """
 
     spec: str
     label: str
     models: tuple[str, ...] = ()
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,14 @@ class Plan:
         return as_toml(self)
 
 
+def one_of(said: str) -> tuple[int, int]:
+    """`"2/8"`: the second of eight."""
+    number, slash, count = said.partition("/")
+    if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise SpecError("is not understood; write i/n with i from 1 to n, for example 2/8")
+    return int(number), int(count)
+
+
 def as_toml(plan: Plan) -> str:
     """Every entry that is not its default; JSON's numbers, words and lists are TOML's as well."""
     lines = []
@@ -103,7 +117,8 @@ def as_toml(plan: Plan) -> str:
         }
         lines += table("models", {**given, **dict(model.arguments)})
     for data in plan.datasets:
-        lines += table("datasets", {"spec": data.spec, "label": data.label, "models": list(data.models) or None})
+        given = {"spec": data.spec, "label": data.label, "models": list(data.models) or None, "part": data.part or None}
+        lines += table("datasets", given)
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitreous.bench.origin import FLAGS, Origin, near
 from vitreous.bench.paper import of_protocol, published_methods
-from vitreous.bench.plan import ALL, EIGHT, PAPERS, PRECISIONS, SLOW, TARGETS, USUAL, DataSpec, ModelSpec, Plan
+from vitreous.bench.plan import ALL, EIGHT, PAPERS, PRECISIONS, SLOW, TARGETS, USUAL, DataSpec, ModelSpec, Plan, one_of
 from vitreous.core.errors import DataError, SpecError, VitreousError
 
 
@@ -88,7 +88,8 @@ def model_of(given: Any, origin: Origin) -> ModelSpec:
     rest = dict(given)
     name, label = rest.pop("name"), rest.pop("label", None)
     checkpoint, pretrained = rest.pop("checkpoint", None), rest.pop("pretrained", True)
-    if checkpoint is not None and not Path(str(checkpoint)).expanduser().is_file():
+    path = None if checkpoint is None else weights_at(str(checkpoint), origin)
+    if path is not None and not path.is_file():
         raise origin.wrong(
             f"the checkpoint '{checkpoint}' of {name!r} does not exist; give a local file", "checkpoint", checkpoint
         )
@@ -98,8 +99,17 @@ def model_of(given: Any, origin: Origin) -> ModelSpec:
         if not isinstance(value, str | int | float | bool | list):
             raise origin.wrong(f"{key} of model {name!r} is a number, a word, true or false, not {value!r}", key)
     arguments = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(rest.items()))
-    path = None if checkpoint is None else str(Path(str(checkpoint)).expanduser())
-    return ModelSpec(name, str(label or name), path, pretrained, arguments)
+    return ModelSpec(name, str(label or name), None if path is None else str(path), pretrained, arguments)
+
+
+def weights_at(checkpoint: str, origin: Origin) -> Path:
+    """A path, or one below the folder that VITREOUS_ASSETS names, as data sets have it."""
+    from vitreous.data.reader import located
+
+    try:
+        return located(checkpoint)
+    except DataError as problem:
+        raise origin.wrong(str(problem), "checkpoint", checkpoint) from None
 
 
 def data_of(given: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
@@ -107,9 +117,11 @@ def data_of(given: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
     if (
         not isinstance(given, dict)
         or not isinstance(given.get("spec"), str)
-        or given.keys() - {"spec", "label", "models"}
+        or given.keys() - {"spec", "label", "models", "part"}
     ):
-        raise origin.wrong(f"a data set is a spec or {{spec = …, label = …, models = […]}}, not {given!r}", "datasets")
+        raise origin.wrong(
+            f"a data set is a spec or {{spec = …, label = …, models = […], part = …}}, not {given!r}", "datasets"
+        )
     models = tuple(listed(given["models"], "models", origin)) if "models" in given else ()
     for one in models:
         if one not in labels:
@@ -118,7 +130,14 @@ def data_of(given: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
                 "models",
                 one,
             )
-    return DataSpec(given["spec"], str(given.get("label") or given["spec"]), models)
+    part = given.get("part", "")
+    if part:
+        try:
+            one_of(str(part))
+        except SpecError as problem:
+            raise origin.wrong(f"part = {part!r} {problem}", "part") from None
+    label = given.get("label") or given["spec"] + (f" {part}" if part else "")
+    return DataSpec(given["spec"], str(label), models, str(part))
 
 
 def specs(given: Any, key: str, origin: Origin) -> tuple[str, ...]:
