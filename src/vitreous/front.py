@@ -135,7 +135,7 @@ def explain(
     k = len(found) // len(tensor)
     return replace(
         found,
-        images=tensor.repeat_interleave(k, 0),
+        images=tensor if k == 1 else tensor.repeat_interleave(k, 0),
         pictures=None if pictures is None else tuple(p for p in pictures for _ in range(k)),
         preprocess=vit.preprocess,
         names=tuple(

@@ -68,5 +68,5 @@ class BlackBox(Probe):
     def layers(self, *_: Any, **__: Any) -> NoReturn:
         self._refuse("layers")
 
-    def _masked(self, keep: Keep) -> NoReturn:
+    def _masked(self, keep: Keep, read: Any = None) -> NoReturn:
         self._refuse("patches that could leave")

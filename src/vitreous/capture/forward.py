@@ -114,7 +114,14 @@ class Reading:
     pooled_taps: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added after pooling
 
 
-def run_head(vit: ViT, tokens: Tokens, lin: Linearisation = PLAIN, biases: bool = False) -> Reading:
+def run_head(
+    vit: ViT,
+    tokens: Tokens,
+    lin: Linearisation = PLAIN,
+    biases: bool = False,
+    presence: Float[Tensor, "b n"] | None = None,
+) -> Reading:
+    """`presence`: how far each token is there for the pooling, as a logarithm: 0 wholly, −∞ not at all."""
     pool = vit.pool
     query = key = value = tokens[:0]
     if isinstance(pool, AttentionPool):
@@ -126,9 +133,10 @@ def run_head(vit: ViT, tokens: Tokens, lin: Linearisation = PLAIN, biases: bool 
     with tapping(biases) as pooled_tap:
         if isinstance(pool, LinearPool):
             rows = pool.rows(x.shape[1]).to(x)
-            pooled, readout = rows @ x, rows.mean(0).expand(len(x), -1)
+            pooled, readout = present(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
         else:
-            pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap)
+            seen = None if presence is None else presence[:, None, None, pool.skip :]
+            pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap, seen)
         with evaluating(vit.module):  # a head that somebody trains may drop out
             logits = classified(vit, normalise(lin, vit.pooled_norm, pooled, pooled_tap), lin)
     taps = (tuple(token_tap.found), tuple(pooled_tap.found)) if biases else ((), ())
@@ -141,13 +149,27 @@ def classified(vit: ViT, read: Pooled, lin: Linearisation = PLAIN) -> Logits:
     return logits if vit.length is None else logits / lin.length(vit.length, read)
 
 
+def present(rows: Float[Tensor, "q n"], presence: Float[Tensor, "b n"] | None) -> Tensor:
+    """What is read of tokens that are there in part: their shares grow and shrink, and add up to what they did."""
+    if presence is None:
+        return rows
+    shares = rows * presence.exp()[:, None]
+    return shares * (rows.sum(-1) / shares.sum(-1))[..., None]
+
+
 def attention_pool(
-    pool: AttentionPool, query: Tensor, k: PerHead, v: PerHead, lin: Linearisation, tap: Tap | None
+    pool: AttentionPool,
+    query: Tensor,
+    k: PerHead,
+    v: PerHead,
+    lin: Linearisation,
+    tap: Tap | None,
+    presence: Float[Tensor, "b 1 1 n"] | None = None,
 ) -> tuple[Tensor, Float[Tensor, "b all"]]:
     """Pooled tokens, and the head-averaged attention of the pooler as the read-out row."""
     q = normalise(lin, pool.q_norm, query, None).expand(len(k), -1, -1, -1)
     k = normalise(lin, pool.k_norm, k, tap)
-    mixed, weights = mix(*lin.attention(q, k, v), None, pool.scale, attention=True)
+    mixed, weights = mix(*lin.attention(q, k, v), presence, pool.scale, attention=True)
     pooled = pool.project(mixed.transpose(1, 2).flatten(2))
     pooled = pooled if pool.feed is None else pooled + feed(pool.feed, pooled, lin, tap)
     return pooled, F.pad(weights.mean((1, 2)), (pool.skip, 0))

@@ -75,6 +75,12 @@ class Layer:
         return self.grad("attention", "attention=True and class_specific=True")
 
     @property
+    def presence_grad(self) -> Float[Tensor, "r n"]:
+        """What the score loses, to first order, when each token fades from what this block mixes (and, behind the last, the
+        head pools)."""
+        return self.grad("presence", "presence=True")
+
+    @property
     def biases(self) -> Float[Tensor, "r n"]:
         """Share of every bias of the block, at the token it is added to."""
         return self.grad("biases", "biases=True")
@@ -88,6 +94,12 @@ class Layer:
 def weave(columns: list[Tensor]) -> Tensor:
     """One tensor per target of an image → rows in the order image by image, target by target."""
     return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
+
+
+def presence_grad(attention: Float[Tensor, "r h n n"], grad: Float[Tensor, "r h n n"]) -> Float[Tensor, "r n"]:
+    """Of a token's presence m, Aᵢⱼ ∝ mⱼ exp(…): ∂t/∂mⱼ = Σₕᵢ Aₕᵢⱼ (Gₕᵢⱼ − Σₖ Aₕᵢₖ Gₕᵢₖ), where all are there."""
+    taken = attention * grad
+    return (taken - attention * taken.sum(-1, keepdim=True)).sum((1, 2))
 
 
 def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> dict[str, Tensor]:

@@ -42,7 +42,10 @@ def pixel_gradients(
     """Gradient of the score at other pictures; a black box is differentiated as a whole."""
 
     def gradient(part: Probe) -> Tensor:
-        return whole_gradient(part) if part.black_box else part.pixel_grad(first_gradient(part, PLAIN))
+        if part.black_box:
+            return whole_gradient(part)
+        embedded = part.embedded()
+        return part.pixel_grad(first_gradient(part, PLAIN), embedded)
 
     return at_points(probe, pictures, lambda images, owner: owned(probe, images, owner), gradient, tally)
 

@@ -13,6 +13,7 @@ from vitreous.capture.progress import pieces
 from vitreous.models.shapes import Images, Logits
 
 Index = Int[Tensor, " k"]
+Read = Callable[[Logits, Index], Tensor]  # what is kept [m …] of logits [m c], given the row that each belongs to
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class Pictures:
 
 @torch.no_grad()
 def said_of(
-    pictures: Pictures, say: Callable[[Images], Logits], chunk: int, device: torch.device
+    pictures: Pictures, say: Callable[[Images], Logits], chunk: int, device: torch.device, read: Read | None = None
 ) -> Float[Tensor, "b s c"]:
-    """What `say` answers to every picture; at most `chunk` of them exist at once."""
+    """What `say` answers to every picture, or what `read` makes of it; at most `chunk` of them exist at once."""
     answers: Tensor | None = None
 
     def some(piece: slice) -> Logits:
@@ -42,7 +43,9 @@ def said_of(
 
     total = pictures.rows * pictures.subsets
     for piece, said in pieces(some, total, chunk):
-        answers = said.new_empty(total, said.shape[-1]) if answers is None else answers
-        answers[piece] = said
+        owner = torch.arange(piece.start, piece.stop, device=device) // pictures.subsets
+        told = said if read is None else read(said, owner)
+        answers = told.new_empty(total, told.shape[-1]) if answers is None else answers
+        answers[piece] = told
     assert answers is not None
     return answers.unflatten(0, (pictures.rows, pictures.subsets))

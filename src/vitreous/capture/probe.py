@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
-from vitreous.capture.layer import Layer, backward, bias_map, weave
+from vitreous.capture.layer import Layer, backward, bias_map, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
-from vitreous.capture.pixels import Pictures, said_of
+from vitreous.capture.pixels import Pictures, Read, said_of
 from vitreous.capture.progress import Tally, pieces
 from vitreous.capture.question import Question, ask
 from vitreous.core.errors import ShapeError
@@ -30,6 +30,7 @@ class Top:
     grads: list[Tokens]  # of the encoder's output, one per target of an image
     biases: Float[Tensor, "r n"] | None = None
     pooled_biases: Float[Tensor, " r"] | None = None
+    presence: Float[Tensor, "r n"] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -163,6 +164,7 @@ class Probe:
         gradients: bool = True,
         biases: bool = False,
         normed: bool = False,
+        presence: bool = False,
         down_to: int = 0,
     ) -> Iterator[Layer]:
         """Blocks from the last to `down_to`, each with what the score says of it.
@@ -171,7 +173,7 @@ class Probe:
         only as far as the consumer pulls, and what was seen can be freed at once.
         """
         steps = self._forward(lin, attention, gradients, biases, down_to)
-        top = self._top(lin, biases) if gradients else None
+        top = self._top(lin, biases, presence) if gradients else None
         readout = self.reading.readout.repeat_interleave(self.targets_per_image, 0)
         if top is not None and biases:
             self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
@@ -186,6 +188,11 @@ class Probe:
             grads = {key: weave([part[key] for part in found]) for key in found[0]}
             if biases and "biases" not in grads:  # a block that adds none
                 grads["biases"] = torch.zeros_like(grads["hidden"][..., 0])
+            if presence and step.attention is not None:
+                matrix = step.attention.detach().repeat_interleave(len(found), 0)
+                grads["presence"] = presence_grad(matrix, grads["attention"])
+                if top is not None and top.presence is not None and index == self.vit.depth - 1:
+                    grads["presence"] = grads["presence"] + top.presence
             yield Layer(*common, self.targets_per_image, readout, {**grads, "output": weave(upstream)})
             upstream = [part["hidden"] for part in found]
 
@@ -218,22 +225,26 @@ class Probe:
             leaf = x.detach().requires_grad_(gradients)
             return run_block(self.vit.blocks[index], leaf, self.place, lin, attention, biases)
 
-    def _top(self, lin: Linearisation, biases: bool) -> Top:
+    def _top(self, lin: Linearisation, biases: bool, presence: bool) -> Top:
         leaf = self.states[-1].detach().requires_grad_()
+        there = torch.zeros_like(leaf[..., 0]).requires_grad_() if presence else None
         with torch.enable_grad():
-            reading = run_head(self.vit, leaf, lin, biases)
+            reading = run_head(self.vit, leaf, lin, biases, there)
         if self._seen.reading is None:
             self._seen.reading = Reading(reading.logits.detach(), reading.readout)
         columns = self.targets.view(len(self.images), -1).unbind(1)
-        grads, token_biases, pooled_biases = [], [], []
+        grads, token_biases, pooled_biases, presences = [], [], [], []
         for column, targets in enumerate(columns):
             with torch.enable_grad():
                 score = self.answer(reading.logits, targets)
                 total = score.sum()
             taps = (*reading.token_taps, *reading.pooled_taps)
-            inputs = [leaf, *(output for output, _ in taps)]
+            inputs = [leaf, *(output for output, _ in taps), *([] if there is None else [there])]
             found = torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=column + 1 < len(columns))
             grads.append(torch.zeros_like(leaf) if found[0] is None else found[0])
+            if there is not None:
+                found, moved = found[:-1], found[-1]
+                presences.append(torch.zeros_like(there) if moved is None else moved)
             if biases:
                 split = 1 + len(reading.token_taps)
                 # an attention pooler may skip prefix tokens: its taps are shorter, the missing tokens add nothing
@@ -244,6 +255,7 @@ class Probe:
             grads,
             weave(token_biases) if biases else None,
             weave(pooled_biases) if biases else None,
+            weave(presences) if presence else None,
         )
 
     def biases(self, lin: Linearisation = PLAIN) -> Iterator[Float[Tensor, "r n"]]:
@@ -254,11 +266,19 @@ class Probe:
         yield first.biases
         yield from (layer.biases for layer in layers)
 
-    def pixel_grad(self, hidden_grad: Float[Tensor, "r n d"]) -> Float[Tensor, "r 3 H W"]:
-        """The gradient at the first block's input, carried on to the pixels."""
+    def embedded(self) -> tuple[Images, Tokens]:
+        """The pixels, and the tokens made of them with their graph; what is embedded here is not embedded again."""
         images = self.images.detach().requires_grad_()
         with torch.enable_grad():
             tokens = self.vit.embed(images)
+        self.__dict__.setdefault("tokens", tokens.detach())
+        return images, tokens
+
+    def pixel_grad(
+        self, hidden_grad: Float[Tensor, "r n d"], embedded: tuple[Images, Tokens] | None = None
+    ) -> Float[Tensor, "r 3 H W"]:
+        """The gradient at the first block's input, carried on to the pixels."""
+        images, tokens = embedded or self.embedded()
         columns = hidden_grad.view(len(images), -1, *hidden_grad.shape[1:]).unbind(1)
         last = len(columns) - 1
         return weave([torch.autograd.grad(tokens, images, g, retain_graph=i < last)[0] for i, g in enumerate(columns)])
@@ -270,8 +290,9 @@ class Probe:
         return two_sided(self._masked(keep).flatten(0, 1)).unflatten(0, keep.shape[:2])
 
     @torch.no_grad()
-    def _masked(self, keep: Keep) -> Float[Tensor, "b s c"]:
-        """The model's own logits when only the kept patches enter; the others truly leave, positions stay.
+    def _masked(self, keep: Keep, read: Read | None = None) -> Float[Tensor, "b s c"]:
+        """The model's own logits when only the kept patches enter, or what `read` makes of them; the others truly leave,
+        positions stay.
 
         Rows of equal length run together, so that less work is less work. With no patch kept, a head that
         reads the mean of patches reads the zero vector.
@@ -290,8 +311,9 @@ class Probe:
             )
             same = (counts == count).nonzero()[:, 0].to(keep.device)
             for piece, said in pieces(partial(self._subsets, flat, owner, same, count), len(same), chunk, tally):
-                answers = said.new_empty(len(flat), said.shape[-1]) if answers is None else answers
-                answers[same[piece]] = said
+                told = said if read is None else read(said, same[piece] // keep.shape[1])
+                answers = told.new_empty(len(flat), told.shape[-1]) if answers is None else answers
+                answers[same[piece]] = told
         assert answers is not None
         return answers.unflatten(0, keep.shape[:2])
 
@@ -305,7 +327,17 @@ class Probe:
 
     def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
         """The question's answer for every subset, per row."""
-        return self.answers(self._masked(keep))
+        return per_row(self._masked(keep, self._reader(len(keep))))
+
+    def _reader(self, rows: int) -> Read:
+        """Logits made answers as they come, so that those of thousands of subsets are never held: [m c] of `rows` → [m k]."""
+
+        def read(logits: Logits, row: Int[Tensor, " m"]) -> Float[Tensor, "m k"]:
+            asked = self.targets.view(rows, -1)[row]
+            wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).repeat_interleave(asked.shape[1], 0)
+            return self.answer(wide, asked.flatten()).view(asked.shape)
+
+        return read
 
     def answers(self, logits: Float[Tensor, "b s c"]) -> Float[Tensor, "r s"]:
         """The question, put to logits of `s` variants of every image (or row); of a half-precision model, in float32."""
@@ -325,13 +357,16 @@ class Probe:
 
     def pixel_score(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "r s"]:
         """The question's answer for every such picture, per row."""
-        return self.answers(self._said(pictures))
+        return per_row(self._said(pictures, self._reader))
 
-    def _said(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "b s c"]:
+    def _said(
+        self, pictures: Pictures | Float[Tensor, "b s 3 H W"], reader: Callable[[int], Read] | None = None
+    ) -> Float[Tensor, "b s c"]:
         pictures = pictures if isinstance(pictures, Pictures) else Pictures.of(pictures.to(self.images))
         if pictures.rows not in (len(self.images), self.rows):
             raise ShapeError(f"pictures are asked about for {len(self.images)} images, not for {pictures.rows}")
-        return said_of(pictures, self.say, self.pictures_that_fit, self.images.device)
+        read = None if reader is None else reader(pictures.rows)
+        return said_of(pictures, self.say, self.pictures_that_fit, self.images.device, read)
 
     def say(self, images: Images) -> Logits:
         """The model's own logits of pictures of this size."""
@@ -341,6 +376,11 @@ class Probe:
     def pictures_that_fit(self) -> int:
         tokens = self.tokens
         return rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)
+
+
+def per_row(answers: Float[Tensor, "b s k"]) -> Float[Tensor, "r s"]:
+    """Answers about k targets of every variant → rows image by image, target by target."""
+    return answers.transpose(1, 2).flatten(0, 1)
 
 
 def two_sided(logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:

@@ -18,6 +18,7 @@ ROOMS = (
     "tis",
     "activations",
     "suppression",
+    "presence",
     "anneal",
 )
 

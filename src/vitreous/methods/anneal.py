@@ -33,15 +33,22 @@ from vitreous.models.shapes import Images, Keep, PatchScores
     backwards="1 + coalitions",
 )
 def anneal(
-    probe: Probe, coalitions: int = 32, kept: float | tuple[float, ...] = 0.5, of: str = "temper", seed: int = 0
+    probe: Probe,
+    coalitions: int = 32,
+    kept: float | tuple[float, ...] = 0.5,
+    complements: bool = True,
+    of: str = "temper",
+    seed: int = 0,
 ) -> tuple[PatchScores, dict[str, Any]]:
     """Tempered maps averaged over random halves of the patches, and their complements.
 
     `of`: the map that is averaged, any sum or roll-out of layers. `kept`: the share of patches in the first of a
-    pair; with several, pairs take them in turn.
+    pair; with several, pairs take them in turn. `complements=False` draws every coalition by itself.
     """
     averaged = walk_of(of)
-    keep = pairs(probe.originals, probe.layout.patches, coalitions, kept, seed).to(probe.images.device)
+    keep = drawn_coalitions(probe.originals, probe.layout.patches, coalitions, kept, complements, seed).to(
+        probe.images.device
+    )
     whole = averaged.token_scores(probe)[:, probe.layout.prefix :]  # all patches are a coalition too
     found = in_coalitions(probe, keep, averaged.token_scores).sum(1)
     count = keep.sum(1).repeat_interleave(probe.targets_per_image, 0)
@@ -60,19 +67,23 @@ def walk_of(spec: str) -> Method:
     return made
 
 
-def pairs(images: Images, patches: int, coalitions: int, kept: float | tuple[float, ...], seed: int) -> Keep:
-    """Random coalitions and their complements, as the picture's content draws them; several sizes take turns."""
-    if coalitions < 2 or coalitions % 2:
+def drawn_coalitions(
+    images: Images, patches: int, coalitions: int, kept: float | tuple[float, ...], complements: bool, seed: int
+) -> Keep:
+    """Random coalitions, with their complements, as the picture's content draws them; several sizes take turns."""
+    if coalitions < 1 or (complements and coalitions % 2):
         raise SpecError(
             f"coalitions={coalitions}; they come in pairs, a coalition and its complement: give an even number"
         )
     shares = kept if isinstance(kept, tuple) else (kept,)
     if not shares or not all(0 < round(share * patches) < patches for share in shares):
         raise SpecError(f"kept={kept}; give a share of the {patches} patches that leaves some in and some out")
-    sizes = torch.tensor([round(shares[pair % len(shares)] * patches) for pair in range(coalitions // 2)])[:, None]
+    draws = coalitions // 2 if complements else coalitions
+    sizes = torch.tensor([round(shares[draw % len(shares)] * patches) for draw in range(draws)])[:, None]
 
     def drawn(source: torch.Generator) -> Bool[Tensor, "s p"]:
         ranks = torch.stack([torch.randperm(patches, generator=source) for _ in sizes])
-        return torch.stack([ranks < sizes, ranks >= sizes], 1).flatten(0, 1)
+        keep = ranks < sizes
+        return torch.stack([keep, ~keep], 1).flatten(0, 1) if complements else keep
 
     return torch.stack([drawn(source) for source in generators(images, seed)])

@@ -41,6 +41,7 @@ class Method:
     mixing: bool = False  # its signal is token-to-token
     biases: bool = False  # adds the biases' shares to the tokens they belong to
     normed: bool = False  # may read the first norm's output and its gradient
+    presence: bool = False  # reads what the score says of a token's being there
     complete: bool = False  # under a complete linearisation, tokens and biases add up to the score
     pixel: Callable[..., Tensor] | None = None  # (images, gradient, **options) → [r H W]: its form in pixel space
     native: str = "patch"
@@ -246,6 +247,7 @@ class Method:
             gradients=self.class_specific,
             biases=with_biases,
             normed=self.normed,
+            presence=self.presence,
             down_to=fold.down_to(probe.vit.depth),
         )
         if self.through is None:

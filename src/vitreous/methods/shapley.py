@@ -57,6 +57,14 @@ def parts_of(probe: Probe, space: str, regions: str, fill: str) -> Parts:
     return Parts(count, energy, score, lambda weights: weights[:, labels])
 
 
+def answers_of(probe: Probe, parts: list[Parts], on: list[Coalitions], space: str) -> list[Answers]:
+    """What the model says of every picture's coalitions; where patches leave, rows of one length run together, whosesoever."""
+    on = [some.to(probe.images.device) for some in on]
+    if space == "tokens":
+        return list(probe.score(torch.stack(on)).split(probe.targets_per_image))
+    return [part.score(some) for part, some in zip(parts, on, strict=True)]
+
+
 def mean_colour(picture: Float[Tensor, "3 H W"], labels: Int[Tensor, "H W"]) -> Float[Tensor, "3 H W"]:
     flat, size = labels.flatten(), torch.bincount(labels.flatten())
     total = torch.zeros(3, len(size)).to(picture).index_add_(1, flat, picture.flatten(1))
@@ -109,17 +117,19 @@ def lime(
     """
     choice("distance", distance, ("masks", "pixels"))
     choice("fit", fit, ("ridge", "lasso"))
-    maps = []
-    for image, draw in enumerate(generators(probe.originals, seed)):
-        parts = parts_of(probe.alone(image), space, regions, fill)
-        on = torch.rand(samples, parts.count, generator=draw) < 0.5
+    parts = [parts_of(probe.alone(image), space, regions, fill) for image in range(len(probe.images))]
+    drawn = [
+        torch.rand(samples, part.count, generator=draw) < 0.5
+        for part, draw in zip(parts, generators(probe.originals, seed), strict=True)
+    ]
+    for on in drawn:
         on[0] = True
-        on = on.to(probe.images.device)
-        present = parts.energy if distance == "pixels" else torch.ones_like(parts.energy)
+    maps, solve = [], ridge if fit == "ridge" else lasso
+    for part, on, found in zip(parts, drawn, answers_of(probe, parts, drawn, space), strict=True):
+        energy = part.energy.cpu()
+        present = energy if distance == "pixels" else torch.ones_like(energy)
         weight = nearness(on, present.clamp(min=1e-12), width)
-        solve = ridge if fit == "ridge" else lasso
-        found = parts.score(on)
-        maps.append(parts.spread(solve(exactly(on), exactly(found), exactly(weight), alpha).to(found)))
+        maps.append(part.spread(solve(exactly(on), exactly(found), exactly(weight), alpha).to(found)))
     return torch.cat(maps)
 
 
@@ -201,13 +211,16 @@ def kernelshap(
 
     Exact where `samples` is enough for every coalition. `paired`: each coalition with its complement, for less noise.
     """
+    parts = [parts_of(probe.alone(image), space, regions, fill) for image in range(len(probe.images))]
+    drawn = [
+        coalitions(part.count, samples, paired, draw)
+        for part, draw in zip(parts, generators(probe.originals, seed), strict=True)
+    ]
+    answers = answers_of(probe, parts, [with_ends(on) for on, _ in drawn], space)
     maps = []
-    for image, draw in enumerate(generators(probe.originals, seed)):
-        parts = parts_of(probe.alone(image), space, regions, fill)
-        on, weight = coalitions(parts.count, samples, paired, draw)
-        found = parts.score(with_ends(on).to(probe.images.device))
+    for part, (on, weight), found in zip(parts, drawn, answers, strict=True):
         values = shapley(exactly(on), exactly(found[:, 2:]), exactly(found[:, :2]), weight)
-        maps.append(parts.spread(values.to(found)))
+        maps.append(part.spread(values.to(found)))
     nothing = empty_set(probe) if space == "tokens" else f"every part painted over ({fill})"
     return torch.cat(maps), {"provenance": {"empty set": nothing}}
 

@@ -111,13 +111,14 @@ def kmeans(
     samples: Float[Tensor, "b a p"], centroids: Float[Tensor, "b m p"], rounds: int = 100, tolerance: float = 1e-4
 ) -> Float[Tensor, "b m p"]:
     """Lloyd's algorithm for several pictures side by side; each stops when its centroids do."""
-    moving = torch.ones(len(samples), dtype=torch.bool, device=samples.device)
+    centroids, left = centroids.clone(), torch.arange(len(samples), device=samples.device)
     for _ in range(rounds):
-        moved = lloyd(samples[moving], centroids[moving])
-        shift = ((moved - centroids[moving]) ** 2).sum((1, 2))
-        centroids = centroids.index_put((moving,), moved)
-        moving = moving.index_put((moving,), shift > tolerance)
-        if not moving.any():
+        moved = lloyd(samples, centroids[left])
+        still = ((moved - centroids[left]) ** 2).sum((1, 2)) > tolerance
+        centroids[left] = moved
+        if not still.all():
+            left, samples = left[still], samples[still]
+        if not len(left):
             break
     return centroids
 
@@ -127,7 +128,7 @@ def lloyd(samples: Float[Tensor, "b a p"], centroids: Float[Tensor, "b m p"]) ->
 
     A centroid that nobody joined begins again at a sample far from its own: the farthest, the next farthest, …
     """
-    distance = (centroids**2).sum(-1)[:, None] - 2 * samples @ centroids.mT
+    distance = torch.baddbmm((centroids**2).sum(-1)[:, None], samples, centroids.mT, alpha=-2)
     near, owner = distance.min(-1)
     count = torch.zeros_like(centroids[..., 0]).scatter_add_(1, owner, torch.ones_like(near))
     total = torch.zeros_like(centroids).scatter_add_(1, owner[..., None].expand_as(samples), samples)
