@@ -24,7 +24,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.core
-	$(BIN)/python benchmarks/floor.py
+	$(BIN)/python benchmarks/run --size ti --quick
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

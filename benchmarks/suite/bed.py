@@ -1,0 +1,79 @@
+"""What every module of cases is given: a seeded model of a known size, and pictures for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+import vitreous
+from vitreous.models.vit import ViT
+
+SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ti": ("vit_tiny_patch16_224", {}),
+    "b": ("vit_base_patch16_224", {}),
+    "l": ("vit_large_patch16_224", {}),
+    "eva": ("eva_large_patch14_336", {}),
+    "test": (
+        "vit_tiny_patch16_224",
+        {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 32, "num_heads": 2, "num_classes": 10},
+    ),
+}
+WORDS = {"ti": "ViT-Ti/16", "b": "ViT-B/16", "l": "ViT-L/16", "eva": "EVA-L/14 at 336", "test": "a test model"}
+
+
+@dataclass(frozen=True)
+class Bed:
+    """A model on a device, and a batch of pictures; `quick` asks for fewer and smaller cases."""
+
+    device: str
+    size: str
+    model: nn.Module  # timm's own, eval, frozen
+    vit: ViT
+    images: Tensor
+    batch: int
+    dtype: torch.dtype = torch.float32
+    quick: bool = False
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @property
+    def precision(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+
+def lay(
+    size: str = "ti",
+    device: str = "cpu",
+    batch: int = 8,
+    dtype: torch.dtype = torch.float32,
+    quick: bool = False,
+    **changes: Any,
+) -> Bed:
+    """A bed with random weights; `changes` go to timm (`depth=`, `img_size=`, …)."""
+    name, settings = SIZES[size]
+    torch.manual_seed(0)
+    model = timm.create_model(name, pretrained=False, **{**settings, **changes})
+    model = model.eval().requires_grad_(False).to(device, dtype)
+    vit = vitreous.wrap(model)
+    images = torch.randn(batch, 3, *vit.size, generator=torch.Generator().manual_seed(1))
+    return Bed(device, size, model, vit, images.to(device, dtype), batch, dtype, quick)
+
+
+def backward(model: nn.Module, images: Tensor) -> Tensor:
+    """The floor of a gradient method: one plain forward, and one backward of the largest logit to the pixels."""
+    leaf = images.detach().requires_grad_()
+    (found,) = torch.autograd.grad(model(leaf).amax(-1).sum(), leaf)
+    return found
+
+
+@torch.no_grad()
+def forward(model: nn.Module, images: Tensor, count: int | None = None) -> None:
+    """The floor of a method that samples: `count` pictures through the plain model, `images` of them at a time."""
+    for start in range(0, len(images) if count is None else count, len(images)):
+        model(images if count is None else images[: count - start])

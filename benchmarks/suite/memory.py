@@ -1,0 +1,67 @@
+"""Twice the pictures, masks or steps must not take more memory: the peak of the doubled work beside that of the single."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+import vitreous
+from suite.bed import Bed
+from suite.clock import Work, peak
+from suite.row import Figure, Row
+
+ALLOWED = 1.05
+BATCH = 32  # what `explain` and `evaluate` take at once unless told otherwise
+PICTURES = f"{2 * BATCH} pictures, not {BATCH}"
+DRAWN = {"tis": "masks", "rise": "masks", "ig": "steps", "smoothgrad": "samples"}
+
+
+def cases(bed: Bed) -> Iterator[Figure]:
+    """Batches are the library's own: nothing is said of their size."""
+    short = bed.quick or bed.size == "test"
+    many = images_of(bed, 2 * BATCH)
+    for name, option in DRAWN.items():
+        drawn = (4 if short else 8) if name in ("ig", "smoothgrad") else (16 if short else 256)
+        once, twice = f"{name}({option}={drawn})", f"{name}({option}={2 * drawn})"
+        single = found(bed, once, bed.images)
+        yield figure(bed, once, f"twice the {option}", found(bed, twice, bed.images), single)
+        yield figure(bed, once, PICTURES, found(bed, once, many), found(bed, once, many[:BATCH]))
+    yield figure(bed, "deletion_aopc", PICTURES, measured(bed, many), measured(bed, many[:BATCH]))
+
+
+def images_of(bed: Bed, count: int) -> Tensor:
+    return torch.cat([bed.images.roll(step, -1) for step in range(-(-count // bed.batch))])[:count]
+
+
+def figure(bed: Bed, what: str, how: str, twice: Work, once: Work) -> Figure:
+    return Figure("memory", what, how, lambda: doubled(bed, what, how, twice, once))
+
+
+def doubled(bed: Bed, what: str, how: str, twice: Work, once: Work) -> Row:
+    row = Row(bed.size, "memory", what, how, bed.batch, bed.precision, targets={"at_most": ALLOWED}, unit="× the peak")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        row.peaks = {side: weighed(work, bed) for side, work in (("ours", twice), ("theirs", once))}
+    row.ratio = row.peaks["ours"] / row.peaks["theirs"]
+    return row
+
+
+def weighed(work: Work, bed: Bed) -> int:
+    if bed.cuda:
+        work()  # libraries take their workspaces in the first call
+    return peak(work, bed.device)
+
+
+def found(bed: Bed, spec: str, images: Tensor) -> Work:
+    chosen = vitreous.resolve(spec)
+    return lambda: vitreous.explain(bed.vit, images, method=chosen)
+
+
+def measured(bed: Bed, images: Tensor) -> Work:
+    """Random maps: what is measured is the measuring."""
+    patches = bed.vit.layout(bed.vit.size).patches
+    maps = torch.randn(len(images), patches, generator=torch.Generator().manual_seed(0)).to(images)
+    return lambda: vitreous.evaluate(bed.vit, images, maps, "deletion_aopc", target=0)

@@ -1,0 +1,31 @@
+"""LXT's rules in a copy of a timm model."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def with_lxt(model: nn.Module) -> nn.Module:
+    """LXT's AttnLRP rules in every norm, activation and attention of this model, and of no other: LXT itself patches classes."""
+    from lxt.efficient.patches import layer_norm_forward
+    from lxt.efficient.rules import divide_gradient, identity_rule_implicit
+
+    def attend(self: Any, x: Tensor, **_: Any) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = divide_gradient(q, 4), divide_gradient(k, 4), divide_gradient(v, 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+    for part in list(model.modules()):
+        if isinstance(part, nn.LayerNorm):
+            part.forward = MethodType(layer_norm_forward, part)
+        elif isinstance(part, nn.GELU):
+            part.forward = partial(identity_rule_implicit, part.forward)
+        elif hasattr(part, "qkv"):
+            part.forward = MethodType(attend, part)
+    return model

@@ -1,0 +1,250 @@
+"""Beside other tools, on the same work: the same model, pictures, steps and baseline, and as many pictures in memory at once.
+
+They are installed for the benchmark only (`benchmarks/requirements.txt`); one that does not import is a row that says so.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suite.bed import Bed
+from suite.case import Case
+from suite.patched import with_lxt
+from suite.sides import explained, probed, targets_of, worst_spearman
+from vitreous.capture.paths import AT_ONCE
+from vitreous.capture.probe import Probe
+from vitreous.methods.regions import squares
+from vitreous.metrics.metric import resolve_metric
+
+DRAWN = "each draws its own {}, so only the work is the same"
+AT_MOST = "at most {} pictures at once on both sides"
+
+
+def cases(bed: Bed) -> Iterator[Case]:
+    targets = targets_of(bed)
+    yield from gradients(bed, targets)
+    yield from painted(bed, targets)
+    yield cam(bed, targets)
+    yield relevance(bed, targets)
+    yield flipping(bed, targets)
+
+
+def row(
+    bed: Bed,
+    spec: str,
+    peer: str,
+    theirs: Callable[[], Tensor],
+    read: Callable[[Any], Tensor],
+    pictures: int | None = None,
+    *,
+    same: bool = True,
+    at_most: float | None = None,
+    note: str = "",
+) -> Case:
+    """Our method beside a peer's; `read` takes from ours what the peer returns, and where both are `same` they are compared."""
+    count = len(bed.images[:pictures])
+    ours = partial(explained, bed, spec, pictures, question="logit")
+    agree = (lambda: worst_spearman(read(ours()), theirs())) if same else None
+    return Case(
+        "peers",
+        spec,
+        peer,
+        ours,
+        theirs,
+        at_most=at_most,
+        pictures=(count, count),
+        agree=agree,
+        agreement=0.999 if same else None,
+        note=note,
+    )
+
+
+def native(found: Any) -> Tensor:
+    return found.native_pixels
+
+
+# ── captum ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
+    steps = 8 if bed.quick else 20 if bed.cuda else 16
+    each = max(1, AT_ONCE // bed.batch)  # points of every picture at once
+
+    def ig() -> Tensor:
+        from captum.attr import IntegratedGradients
+
+        peer = IntegratedGradients(bed.model)
+        found, _ = peer.attribute(
+            bed.images,
+            target=targets,
+            n_steps=steps,
+            internal_batch_size=each * bed.batch,
+            return_convergence_delta=True,  # as ours always tells
+        )
+        return found.sum(1)
+
+    def smoothgrad() -> Tensor:
+        from captum.attr import NoiseTunnel, Saliency
+
+        peer, wanted = NoiseTunnel(Saliency(bed.model)), targets_of(bed)  # ours, too, finds the class first
+        return peer.attribute(
+            bed.images, nt_samples=steps, nt_samples_batch_size=min(each, steps), stdevs=1.0, target=wanted
+        ).sum(1)
+
+    def ixg() -> Tensor:
+        from captum.attr import InputXGradient
+
+        return InputXGradient(bed.model).attribute(bed.images, target=targets).sum(1)
+
+    said = f"{each} points of every picture at once on both sides"
+    spec = f"ig(steps={steps}, rounded=True)"
+    yield row(bed, spec, "captum IntegratedGradients", ig, native, at_most=1.0, note=said)
+    spec, drawn = f"smoothgrad(samples={steps})", DRAWN.format("noise")
+    yield row(
+        bed, spec, "captum NoiseTunnel(Saliency)", smoothgrad, native, same=False, at_most=1.0, note=f"{said}; {drawn}"
+    )
+    yield row(bed, "ixg(space='pixels')", "captum InputXGradient", ixg, native)
+
+
+def painted(bed: Bed, targets: Tensor) -> Iterator[Case]:
+    few = min(bed.batch, 8 if bed.cuda and not bed.quick else 1)
+    height, width = bed.vit.layout(bed.vit.size).patch
+    room = probed(bed).pictures_that_fit
+    samples = 16 if bed.quick else 256 if bed.cuda else 64
+
+    def occlusion() -> Tensor:
+        from captum.attr import Occlusion
+
+        window, peer, each = (3, height, width), Occlusion(bed.model), max(1, room // few)
+        return peer.attribute(
+            bed.images[:few], window, strides=window, target=targets[:few], perturbations_per_eval=each
+        ).mean(1)
+
+    def fitted(name: str) -> Tensor:
+        import captum.attr
+
+        peer, labels = getattr(captum.attr, name)(bed.model), parts(bed)
+        found = [
+            peer.attribute(
+                bed.images[i : i + 1],
+                target=targets[i : i + 1],
+                feature_mask=labels,
+                n_samples=samples,
+                perturbations_per_eval=min(room, samples),
+            )
+            for i in range(few)
+        ]
+        return torch.cat(found).mean(1)
+
+    yield row(bed, "occlusion(preset='captum')", "captum Occlusion", occlusion, native, few, note=AT_MOST.format(room))
+    for name in ("KernelShap", "Lime"):
+        spec = f"{name.lower()}(preset='captum', samples={samples})"
+        said = f"{AT_MOST.format(min(room, samples))}; {DRAWN.format('coalitions')}"
+        yield row(bed, spec, f"captum {name}", partial(fitted, name), native, few, same=False, note=said)
+
+
+def parts(bed: Bed) -> Tensor:
+    """The number of each pixel's patch, as captum's feature masks are."""
+    return squares(bed.vit.size, bed.vit.layout(bed.vit.size).grid).to(bed.device)[None, None]
+
+
+# ── pytorch-grad-cam ─────────────────────────────────────────────────────────────────────────────
+
+
+def cam(bed: Bed, targets: Tensor) -> Case:
+    model: Any = bed.model
+    layout = bed.vit.layout(bed.vit.size)
+
+    def patches(tokens: Tensor) -> Tensor:
+        return tokens[:, layout.prefix :].transpose(1, 2).unflatten(2, layout.grid)
+
+    def theirs() -> Tensor:
+        from pytorch_grad_cam import GradCAM
+        from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+        wanted = [ClassifierOutputTarget(one) for one in targets.tolist()]
+        with GradCAM(model, [model.blocks[-1].norm1], reshape_transform=patches) as peer:
+            peer.compute_input_gradient = True  # else frozen parameters leave it nothing to walk back from
+            return torch.from_numpy(peer(bed.images, wanted))
+
+    def read(found: Any) -> Tensor:
+        maps = found.maps().clamp(min=0)[:, None]
+        return F.interpolate(maps, layout.size, mode="bilinear", align_corners=False)[:, 0]
+
+    said = "ours walks back through the last block alone; theirs through all, parameters frozen on both sides"
+    return row(bed, "gradcam(preset='grad-cam')", "pytorch-grad-cam GradCAM", theirs, read, note=said)
+
+
+# ── LXT ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def relevance(bed: Bed, targets: Tensor) -> Case:
+    @cache
+    def patched() -> nn.Module:
+        return with_lxt(copy.deepcopy(bed.model))
+
+    def theirs() -> Tensor:
+        model: Any = patched()
+        with torch.no_grad():
+            tokens = model.norm_pre(model._pos_embed(model.patch_embed(bed.images)))
+        tokens.requires_grad_()
+        logits = model.forward_head(model.norm(model.blocks(tokens)))
+        (found,) = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), tokens)
+        return (tokens * found).sum(-1).detach()[:, model.num_prefix_tokens :]
+
+    said = "LXT's rules put into a copy of the timm model, for which it has no patch of its own"
+    return row(bed, "attnlrp", "LXT", theirs, lambda found: found.patches, note=said)
+
+
+# ── Quantus ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def flipping(bed: Bed, targets: Tensor) -> Case:
+    steps = 56 if bed.cuda and not bed.quick else 4 if bed.size == "test" else 14
+    count = bed.batch if bed.cuda or bed.size in ("test", "ti") else min(2, bed.batch)
+    images, wanted = bed.images[:count], targets[:count]
+    maps = explained(bed, "ixg(space='pixels')", count)
+    metric = resolve_metric(f"deletion(steps={steps})")
+    pixels = images.shape[-2] * images.shape[-1]
+
+    def ours() -> Tensor:
+        found = metric(maps, probe=Probe(bed.vit, images, wanted)).curve
+        assert found is not None
+        return found
+
+    def theirs() -> Tensor:
+        import quantus
+
+        peer = quantus.PixelFlipping(
+            features_in_step=3 * (-(-pixels // steps)),  # Quantus counts every colour of a pixel
+            perturb_baseline=0.0,
+            normalise=False,
+            disable_warnings=True,
+        )
+        peer.custom_preprocess = lambda *_, **__: None  # which wants steps that divide the pixels
+        x, y = images.float().cpu().numpy(), wanted.cpu().numpy()
+        scores = maps.native_pixels[:, None].float().cpu().numpy()
+        found = peer(
+            bed.model, x, y, a_batch=scores, softmax=True, device=bed.device, batch_size=count, channel_first=True
+        )
+        return torch.tensor(found)
+
+    return Case(
+        "peers",
+        f"deletion(steps={steps})",
+        "Quantus PixelFlipping",
+        ours,
+        theirs,
+        at_least=3,
+        pictures=(count, count),
+        agree=lambda: worst_spearman(ours(), theirs()),
+        agreement=0.999,
+        note="ours sees the clean picture too" + ("" if bed.cuda else "; on a CPU forwards are nearly all of both"),
+    )

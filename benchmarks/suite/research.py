@@ -1,0 +1,196 @@
+"""Plain research code, written from the papers: one picture at a time, every vector that the formula names.
+
+It gives the numbers that the library gives (`tests/benchmarks/test_standins.py`); what differs is how much it computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.methods.controls import generators
+
+
+@dataclass
+class Seen:
+    """What one picture leaves in a timm VisionTransformer: per block its input [n d], attention [h n n], and what the MLP is added to."""
+
+    inputs: list[Tensor]
+    attention: list[Tensor]
+    middles: list[Tensor]
+    end: Tensor
+
+
+def heads_of(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [h n e] of tokens [n d]."""
+    packed = block.attn.qkv(block.norm1(x))
+    q, k, v = packed.unflatten(-1, (3, block.attn.num_heads, -1)).permute(1, 2, 0, 3)
+    return q, k, v
+
+
+@torch.no_grad()
+def seen(model: Any, image: Tensor) -> Seen:
+    x = model.norm_pre(model._pos_embed(model.patch_embed(image[None])))[0]
+    found = Seen([], [], [], x)
+    for block in model.blocks:
+        q, k, v = heads_of(block, x)
+        attention = (q @ k.mT * block.attn.scale).softmax(-1)
+        mixed = (attention @ v).transpose(0, 1).flatten(1)
+        middle = x + block.ls1(block.attn.proj(mixed))
+        found.inputs.append(x)
+        found.attention.append(attention)
+        found.middles.append(middle)
+        x = middle + block.ls2(block.mlp(block.norm2(middle)))
+    found.end = x
+    return found
+
+
+def scale_of(part: Any) -> Tensor | float:
+    return getattr(part, "gamma", 1.0)
+
+
+# ── DecompX ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def through_norm(norm: Any, x: Tensor, parts: Tensor) -> Tensor:
+    """Parts [n s d] of tokens x [n d] through a LayerNorm whose spread is that of x."""
+    if isinstance(norm, torch.nn.Identity):
+        return parts
+    spread = (x.var(-1, unbiased=False) + norm.eps).sqrt()
+    return (parts - parts.mean(-1, keepdim=True)) / spread[:, None, None] * norm.weight
+
+
+def through_block(block: Any, found: Seen, layer: int, parts: Tensor) -> Tensor:
+    """Parts of a block's input made parts of its output, attention and the ratio of the activation held fixed."""
+    attention = found.attention[layer]
+    value = block.attn.qkv.weight.chunk(3)[2]
+    heads = (through_norm(block.norm1, found.inputs[layer], parts) @ value.T).unflatten(-1, (len(attention), -1))
+    mixed = torch.einsum("hij,jshe->ishe", attention, heads).flatten(2)
+    parts = parts + mixed @ block.attn.proj.weight.T * scale_of(block.ls1)
+    middle = found.middles[layer]
+    before = block.mlp.fc1(block.norm2(middle))
+    ratio = block.mlp.act(before) / before
+    hidden = (through_norm(block.norm2, middle, parts) @ block.mlp.fc1.weight.T) * ratio[:, None]
+    return parts + hidden @ block.mlp.fc2.weight.T * scale_of(block.ls2)
+
+
+def own_parts(x: Tensor, sources: Tensor) -> Tensor:
+    """Tokens [n d] as parts [n s d]: each source is all of itself and nothing of the others."""
+    parts = x.new_zeros(len(x), len(sources), x.shape[1])
+    parts[sources, torch.arange(len(sources), device=x.device)] = x[sources]
+    return parts
+
+
+def said_by(model: Any, found: Seen, parts: Tensor, target: int) -> Tensor:
+    """What every source adds to the class's logit, [s]."""
+    parts, tokens = through_norm(model.norm, found.end, parts), model.norm(found.end)
+    first = model.num_prefix_tokens
+    if model.global_pool == "token":
+        read, truth = parts[0], tokens[0]
+    else:
+        read, truth = parts[first:].mean(0), tokens[first:].mean(0)
+    return through_norm(model.fc_norm, truth[None], read[None])[0] @ model.head.weight[target]
+
+
+@torch.no_grad()
+def decompx_slowly(
+    model: Any, image: Tensor, target: int, *, restart: bool = True, sources: Tensor | None = None, chunk: int = 0
+) -> Tensor:
+    """DecompX under SkipPLUS by carrying [n n d] vectors forward: the scores of the sources (all, unless told).
+
+    `restart`: DecompX of the sub-network from every layer on, as PLUS is defined; else all starts share one pass, which
+    linearity allows. Sources do not meet, so `chunk` of them may go at a time.
+    """
+    found, depth = seen(model, image), len(model.blocks)
+    sources = torch.arange(len(found.end), device=image.device) if sources is None else sources
+    starts = range(-(-depth // 2), depth)
+    scores = []
+    for some in sources.split(chunk or len(sources)):
+        total = torch.zeros(len(some)).to(image)
+        parts = torch.zeros(()).to(image)
+        for start in starts:
+            parts = own_parts(found.inputs[start], some) + (0 if restart else parts)
+            for layer in range(start, depth) if restart else (start,):
+                parts = through_block(model.blocks[layer], found, layer, parts)
+            total = total + said_by(model, found, parts, target) if restart else total
+        scores.append(total if restart else said_by(model, found, parts, target))
+    return torch.cat(scores)
+
+
+# ── GlobEnc ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@torch.no_grad()
+def globenc_slowly(model: Any, image: Tensor) -> Tensor:
+    """Norm-based maps with the vectors that they are lengths of, [n n d] at every layer; the row that the head reads, [n]."""
+    found, row = seen(model, image), None
+    for layer in reversed(range(len(model.blocks))):
+        block, x = model.blocks[layer], found.inputs[layer]
+        weight = block.attn.qkv.weight.chunk(3)[2]
+        value = (block.norm1(x) - block.norm1.bias) @ weight.T
+        value = value.unflatten(-1, (block.attn.num_heads, -1)).transpose(0, 1)  # [h n e]
+        out = block.attn.proj.weight.unflatten(1, (block.attn.num_heads, -1))  # [d h e]
+        sent = torch.einsum("hne,dhe->hnd", value, out) * scale_of(block.ls1)
+        vectors = torch.einsum("hij,hjd->ijd", found.attention[layer], sent)
+        place = torch.arange(len(x), device=x.device)
+        vectors[place, place] += x
+        vectors = vectors + through_norm(block.norm2, found.middles[layer], vectors) * scale_of(block.ls2)
+        lengths = vectors.norm(dim=-1)
+        row = (readout(model, len(x), x) if row is None else row) @ lengths
+    assert row is not None
+    return row
+
+
+def readout(model: Any, tokens: int, like: Tensor) -> Tensor:
+    row, first = torch.zeros(tokens).to(like), model.num_prefix_tokens
+    if model.global_pool == "token":
+        row[0] = 1
+    else:
+        row[first:] = 1 / (tokens - first)
+    return row
+
+
+# ── TIS ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def kmeans_slowly(samples: Tensor, centroids: Tensor, rounds: int = 100, tolerance: float = 1e-4) -> Tensor:
+    """Lloyd's algorithm on samples [a p]; a centroid without samples begins again at the sample farthest from its own."""
+    for _ in range(rounds):
+        near, owner = torch.cdist(samples, centroids).min(-1)
+        count = torch.bincount(owner, minlength=len(centroids))
+        moved = torch.zeros_like(centroids).index_add_(0, owner, samples) / count.clamp(min=1)[:, None]
+        empty = (count == 0).nonzero()[:, 0]
+        moved[empty] = samples[near.argsort(descending=True)[: len(empty)]]
+        shift = ((moved - centroids) ** 2).sum()
+        centroids = moved
+        if shift <= tolerance:
+            break
+    return centroids
+
+
+@torch.no_grad()
+def tis_slowly(model: Any, image: Tensor, target: int, masks: int, kept: float = 0.5, at_once: int = 16) -> Tensor:
+    """Transformer Input Sampling of one picture: k-means on the CPU, a few subsets at a time."""
+    prefix = model.num_prefix_tokens
+    tokens = model.norm_pre(model._pos_embed(model.patch_embed(image[None])))
+    outputs, x = [], tokens
+    for block in model.blocks:
+        x = block(x)
+        outputs.append(x[0, prefix:])
+    samples = torch.cat(outputs, 1).T.cpu()
+    first = torch.randperm(len(samples), generator=generators(image[None], 0)[0])[:masks]
+    centroids = kmeans_slowly(samples, samples[first])
+    patches = samples.shape[1]
+    total, count = torch.zeros(patches).to(samples), torch.zeros(patches).to(samples)
+    for some in centroids.topk(int(kept * patches), -1).indices.sort(-1).values.split(at_once):
+        kept_tokens = tokens[0, prefix:][some.to(image.device)]
+        front = tokens[:, :prefix].expand(len(some), -1, -1)
+        logits = model.forward_head(model.norm(model.blocks(torch.cat([front, kept_tokens], 1))))
+        for subset, answer in zip(some, logits.softmax(-1)[:, target].tolist(), strict=True):
+            total[subset] += answer
+            count[subset] += 1
+    mean = total / count
+    return torch.where(count > 0, mean, mean[count > 0].min()).to(image.device)

@@ -1,0 +1,118 @@
+"""One row of the table after it was measured: its figures, its targets, and whether they are met."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from suite.bed import Bed
+from suite.case import Case
+
+
+@dataclass
+class Row:
+    """A ratio of two sides, or (`unit` given) one figure of its own; `error` says in one line why there is none."""
+
+    size: str
+    group: str
+    what: str
+    against: str
+    batch: int = 1
+    dtype: str = "float32"
+    pictures: tuple[float, float] = (1, 1)
+    targets: dict[str, float] = field(default_factory=dict)  # at_most, at_least, smaller, agreement
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # ours, theirs: of one call, round by round
+    peaks: dict[str, int] = field(default_factory=dict)  # bytes of one call
+    ratio: float | None = None  # ours / theirs per picture, median of the rounds; or the figure
+    spread: tuple[float, float] | None = None  # least and largest of the rounds
+    unit: str = ""
+    agreement: float | None = None
+    error: str | None = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, case: Case, bed: Bed) -> Row:
+        wanted = {key: getattr(case, key) for key in ("at_most", "at_least", "smaller", "agreement")}
+        targets = {key: float(value) for key, value in wanted.items() if value is not None}
+        facts = (bed.size, case.group, case.what, case.against, bed.batch, bed.precision)
+        return cls(*facts, pictures=case.pictures, targets=targets, note=case.note)
+
+    def take(self, rounds: list[tuple[float, float]]) -> None:
+        """Ratios within rounds, per picture; the median of them is the figure."""
+        self.seconds = {"ours": [a for a, _ in rounds], "theirs": [b for _, b in rounds]}
+        mine, other = self.pictures
+        ratios = [a / mine / (b / other) for a, b in rounds if b > 0]
+        if ratios:
+            self.ratio, self.spread = statistics.median(ratios), (min(ratios), max(ratios))
+
+    @property
+    def smaller(self) -> float | None:
+        """How many times less memory a picture takes here than there."""
+        if not self.peaks.get("ours") or "theirs" not in self.peaks:
+            return None
+        mine, other = self.pictures
+        return (self.peaks["theirs"] / other) / (self.peaks["ours"] / mine)
+
+    def missed(self) -> list[str]:
+        """Each target that is not met, and by how much."""
+        gain = None if not self.ratio else 1 / self.ratio
+        said = []
+        for key, target in self.targets.items():
+            found = {"at_most": self.ratio, "at_least": gain, "smaller": self.smaller, "agreement": self.agreement}[key]
+            if found is None or math.isnan(found):
+                said.append(f"{WORDS[key]} is not defined")
+            elif key == "at_most" and found > target:
+                said.append(f"{shown(found)} is {percent(found / target - 1)} over {target:g}")
+            elif key != "at_most" and found < target:
+                said.append(f"{WORDS[key]} {shown(found)} is {percent(1 - found / target)} short of {target:.3g}")
+        return said
+
+    @property
+    def verdict(self) -> str:
+        if self.error is not None:
+            return "failed"
+        return "no target" if not self.targets else "missed" if self.missed() else "met"
+
+    def record(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        seconds = {side: [round(s, 6) for s in times] for side, times in self.seconds.items()}
+        found = asdict(self) | {"seconds": seconds, "smaller": self.smaller, "verdict": self.verdict}
+        found |= {"agreement": None if self.agreement != self.agreement else self.agreement}  # NaN is no JSON
+        return found | {"missed": [] if self.error is not None else self.missed()}
+
+    @classmethod
+    def read(cls, record: dict[str, Any]) -> Row:
+        made = cls(**{key: value for key, value in record.items() if key not in ("smaller", "verdict", "missed")})
+        made.pictures = tuple(made.pictures)
+        made.spread = None if made.spread is None else tuple(made.spread)
+        return made
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.size, self.group, self.what, self.against, self.note, self.batch, self.dtype
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A row that is no ratio of two pieces of work, before it is measured."""
+
+    group: str
+    what: str
+    against: str
+    measure: Callable[[], Row]
+    note: str = ""
+
+
+WORDS = {"at_most": "the ratio", "at_least": "the gain", "smaller": "memory", "agreement": "agreement"}
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
+
+
+def shown(value: float) -> str:
+    """Three digits, none of them for show."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 10 else f"{value:.2f}"

@@ -1,0 +1,224 @@
+"""Methods and metrics that watch answers to subsets of tokens, beside the bare forwards of these subsets.
+
+On a CUDA device also in bfloat16 beside float32, on the same subsets; how far the two agree is measured on photographs and real
+weights where VITREOUS_ASSETS has them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import vitreous
+from suite import bare
+from suite.bed import SIZES, Bed
+from suite.case import Case
+from suite.sides import real_pictures, worst_spearman
+from vitreous.capture.probe import Probe
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.controls import generators
+from vitreous.methods.shapley import coalitions, with_ends
+from vitreous.methods.spec import resolve
+from vitreous.methods.tis import clustered, largest, tis_of
+from vitreous.metrics.metric import resolve_metric
+from vitreous.models.vit import ViT
+
+Run = Callable[..., Tensor]  # (model, images=, classes=) → scores, a row per picture
+LARGE = ("b", "l", "eva")
+FEW = {"b": 8, "l": 4, "eva": 2}  # pictures that keep a GPU busy and a row short
+
+
+@dataclass(frozen=True)
+class Work:
+    """A piece of work on some pictures, and its bare forwards."""
+
+    group: str
+    what: str
+    images: Tensor
+    make: Callable[[ViT, Tensor, Tensor], Run]  # draws what both precisions share, from the float32 model
+    floor: Callable[[], None]
+    note: str = ""
+
+
+def cases(bed: Bed) -> Iterator[Case]:
+    masks = 8 if bed.size == "test" else 16 if bed.quick else 256 if bed.cuda else 64
+    few = bed.images[: FEW.get(bed.size, bed.batch) if bed.cuda else 2 - bed.quick]
+    works = []
+    for work in (*methods(bed, few, masks), *metrics(bed)):
+        classes = predicted(bed.vit, work.images)
+        run = work.make(bed.vit, work.images, classes)
+        works.append((work, partial(run, images=work.images, classes=classes)))
+        yield Case(
+            work.group,
+            work.what,
+            "its bare forwards",
+            partial(works[-1][1], bed.vit),
+            work.floor,
+            at_most=1.15,
+            pictures=(len(work.images), len(work.images)),
+            note=work.note,
+        )
+    yield clustering(bed, few, masks)
+    if bed.cuda and bed.dtype == torch.float32:
+        yield from in_half_precision(bed, works)
+
+
+# ── methods ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def predicted(vit: ViT, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        return vit.forward(images).argmax(-1)
+
+
+def methods(bed: Bed, few: Tensor, masks: int) -> Iterator[Work]:
+    layout = bed.vit.layout(bed.vit.size)
+    prefix, patches = layout.prefix, layout.patches
+    lengths = [prefix + max(1, patches // 2)] * masks * len(few)
+    apart = "k-means apart, in a row of its own"
+    yield Work(
+        "sampling", f"tis(masks={masks})", few, given_clusters(masks), bare.sequences(bed, lengths, len(few)), apart
+    )
+    pixels = bare.pictures(bed, masks * len(few), len(few))
+    yield Work("sampling", f"tis(masks={masks}, ablate='pixels')", few, given_clusters(masks, "pixels"), pixels, apart)
+    lengths = [prefix + patches - 1] * patches * len(few)
+    yield named("occlusion", few, bare.sequences(bed, lengths, len(few)))
+    yield named("occlusion(space='pixels')", few, bare.pictures(bed, patches * len(few), len(few)))
+    yield named(f"rise(masks={masks})", few, pixels)
+    samples, lengths = 4 * masks if bed.cuda else masks, []  # enough to outweigh the fit, which the CPU makes
+    for draw in generators(few, 0):
+        on = with_ends(coalitions(patches, samples, True, draw)[0])
+        lengths += (prefix + on.sum(-1)).tolist()
+    said = "lengths of all pictures together"
+    yield named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), said)
+    floor = bare.pictures(bed, (samples + 2) * len(few), len(few))
+    yield named(f"kernelshap(samples={samples}, space='pixels')", few, floor)
+
+
+def named(spec: str, images: Tensor, floor: Callable[[], None], note: str = "") -> Work:
+    method = resolve(spec)
+
+    def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
+        found = method(Probe(vit, images, classes, method.question))
+        assert found.patches is not None
+        return found.patches
+
+    return Work("sampling", spec, images, lambda *_: run, floor, note)
+
+
+def given_clusters(masks: int, ablate: str = "tokens") -> Callable[[ViT, Tensor, Tensor], Run]:
+    """TIS but for its k-means: the clusters are there."""
+
+    def make(vit: ViT, images: Tensor, classes: Tensor) -> Run:
+        centroids = clustered(activations(Probe(vit, images, classes)), masks, images, 0)
+
+        def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
+            probe = Probe(vit, images, classes, "probability")
+            _ = probe.states  # what k-means would read
+            return tis_of(probe, largest(centroids, 0.5), ablate)
+
+        return run
+
+    return make
+
+
+def activations(probe: Probe) -> Tensor:
+    return torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT
+
+
+def clustering(bed: Bed, few: Tensor, masks: int) -> Case:
+    masks = 4 * masks if bed.cuda else masks  # as many as in the paper
+    samples = activations(Probe(bed.vit, few))
+    spec = f"tis(masks={masks})"
+    return Case(
+        "sampling",
+        f"k-means of {spec}",
+        spec,
+        lambda: clustered(samples, masks, few, 0),
+        lambda: vitreous.explain(bed.vit, few, method=spec),
+        at_most=0.1 if bed.size in LARGE and bed.dtype == torch.float32 else None,
+        pictures=(len(few), len(few)),
+    )
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def metrics(bed: Bed) -> Iterator[Work]:
+    layout = bed.vit.layout(bed.vit.size)
+    for verb in ("deletion", "insertion"):
+        counts = [int(ratio * layout.patches) for ratio in bare.TENTHS]
+        lengths = [layout.prefix + (layout.patches - k if verb == "deletion" else k) for k in counts] * bed.batch
+        floor = bare.sequences(bed, lengths, bed.batch)
+        for kind in ("accuracy", "aopc"):
+            yield Work("metrics", f"{verb}_{kind}", bed.images, measuring(f"{verb}_{kind}"), floor)
+
+
+def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
+    """A metric of a map of noise; its curves are what two precisions are compared by."""
+    metric = resolve_metric(spec)
+
+    def make(vit: ViT, images: Tensor, classes: Tensor) -> Run:
+        layout = vit.layout(vit.size)
+        scores = torch.randn(len(images), layout.patches, generator=torch.Generator().manual_seed(3)).to(images)
+        maps = Attribution(scores, layout, classes, "given")
+
+        def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
+            found = metric(maps, probe=Probe(vit, images, classes), labels=classes)
+            assert found.curve is not None
+            return found.curve
+
+        return run
+
+    return make
+
+
+# ── half precision ───────────────────────────────────────────────────────────────────────────────
+
+
+def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]:
+    half, real, photographs = halved(bed.vit), weighted(bed), real_pictures(bed, 8)
+    said = f"agreement on {'photographs' if photographs is not None else 'random pictures'}"
+    said += "" if real is not None else " and random weights, whose maps are close to noise"
+    for work, run in works:
+        yield Case(
+            work.group,
+            f"{work.what} in bfloat16",
+            "itself in float32",
+            partial(run, half),
+            partial(run, bed.vit),
+            at_least=5 if bed.size in LARGE else None,
+            pictures=(len(work.images), len(work.images)),
+            agree=partial(agreeing, work, real or bed.vit, bed.images[:8] if photographs is None else photographs),
+            agreement=0.99 if real is not None and photographs is not None else None,
+            note=said,
+        )
+
+
+def halved(vit: ViT) -> ViT:
+    return vitreous.wrap(copy.deepcopy(vit.module).to(torch.bfloat16))
+
+
+def weighted(bed: Bed) -> ViT | None:
+    """The model with trained weights, where the assets have them."""
+    assets = os.environ.get("VITREOUS_ASSETS")
+    name, settings = SIZES[bed.size]
+    files = sorted(Path(assets, "weights").glob(f"{name}.*safetensors")) if assets and not settings else []
+    return vitreous.load(f"timm:{name}", checkpoint=files[0], device=bed.device) if files else None
+
+
+def agreeing(work: Work, vit: ViT, images: Tensor) -> float:
+    """Rank correlation of the scores in both precisions, of the picture where it is least; the subsets are the same."""
+    classes = predicted(vit, images)
+    run = work.make(vit, images, classes)
+    whole, less = (run(model, images=images, classes=classes) for model in (vit, halved(vit)))
+    if work.group == "metrics":  # a curve has few points: all pictures' together
+        whole, less = whole.reshape(1, -1), less.reshape(1, -1)
+    return worst_spearman(less, whole)

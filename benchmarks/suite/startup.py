@@ -1,0 +1,53 @@
+"""What a user waits for before anything is explained: a fresh interpreter for every figure, its own process time."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from suite.row import Figure, Row
+
+IMPORTS = {  # behind `import torch` → its target in seconds
+    "import vitreous": 0.1,
+    "import vitreous; vitreous.explain": None,  # the first use: models, methods, timm
+}
+HELP = "import sys; sys.argv = ['vitreous', '--help']; from vitreous.cli.main import main; main()"
+
+
+def spent(line: str, behind: str = "pass") -> float:
+    """Process seconds of a line in a fresh interpreter, once `behind` has run; without it, those of the interpreter as well."""
+    start = "time.process_time()" if behind != "pass" else "0.0"
+    script = f"""
+import time
+{behind}
+start = {start}
+try:
+    exec({line!r})
+except SystemExit as end:
+    assert not end.code
+import sys
+sys.stderr.write(f"\\n{{time.process_time() - start}}")
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return float(done.stderr.splitlines()[-1])
+
+
+def cases(rounds: int = 5) -> Iterator[Figure]:
+    for line, most in IMPORTS.items():
+        yield figure(line, "behind `import torch`", partial(spent, line, "import torch"), rounds, most)
+    yield figure("vitreous --help", "from the first instruction on", partial(spent, HELP), rounds, 0.3)
+
+
+def figure(what: str, against: str, work: Callable[[], float], rounds: int, most: float | None) -> Figure:
+    return Figure("start-up", what, against, lambda: waited(what, against, work, rounds, most))
+
+
+def waited(what: str, against: str, work: Callable[[], float], rounds: int, most: float | None) -> Row:
+    row = Row("", "start-up", what, against, unit="s", targets={} if most is None else {"at_most": most})
+    work()  # files are read, bytecode is written
+    found = [work() for _ in range(rounds)]
+    row.seconds, row.ratio, row.spread = {"ours": found}, statistics.median(found), (min(found), max(found))
+    return row

@@ -1,0 +1,199 @@
+"""The table as Markdown, and with everything in it as JSON."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from suite.bed import WORDS
+from suite.row import Row, shown
+
+HEAD = (
+    "",
+    "against",
+    "ratio",
+    "spread",
+    "target",
+    "verdict",
+    "seconds, ours / theirs",
+    "memory, ours / theirs",
+    "agreement",
+)
+GROUPS = (
+    "one backward",
+    "attention",
+    "relevance",
+    "paths",
+    "sampling",
+    "metrics",
+    "stand-ins",
+    "peers",
+    "memory",
+    "start-up",
+)
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the figures were measured on, in words."""
+    cuda = device.startswith("cuda")
+    facts = {
+        "device": torch.cuda.get_device_name(device) if cuda else processor(),
+        "clock": "wall time, the device waited for" if cuda else "process time of all threads",
+        "memory": "torch.cuda.max_memory_allocated" if cuda else "torch's CPU allocator, as its profiler tells",
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        **{name: installed(name) for name in ("torch", "timm", "vitreous", "captum", "grad-cam", "quantus", "lxt")},
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def processor() -> str:
+    """The CPU's name, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.exists()
+        else []
+    )
+    return f"{names[0]}, {len(names)} cores" if names else platform.processor() or platform.machine()
+
+
+def installed(name: str) -> str | None:
+    if name == "vitreous":
+        import vitreous
+
+        return vitreous.__version__
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+# ── Markdown ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """One table per size and group, in the order of `GROUPS`, then of measuring."""
+    rows, parts = list(rows), []
+    for size in dict.fromkeys(row.size for row in rows):
+        here = [row for row in rows if row.size == size]
+        found = dict.fromkeys(row.group for row in here)
+        for group in sorted(found, key=lambda group: GROUPS.index(group) if group in GROUPS else len(GROUPS)):
+            these = [row for row in here if row.group == group]
+            cells = [written(row) for row in these]
+            shared = {line[1] for line in cells}
+            facts = list(
+                dict.fromkeys(f"batch {row.batch}, {row.dtype}" for row in these if size and row.error is None)
+            )
+            facts += [f"against {shared.pop()}"] if len(shared) == 1 and shared != {""} else []
+            title = f"{WORDS.get(size, size)} · {group}" if size else group.capitalize()
+            parts += [f"**{title}**" + (f" ({', '.join(facts)})" if facts else ""), "", grid(cells), ""]
+    return "\n".join(parts).rstrip()
+
+
+def grid(cells: list[tuple[str, ...]]) -> str:
+    """Columns that say nothing, or the same of every row, are left out."""
+    used = [0, *(c for c in range(1, len(HEAD)) if any(line[c] for line in cells))]
+    used = [c for c in used if c != 1 or len({line[1] for line in cells}) > 1]
+    drawn = ["| " + " | ".join(line[c] for c in used) + " |" for line in (HEAD, *cells)]
+    return "\n".join([drawn[0], "|" + "---|" * len(used), *drawn[1:]])
+
+
+def written(row: Row) -> tuple[str, ...]:
+    what = f"`{row.what}`"
+    against = row.against + (f" ({row.note})" if row.note else "")
+    if row.error is not None:
+        return (what, against, "–", "", aim(row), f"failed: {row.error}", "", "", "")
+    unit = f" {row.unit}" if row.unit else ""
+    ratio = "–" if row.ratio is None else gain(row) if faster(row) else counted(row.ratio) + unit
+    spread = ""
+    if row.spread is not None and row.spread[0] != row.spread[1]:
+        ends = (1 / row.spread[1], 1 / row.spread[0]) if faster(row) else row.spread
+        spread = f"{shown(ends[0])}–{shown(ends[1])}"
+    times = [statistics.median(row.seconds[side]) for side in ("ours", "theirs") if row.seconds.get(side)]
+    agreement = "" if row.agreement is None else f"{row.agreement:.4f}"
+    verdict = {"missed": f"**missed**: {'; '.join(row.missed())}", "no target": ""}.get(row.verdict, row.verdict)
+    return (
+        what,
+        against,
+        ratio,
+        spread,
+        aim(row),
+        verdict,
+        "\u00a0/\u00a0".join(f"{t:.3g}" for t in times),
+        memory(row),
+        agreement,
+    )
+
+
+def counted(value: float) -> str:
+    return f"{value:.0f}" if value > 1 and value == int(value) else shown(value)
+
+
+def faster(row: Row) -> bool:
+    """Is the figure told as a gain: where one is the target, and where a ratio would be all zeros."""
+    small = row.ratio is not None and row.ratio < 0.02 and not row.unit and "at_most" not in row.targets
+    return "at_least" in row.targets or small
+
+
+def gain(row: Row) -> str:
+    assert row.ratio
+    return f"{shown(1 / row.ratio)}× faster"
+
+
+def aim(row: Row) -> str:
+    signs = {
+        "at_most": "≤ {:g}",
+        "at_least": "≥ {:g}× faster",
+        "smaller": "memory ≥ {:.3g}× smaller",
+        "agreement": "ρ ≥ {:g}",
+    }
+    return ", ".join(signs[key].format(value) for key, value in row.targets.items())
+
+
+def memory(row: Row) -> str:
+    """Peaks of one call of either side; how many times smaller per picture."""
+    if "ours" not in row.peaks:
+        return ""
+    both = "\u00a0/\u00a0".join(f"{row.peaks[side] / 2**20:.3g}" for side in ("ours", "theirs") if side in row.peaks)
+    times = "" if row.smaller is None or "smaller" not in row.targets else f" ({shown(row.smaller)}×)"
+    return f"{both}\u00a0MiB{times}"
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def document(
+    facts: dict[str, Any], commands: list[str], rows: list[Row], growth: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {"machine": facts, "commands": commands, "rows": [row.record() for row in rows], "growth": growth}
+
+
+def write(path: Path, made: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+
+
+def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Rows measured again take the place of old ones; both must come from one machine, and one version of what is there."""
+    mine, other = new["machine"], old["machine"]
+    changed = [key for key in mine.keys() & other.keys() if mine[key] != other[key]]
+    if changed:
+        raise SystemExit(
+            f"these figures and those in the file differ in {', '.join(sorted(changed))}; write them to another file"
+        )
+    rows = {Row.read(one).key: one for one in (*old["rows"], *new["rows"])}
+    commands = list(dict.fromkeys((*old["commands"], *new["commands"])))
+    return {
+        "machine": other | mine,
+        "commands": commands,
+        "rows": list(rows.values()),
+        "growth": new["growth"] or old["growth"],
+    }

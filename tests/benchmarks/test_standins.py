@@ -1,0 +1,89 @@
+"""Stand-ins for research code say what the library says, and bare forwards are as many, of the same lengths, as the library runs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import vitreous
+from tests.models.families import pictures, seen, tiny
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from suite import bed as beds
+from suite import pictures as painted
+from suite import research, sampled
+from suite.case import Case
+
+FAMILIES = ("vit", "vit-even", "vit-mean", "vit-registers-mean", "eva-large")
+TARGET = 3
+
+
+def ours(family: str, spec: str, with_prefix: bool = True) -> Tensor:
+    found = vitreous.explain(seen(family), pictures(), TARGET, spec)
+    return torch.cat([found.prefix, found.patches], 1) if with_prefix else found.patches
+
+
+def same(found: list[Tensor], wanted: Tensor) -> None:
+    for one, row in zip(found, wanted, strict=True):
+        assert (one - row).abs().max() <= 1e-9 * row.abs().max()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("restart", [True, False])
+def test_decompx_carried_forward_is_one_backward(family, restart):
+    wanted = ours(family, "decompx+skipplus")
+
+    same([research.decompx_slowly(tiny(family), one, TARGET, restart=restart) for one in pictures()], wanted)
+
+
+def test_sources_may_go_a_few_at_a_time():
+    model, picture = tiny("vit-even"), pictures()[0]
+    whole = research.decompx_slowly(model, picture, TARGET)
+
+    some = torch.tensor([7, 0, 3])
+
+    same([research.decompx_slowly(model, picture, TARGET, chunk=5)], whole[None])
+    same([research.decompx_slowly(model, picture, TARGET, sources=some, chunk=2)], whole[None, some])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lengths_of_vectors_are_quadratic_forms(family):
+    same([research.globenc_slowly(tiny(family), one) for one in pictures()], ours(family, "globenc"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("at_once", [1, 16])
+def test_tis_of_one_picture_is_tis(family, at_once):
+    wanted = ours(family, "tis(masks=20)", with_prefix=False)
+
+    same([research.tis_slowly(tiny(family), one, TARGET, 20, at_once=at_once) for one in pictures()], wanted)
+
+
+# ── floors ───────────────────────────────────────────────────────────────────────────────────────
+
+BED = beds.lay("test", batch=3)
+FLOORS = {case.what: case for case in (*sampled.cases(BED), *painted.cases(BED)) if case.against == "its bare forwards"}
+
+
+def sequences(work: Callable[[], object]) -> Counter[int]:
+    """How many sequences of each length went through the first MLP."""
+    found: Counter[int] = Counter()
+    layer = BED.model.blocks[0].mlp.fc1
+    handle = layer.register_forward_hook(lambda _, args, __: found.update({args[0].shape[1]: len(args[0])}))
+    try:
+        work()
+    finally:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("case", FLOORS.values(), ids=FLOORS)
+def test_the_floor_is_the_work_that_is_done(case: Case):
+    assert sequences(case.ours) == sequences(case.theirs)

@@ -1,0 +1,307 @@
+"""The suite runs from end to end on a tiny model, and its arithmetic is what it says; no second is ever judged here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from suite import clock, command, growth, memory, profile, startup, table, whitebox
+from suite.bed import backward, lay
+from suite.case import Case
+from suite.row import Row
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def bed():
+    return lay("test", batch=2)
+
+
+def case(**changes):
+    given = {"group": "one backward", "what": "ours", "against": "theirs", "ours": lambda: None, "theirs": lambda: None}
+    return Case(**{**given, **changes})
+
+
+def row(targets=None, ratio=None, **changes):
+    return Row("test", "peers", "a", "b", targets=targets or {}, ratio=ratio, **changes)
+
+
+# ── from end to end ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_command_measures_prints_and_keeps_everything(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "MODULES", ("whitebox",))
+    kept = tmp_path / "out.json"
+    asked = [
+        "--size",
+        "test",
+        "--batch",
+        "2",
+        "--rounds",
+        "2",
+        "--only",
+        "one backward",
+        "--only",
+        "attention",
+        "--json",
+        str(kept),
+    ]
+
+    assert command.main(asked) == 0
+
+    printed, found = capsys.readouterr().out, json.loads(kept.read_text())
+    whats = {one["what"] for one in found["rows"]}
+    assert {"ixg", "decompx+plus", "fullgrad+skipplus", "genatt", "tokentm"} <= whats
+    assert found["machine"].keys() >= {"device", "clock", "memory", "threads", "torch", "timm", "python"}
+    assert found["commands"] == ["benchmarks/run " + " ".join(asked).replace("one backward", "'one backward'")]
+    assert [one["error"] for one in found["rows"]] == [None] * len(found["rows"])
+    ratios = [one for one in found["rows"] if not one["unit"]]
+    assert all(len(one["seconds"]["ours"]) == len(one["seconds"]["theirs"]) == 2 for one in ratios)
+    assert all(one["spread"][0] <= one["ratio"] <= one["spread"][1] for one in ratios)
+    assert all(one["peaks"]["ours"] > 0 and one["peaks"]["theirs"] > 0 and one["smaller"] > 0 for one in ratios)
+    assert all(one["verdict"] in ("met", "missed") for one in found["rows"])
+    assert all(f"`{what}`" in printed for what in {one["what"] for one in ratios})
+
+
+def test_the_script_starts_by_itself():
+    done = subprocess.run(
+        [ROOT / "benchmarks" / "run", "--size", "test", "--list"], capture_output=True, text=True, check=True
+    )
+
+    assert "decompx+skipplus against forward + backward" in done.stdout
+    assert os.access(ROOT / "benchmarks" / "run", os.X_OK)
+
+
+def test_rows_measured_again_take_the_place_of_old_ones(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "MODULES", ("whitebox",))
+    kept = tmp_path / "out.json"
+    asked = ["--size", "test", "--batch", "1", "--rounds", "1", "--only", "one backward", "--json", str(kept), "--add"]
+
+    command.main([*asked, "--match", "ixg"])
+    before = json.loads(kept.read_text())
+    command.main([*asked, "--match", "ixg@libra", "--match", "gradcam"])
+    after = json.loads(kept.read_text())
+
+    names = [one["what"] for one in after["rows"]]
+    assert len(set(names)) == len(names) > len(before["rows"])
+    assert len(after["commands"]) == 2
+    strange = {**before, "machine": {**before["machine"], "torch": "0.0"}}
+    with pytest.raises(SystemExit, match="differ in torch"):
+        table.joined(strange, after)
+
+
+# ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("targets", "found", "verdict", "said"),
+    [
+        ({"at_most": 1.25}, {"ratio": 1.25}, "met", []),
+        ({"at_most": 1.25}, {"ratio": 1.5}, "missed", ["1.50 is 20% over 1.25"]),
+        ({"at_most": 1.0}, {"ratio": 1.004}, "missed", ["1.00 is 0.4% over 1"]),
+        ({"at_least": 5.0}, {"ratio": 0.2}, "met", []),
+        ({"at_least": 5.0}, {"ratio": 0.25}, "missed", ["the gain 4.00 is 20% short of 5"]),
+        ({"smaller": 20.0}, {"ratio": 1.0, "peaks": {"ours": 1, "theirs": 30}}, "met", []),
+        (
+            {"smaller": 20.0},
+            {"ratio": 1.0, "peaks": {"ours": 3, "theirs": 30}},
+            "missed",
+            ["memory 10 is 50% short of 20"],
+        ),
+        ({"agreement": 0.99}, {"ratio": 1.0, "agreement": 0.995}, "met", []),
+        ({"agreement": 0.99}, {"ratio": 1.0, "agreement": math.nan}, "missed", ["agreement is not defined"]),
+        ({"at_most": 1.0, "at_least": 2.0}, {"ratio": 0.8}, "missed", ["the gain 1.25 is 38% short of 2"]),
+        ({}, {"ratio": 7.0}, "no target", []),
+        ({"at_most": 1.0}, {"error": "theirs: ImportError"}, "failed", None),
+    ],
+)
+def test_a_verdict_is_met_or_says_by_how_much_it_is_missed(targets, found, verdict, said):
+    one = row(targets, **found)
+
+    assert one.verdict == verdict
+    assert said is None or one.missed() == said
+
+
+def test_ratios_are_per_picture_and_taken_within_rounds():
+    one = row(pictures=(32, 1))
+
+    one.take([(32.0, 10.0), (64.0, 4.0), (3.2, 1.0)])
+
+    assert one.ratio == pytest.approx(0.1)
+    assert one.spread == pytest.approx((0.1, 0.5))
+
+
+def test_memory_is_per_picture():
+    assert row(pictures=(8, 2), peaks={"ours": 800, "theirs": 600}).smaller == pytest.approx(3)
+
+
+def test_a_row_survives_its_record():
+    one = row({"at_least": 2.0}, 0.4, spread=(0.3, 0.5), peaks={"ours": 3, "theirs": 9}, agreement=0.5, note="n")
+
+    again = Row.read(json.loads(json.dumps(one.record())))
+
+    assert again == one
+    assert json.loads(json.dumps(row(agreement=math.nan).record(), allow_nan=False))["agreement"] is None
+
+
+def test_work_takes_turns_and_stops_at_the_cap():
+    calls = []
+
+    found = clock.turns(lambda: calls.append("a"), lambda: calls.append("b"), "cpu", 3)
+    clock.turns(lambda: calls.append("a"), lambda: calls.append("b"), "cpu", 50, cap=0)
+
+    assert calls == ["a", "b"] * 4
+    assert len(found) == 3
+
+
+def test_a_peak_is_what_lives_at_once():
+    mebi = 2**20
+
+    def work():
+        first = torch.ones(mebi)  # 4 MiB, and as much for its double
+        second = first * 2
+        del first
+        return second + 1  # again two at once
+
+    assert clock.peak(work, "cpu") == pytest.approx(8 * mebi, rel=0.01)
+    assert clock.highest([5, -5, 3, 4, -7]) == 7
+
+
+# ── what fails is a row ──────────────────────────────────────────────────────────────────────────
+
+
+def raising(*_):
+    raise ImportError("No module named 'captum'\nand more lines")
+
+
+@pytest.mark.parametrize("side", ["ours", "theirs"])
+def test_a_side_that_raises_is_a_row_that_says_so(bed, side):
+    found = clock.measured(case(**{side: raising}, at_most=1.0), bed, 1)
+
+    assert found.verdict == "failed"
+    assert found.error == f"{side}: ImportError: No module named 'captum'"
+    assert "failed: " in table.markdown([found])
+
+
+def test_a_module_that_cannot_name_its_cases_is_a_row(monkeypatch, capsys):
+    monkeypatch.setattr(command, "MODULES", ("absent", "whitebox"))
+
+    command.main(["--size", "test", "--batch", "1", "--rounds", "1", "--match", "gradcam+skipplus"])
+
+    printed = capsys.readouterr().out
+    assert "No module named 'suite.absent'" in printed
+    assert "`gradcam+skipplus`" in printed
+
+
+def test_what_cannot_be_is_refused(capsys):
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit):
+            command.main(["--device", "cuda"])
+        assert "torch sees no CUDA device" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["--size", "test", "--rounds", "0"])
+
+
+# ── the rooms ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_floor_is_the_plain_gradient(bed):
+    images = bed.images.clone().requires_grad_()
+    bed.model(images).max(-1).values.sum().backward()
+
+    torch.testing.assert_close(backward(bed.model, bed.images), images.grad)
+
+
+def test_attention_is_freed_while_streaming_and_kept_while_held():
+    deep = lay("test", batch=1, depth=5)
+
+    assert whitebox.layers_alive(deep, "genatt", hold=True) == 5
+    assert whitebox.layers_alive(deep, "genatt", hold=False) <= 2
+
+
+def test_twice_the_work_is_weighed_beside_the_single(bed):
+    block = torch.ones(1000)
+
+    found = memory.doubled(bed, "a", "twice", lambda: [block + 1, block + 2], lambda: [block + 1])
+    failed = command.taken(memory.figure(bed, "a", "twice", raising, lambda: None), "test")
+
+    assert found.ratio == pytest.approx(2, rel=0.01)
+    assert found.verdict == "missed"
+    assert failed.error == "ImportError: No module named 'captum'"
+
+
+def test_a_line_is_timed_in_an_interpreter_of_its_own():
+    found = startup.waited("a line", "nothing", lambda: startup.spent("x = sum(range(10))", "import json"), 1, 0.5)
+
+    assert found.unit == "s"
+    assert 0 <= found.ratio < math.inf
+    with pytest.raises(subprocess.CalledProcessError):
+        startup.spent("import no_such_module")
+
+
+def test_the_exponent_is_the_slope_in_logarithms():
+    assert growth.exponent([1, 2, 4, 8], [3, 12, 48, 192]) == pytest.approx(2)
+    assert growth.lawful({"at": [1, 2, 4], "seconds": [5.0, 10.0, 20.0], "theory": 1.0}) == pytest.approx([5, 10, 20])
+
+
+def test_theory_counts_what_runs(bed):
+    half, whole = (growth.products(spec, bed, 17) for spec in ("ixg+skipplus", "ixg"))
+
+    assert 0.7 < half / whole < 0.8  # two blocks forward, one of two back
+    assert growth.products("tis(masks=32)", bed, 17) < growth.products("rise(masks=32)", bed, 17)
+
+
+def test_growth_is_measured_and_drawn(tmp_path):
+    found = growth.grown("cpu", 1, quick=True)
+    growth.drawn(found, tmp_path / "growth.svg")
+
+    assert {one["axis"] for one in found} == {"tokens", "depth", "pictures", "masks"}
+    assert all(math.isfinite(one["exponent"]) and one["theory"] > 0.5 for one in found)
+    assert "decompx+skipplus" in (tmp_path / "growth.svg").read_text()
+
+
+def test_a_profile_names_operators(bed):
+    said = profile.profiled(next(one for one in whitebox.cases(bed) if one.what == "ixg"), bed, rows=3)
+
+    assert said.count("aten::") >= 4
+    assert "ours" in said
+    assert "theirs" in said
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def page():
+    spec = importlib.util.spec_from_file_location("performance_page", ROOT / "docs" / "performance_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_was_measured(page):
+    assert page.main(["--check"]) == 0
+
+
+def test_the_page_says_what_is_missing_and_shows_what_is_there(page, tmp_path):
+    text = "Words.\n<!-- cpu table -->\nold\n<!-- end -->\nMore.\n<!-- h200 table -->\n<!-- end -->\n<!-- cpu growth -->\n<!-- end -->\n"
+    one = row({"at_most": 1.0}, 1.5, spread=(1.4, 1.6), seconds={"ours": [3.0], "theirs": [2.0]})
+    curve = {"what": "ixg", "axis": "depth", "at": [1, 2], "seconds": [1.0, 2.0], "exponent": 1.0, "theory": 1.0}
+    facts = {"device": "A Machine", "clock": "c", "memory": "m", "threads": 1, "torch": "2"}
+    table.write(tmp_path / "cpu.json", table.document(facts, ["benchmarks/run"], [one], [curve]))
+
+    made = page.filled(text, tmp_path)
+
+    assert "old" not in made
+    assert "Words." in made
+    assert made.count("Not measured yet.") == 1
+    assert "**missed**: 1.50 is 50% over 1" in made
+    assert "| `ixg` | depth | 1 … 2 | 1.00 | 1.00 |" in made
+    assert page.filled(made, tmp_path) == made
