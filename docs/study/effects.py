@@ -1,0 +1,139 @@
+"""Figures and paired effects with 95 % intervals: pictures are resampled, the same ones for every method."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import isnan, nan
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from study.sheets import BETTER, Sheet
+
+from vitreous.bench.resample import DRAWS, FEW, LEVEL, UNKNOWN, interval, resampled, span
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One method by one metric."""
+
+    model: str
+    dataset: str
+    explained: str
+    metric: str
+    better: str  # "more", "less", or empty where it does not judge
+    method: str
+    n: int  # pictures on which it is defined
+    undefined: int  # questions on which it is not
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """How much better one method is than another: positive is better, whichever way the metric points."""
+
+    model: str
+    dataset: str
+    explained: str
+    metric: str
+    method: str
+    against: str
+    n: int  # pictures on which both are defined
+    effect: float
+    low: float
+    high: float
+    p: float  # two-sided, of the resampled differences
+
+
+def figures(sheet: Sheet, draws: int = DRAWS, seed: int = 0) -> list[Figure]:
+    """Every method of a sheet."""
+    rows = {method: sheet.row(method) for method in sheet.methods}
+    several = len(set(sheet.pictures)) >= FEW
+    drawn = resampled(rows, sheet.reduce, sheet.pictures, draws, seed) if several else {}
+    found = []
+    for method, parts in rows.items():
+        known = ~np.isnan(parts["score"])
+        ends = span(parts, drawn[method], sheet.pictures, LEVEL) if several else UNKNOWN
+        value = float(sheet.reduce(parts)) if known.any() else nan
+        counted = len({sheet.pictures[place] for place in np.flatnonzero(known)})
+        where = (sheet.model, sheet.dataset, sheet.explained, sheet.metric, BETTER[sheet.higher], method)
+        found.append(Figure(*where, counted, int((~known).sum()), value, *ends))
+    return found
+
+
+def effect(sheet: Sheet, method: str, against: str, draws: int = DRAWS, seed: int = 0) -> Effect:
+    """`method` − `against` on questions on which both are defined; turned round where less is better."""
+    after, before = sheet.row(method), sheet.row(against)
+    both = np.flatnonzero(~np.isnan(after["score"]) & ~np.isnan(before["score"]))
+    parts = {
+        word: {name: values[both] for name, values in side.items()} for word, side in (("a", after), ("b", before))
+    }
+    pictures = [sheet.pictures[place] for place in both]
+    where = (sheet.model, sheet.dataset, sheet.explained, sheet.metric, method, against, len(set(pictures)))
+    if not len(both):
+        return Effect(*where, nan, nan, nan, nan)
+    sign = -1.0 if sheet.higher is False else 1.0
+    apart = sign * float(sheet.reduce(parts["a"]) - sheet.reduce(parts["b"]))
+    if len(set(pictures)) < FEW:
+        return Effect(*where, apart, nan, nan, nan)
+    drawn = resampled(parts, sheet.reduce, pictures, draws, seed)
+    differences = sign * (drawn["a"] - drawn["b"])
+    return Effect(*where, apart, *interval(differences, LEVEL), two_sided(differences))
+
+
+def two_sided(differences: np.ndarray) -> float:
+    """Share of resampled differences on the rarer side of 0, twice; never 0, since draws are finite."""
+    known = differences[~np.isnan(differences)]
+    rarer = min((known <= 0).sum(), (known >= 0).sum())
+    return float(min(1.0, 2 * (1 + rarer) / (1 + len(known))))
+
+
+# ── tables on disk ───────────────────────────────────────────────────────────────────────────────
+
+
+def save(path: Path, rows: Sequence[Any]) -> None:
+    """Tidy, six digits, one line per row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow([field.name for field in fields(rows[0])])
+        out.writerows([written(value) for value in asdict(row).values()] for row in rows)
+
+
+def written(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if isnan(value) else f"{value + 0.0:.6g}"
+    return str(value)
+
+
+def loaded(path: Path, kind: type[T]) -> list[T]:
+    """Rows of a table; none where it was not written yet."""
+    if not path.is_file():
+        return []
+    types = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+    with path.open(encoding="utf-8") as file:
+        return [kind(**{name: value_of(row[name], types[name]) for name in types}) for row in csv.DictReader(file)]
+
+
+def value_of(text: str, kind: str) -> Any:
+    if kind == "float":
+        return float(text) if text else nan
+    return int(text) if kind == "int" else text
+
+
+def only(rows: Iterable[T], **wanted: Any) -> list[T]:
+    """Rows whose fields are these, or among these."""
+    return [
+        row
+        for row in rows
+        if all(
+            getattr(row, name) in value if isinstance(value, tuple | set | list) else getattr(row, name) == value
+            for name, value in wanted.items()
+        )
+    ]

@@ -1,0 +1,173 @@
+"""What stands on the page about scenes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from study import grids, plots
+from study.effects import only
+from study.names import ON_SCENES
+from study.pages import Results, fill, plot
+from study.sentences import number, title
+from study.special import Order
+from study.tables import NOTHING, agreements, gains, standings
+
+TRUTHS = [
+    ("single", "ap"),
+    ("single", "pointing_game"),
+    ("part", "ap"),
+    ("part", "pointing_game"),
+    ("pair", "ap"),
+    ("pair", "class_discrimination"),
+]
+
+
+@fill("scenes-truth")
+def truth(results: Results) -> str:
+    """Known evidence, alone and beside a rival; the best by AP first."""
+    rows = [*results.figures("scenes"), *results.figures("scenes-pair")]
+    wanted = only(rows, metric=("ap", "pointing_game", "class_discrimination"))
+    named = [renamed(one) for one in wanted if (one.dataset, one.metric) in TRUTHS]
+    shown = list(dict.fromkeys(one.metric for one in named))
+    return standings(named, shown, by=shown[0]) if shown else NOTHING
+
+
+def renamed(one):
+    """The data set as part of the metric's name, so that it has a column of its own."""
+    return replace(one, metric=f"{title(one.metric)} {one.dataset}")
+
+
+@fill("scenes-pairs")
+def compared(results: Results) -> str:
+    """What the other pages ask, where the evidence is known."""
+    rows = [*results.effects("scenes-pairs"), *results.effects("scenes-pair-pairs")]
+    columns = {
+        f"{title(name)}, {data}": (lambda one, data=data, name=name: (one.dataset, one.metric) == (data, name))
+        for data, name in TRUTHS
+        if only(rows, dataset=data, metric=name)
+    }
+    return gains(rows, ON_SCENES, columns)
+
+
+@fill("scenes-shortcut")
+def shortcut(results: Results) -> str:
+    rows = only(results.figures("shortcut"), metric="stamp_above_thing")
+    return standings(rows, ["stamp_above_thing"], methods=by_contrast(results)) if rows else NOTHING
+
+
+def by_contrast(results: Results) -> list[str]:
+    rows = only(results.figures("shortcut"), metric="stamp_above_thing", model="biased − plain")
+    return [one.method for one in sorted(rows, key=lambda one: -one.mean)]
+
+
+def all_orders(results: Results) -> list[Order]:
+    """Of both plans; what a pair judges by the class that is asked about, others judge by the label."""
+    rows = [*results.orders("scenes-orders"), *results.orders("scenes-pair-orders")]
+    return [replace(one, metric=one.metric.replace("(judge='explained')", "")) for one in rows]
+
+
+def order_table(among: str, results: Results) -> str:
+    rows = all_orders(results)
+    there = [one for one in TRUTHS if only(rows, dataset=one[0], truth=one[1])]
+    return agreements(rows, there, among)
+
+
+fill("scenes-orders")(partial(order_table, "all"))
+fill("scenes-orders-half")(partial(order_table, "better half"))
+
+
+@fill("scenes-orders-answer")
+def orders_answer(results: Results) -> str:
+    """Which metric comes nearest to the truth, and how near the truth comes to itself."""
+    rows, lines = only(all_orders(results), among="all"), []
+    for dataset, name in TRUTHS:
+        own = only(rows, dataset=dataset, truth=name)
+        judges = [
+            one
+            for one in own
+            if not one.metric.startswith("the same")
+            and one.metric not in ("ap", "pointing_game", "energy_pointing", "class_discrimination")
+        ]
+        if judges:
+            near, far = max(judges, key=lambda one: one.tau), min(judges, key=lambda one: one.tau)
+            self = next(one for one in own if one.metric.startswith("the same"))
+            said = "; ".join(
+                f"{word} is {title(one.metric)}, τ = {number(one.tau, 2)} [{number(one.tau_low, 2)}, {number(one.tau_high, 2)}]"
+                for word, one in (("nearest", near), ("farthest", far))
+            )
+            lines.append(
+                f"- {title(name)} on `{dataset}`: {said} (the truth agrees with itself on other pictures to {number(self.tau, 2)})."
+            )
+    return "\n".join(lines) or NOTHING
+
+
+@plot("scenes-orders")
+def draw_orders(results: Results) -> Path | None:
+    """Kendall's τ between the order that a metric gives methods and the order of the known truth; * where the interval excludes 0"""
+    rows = all_orders(results)
+    there = [one for one in TRUTHS if only(rows, dataset=one[0], truth=one[1])]
+    if not there:
+        return None
+    metrics = [
+        one
+        for one in dict.fromkeys(row.metric for row in rows)
+        if one not in {name for _, name in TRUTHS} | {"energy_pointing"}
+    ]
+    panels, stars = {}, {}
+    for among in ("all", "better half"):
+        found = {(one.dataset, one.truth, one.metric): one for one in only(rows, among=among)}
+        heading = {"all": "all methods", "better half": "the better half by the truth"}[among]
+        panels[heading] = np.array(
+            [
+                [found[*truth, metric].tau if (*truth, metric) in found else np.nan for truth in there]
+                for metric in metrics
+            ]
+        )
+        stars[heading] = np.array(
+            [
+                [
+                    (*truth, metric) in found
+                    and not found[*truth, metric].tau_low <= 0 <= found[*truth, metric].tau_high
+                    for truth in there
+                ]
+                for metric in metrics
+            ]
+        )
+    names = [f"{title(name)}, {dataset}" for dataset, name in there]
+    return grids.heat(
+        "scenes-orders",
+        panels,
+        [title(one) for one in metrics],
+        names,
+        "Kendall's τ (1: the same order)",
+        centre=0.0,
+        stars=stars,
+    )
+
+
+@plot("scenes-shortcut")
+def draw_shortcut(results: Results) -> Path | None:
+    """Chance that a pixel of the stamp scores above one of the thing: the biased model uses the stamp, the other does not"""
+    rows = only(results.figures("shortcut"), metric="stamp_above_thing")
+    if not rows:
+        return None
+    series = {
+        "biased model (should be 1)": only(rows, model="scenes-biased"),
+        "plain model (should be 0)": only(rows, model="scenes"),
+    }
+    return plots.dots("scenes-shortcut", series, by_contrast(results), "P(stamp above thing)", chance=0.5)
+
+
+@plot("scenes-truth")
+def draw_truth(results: Results) -> Path | None:
+    """Average precision of the known evidence, by method"""
+    rows = only([*results.figures("scenes"), *results.figures("scenes-pair")], metric="ap")
+    if not rows:
+        return None
+    series = {f"{dataset}": only(rows, dataset=dataset) for dataset in dict.fromkeys(one.dataset for one in rows)}
+    last = next(reversed(series.values()))
+    order = [one.method for one in sorted(last, key=lambda one: -one.mean)]
+    return plots.dots("scenes-truth", series, order, "AP of the known evidence  (more is better)")

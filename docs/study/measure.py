@@ -1,0 +1,132 @@
+"""From stores to tidy tables: results/PLAN.csv has figures, results/PLAN-pairs.csv paired effects, the others what their names say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from study.effects import Figure, effect, figures, save
+from study.names import DESCRIBES, MIDDLE, PUBLISHED, STARTS, TRUTHS, pairs
+from study.sheets import Sheet, mean, pick, read_store, read_table
+from study.special import by_gap, ceiling, confirmed, orders, regret
+
+RESULTS = Path(__file__).parent / "results"
+SCRIPTS = {
+    "zebras": {"rank_correlation": False, "own_less_other": True, "own_drop": True, "other_drop": False},
+    "shortcut": {"stamp_above_thing": None, "stamp_ap": None, "stamp_peak": None},
+}
+
+
+def measure(stores: Path, names: Sequence[str], results: Path = RESULTS) -> list[str]:
+    """Tables of every store that is there; their names."""
+    done = []
+    for name in names:
+        table, store = stores / f"{name}.csv", stores / name
+        if name in SCRIPTS and table.is_file():
+            sheets = read_table(table, SCRIPTS[name])
+        elif store.is_dir():
+            sheets = read_store(store)
+        else:
+            continue
+        tabulate(name, sheets, results)
+        done.append(name)
+    return done
+
+
+def tabulate(name: str, sheets: list[Sheet], results: Path) -> None:
+    """The tables of one plan."""
+    sheets = sheets + BESIDE.get(name, nothing)(sheets)
+    save(results / f"{name}.csv", [one for sheet in sheets for one in figures(sheet)])
+    compared = [effect(sheet, *pair) for sheet in sheets for pair in pairs(name, sheet.methods)]
+    if compared:
+        save(results / f"{name}-pairs.csv", compared)
+    for suffix, made in MORE.get(name, {}).items():
+        if rows := made(sheets):
+            save(results / f"{name}-{suffix}.csv", rows)
+
+
+def nothing(_: list[Sheet]) -> list[Sheet]:
+    return []
+
+
+def models(sheets: Sequence[Sheet]) -> list[str]:
+    return list(dict.fromkeys(sheet.model for sheet in sheets))
+
+
+# ── what single plans are asked beside means and differences ─────────────────────────────────────
+
+
+def exposed(sheets: list[Sheet]) -> list[Sheet]:
+    """The biased model less the other, picture by picture: a map that shows the stamp in both exposes nothing."""
+    made = []
+    for metric in SCRIPTS["shortcut"]:
+        biased, plain = (pick(sheets, metric, model) for model in ("scenes-biased", "scenes"))
+        apart = {"score": biased.scores - plain.scores}
+        made.append(replace(biased, model="biased − plain", parts=apart, higher=True, reduce=mean))
+    return made
+
+
+def starts(sheets: list[Sheet]) -> list:
+    return [
+        regret(pick(sheets, metric, model), own, MIDDLE)
+        for model in models(sheets)
+        for metric in dict.fromkeys(sheet.metric for sheet in sheets)
+        for own in STARTS.values()
+        if set(own.values()) <= set(pick(sheets, metric, model).methods)
+    ]
+
+
+def trades(sheets: list[Sheet]) -> list:
+    """Across methods: insertion and deletion, and where there are masks deletion and AP."""
+    gone, come, area = (f"{name}(preset='skipplus')" for name in ("deletion_aopc", "insertion_aopc", "ap"))
+    hits = [f"{name}_accuracy(preset='skipplus')" for name in ("deletion", "insertion")]
+    found = []
+    for model in models(sheets):
+        named = {sheet.metric: sheet for sheet in sheets if sheet.model == model}
+        wanted = [(gone, come), tuple(hits), (gone, area), (come, area)]
+        found += [orders(named[one], named[other]) for one, other in wanted if one in named and other in named]
+    return found
+
+
+def truthful(sheets: list[Sheet]) -> list:
+    """Every metric's order of methods against every truth's, and the truth's against itself on other pictures."""
+    found = []
+    for dataset in dict.fromkeys(sheet.dataset for sheet in sheets):
+        own = [sheet for sheet in sheets if sheet.dataset == dataset]
+        truths = [sheet for sheet in own if sheet.metric in TRUTHS]
+        judges = [sheet for sheet in own if sheet.metric not in TRUTHS and sheet.metric not in DESCRIBES]
+        for truth in truths:
+            for among in ("all", "better half"):
+                others = [*judges, *(one for one in truths if one is not truth)]
+                found += [*(orders(sheet, truth, among) for sheet in others), ceiling(truth, among)]
+    return found
+
+
+def cells(sheets: list[Sheet]) -> list:
+    found = []
+    for model in models(sheets):
+        both = (pick(sheets, "faithfulness", model, f"val, to {word}") for word in ("choose", "confirm"))
+        found += confirmed(*both, sorted(PUBLISHED))
+    return found
+
+
+def gaps(sheets: list[Sheet]) -> list[Figure]:
+    """Pictures that the model gets wrong, by its confidence."""
+    found: list[Figure] = []
+    for model in models(sheets):
+        for metric in dict.fromkeys(sheet.metric for sheet in sheets):
+            found += by_gap(*(pick(sheets, metric, model, explained=role) for role in ("label", "predicted")))
+    return found
+
+
+BESIDE: dict[str, Callable[[list[Sheet]], list[Sheet]]] = {"shortcut": exposed}
+MORE = {
+    "skipplus": {"trades": trades},
+    "skipplus-pets": {"trades": trades},
+    "skipplus-start": {"regret": starts},
+    "scenes": {"orders": truthful},
+    "scenes-pair": {"orders": truthful},
+    "newer-grid": {"chosen": cells},
+    "tis-disagreement": {"gaps": gaps},
+}

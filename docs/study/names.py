@@ -1,0 +1,112 @@
+"""What the study compares: methods by the names of the papers, and which pairs answer which question."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+MODELS = ("ViT-Tiny", "DeiT-Tiny")
+ALTI, ATTIXG, ATTCAM = "alti(preset='skipplus')", "attixg(preset='skipplus')", "attcam(preset='skipplus')"
+TEMPERED = "ixg(question='probability')@libra(qk=0.5)+plus"
+
+
+def three(base: str) -> tuple[str, str, str]:
+    return base, f"{base}+plus", f"{base}+skipplus"
+
+
+# SkipPLUS: a method alone, under PLUS and under SkipPLUS
+FAMILIES = {
+    "DecompX": three("decompx"),
+    "GlobEnc": ("globenc+rollout(form='half')", "globenc+plus", "globenc+skipplus"),
+    "ALTI": (f"{ALTI}+rollout(form='half')", f"{ALTI}+plus", f"{ALTI}+skipplus"),
+    "AttIN": three("attin"),
+    "IxG": three("ixg"),
+    "AttIxG": three(ATTIXG),
+    "FullGrad": ("fullgrad", "fullgrad+plus(biases='repeat')", "fullgrad+skipplus(biases='repeat')"),
+    "FullGrad+": ("fullgrad", "fullgrad+plus", "fullgrad+skipplus"),
+    "GradCAM": three("gradcam"),
+    "XGradCAM": three("xgradcam"),
+    "XGradCAM+": three("xgradcamplus"),
+    "GradCAM++": three("gradcampp"),
+    "GradCAMElementWise": three("elementwise"),
+    "AttCAM": three(ATTCAM),
+    "VanillaGrad:Norm2": three("vanillagrad_norm"),
+    "VanillaGrad": three("vanillagrad"),
+    "AttnGrad": three("attngrad"),
+    "GenAtt": three("genatt"),
+    "TransAtt": three("transatt"),
+}
+SWEPT = ("decompx", "globenc", ALTI, "genatt", "ixg", ATTIXG, "fullgrad")
+STARTS = {spec: {start: f"{spec}+skipplus(start={start})" for start in range(12)} for spec in SWEPT}
+MIDDLE = 6
+
+ABLATION = ("tokentm(preset='baseline')", "tokentm(preset='af')", "tokentm(preset='af+l')", "tokentm")
+OPEN = (
+    "tokentm", "tokentm(question='logit')", "tokentm(source='norm')", "tokentm(question='logit', source='norm')",
+    "tokentm(value_bias=True)", "tokentm(preset='libragrad')",
+)  # fmt: skip
+
+TIS = "tis(preset='paper')"
+
+# cells of the grid that somebody published: SkipPLUS's and LibraGrad's, and those with names of their own
+PUBLISHED = frozenset(
+    [spec + fold for spec in ("ixg", "fullgrad", "attixg", "genatt", "attngrad", "gradcam", "elementwise") for fold in ("", "+plus", "+skipplus")]
+    + [spec + "@libra" for spec in ("ixg", "fullgrad", "attixg", "genatt", "attngrad", "tokentm", "gradcam", "elementwise")]
+    + ["ixg@libra+plus", "ixg@libra+skipplus", "fullgrad@libra+plus", "attixg@libra+plus", "ixg@conservative", "ixg@attnlrp"]
+    + ["tokentm", "legrad"]
+)  # fmt: skip
+SIGNALS = ("ixg", "fullgrad", "attixg", "genatt", "attngrad", "tokentm", "gradcam", "elementwise", "legrad")
+LINEARISATIONS = {"plain": "", "conservative": "@conservative", "libra": "@libra", "attnlrp": "@attnlrp", "libra, qk ½": "@libra(qk=0.5)"}  # fmt: skip
+FOLDS = {"own": "", "PLUS": "+plus", "SkipPLUS": "+skipplus"}
+
+PROBABLE = {name: f"{name}(question='probability')+plus" for name in ("decompx", "attnlrp")}
+ON_SCENES = {  # what the other pages ask, where the evidence is known
+    "DecompX∘PLUS, probability − logit": (PROBABLE["decompx"], "decompx+plus"),
+    "AttnLRP∘PLUS, probability − logit": (PROBABLE["attnlrp"], "attnlrp+plus"),
+    "DecompX∘PLUS − DecompX": ("decompx+plus", "decompx"),
+    "DecompX∘SkipPLUS − DecompX": ("decompx+skipplus", "decompx"),
+    "GenAtt∘SkipPLUS − GenAtt": ("genatt+skipplus", "genatt"),
+    "TokenTM − GenAtt": ("tokentm", "genatt"),
+    "half of the gradient through q and k − DecompX∘PLUS, both probability": (TEMPERED, PROBABLE["decompx"]),
+    "half of the gradient through q and k − AttnLRP∘PLUS, both probability": (TEMPERED, PROBABLE["attnlrp"]),
+    "TIS, 256 masks − DecompX∘PLUS, probability": ("tis(masks=256)", PROBABLE["decompx"]),
+}
+TRUTHS = ("ap", "pointing_game", "energy_pointing", "class_discrimination")
+DESCRIBES = ("sparseness",)
+
+
+def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Which methods of a plan are compared with which."""
+    match plan:
+        case "skipplus" | "skipplus-pets":
+            own = [(folded, base) for base, *both in FAMILIES.values() for folded in both]
+            own += [(skip, plus) for _, plus, skip in FAMILIES.values()]
+            own += [
+                (base, "random")
+                for base in ("globenc", "globenc+rollout(form='half')", ALTI, f"{ALTI}+rollout(form='half')")
+            ]
+            own += [("decompx+skipplus", other) for other in methods]
+        case "tokentm" | "tokentm-pets":
+            own = [(later, earlier) for earlier, later in pairwise(ABLATION)]
+            own += [(one, other) for one in OPEN for other in ("genatt", "tokentm")]
+            own += [("tokentm", other) for other in methods] + [("tokentm", "genatt(question='probability')")]
+        case "tis" | "tis-sensitivity":
+            own = [(TIS, other) for other in methods]
+        case "tis-pointing":
+            own = [("tis(masks=256)", other) for other in methods]
+        case "tis-options":
+            own = [(other, "tis") for other in methods]
+        case "tis-disagreement":
+            own = [("tis(masks=128, question='logit')", "tis(masks=128)")]
+        case "newer":
+            own = [(other, "genatt") for other in methods] + [(other, "decompx+skipplus") for other in methods]
+        case "beyond-choose":
+            own = [(one, other) for one in methods for other in (TEMPERED, "genatt")]
+        case "beyond" | "beyond-pets" | "beyond-scenes":
+            own = [(one, other) for one in methods for other in methods]
+        case "scenes" | "scenes-pair":
+            own = list(ON_SCENES.values())
+        case "zebras":
+            own = [(other, "genatt") for other in methods]
+        case _:
+            own = []
+    return [pair for pair in dict.fromkeys(own) if pair[0] != pair[1] and set(pair) <= set(methods)]

@@ -1,0 +1,82 @@
+"""Pages whose tables, plots and answers stand between `<!-- table: NAME -->` and `<!-- end -->`, and what fills them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from study.effects import Effect, Figure, loaded
+from study.special import Order
+
+HERE = Path(__file__).parent
+SLOT = re.compile(r"<!-- (table|answer|plot): ([a-z0-9-]+) -->\n.*?<!-- end -->", re.DOTALL)
+FILLS: dict[str, Callable[[Results], str]] = {}
+PLOTS: dict[str, Callable[[Results], Path | None]] = {}
+
+
+class Results:
+    """The tidy tables of a folder, each read once; what was not measured yet is empty."""
+
+    def __init__(self, folder: Path = HERE / "results") -> None:
+        self.folder = folder
+        self.figures = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Figure))
+        self.effects = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Effect))
+        self.orders = lru_cache(None)(lambda name: loaded(folder / f"{name}.csv", Order))
+
+    @cached_property
+    def there(self) -> set[str]:
+        return {path.stem for path in self.folder.glob("*.csv")}
+
+
+def fill(name: str):
+    """Register a function of the results that writes a table or an answer."""
+
+    def add(function: Callable[[Results], str]) -> Callable[[Results], str]:
+        FILLS[name] = function
+        return function
+
+    return add
+
+
+def plot(name: str):
+    """Register a function of the results that draws images/NAME.svg, or returns None where there is nothing to draw."""
+
+    def add(function: Callable[[Results], Path | None]) -> Callable[[Results], Path | None]:
+        PLOTS[name] = function
+        return function
+
+    return add
+
+
+def filled(text: str, results: Results, page: str = "") -> str:
+    """A page with every slot filled anew."""
+
+    def put(found: re.Match[str]) -> str:
+        kind, name = found.groups()
+        if kind == "plot":
+            if name not in PLOTS:
+                raise LookupError(f"{page} asks for the plot {name!r}; known: {', '.join(sorted(PLOTS))}")
+            there = (HERE / "images" / f"{name}.svg").is_file()
+            inside = f"![{caption(name)}](images/{name}.svg)" if there else "*Not measured yet.*"
+        else:
+            if name not in FILLS:
+                raise LookupError(f"{page} asks for {kind} {name!r}; known: {', '.join(sorted(FILLS))}")
+            inside = FILLS[name](results)
+        return f"<!-- {kind}: {name} -->\n\n{inside}\n\n<!-- end -->"
+
+    return SLOT.sub(put, text)
+
+
+def caption(plot: str) -> str:
+    """What it shows, in the words of the function that draws it."""
+    return (PLOTS[plot].__doc__ or plot).strip()
+
+
+def pages() -> list[Path]:
+    return sorted(HERE.glob("*.md"))
+
+
+def slots() -> set[str]:
+    return {name for page in pages() for _, name in SLOT.findall(page.read_text(encoding="utf-8"))}

@@ -1,0 +1,210 @@
+"""Plots of tidy rows, as SVG: colours that everybody can tell apart, marks that survive a black-and-white print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from study.effects import Effect, Figure
+from study.sentences import title
+
+IMAGES = Path(__file__).parent / "images"
+BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, BLACK, GREY = (
+    "#0072b2", "#d55e00", "#009e73", "#a2559c", "#b8860b", "#3fa0d8", "#1d2327", "#8a8f94",
+)  # fmt: skip
+COLOURS, MARKS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, BLACK, GREY), "osD^vPX*"
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), "-")
+STYLE = {
+    "font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9, "axes.titleweight": "bold",
+    "legend.frameon": False, "svg.hashsalt": "vitreous", "figure.facecolor": "white", "axes.axisbelow": True, "axes.grid": True,
+    "grid.color": "#e4e1da", "grid.linewidth": 0.6, "font.family": "DejaVu Sans",
+}  # fmt: skip
+WAYS = {"more": "more is better", "less": "less is better", "": ""}
+
+
+def saved(figure: Any, name: str) -> Path:
+    """The same bytes for the same rows."""
+    IMAGES.mkdir(exist_ok=True)
+    path = IMAGES / f"{name}.svg"
+    figure.savefig(path, metadata={"Date": None, "Creator": None}, bbox_inches="tight")
+    plt.close(figure)
+    return path
+
+
+def short(method: str) -> str:
+    """A spec where there is little room."""
+    for long, brief in (("question=", ""), ("preset=", ""), ("masks=", ""), ("probability", "prob"), ("'", "")):
+        method = method.replace(long, brief)
+    return method
+
+
+def arms(rows: Sequence[Figure | Effect]) -> np.ndarray:
+    """How far intervals reach to either side; 0 where there is none."""
+    middle = [one.effect if isinstance(one, Effect) else one.mean for one in rows]
+    ends = np.array([[at - one.low, one.high - at] for at, one in zip(middle, rows, strict=True)]).reshape(-1, 2).T
+    return np.nan_to_num(np.clip(ends, 0, None))
+
+
+def forest(
+    name: str, panels: Mapping[str, Sequence[Effect]], labels: Sequence[str], row: Any, series: Mapping[str, Any]
+) -> Path:
+    """Effects with intervals, one row per label, one panel per metric, a mark per series. `row(effect)` and series say where."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(1.0 + 2.15 * len(panels), 0.9 + 0.27 * len(labels)), sharey=True, squeeze=False
+        )
+        for axis, (heading, effects) in zip(axes[0], panels.items(), strict=True):
+            axis.axvline(0, color=BLACK, linewidth=0.8)
+            for place, (word, wanted) in enumerate(series.items()):
+                shift = 0.62 * (place / max(len(series) - 1, 1) - 0.5) if len(series) > 1 else 0
+                own = [one for one in effects if wanted(one) and row(one) in labels and not isnan(one.effect)]
+                heights = [labels.index(row(one)) + shift for one in own]
+                axis.errorbar(
+                    [one.effect for one in own], heights, xerr=arms(own), fmt=MARKS[place], markersize=3.6,
+                    color=COLOURS[place % 2 if len(series) == 4 else place], markerfacecolor="white" if len(series) == 4 and place >= 2 else None,
+                    linewidth=0.9, label=word, zorder=3,
+                )  # fmt: skip
+            axis.set_title(heading)
+            axis.set_xlabel("gain  (right is better →)")
+            axis.grid(axis="y", visible=False)
+        axes[0, 0].set_yticks(range(len(labels)), labels)
+        axes[0, 0].set_ylim(len(labels) - 0.4, -0.6)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+        figure.tight_layout()
+        return saved(figure, name)
+
+
+def lines(
+    name: str,
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, Figure]]]],
+    across: str,
+    up: str,
+    mark: float | None = None,
+) -> Path:
+    """Curves with intervals over a number; one panel per model."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(1, len(panels), figsize=(3.7 * len(panels), 3.2), squeeze=False)
+        for axis, (heading, curves) in zip(axes[0], panels.items(), strict=True):
+            if mark is not None:
+                axis.axvline(mark, color=GREY, linewidth=0.9, linestyle=":")
+            for place, (word, points) in enumerate(curves.items()):
+                x, rows = [at for at, _ in points], [one for _, one in points]
+                axis.plot(
+                    x,
+                    [one.mean for one in rows],
+                    marker=MARKS[place % 8],
+                    markersize=3.5,
+                    linestyle=DASHES[place % 8],
+                    color=COLOURS[place % 8],
+                    label=word,
+                    linewidth=1.3,
+                )
+                axis.fill_between(
+                    x,
+                    [one.low for one in rows],
+                    [one.high for one in rows],
+                    color=COLOURS[place % 8],
+                    alpha=0.1,
+                    linewidth=0,
+                )
+            axis.set_title(heading)
+            axis.set_xlabel(across)
+            axis.set_ylabel(up)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=4)
+        figure.tight_layout()
+        return saved(figure, name)
+
+
+def scatter(
+    name: str,
+    panels: Mapping[str, Sequence[tuple[str, Figure | float, Figure]]],
+    across: str,
+    up: str | Mapping[str, str],
+    log: bool = False,
+    say: Sequence[str] | None = None,
+) -> Path:
+    """Methods as points with intervals; those in `say` (all, if it is None) by name."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(1, len(panels), figsize=(4.3 * len(panels), 3.9), squeeze=False)
+        for axis, (heading, points) in zip(axes[0], panels.items(), strict=True):
+            if log:
+                axis.set_xscale("log")
+            for word, x, y in points:
+                at = x if isinstance(x, float) else x.mean
+                sides = None if isinstance(x, float) else arms([x])
+                spread = arms([y])
+                colour = ORANGE if say is not None and word in say else BLUE
+                axis.errorbar(
+                    at, y.mean, xerr=sides, yerr=spread, fmt="o", markersize=3.4, color=colour, elinewidth=0.6
+                )
+            if log:
+                left, right = axis.get_xlim()
+                axis.set_xlim(left, right * 6)
+            named = [
+                (word, x if isinstance(x, float) else x.mean, y.mean)
+                for word, x, y in points
+                if say is None or word in say
+            ]
+            label(axis, named, log)
+            axis.set_title(heading)
+            axis.set_xlabel(across)
+            axis.set_ylabel(up if isinstance(up, str) else up[heading])
+        figure.tight_layout()
+        return saved(figure, name)
+
+
+def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> None:
+    """Names to the right of their points, moved up where they would lie on each other."""
+    (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
+    place = (lambda x: np.log(x / left) / np.log(right / left)) if log else (lambda x: (x - left) / (right - left))
+    taken: list[tuple[float, float]] = []
+    for word, x, y in sorted(points, key=lambda one: one[2]):
+        across, up = place(x), (y - low) / (high - low)
+        while any(abs(across - a) < 0.4 and abs(up - u) < 0.035 for a, u in taken):
+            up += 0.005
+        taken.append((across, up))
+        line = {"arrowstyle": "-", "linewidth": 0.4, "color": GREY, "shrinkA": 0, "shrinkB": 2}
+        axis.annotate(
+            short(word),
+            (x, y),
+            xytext=(across + 0.03, up),
+            textcoords="axes fraction",
+            fontsize=6.2,
+            va="center",
+            arrowprops=line,
+        )
+
+
+def dots(
+    name: str, rows: Mapping[str, Sequence[Figure]], labels: Sequence[str], across: str, chance: float | None = None
+) -> Path:
+    """Figures with intervals, methods down, a mark per series."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(6.2, 0.9 + 0.2 * len(labels)))
+        if chance is not None:
+            axis.axvline(chance, color=GREY, linewidth=0.9, linestyle=":")
+        for place, (word, own) in enumerate(rows.items()):
+            own = [one for one in own if one.method in labels and not isnan(one.mean)]
+            axis.errorbar(
+                [one.mean for one in own], [labels.index(one.method) + 0.5 * (place / max(len(rows) - 1, 1) - 0.5) for one in own],
+                xerr=arms(own), fmt=MARKS[place], markersize=3.8, color=COLOURS[place], linewidth=0.9, label=word,
+            )  # fmt: skip
+        axis.set_yticks(range(len(labels)), [short(one) for one in labels])
+        axis.set_ylim(len(labels) - 0.4, -0.6)
+        axis.set_xlabel(across)
+        axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+        figure.tight_layout()
+        return saved(figure, name)
+
+
+def unit_of(one: Figure) -> str:
+    """An axis: the metric and its direction."""
+    way = WAYS[one.better]
+    return title(one.metric) + (f"  ({way})" if way else "")

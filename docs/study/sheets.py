@@ -1,0 +1,111 @@
+"""Stores as sheets: of one model, data set, explained class and metric, the score of every method on every question."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+Reducer = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+BETTER = {True: "more", False: "less", None: ""}
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """Methods × questions; NaN where a score is undefined or failed."""
+
+    model: str
+    dataset: str
+    explained: str  # "predicted" or "label" where both were asked about
+    metric: str
+    higher: bool | None
+    methods: tuple[str, ...]
+    pictures: tuple[str, ...]  # of every question: they are drawn together
+    parts: Mapping[str, np.ndarray]  # "score" and what the reducer pools, [m q]
+    reduce: Reducer
+    probability: np.ndarray  # of the explained class, per question
+    roles: tuple[str, ...] = ()
+
+    @property
+    def scores(self) -> np.ndarray:
+        return self.parts["score"]
+
+    def row(self, method: str) -> dict[str, np.ndarray]:
+        place = self.methods.index(method)
+        return {name: values[place] for name, values in self.parts.items()}
+
+
+def mean(parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Of the rows that are defined."""
+    known = ~np.isnan(parts["score"])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(known, parts["score"], 0).sum(-1) / known.sum(-1)
+
+
+def read_store(folder: Path) -> list[Sheet]:
+    """Every sheet of a store's last run, and what is derived from two of them."""
+    from vitreous.report.read import read_run
+
+    found = []
+    for block in read_run(folder).blocks:
+        shared = {
+            "model": block.model, "dataset": block.dataset, "explained": block.explained, "methods": block.methods,
+            "pictures": tuple(one.picture for one in block.questions), "roles": tuple(one.role for one in block.questions),
+            "probability": np.array([one.probability for one in block.questions]),
+        }  # fmt: skip
+        own = [
+            Sheet(metric=column.metric, higher=column.higher, parts=column.parts, reduce=column.reduce, **shared)
+            for column in block.columns
+        ]
+        found += [*own, *derived(own)]
+    return found
+
+
+def derived(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """`faithfulness`: deletion AOPC + mean probability while patches enter; of SkipPLUS's percentages, `mean_aopc`."""
+    named = {sheet.metric: sheet for sheet in sheets}
+    made = []
+    if {"deletion_aopc", "insertion_aopc"} <= named.keys():
+        gone, come = named["deletion_aopc"], named["insertion_aopc"]
+        total = gone.scores + (gone.probability - come.scores)
+        made.append(replace(gone, metric="faithfulness", higher=True, parts={"score": total}, reduce=mean))
+    gone, come = (f"{name}_aopc(preset='skipplus')" for name in ("deletion", "insertion"))
+    if {gone, come} <= named.keys():
+        middle = (named[gone].scores + named[come].scores) / 2
+        made.append(replace(named[gone], metric="mean_aopc", higher=True, parts={"score": middle}, reduce=mean))
+    return made
+
+
+def read_table(path: Path, higher: Mapping[str, bool | None]) -> list[Sheet]:
+    """A table of a script: model, picture, method, metric, value."""
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = []
+    for model, metric in dict.fromkeys((row["model"], row["metric"]) for row in rows):
+        own = [row for row in rows if (row["model"], row["metric"]) == (model, metric)]
+        methods, pictures = (tuple(dict.fromkeys(row[name] for row in own)) for name in ("method", "picture"))
+        scores = np.full((len(methods), len(pictures)), np.nan)
+        for row in own:
+            scores[methods.index(row["method"]), pictures.index(row["picture"])] = float(row["value"])
+        blank = np.full(len(pictures), np.nan)
+        found.append(
+            Sheet(model, path.stem, "", metric, higher.get(metric), methods, pictures, {"score": scores}, mean, blank)
+        )
+    return found
+
+
+def pick(sheets: Sequence[Sheet], metric: str, model: str, dataset: str = "", explained: str = "") -> Sheet:
+    """The one sheet of a metric and a model."""
+    found = [
+        one
+        for one in sheets
+        if (one.metric, one.model) == (metric, model)
+        and (not dataset or one.dataset == dataset)
+        and (not explained or one.explained == explained)
+    ]
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} sheets of {metric} of {model} {dataset} {explained}; one was expected")
+    return found[0]

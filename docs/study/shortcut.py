@@ -1,0 +1,58 @@
+"""Does a map expose a shortcut? `scenes-biased` believes the stamp in a corner, `scenes` the thing; each shows the class it predicts.
+
+Three numbers per picture, model and method: the chance that a pixel of the stamp scores above one of the thing's evidence, the
+average precision of the stamp, and whether the peak lies on it. All three should be high for the one model and low for the other.
+"""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from pathlib import Path
+
+MODELS = ("scenes-biased", "scenes")
+SEED, COUNT = 105, 48
+COLUMNS = ("model", "picture", "method", "metric", "value")
+METRICS = {"class_discrimination": "stamp_above_thing", "ap": "stamp_ap", "pointing_game": "stamp_peak"}
+
+
+def write(path: Path, device: str | None = None, pictures: int | None = None) -> int:
+    """The table of both models and every method of the plan on scenes; how many rows it has."""
+    import vitreous
+    from vitreous.bench.pool import devices
+    from vitreous.bench.read import read_plan
+    from vitreous.scenes import Scenes
+
+    plan = read_plan(Path(__file__).parent / "plans" / "scenes.toml", device=device)
+    album = Scenes("shortcut", min(pictures or COUNT, COUNT), SEED, mark="moved")
+    rows = []
+    for name in MODELS:
+        vit = vitreous.load(name, device=devices(plan)[0])
+        for method in plan.methods:
+            rows += [(name, *row) for row in measured(vit, list(album), method)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    return len(rows)
+
+
+def measured(vit, scenes, method: str) -> list[tuple[str, str, str, float]]:
+    """Rows of one method: picture, method, metric, value."""
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    import vitreous
+    from vitreous.core.errors import Caveat
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Caveat)
+        found = vitreous.explain(vit, [Image.fromarray(scene.image) for scene in scenes], None, method)
+    stamps = torch.from_numpy(np.stack([scene.spurious for scene in scenes])).to(torch.int8)
+    things = torch.from_numpy(np.stack([scene.objects[0].evidence for scene in scenes])).to(torch.int8)
+    results = vitreous.evaluate(vit, None, found, list(METRICS), objects=stamps, rivals=things)
+    return [
+        (f"shortcut/{place:03d}", method, METRICS[result.metric.split("(")[0]], float(value))
+        for result in results
+        for place, value in enumerate(result.scores.tolist())
+    ]

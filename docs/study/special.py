@@ -1,0 +1,164 @@
+"""What is more than a difference of two means: orders of methods, the best start, cells chosen on one half, confidence gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan, nan
+
+import numpy as np
+from study.effects import Effect, Figure, effect, figures
+from study.sheets import Sheet, mean
+
+from vitreous.bench.resample import DRAWS, LEVEL, UNKNOWN, interval
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How far two metrics put methods in the same order."""
+
+    model: str
+    dataset: str
+    metric: str
+    truth: str
+    among: str  # "all" methods, or the "better half" by the truth
+    methods: int
+    n: int  # pictures
+    tau: float  # Kendall's τ-b
+    tau_low: float
+    tau_high: float
+    rho: float  # Spearman's
+    rho_low: float
+    rho_high: float
+
+
+def orders(metric: Sheet, truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
+    """Both orders anew for every resample of the pictures; the interval is that of their agreement."""
+    kept, figures_of = comparable(metric, truth, among)
+    names = list(dict.fromkeys(metric.pictures))
+    weights = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    pairs = [agreement(*figures_of(row)) for row in (np.ones(len(names)), *weights)]
+    (tau, rho), drawn = pairs[0], np.array(pairs[1:])
+    where = (metric.model, metric.dataset, metric.metric, truth.metric, among, len(kept), len(names))
+    return Order(*where, tau, *around(tau, drawn[:, 0]), rho, *around(rho, drawn[:, 1]))
+
+
+def around(value: float, drawn: np.ndarray) -> tuple[float, float]:
+    """The spread of resampled agreements, moved to the measured one: resampled orders are noisier, so they agree less on average."""
+    low, high = interval(drawn - np.nanmean(drawn) + value, LEVEL) if not np.isnan(drawn).all() else UNKNOWN
+    return max(low, -1.0), min(high, 1.0)
+
+
+def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
+    """How far the truth agrees with itself on other pictures: two random halves. No metric can be asked for more."""
+    kept, figures_of = comparable(truth, truth, among)
+    names = list(dict.fromkeys(truth.pictures))
+    draw, pairs = np.random.default_rng(seed), []
+    for _ in range(draws):
+        half = np.isin(np.arange(len(names)), draw.permutation(len(names))[: len(names) // 2]).astype(float)
+        pairs.append(agreement(figures_of(half)[0], figures_of(1 - half)[0]))
+    found = np.array(pairs)
+    where = (truth.model, truth.dataset, "the same truth, other pictures", truth.metric, among, len(kept), len(names))
+    tau, rho = np.nanmean(found, 0).tolist()
+    return Order(*where, tau, *interval(found[:, 0], LEVEL), rho, *interval(found[:, 1], LEVEL))
+
+
+def comparable(metric: Sheet, truth: Sheet, among: str):
+    """Methods that both define, and a function from weights of the pictures to both figures, more being better."""
+    if metric.pictures != truth.pictures:
+        raise LookupError(f"{metric.metric} and {truth.metric} were measured on different pictures")
+    both = [one for one in truth.methods if one in metric.methods]
+    sides = [
+        np.array([sheet.row(one)["score"] for one in both]) * (-1 if sheet.higher is False else 1)
+        for sheet in (metric, truth)
+    ]
+    names = list(dict.fromkeys(metric.pictures))
+    picture = np.array([names.index(one) for one in metric.pictures])
+    known = [place for place in range(len(both)) if all((~np.isnan(side[place])).any() for side in sides)]
+    if among == "better half":
+        level = {place: float(mean({"score": sides[1][place]})) for place in known}
+        known = sorted(known, key=lambda place: -level[place])[: (len(known) + 1) // 2]
+    sides = [side[known] for side in sides]
+
+    def weighed(weights: np.ndarray) -> list[np.ndarray]:
+        per_row = weights[picture]
+        with np.errstate(invalid="ignore"):
+            return [np.where(np.isnan(s), 0, s) @ per_row / (~np.isnan(s) @ per_row) for s in sides]
+
+    return [both[place] for place in known], weighed
+
+
+def agreement(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Kendall's τ-b and Spearman's ρ over methods; equal figures are ties."""
+    good = ~np.isnan(first) & ~np.isnan(second)
+    a, b = first[good], second[good]
+    if len(a) < 3:
+        return nan, nan
+    up, across = np.sign(a[:, None] - a), np.sign(b[:, None] - b)
+    total = np.sqrt((up**2).sum() * (across**2).sum())
+    ranks = [(one.sum(1) - one.sum(1).mean()) for one in (up, across)]  # midranks, but for factor and shift
+    spread = np.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum())
+    return (
+        float((up * across).sum() / total) if total else nan,
+        float(ranks[0] @ ranks[1] / spread) if spread else nan,
+    )
+
+
+def tradeoff(first: Sheet, second: Sheet) -> Order:
+    """Two metrics across methods, both turned so that more is better: negative is a trade-off."""
+    return orders(first, second)
+
+
+# ── the best start ───────────────────────────────────────────────────────────────────────────────
+
+
+def regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
+    """The middle start less the best one, which is chosen on the other half of the pictures: choosing by luck gains nothing."""
+    specs = list(starts.values())
+    scores = np.array([sheet.row(spec)["score"] for spec in specs])
+    halves = np.arange(len(sheet.pictures)) % 2
+    best = np.empty(len(sheet.pictures))
+    for half in (0, 1):
+        chosen = int(np.nanargmax(np.nanmean(scores[:, halves != half], 1) * (-1 if sheet.higher is False else 1)))
+        best[halves == half] = scores[chosen, halves == half]
+    own = scores[specs.index(starts[middle])]
+    made = replace(sheet, methods=(starts[middle], "best start"), parts={"score": np.stack([own, best])}, reduce=mean)
+    return effect(made, starts[middle], "best start")
+
+
+# ── chosen here, confirmed there ─────────────────────────────────────────────────────────────────
+
+
+def confirmed(choose: Sheet, confirm: Sheet, published: Sequence[str], draws: int = DRAWS) -> list[Effect]:
+    """The best cell that nobody published against the best that somebody did: both chosen on one half, compared on the other."""
+    level = {one.method: one.mean for one in figures(choose, draws=2)}
+    known = {method: value for method, value in level.items() if not isnan(value)}
+    theirs = max((method for method in known if method in published), key=lambda method: known[method])
+    ours = max((method for method in known if method not in published), key=lambda method: known[method])
+    return [effect(one, ours, theirs, draws) for one in (choose, confirm)]
+
+
+# ── where label and prediction differ ────────────────────────────────────────────────────────────
+
+GAPS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
+
+
+def by_gap(label: Sheet, predicted: Sheet) -> list[Figure]:
+    """Figures of wrongly classified pictures, by how much surer the model is of its own class than of the true one."""
+    places = {picture: place for place, picture in enumerate(predicted.pictures)}
+    theirs = [places[picture] for picture in label.pictures]
+    gap = predicted.probability[theirs] - label.probability
+    found = []
+    for low, high in GAPS:
+        rows = np.flatnonzero((gap > low) & (gap <= high))
+        for sheet, index in ((label, rows), (predicted, np.array(theirs)[rows])):
+            if len(rows):
+                part = replace(
+                    sheet,
+                    dataset=f"{sheet.dataset}, gap {low:g}–{high:g}",
+                    pictures=tuple(sheet.pictures[place] for place in index),
+                    parts={name: values[:, index] for name, values in sheet.parts.items()},
+                    probability=sheet.probability[index],
+                )
+                found += figures(part)
+    return found

@@ -1,0 +1,65 @@
+"""Zebra and elephant in one frame (SkipPLUS, figure 6): how unlike are the maps of the two classes, as numbers.
+
+Two per picture and method: the rank correlation of its two maps (1: the same map, whatever is asked), and how much further the
+class's own probability falls than the other's as its highest patches leave the encoder.
+"""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from pathlib import Path
+
+ZEBRA, ELEPHANT = 340, 386
+FRAMES = tuple(f"el{number}.png" for number in range(1, 6))
+METHODS = (
+    "rollout", "genatt", "genatt+skipplus", "tokentm", "transatt", "attngrad", "attixg(preset='skipplus')+plus", "gradcam",
+    "ixg", "ixg+skipplus", "fullgrad+skipplus", "legrad", "decompx", "decompx+plus", "decompx+skipplus",
+    "decompx(question='probability')+skipplus", "attnlrp+plus", "attnlrp(question='probability')+plus",
+    "fullgrad@libra+plus", "ixg(question='probability')@libra(qk=0.5)+plus", "tis(masks=256)",
+)  # fmt: skip
+COLUMNS = ("model", "picture", "method", "metric", "value")
+
+
+def write(path: Path, device: str | None = None, pictures: int | None = None) -> int:
+    """The table of every model, frame and method; how many rows it has."""
+    from vitreous.bench.job import loaded
+    from vitreous.bench.pool import devices
+    from vitreous.bench.read import read_plan
+    from vitreous.data.reader import located
+
+    plan = read_plan(Path(__file__).parent / "plans" / "skipplus.toml", device=device)
+    frames = [located(f"assets:multiclass-samples/{name}") for name in FRAMES[:pictures]]
+    rows = []
+    for model in plan.models:
+        vit = loaded(model, plan.precision, devices(plan)[0]).vit
+        for method in METHODS:
+            rows += [(model.label, *row) for row in measured(vit, frames, method)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    return len(rows)
+
+
+def measured(vit: object, frames: list[Path], method: str) -> list[tuple[str, str, str, float]]:
+    """Rows of one method: picture, method, metric, value."""
+    import torch
+
+    import vitreous
+    from vitreous.core.errors import Caveat
+    from vitreous.metrics.ranks import spearman
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Caveat)
+        found = vitreous.explain(vit, list(map(str, frames)), [[ZEBRA, ELEPHANT]] * len(frames), method)
+    scores = found.maps().flatten(1).double()
+    alike = spearman(scores[::2], scores[1::2])
+    others = torch.tensor([ELEPHANT, ZEBRA] * len(frames))
+    drops = vitreous.evaluate(vit, None, found, ["deletion_aopc", "deletion_aopc(track='label')"], labels=others)
+    own, other = (one.scores.double().view(-1, 2).mean(1) for one in drops)
+    columns = {"rank_correlation": alike, "own_drop": own, "other_drop": other, "own_less_other": own - other}
+    return [
+        (frame.stem, method, metric, float(values[place]))
+        for metric, values in columns.items()
+        for place, frame in enumerate(frames)
+    ]

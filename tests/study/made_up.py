@@ -1,0 +1,72 @@
+"""Sheets of made-up scores for any plan: every method has a level of its own, so that orders and effects are known."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+STUDY = Path(__file__).parents[2] / "docs" / "study"
+sys.path.insert(0, str(STUDY.parent))
+
+from study.sheets import Sheet, derived, mean  # noqa: E402 - scripts beside the pages that they write
+
+from vitreous.metrics.metric import resolve_metric  # noqa: E402
+
+
+def sheet(scores, higher=True, metric="faithfulness", pictures=None, methods=None, **given) -> Sheet:
+    """One sheet from a table of scores [m q]."""
+    scores = np.asarray(scores, float)
+    count, asked = scores.shape
+    methods = tuple(methods or (f"m{k}" for k in range(count)))
+    pictures = tuple(pictures or (f"p{k}" for k in range(asked)))
+    shared = {
+        "model": "ViT-Tiny",
+        "dataset": "val",
+        "explained": "",
+        "reduce": mean,
+        "probability": np.full(asked, 0.5),
+    }
+    return Sheet(
+        metric=metric, higher=higher, methods=methods, pictures=pictures, parts={"score": scores}, **{**shared, **given}
+    )
+
+
+def upward(metric) -> bool | None:
+    """Whether more is better; 100 − x turns that round."""
+    better = metric.higher_is_better
+    return not better if better is not None and metric.settings.get("show") == "complement" else better
+
+
+def sheets_of(plan, pictures: int = 12, seed: int = 0, wrong: float = 0.4) -> list[Sheet]:
+    """Every sheet that a run of the plan would make; a share of the pictures is classified wrongly."""
+    draw, found = np.random.default_rng(seed), []
+    roles = {"predicted+label": ("predicted", "label")}.get(str(plan.targets), ("",))
+    asked = 2 * pictures if plan.targets == "pair" else pictures
+    names = tuple(f"p{k // (2 if plan.targets == 'pair' else 1)}" for k in range(asked))
+    level = draw.normal(0.5, 0.15, size=len(plan.methods))
+    for model in plan.models:
+        for data in plan.datasets:
+            own_level = level + draw.normal(0, 0.03, size=len(level))
+            sure = draw.uniform(0.3, 1.0, size=asked)
+            other = np.where(draw.uniform(size=asked) < wrong, draw.uniform(0, 0.3, size=asked), sure)
+            for role in roles:
+                own = []
+                for place, spec in enumerate(plan.metrics):
+                    if plan.roles and role and role not in plan.roles[place]:
+                        continue
+                    metric = resolve_metric(spec)
+                    sign = -1 if upward(metric) is False else 1
+                    size = 60 if "percent" in str(metric.settings) or "complement" in str(metric.settings) else 1
+                    scores = size * (
+                        0.5 + sign * (own_level[:, None] - 0.5 + draw.normal(0, 0.1, size=(len(level), asked)))
+                    )
+                    own.append(
+                        sheet(
+                            scores, upward(metric), spec, names, plan.methods, model=model.label, dataset=data.label,
+                            explained=role, probability=other if role == "label" else sure,
+                        )
+                    )  # fmt: skip
+                found += [*own, *derived(own)]
+    return found

@@ -1,0 +1,87 @@
+"""Every plan of the study is one that `vitreous bench` runs, and holds all that the pages compare."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.study.made_up import STUDY
+from vitreous.bench.cells import cells_of, chosen
+from vitreous.bench.check import check
+from vitreous.bench.read import read_plan
+
+from study import names, zebras  # isort: skip
+from study.run import ORDER, SCRIPTS  # isort: skip
+
+PLANS = sorted(path.stem for path in (STUDY / "plans").glob("*.toml"))
+DRAWN = [name for name in PLANS if name.startswith("scenes") or name == "beyond-scenes"]
+PHOTOGRAPHS = [name for name in PLANS if name not in DRAWN]
+
+
+def plan_of(name):
+    return read_plan(STUDY / "plans" / f"{name}.toml", device="cpu")
+
+
+def test_every_plan_is_run_and_every_name_has_a_plan():
+    assert sorted([*PLANS, *SCRIPTS]) == sorted(ORDER)
+    assert len(set(ORDER)) == len(ORDER)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_plans_on_scenes_can_be_run_anywhere(name):
+    plan = plan_of(name)
+
+    assert check(plan) == []
+    assert cells_of(plan)
+    assert all("mask=evidence" in data.spec for data in plan.datasets)
+
+
+@pytest.mark.parametrize("name", PHOTOGRAPHS)
+def test_plans_on_photographs_can_be_run_with_the_assets(name, assets):
+    plan = plan_of(name)
+    check(plan)
+
+    assert cells_of(plan)
+    assert tuple(model.label for model in plan.models) == names.MODELS  # always both
+    assert not plan.maps  # no photograph, and nothing that shows one, is kept
+
+
+@pytest.mark.parametrize("name", ["newer-grid", "beyond"])
+def test_no_picture_is_both_chosen_by_and_confirmed_on(name, assets):
+    plan = plan_of(name)
+    chosen_by = plan_of("beyond-choose") if name == "beyond" else plan
+    halves = {
+        data.part: set(chosen(one, data)) for one in (chosen_by, plan) for data in one.datasets if "val" in data.label
+    }
+
+    assert set(halves) == {"1/2", "2/2"}
+    assert not halves["1/2"] & halves["2/2"]
+    assert all(halves.values())
+
+
+def test_what_the_pages_compare_is_in_the_plans(assets):
+    skipplus, start = (set(plan_of(name).methods) for name in ("skipplus", "skipplus-start"))
+    tokentm, tis, grid = (set(plan_of(name).methods) for name in ("tokentm", "tis", "newer-grid"))
+
+    assert {spec for family in names.FAMILIES.values() for spec in family} <= skipplus
+    assert {spec for starts in names.STARTS.values() for spec in starts.values()} == start
+    assert {*names.ABLATION, *names.OPEN} <= tokentm == set(plan_of("tokentm-pets").methods)
+    assert names.TIS in tis
+    assert grid >= names.PUBLISHED
+    assert names.TEMPERED in set(plan_of("beyond").methods)
+    assert skipplus == set(plan_of("skipplus-pets").methods)
+
+
+@pytest.mark.parametrize("name", ["skipplus", "tokentm", "tis", "tis-options", "newer", "beyond", "beyond-choose"])
+def test_there_are_pairs_to_compare(name, assets):
+    methods = plan_of(name).methods
+    found = names.pairs(name, methods)
+
+    assert found
+    assert all(one in methods and other in methods and one != other for one, other in found)
+    assert len(set(found)) == len(found)
+
+
+def test_zebras_are_asked_of_methods_that_exist():
+    from vitreous.methods.spec import resolve
+
+    assert [resolve(spec).spec for spec in zebras.METHODS] == list(zebras.METHODS)

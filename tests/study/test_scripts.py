@@ -1,0 +1,103 @@
+"""The command that runs plans, and the two scripts for what no plan can ask."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from PIL import Image
+
+import vitreous
+from tests.study.made_up import STUDY
+from vitreous.core.errors import Caveat
+from vitreous.scenes import Scenes
+
+from study import run, shortcut, zebras  # isort: skip
+
+PLAN = """\
+methods = ["genatt", "random"]
+metrics = ["pointing_game"]
+pictures = 3
+slice = 2
+maps = false
+
+[[models]]
+name = "scenes"
+
+[[datasets]]
+spec = "scenes:single?count=4"
+"""
+assert STUDY.is_dir()
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A study of one small plan; a function that runs it and says what was printed."""
+    (tmp_path / "small.toml").write_text(PLAN)
+    monkeypatch.setattr(run, "PLANS", tmp_path)
+    monkeypatch.setattr(run, "ORDER", ("small",))
+    return lambda *flags: run.main(["--out", str(tmp_path / "runs"), "--device", "cpu", *flags])
+
+
+def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
+    assert small("small", "--pictures", "2") == 0
+    assert "2 pictures, 4 new rows" in capsys.readouterr().out
+    assert small() == 0
+    assert "3 pictures, 2 new rows" in capsys.readouterr().out
+    assert small() == 0
+    assert "3 pictures, 0 new rows" in capsys.readouterr().out
+
+
+def test_time_that_is_up_ends_it_between_two_pieces_of_work(small, capsys):
+    assert small("--minutes", "0") == 1
+    assert "time is up" in capsys.readouterr().out
+
+
+def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(small, capsys, tmp_path, monkeypatch):
+    (tmp_path / "wrong.toml").write_text(PLAN.replace("genatt", "genat"))
+    monkeypatch.setattr(run, "ORDER", ("wrong", "small"))
+
+    assert small() == 1
+    said = capsys.readouterr().out.splitlines()
+    assert "no method 'genat'; did you mean 'genatt'?" in said[0]
+    assert "3 pictures, 6 new rows" in said[1]
+
+
+def test_a_name_that_is_no_plan_is_refused(small, capsys):
+    with pytest.raises(SystemExit):
+        small("smal")
+    assert "'smal' is no plan of the study; known: small" in capsys.readouterr().err
+
+
+def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):
+    vit = vitreous.load(
+        "timm:vit_tiny_patch16_224",
+        checkpoint=assets / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors",
+    )
+    frames = [assets / "multiclass-samples" / "el1.png"]
+    blind, knows = (
+        {metric: value for _, _, metric, value in zebras.measured(vit, frames, method)}
+        for method in ("rollout", "decompx+skipplus")
+    )
+
+    assert (blind["rank_correlation"], blind["own_less_other"]) == (pytest.approx(1), pytest.approx(0))
+    assert knows["rank_correlation"] < 0.9
+    assert knows["own_less_other"] == pytest.approx(knows["own_drop"] - knows["other_drop"])
+    assert knows["own_drop"] > 0
+
+
+def test_the_stamp_is_told_from_the_thing_pixel_by_pixel():
+    vit = vitreous.load("scenes-biased")
+    scenes = list(Scenes("shortcut", 2, shortcut.SEED, mark="moved"))
+
+    found = {(picture, metric): value for picture, _, metric, value in shortcut.measured(vit, scenes, "decompx")}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Caveat)
+        maps = vitreous.explain(vit, [Image.fromarray(one.image) for one in scenes], None, "decompx").pixels()
+    for place, scene in enumerate(scenes):
+        pixels = maps[place].double()
+        stamp, thing = (pixels[mask.astype(bool)] for mask in (scene.spurious, scene.objects[0].evidence))
+        above = (stamp[:, None] > thing).double() + 0.5 * (stamp[:, None] == thing).double()
+        assert found[f"shortcut/{place:03d}", "stamp_above_thing"] == pytest.approx(float(above.mean()), abs=1e-6)
+        assert 0 <= found[f"shortcut/{place:03d}", "stamp_ap"] <= 1

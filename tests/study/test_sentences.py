@@ -1,0 +1,91 @@
+"""What the pages say follows from effects and intervals."""
+
+from __future__ import annotations
+
+from math import nan
+
+import pytest
+
+from tests.study.made_up import STUDY
+
+from study.effects import Effect  # isort: skip
+from study.sentences import agreement, answer, digits_of, held, number, tally, title, turned, verdict  # isort: skip
+from study.special import Order  # isort: skip
+
+assert STUDY.is_dir()
+
+
+def an(effect, low, high, model="ViT-Tiny", metric="faithfulness"):
+    return Effect(model, "val", "", metric, "a", "b", 50, effect, low, high, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        ([an(0.031, 0.024, 0.038)], "Yes, by +0.031 [0.024, 0.038] on ViT-Tiny."),
+        ([an(-0.02, -0.03, -0.01)], "No, it is worse by 0.020 [0.010, 0.030] on ViT-Tiny."),
+        ([an(0.001, -0.003, 0.005)], "No difference that can be told on ViT-Tiny (+0.001 [−0.003, 0.005])."),
+        ([an(nan, nan, nan)], "Not known on ViT-Tiny."),
+        ([an(0.2, nan, nan)], "Not known on ViT-Tiny."),
+        ([], "Not measured yet."),
+        (
+            [an(0.031, 0.024, 0.038), an(0.001, -0.003, 0.005, "DeiT-Tiny")],
+            "Yes, by +0.031 [0.024, 0.038] on ViT-Tiny; no difference that can be told on DeiT-Tiny (+0.001 [−0.003, 0.005]).",
+        ),
+        (
+            [an(3.14, 2.4, 3.8, metric="mean_aopc"), an(-3.14, -3.8, -2.4, "DeiT-Tiny", "mean_aopc")],
+            "Yes, by +3.1 [2.4, 3.8] on ViT-Tiny; no, it is worse by 3.1 [2.4, 3.8] on DeiT-Tiny.",
+        ),
+    ],
+)
+def test_an_answer_is_one_plain_sentence(effects, said):
+    assert answer(effects) == said
+
+
+def test_an_interval_that_touches_0_is_open():
+    assert [verdict(an(0.1, low, 0.2)) for low in (0.001, 0.0, -0.1)] == ["better", "open", "open"]
+    assert verdict(an(-0.1, -0.2, -0.01)) == "worse"
+
+
+def test_several_comparisons_are_counted():
+    rows = [an(1, 0.5, 2), an(1, 0.5, 2), an(-1, -2, -0.5), an(0, -1, 1), an(nan, nan, nan)]
+
+    assert tally(rows) == "better in 2, worse in 1 of 4"
+    assert tally([an(0, -1, 1)]) == "no difference in 1"
+    assert tally([]) == tally([an(nan, nan, nan)]) == "not known"
+    assert (
+        held([an(1, 0.5, 2), an(0, -1, 1, "DeiT-Tiny")], "measures")
+        == "ViT-Tiny: better in 1 of 1 measures; DeiT-Tiny: no difference in 1 measures."
+    )
+
+
+def test_the_other_side_of_an_effect():
+    one = turned(an(0.031, 0.024, 0.038))
+
+    assert (one.effect, one.low, one.high, one.method, one.against) == (-0.031, -0.038, -0.024, "b", "a")
+    assert turned(one) == an(0.031, 0.024, 0.038)
+
+
+def test_orders_are_said_as_what_they_are():
+    where = ("ViT-Tiny", "val", "x", "y", "all", 9, 50, 0.5, 0.4, 0.6)
+
+    assert agreement(Order(*where, 0.7, 0.6, 0.8)).startswith("go together (ρ = 0.70 [0.60, 0.80]")
+    assert agreement(Order(*where, -0.7, -0.8, -0.6)).startswith("pull apart")
+    assert agreement(Order(*where, 0.1, -0.1, 0.3)).startswith("have no order in common")
+    assert agreement(Order(*where, nan, nan, nan)) == "unknown"
+
+
+def test_numbers_and_names_are_written_for_people():
+    assert [number(value, 2, plus=True) for value in (0.5, -0.5, -0.001, nan)] == ["+0.50", "−0.50", "0.00", "–"]
+    assert title("insertion(preset='tis', baseline='blur', steps=28)") == "insertion, blur"
+    assert title("deletion_aopc(preset='skipplus')") == "deletion AOPC"
+    assert [
+        digits_of(metric)
+        for metric in (
+            "deletion_aopc(preset='skipplus')",
+            "ap(preset='skipplus')",
+            "aopc(preset='tokentm')",
+            "positive_auc(preset='tokentm')",
+            "ap",
+        )
+    ] == [1, 3, 3, 1, 3]

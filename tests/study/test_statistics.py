@@ -1,0 +1,176 @@
+"""Figures, effects and orders against slow twins: loops, one resample at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.study.made_up import sheet
+from vitreous.bench.resample import gap
+
+from study.effects import Effect, Figure, effect, figures, loaded, only, save, two_sided  # isort: skip
+from study.special import GAPS, agreement, by_gap, ceiling, confirmed, orders, regret  # isort: skip
+
+
+@pytest.fixture
+def draw():
+    return np.random.default_rng(5)
+
+
+def resamples(pictures, draws, seed=0):
+    """As many sets of questions; the draws of `vitreous.bench.resample`, written out."""
+    names = list(dict.fromkeys(pictures))
+    generator, done = np.random.default_rng(seed), 0
+    while done < draws:
+        count = min(100, draws - done)
+        for row in generator.integers(len(names), size=(count, len(names))):
+            yield [place for at in row for place, name in enumerate(pictures) if name == names[at]]
+        done += count
+
+
+def slow_mean(values):
+    known = [value for value in values if not np.isnan(value)]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def quantiles(values):
+    values = np.sort([value for value in values if not np.isnan(value)])
+    return [float(np.interp(q * (len(values) - 1), np.arange(len(values)), values)) for q in (0.025, 0.975)]
+
+
+def test_figures_are_those_of_the_slow_twin(draw):
+    scores = draw.normal(size=(3, 14))
+    scores[1, 4] = np.nan
+    made = sheet(scores, pictures=[f"p{k // 2}" for k in range(14)])  # two questions a picture
+
+    for row, found in zip(scores, figures(made, draws=300), strict=True):
+        drawn = [slow_mean([row[place] for place in places]) for places in resamples(made.pictures, 300)]
+        assert [found.mean, found.low, found.high] == pytest.approx([slow_mean(row), *quantiles(drawn)], abs=1e-12)
+    assert [found.n for found in figures(made, draws=2)] == [7, 7, 7]
+    assert [found.undefined for found in figures(made, draws=2)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_an_effect_is_that_of_the_slow_twin_and_of_the_library(draw, higher):
+    scores = draw.normal(size=(2, 12)) + np.array([[0.4], [0.0]])
+    scores[0, 3] = np.nan  # a question that one of them does not answer is left out of both
+    made = sheet(scores, higher)
+    found = effect(made, "m0", "m1", draws=500)
+
+    kept = [place for place in range(12) if place != 3]
+    a, b = scores[:, kept]
+    sign = 1 if higher else -1
+    drawn = [
+        sign * (slow_mean(a[places]) - slow_mean(b[places]))
+        for places in resamples([made.pictures[k] for k in kept], 500)
+    ]
+    worse, better = sum(one <= 0 for one in drawn), sum(one >= 0 for one in drawn)
+    assert (found.effect, found.n) == (pytest.approx(sign * (slow_mean(a) - slow_mean(b))), 11)
+    assert [found.low, found.high] == pytest.approx(quantiles(drawn), abs=1e-12)
+    assert found.p == pytest.approx(min(1, 2 * (1 + min(worse, better)) / 501))
+    theirs = gap({"score": scores[1]}, {"score": scores[0]}, made.reduce, made.pictures, draws=500)
+    ours = (found.effect, found.low, found.high) if higher else (-found.effect, -found.high, -found.low)
+    assert ours == pytest.approx(theirs, abs=1e-12)
+
+
+def test_what_cannot_be_known_is_not_said():
+    alone = effect(sheet([[1.0], [0.5]]), "m0", "m1")
+    never = effect(sheet([[np.nan, np.nan], [0.5, 0.1]]), "m0", "m1")
+
+    assert alone.effect == 0.5
+    assert np.isnan([alone.low, alone.p, never.effect, never.low]).all()
+    assert two_sided(np.full(99, 0.3)) == pytest.approx(0.02)  # never 0
+    assert two_sided(np.zeros(99)) == 1
+
+
+def test_agreement_is_scipys(draw):
+    for _ in range(20):
+        a, b = draw.integers(0, 6, size=(2, 15)).astype(float)  # with ties
+        assert agreement(a, b) == pytest.approx((stats.kendalltau(a, b).statistic, stats.spearmanr(a, b).statistic))
+    assert np.isnan(agreement(np.ones(5), np.arange(5.0))).all()
+
+
+def test_orders_are_those_of_the_slow_twin(draw):
+    level = np.linspace(0, 1, 6)[:, None]
+    metric = sheet(-(level + draw.normal(0, 0.5, size=(6, 10))), higher=False, metric="lodds")
+    truth = sheet(level + draw.normal(0, 0.5, size=(6, 10)), metric="ap")
+
+    found = orders(metric, truth, draws=200, seed=3)
+
+    counts = np.random.default_rng(3).multinomial(10, np.full(10, 0.1), size=200)
+    drawn = []
+    for row in counts:
+        places = np.repeat(np.arange(10), row)
+        one, other = (-metric.scores[:, places].mean(1), truth.scores[:, places].mean(1))
+        drawn.append(stats.kendalltau(one, other).statistic)
+    tau = stats.kendalltau(-metric.scores.mean(1), truth.scores.mean(1)).statistic
+    moved = np.array(drawn) - np.mean(drawn) + tau
+    low, high = quantiles(moved)
+    assert (found.tau, found.tau_low, found.tau_high) == pytest.approx((tau, max(low, -1), min(high, 1)))
+    assert (found.methods, found.n, found.metric, found.truth) == (6, 10, "lodds", "ap")
+    assert found.tau_low <= found.tau <= found.tau_high
+
+
+def test_the_better_half_is_by_the_truth():
+    truth = sheet(np.arange(6.0)[:, None] + np.zeros((6, 4)), metric="ap")
+    metric = sheet(np.array([9, 8, 7, 1, 2, 3.0])[:, None] + np.zeros((6, 4)), metric="aopc")
+
+    assert orders(metric, truth, draws=5).rho < 0  # what is bad by the truth is best by the metric
+    assert orders(metric, truth, "better half", draws=5).rho == pytest.approx(1)
+    assert ceiling(truth, draws=5).tau == pytest.approx(1)
+
+
+def test_other_pictures_are_not_compared(draw):
+    with pytest.raises(LookupError, match="different pictures"):
+        orders(sheet(np.eye(3)), sheet(np.eye(3), pictures=["a", "b", "c"]))
+
+
+def test_choosing_by_luck_gains_nothing(draw):
+    noise = sheet(draw.normal(size=(12, 400)))
+    starts = {k: f"m{k}" for k in range(12)}
+    real = sheet(draw.normal(0, 0.1, size=(12, 60)) + np.where(np.arange(12) == 2, 1.0, 0.0)[:, None])
+
+    assert regret(noise, starts, 6).low < 0 < regret(noise, starts, 6).high
+    assert regret(real, starts, 6).effect == pytest.approx(-1, abs=0.1)
+    assert regret(real, starts, 2).effect == 0
+
+
+def test_cells_are_chosen_on_one_half_and_counted_on_the_other():
+    choose = sheet(np.array([[0.9] * 4, [0.5] * 4, [0.8] * 4, [0.1] * 4]))
+    confirm = sheet(np.array([[0.2] * 4, [0.9] * 4, [0.6, 0.7, 0.6, 0.7], [0.99] * 4]))
+
+    here, there = confirmed(choose, confirm, ["m0", "m1"])
+
+    assert (here.method, here.against) == (there.method, there.against) == ("m2", "m0")
+    assert (here.effect, there.effect) == (pytest.approx(-0.1), pytest.approx(0.45))
+
+
+def test_gaps_hold_wrong_pictures_alone():
+    scores = np.array([[1.0, 0.0, 1.0, 0.0]])
+    label = sheet(scores, probability=np.array([0.9, 0.1, 0.2, 0.05]), explained="label")
+    predicted = sheet(1 - scores, probability=np.array([0.9, 0.2, 0.9, 0.95]), explained="predicted")
+
+    found = by_gap(label, predicted)
+
+    assert {(one.dataset.split("gap ")[1], one.explained): (one.n, one.mean) for one in found} == {
+        ("0–0.25", "label"): (1, 0.0), ("0–0.25", "predicted"): (1, 1.0),
+        ("0.5–0.75", "label"): (1, 1.0), ("0.5–0.75", "predicted"): (1, 0.0),
+        ("0.75–1", "label"): (1, 0.0), ("0.75–1", "predicted"): (1, 1.0),
+    }  # fmt: skip
+    assert len(GAPS) == 4
+
+
+def test_tables_come_back_as_they_were(tmp_path):
+    rows = [Effect("ViT-Tiny", "val", "", "ap", "a(x='1, 2')", "b", 4, 0.25, float("nan"), 0.5, 0.001)]
+    save(tmp_path / "pairs.csv", rows)
+    figure = [Figure("ViT-Tiny", "val", "", "ap", "more", "a", 4, 1, 0.25, 0.125, 0.5)]
+    save(tmp_path / "means.csv", figure)
+
+    (found,) = loaded(tmp_path / "pairs.csv", Effect)
+    assert np.isnan(found.low)
+    assert (found.method, found.n, found.effect, found.p) == ("a(x='1, 2')", 4, 0.25, 0.001)
+    assert loaded(tmp_path / "means.csv", Figure) == figure
+    assert loaded(tmp_path / "none.csv", Figure) == []
+    assert only(figure, metric=("ap", "f1"), model="ViT-Tiny") == figure
+    assert only(figure, metric="f1") == []

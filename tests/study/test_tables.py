@@ -1,0 +1,84 @@
+"""Tables of tidy rows: the best is bold, what is not known is a dash, and what is undefined is counted."""
+
+from __future__ import annotations
+
+from math import nan
+
+from tests.study.made_up import STUDY
+
+from study.effects import Effect, Figure  # isort: skip
+from study.special import Order  # isort: skip
+from study.tables import NOTHING, agreements, cell, gains, of, standings  # isort: skip
+
+assert STUDY.is_dir()
+
+
+def a(method, value, better="more", undefined=0, metric="ap", model="ViT-Tiny"):
+    return Figure(model, "val", "", metric, better, method, 9, undefined, value, value - 0.1, value + 0.1)
+
+
+def rows_of(text):
+    return [[one.strip().replace("\u00a0", " ") for one in line.strip("|").split("|")] for line in text.splitlines()]
+
+
+def test_methods_stand_in_the_order_that_is_asked_for_and_the_best_is_bold():
+    rows = [a("x", 0.2), a("y", 0.4), a("x", 0.9, "less", metric="lodds"), a("y", 0.8, "less", metric="lodds")]
+    head, _, first, second = rows_of(standings(rows, ["ap", "lodds"], by="ap"))
+
+    assert head == ["method", "AP ↑", "LOdds ↓"]
+    assert first == ["y", "**0.400 ± 0.100**", "**0.800 ± 0.100**"]
+    assert second == ["x", "0.200 ± 0.100", "0.900 ± 0.100"]
+
+
+def test_less_is_first_where_less_is_better():
+    rows = [a("x", 0.9, "less"), a("y", 0.2, "less"), a("z", nan, "less")]
+
+    assert [line[0] for line in rows_of(standings(rows, ["ap"], by="ap"))[2:]] == ["y", "x", "z"]
+
+
+def test_what_has_no_number_is_counted_where_others_have_one():
+    rows = [a("x", 0.2, undefined=2), a("y", 0.4, undefined=5), a("z", nan, undefined=9)]
+    cells = [line[1] for line in rows_of(standings(rows, ["ap"]))[2:]]
+
+    assert cells == ["0.200 ± 0.100", "**0.400 ± 0.100 (3 undefined)**", "–"]
+
+
+def test_what_does_not_judge_has_no_best():
+    assert "**" not in standings([a("x", 0.2, "", metric="entropy"), a("y", 0.4, "", metric="entropy")], ["entropy"])
+
+
+def test_two_models_have_columns_of_their_own():
+    head = rows_of(standings([a("x", 0.2), a("x", 0.3, model="DeiT-Tiny")], ["ap"]))[0]
+
+    assert head == ["method", "AP ↑<br>ViT-Tiny", "AP ↑<br>DeiT-Tiny"]
+
+
+def test_nothing_measured_is_said():
+    assert standings([], ["ap"]) == gains([], {}, {}) == agreements([], [("val", "ap")], "all") == NOTHING
+
+
+def test_effects_are_marked_by_what_their_interval_says():
+    def an(low, high, model="ViT-Tiny"):
+        return Effect(model, "val", "", "ap", "x", "y", 9, (low + high) / 2, low, high, 0.1)
+
+    assert [cell(one).replace("\u00a0", " ") for one in (an(0.1, 0.3), an(-0.3, -0.1), an(-0.1, 0.3), None)] == [
+        "**+0.200 [0.100, 0.300]**", "*−0.200 [−0.300, −0.100]*", "+0.100 [−0.100, 0.300]", "–",
+    ]  # fmt: skip
+    text = gains(
+        [an(0.1, 0.3), an(-0.3, -0.1, "DeiT-Tiny")],
+        {"X": ("x", "y"), "Z": ("z", "y")},
+        {"V": of("ViT-Tiny", "ap"), "D": of("DeiT-Tiny", "ap")},
+    )
+    assert rows_of(text)[2:] == [["X", "**+0.200 [0.100, 0.300]**", "*−0.200 [−0.300, −0.100]*"], ["Z", "–", "–"]]
+
+
+def test_the_metric_nearest_to_the_truth_is_bold_and_the_ceiling_last():
+    def an(metric, tau):
+        return Order("Scenes", "pair", metric, "ap", "all", 9, 9, tau, tau - 0.1, tau + 0.1, tau, tau, tau)
+
+    text = agreements(
+        [an("the same truth, other pictures", 0.9), an("aopc", 0.2), an("lodds", 0.5)], [("pair", "ap")], "all"
+    )
+    assert rows_of(text)[2:] == [
+        ["LOdds", "**0.50 [0.40, 0.60]**"], ["AOPC", "0.20 [0.10, 0.30]"], ["the same truth, other pictures", "0.90 [0.80, 1.00]"],
+    ]  # fmt: skip
