@@ -17,6 +17,7 @@ from vitreous.capture.linearise import (
     LIBRA,
     LINEARISATIONS,
     PLAIN,
+    TEMPERED,
     Linearisation,
     linearisation,
 )
@@ -28,6 +29,7 @@ POINTS = {
     "conservative": CONSERVATIVE,
     "decompx": DECOMPX,
     "libra": LIBRA,
+    "tempered": TEMPERED,
     "attnlrp": ATTNLRP,
     "in between": Linearisation(qk=0.5, v=0.75, norm="frozen", activation="ratio", gate="halved"),
     "damped norms exact": Linearisation(qk=0.5, activation="ratio", gate="frozen"),
@@ -91,8 +93,9 @@ def test_half_of_the_query_gradient_lies_half_way() -> None:
 def test_named_points_are_members_of_the_family() -> None:
     assert linearisation("linear", qk=0.25, v=0.5, norm="frozen", activation="ratio", gate="halved") == ATTNLRP
     assert linearisation("decompx", gate="halved") == LIBRA
+    assert linearisation("libra", qk=0.5) == TEMPERED
     assert linearisation("alilrp") == linearisation("CPLRP") == CONSERVATIVE
-    assert sorted(LINEARISATIONS) == ["attnlrp", "conservative", "decompx", "libra", "plain"]
+    assert sorted(LINEARISATIONS) == ["attnlrp", "conservative", "decompx", "libra", "plain", "tempered"]
 
 
 def test_only_points_that_hold_everything_else_fixed_are_complete() -> None:
