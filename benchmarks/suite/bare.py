@@ -31,7 +31,7 @@ def sequences(bed: Bed, lengths: Iterable[int], whole: int) -> Callable[[], None
     def run() -> None:
         model(bed.images[:whole])
         for length, count in counted:
-            chunk = min(fit(length), count)
+            chunk = min(fit(length), count, len(ready))  # what is free may have grown since
             for start in range(0, count, chunk):
                 model.forward_head(model.norm(model.blocks(ready[: min(chunk, count - start), :length])))
 
@@ -51,6 +51,8 @@ def pictures(bed: Bed, count: int, whole: int) -> Callable[[], None]:
     return run
 
 
-def made(bed: Bed, count: int) -> Tensor:
+def made(bed: Bed, count: int, different: int = 32) -> Tensor:
+    """Noise, a few pictures of it again and again: a CPU would draw thousands for seconds."""
     draw = torch.Generator().manual_seed(2)
-    return torch.randn(count, *bed.images.shape[1:], generator=draw).to(bed.images)
+    some = torch.randn(min(count, different), *bed.images.shape[1:], generator=draw).to(bed.images)
+    return some.repeat(-(-count // len(some)), 1, 1, 1)[:count]

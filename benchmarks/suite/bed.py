@@ -22,6 +22,7 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
         {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 32, "num_heads": 2, "num_classes": 10},
     ),
 }
+FEW = {"ti": 8, "b": 8, "l": 4, "eva": 2}
 WORDS = {"ti": "ViT-Ti/16", "b": "ViT-B/16", "l": "ViT-L/16", "eva": "EVA-L/14 at 336", "test": "a test model"}
 
 
@@ -41,6 +42,11 @@ class Bed:
     @property
     def cuda(self) -> bool:
         return self.device.startswith("cuda")
+
+    @property
+    def few(self) -> Tensor:
+        """On a GPU, pictures that keep it busy and a long row short."""
+        return self.images[: FEW.get(self.size, self.batch)] if self.cuda else self.images
 
     @property
     def precision(self) -> str:

@@ -135,8 +135,9 @@ def beds(given: argparse.Namespace) -> Iterator[Bed]:
 def every_row(given: argparse.Namespace) -> Iterator[Row]:
     from suite import startup
 
-    for figure in chosen(given, startup.cases(given.rounds)):
-        yield taken(figure, "")
+    if not given.device.startswith("cuda") or "start-up" in (given.only or ()):  # no GPU has a part in it
+        for figure in chosen(given, startup.cases(given.rounds)):
+            yield taken(figure, "")
     if given.only == ["start-up"]:
         return
     for bed in beds(given):

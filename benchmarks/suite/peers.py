@@ -114,7 +114,7 @@ def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
 
 
 def painted(bed: Bed, targets: Tensor) -> Iterator[Case]:
-    few = min(bed.batch, 8 if bed.cuda and not bed.quick else 1)
+    few = len(bed.few) if bed.cuda and not bed.quick else 1
     height, width = bed.vit.layout(bed.vit.size).patch
     room = probed(bed).pictures_that_fit
     samples = 16 if bed.quick else 256 if bed.cuda else 64
@@ -208,7 +208,7 @@ def relevance(bed: Bed, targets: Tensor) -> Case:
 
 def flipping(bed: Bed, targets: Tensor) -> Case:
     steps = 56 if bed.cuda and not bed.quick else 4 if bed.size == "test" else 14
-    count = bed.batch if bed.cuda or bed.size in ("test", "ti") else min(2, bed.batch)
+    count = len(bed.few) if bed.cuda or bed.size in ("test", "ti") else min(2, bed.batch)
     images, wanted = bed.images[:count], targets[:count]
     maps = explained(bed, "ixg(space='pixels')", count)
     metric = resolve_metric(f"deletion(steps={steps})")

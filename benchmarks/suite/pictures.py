@@ -32,7 +32,7 @@ def forwards(steps: int) -> dict[str, int]:
 
 def cases(bed: Bed) -> Iterator[Case]:
     layout = bed.vit.layout(bed.vit.size)
-    few = bed.images if bed.cuda or bed.size == "test" else bed.images[: 2 - bed.quick]
+    few = bed.few if bed.cuda or bed.size == "test" else bed.images[: 2 - bed.quick]
     labels = torch.zeros(len(few), dtype=torch.long, device=bed.device)
     scores = torch.randn(len(few), layout.patches, generator=torch.Generator().manual_seed(3)).to(few)
     maps = Attribution(scores, layout, labels, "given")

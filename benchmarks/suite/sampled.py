@@ -32,7 +32,7 @@ from vitreous.models.vit import ViT
 
 Run = Callable[..., Tensor]  # (model, images=, classes=) → scores, a row per picture
 LARGE = ("b", "l", "eva")
-FEW = {"b": 8, "l": 4, "eva": 2}  # pictures that keep a GPU busy and a row short
+PAPER = 1024  # masks of TIS
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Work:
 
 
 def cases(bed: Bed) -> Iterator[Case]:
-    masks = 8 if bed.size == "test" else 16 if bed.quick else 256 if bed.cuda else 64
-    few = bed.images[: FEW.get(bed.size, bed.batch) if bed.cuda else 2 - bed.quick]
+    masks = 8 if bed.size == "test" else 16 if bed.quick else 128 if bed.cuda else 64
+    few = bed.few if bed.cuda else bed.images[: 2 - bed.quick]
     works = []
     for work in (*methods(bed, few, masks), *metrics(bed)):
         classes = predicted(bed.vit, work.images)
@@ -92,14 +92,17 @@ def methods(bed: Bed, few: Tensor, masks: int) -> Iterator[Work]:
     yield named("occlusion", few, bare.sequences(bed, lengths, len(few)))
     yield named("occlusion(space='pixels')", few, bare.pictures(bed, patches * len(few), len(few)))
     yield named(f"rise(masks={masks})", few, pixels)
-    samples, lengths = 4 * masks if bed.cuda else masks, []  # enough to outweigh the fit, which the CPU makes
+    samples, lengths = 8 * masks if bed.cuda else masks, []  # enough to outweigh the fit, which the CPU makes
     for draw in generators(few, 0):
         on = with_ends(coalitions(patches, samples, True, draw)[0])
         lengths += (prefix + on.sum(-1)).tolist()
     said = "lengths of all pictures together"
     yield named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), said)
-    floor = bare.pictures(bed, (samples + 2) * len(few), len(few))
-    yield named(f"kernelshap(samples={samples}, space='pixels')", few, floor)
+    fewer = (
+        few[: max(1, len(few) // 4)] if bed.cuda else few
+    )  # one picture after the other: more would cost, and say no more
+    floor = bare.pictures(bed, (samples + 2) * len(fewer), len(fewer))
+    yield named(f"kernelshap(samples={samples}, space='pixels')", fewer, floor)
 
 
 def named(spec: str, images: Tensor, floor: Callable[[], None], note: str = "") -> Work:
@@ -134,7 +137,7 @@ def activations(probe: Probe) -> Tensor:
 
 
 def clustering(bed: Bed, few: Tensor, masks: int) -> Case:
-    masks = 4 * masks if bed.cuda else masks  # as many as in the paper
+    masks = PAPER if bed.cuda and bed.size != "test" and not bed.quick else masks
     samples = activations(Probe(bed.vit, few))
     spec = f"tis(masks={masks})"
     return Case(
@@ -152,13 +155,13 @@ def clustering(bed: Bed, few: Tensor, masks: int) -> Case:
 
 
 def metrics(bed: Bed) -> Iterator[Work]:
-    layout = bed.vit.layout(bed.vit.size)
+    layout, images = bed.vit.layout(bed.vit.size), bed.images
     for verb in ("deletion", "insertion"):
         counts = [int(ratio * layout.patches) for ratio in bare.TENTHS]
-        lengths = [layout.prefix + (layout.patches - k if verb == "deletion" else k) for k in counts] * bed.batch
-        floor = bare.sequences(bed, lengths, bed.batch)
+        lengths = [layout.prefix + (layout.patches - k if verb == "deletion" else k) for k in counts] * len(images)
+        floor = bare.sequences(bed, lengths, len(images))
         for kind in ("accuracy", "aopc"):
-            yield Work("metrics", f"{verb}_{kind}", bed.images, measuring(f"{verb}_{kind}"), floor)
+            yield Work("metrics", f"{verb}_{kind}", images, measuring(f"{verb}_{kind}"), floor)
 
 
 def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
@@ -184,9 +187,10 @@ def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
 
 
 def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]:
-    half, real, photographs = halved(bed.vit), weighted(bed), real_pictures(bed, 8)
-    said = f"agreement on {'photographs' if photographs is not None else 'random pictures'}"
-    said += "" if real is not None else " and random weights, whose maps are close to noise"
+    half, real = halved(bed.vit), weighted(bed)
+    photographs = None if real is None else real_pictures(bed, 8)
+    judged = real is not None and photographs is not None
+    said = "agreement on photographs and trained weights" if judged else "no trained weights or photographs to agree on"
     for work, run in works:
         yield Case(
             work.group,
@@ -196,8 +200,8 @@ def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]
             partial(run, bed.vit),
             at_least=5 if bed.size in LARGE else None,
             pictures=(len(work.images), len(work.images)),
-            agree=partial(agreeing, work, real or bed.vit, bed.images[:8] if photographs is None else photographs),
-            agreement=0.99 if real is not None and photographs is not None else None,
+            agree=partial(agreeing, work, real, photographs) if judged else None,
+            agreement=0.99 if judged else None,
             note=said,
         )
 

@@ -84,7 +84,7 @@ def relevance(bed: Bed) -> Iterator[Case]:
 def paths(bed: Bed) -> Iterator[Case]:
     """Gradients at many points, beside as many bare ones; few steps would weigh the two forwards at the ends too much."""
     steps = 4 if bed.size == "test" else 50 if bed.cuda or bed.size == "ti" else 20
-    images = bed.images if bed.cuda else bed.images[:2]
+    images = bed.few if bed.cuda else bed.images[:2]
 
     points, together = steps * len(images), bed.images.repeat(-(-AT_ONCE // bed.batch), 1, 1, 1)[:AT_ONCE]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from suite import clock, command, growth, memory, profile, startup, table, whitebox
+from suite import bare, clock, command, growth, memory, profile, startup, table, whitebox
 from suite.bed import backward, lay
 from suite.case import Case
 from suite.row import Row
@@ -190,6 +190,14 @@ def test_a_side_that_raises_is_a_row_that_says_so(bed, side):
     assert "failed: " in table.markdown([found])
 
 
+def test_a_peer_that_is_not_there_costs_nothing(bed):
+    calls = []
+
+    clock.measured(case(ours=lambda: calls.append("ours"), theirs=raising), bed, 1)
+
+    assert calls == []
+
+
 def test_a_module_that_cannot_name_its_cases_is_a_row(monkeypatch, capsys):
     monkeypatch.setattr(command, "MODULES", ("absent", "whitebox"))
 
@@ -217,6 +225,25 @@ def test_the_floor_is_the_plain_gradient(bed):
     bed.model(images).max(-1).values.sum().backward()
 
     torch.testing.assert_close(backward(bed.model, bed.images), images.grad)
+
+
+def test_the_floor_runs_every_sequence_also_when_memory_is_freed(bed, monkeypatch):
+    lengths, seen = [9] * 40 + [17] * 12, []
+    monkeypatch.setattr(bare, "rows_that_fit", lambda *_: 8)
+    run = bare.sequences(bed, lengths, 2)
+    monkeypatch.setattr(bare, "rows_that_fit", lambda *_: 1000)
+    hook = bed.model.norm.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[:2]))
+
+    run()
+    hook.remove()
+
+    assert sum(rows for rows, length in seen if length == 9) == 40
+    assert sum(rows for rows, length in seen if length == 17) == 12 + 2
+
+
+def test_the_floor_shows_as_many_pictures_as_it_says(bed):
+    assert bare.made(bed, 70).shape == (70, *bed.images.shape[1:])
+    assert not (bare.made(bed, 70)[0] == bare.made(bed, 70)[1]).all()
 
 
 def test_attention_is_freed_while_streaming_and_kept_while_held():

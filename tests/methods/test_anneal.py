@@ -97,6 +97,17 @@ def test_coalitions_run_together_or_one_by_one(monkeypatch):
     torch.testing.assert_close(alone, together, rtol=0, atol=1e-12 * together.abs().max().item())
 
 
+def test_pictures_may_lie_where_the_model_is_not():
+    """A benchmark keeps them on the CPU; what enters a coalition are tokens, which lie beside the model."""
+    probe = Probe(seen("vit-mean"), pictures(), torch.tensor(TARGETS), "probability")
+    keep = drawn_coalitions(pictures(), 12, 4, 0.5, True, seed=0)
+    walk = resolve("temper").token_scores
+    found = coalitions.in_coalitions(probe, keep, walk)
+    probe.originals = probe.originals.to("meta")
+
+    torch.testing.assert_close(coalitions.in_coalitions(probe, keep, walk), found)
+
+
 def test_another_map_can_be_averaged():
     found = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "anneal(coalitions=4, of='genatt')")
     assert not found.signed
@@ -113,6 +124,7 @@ def test_another_map_can_be_averaged():
         ("anneal(of='tis')", "does not bring layers together"),
         ("anneal(of='rollout')", "whatever is asked"),
         ("anneal(of='nothing')", "nothing"),
+        ("anneal(of='temper(question=\"logit\")')", "say it of the whole"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused(spec, sentence):

@@ -81,6 +81,17 @@ def test_there_are_pairs_to_compare(name, assets):
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.parametrize("name", [name for name in PLANS if name.startswith("beyond")])
+def test_what_is_averaged_over_coalitions_can_be(name, assets):
+    from vitreous.methods.anneal import walk_of
+    from vitreous.methods.spec import resolve
+
+    annealed = [method for method in map(resolve, plan_of(name).methods) if method.name == "anneal"]
+
+    assert annealed
+    assert all(walk_of(method.options.get("of", "temper")).class_specific for method in annealed)
+
+
 def test_zebras_are_asked_of_methods_that_exist():
     from vitreous.methods.spec import resolve
 

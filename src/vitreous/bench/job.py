@@ -40,7 +40,7 @@ def as_stored(model: ModelSpec, precision: str, device: str | None, stamp: str) 
     return Loaded(vit, weights)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Column:
     """What is wanted of every row: a metric of a method's map, or with no metric the map."""
 
@@ -53,6 +53,11 @@ class Column:
     @property
     def kind(self) -> str:
         return "maps" if self.metric is None else "scores"
+
+    @cached_property
+    def spec(self) -> str:
+        """Of the method, as every row says it."""
+        return self.method.spec
 
 
 @dataclass(frozen=True, eq=False)

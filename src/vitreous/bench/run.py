@@ -38,7 +38,8 @@ def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome
     assert preprocess is not None
     if job.plan.preprocess is not None:
         preprocess = Preprocess.published(job.plan.preprocess, preprocess)
-    for batch in batches(dataset, preprocess, places, size, workers=0):
+    ahead = 0 if have.vit.device.type == "cpu" else None  # beside a GPU threads have nothing better to do
+    for batch in batches(dataset, preprocess, places, size, workers=ahead):
         outcome.skipped += len(batch.skipped)
         for picture, said in batch.failures:
             unread(job, have, outcome, picture, said)
@@ -111,7 +112,7 @@ def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[
         "error": None,
         "model": outcome.model,
         "dataset": outcome.dataset,
-        "method": column.method.spec,
+        "method": column.spec,
         "question": column.method.asked(job.plan.question),
         "weights": have.weights,
         "evidence": evidence,

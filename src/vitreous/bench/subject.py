@@ -98,7 +98,8 @@ class Subject:
 
     def evidence(self, row: int, metric: Metric | None) -> str:
         """The hash of what a metric reads of this row beside the picture."""
-        read = [] if metric is None else [name for name in EVIDENCE if name in metric.takes and name in self.given]
+        takes = () if metric is None else metric.takes
+        read = [name for name in EVIDENCE if name in takes and name in self.given]
         return digest(*(self.hashes[name][row].encode() for name in read)) if read else ""
 
     def about(self, row: int) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def again(
     """Two halves, where pictures or memory may be at fault; else one sentence for every row."""
     if len(subject) > 1 and not isinstance(problem, SpecError | ModelError):
         if isinstance(problem, torch.OutOfMemoryError):
+            problem.__traceback__ = None  # its frames hold what is to be freed
             torch.cuda.empty_cache()
         half = len(subject) // 2
         halves = (subject.only(range(half)), subject.only(range(half, len(subject))))

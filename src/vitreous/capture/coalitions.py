@@ -19,7 +19,7 @@ from vitreous.models.vit import Place
 
 def among(probe: Probe, index: Int[Tensor, "m n"], owner: Int[Tensor, " m"]) -> Probe:
     """What is asked of picture `owner[i]`, when only the tokens in `index[i]` enter."""
-    part = owned(probe, probe.originals[owner], owner)
+    part = owned(probe, probe.images[owner], owner)
     part.tokens, part.place = probe.tokens[owner[:, None], index], Place(probe.layout, index)
     return part
 

@@ -62,6 +62,8 @@ def walk_of(spec: str) -> Method:
         raise SpecError(
             f"of={spec!r} does not bring layers together; use one that does, such as 'temper' or 'ixg@libra+plus'"
         )
+    if "question" in made.options:
+        raise SpecError(f"of={spec!r} says what it asks; say it of the whole: anneal(of=…, question=…)")
     if not made.class_specific:
         raise SpecError(f"of={spec!r} is the same whatever is asked; use one that is not, such as 'temper'")
     return made

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +15,8 @@ from torch import Tensor
 from vitreous.capture.probe import Probe
 from vitreous.methods.method import method
 from vitreous.models.shapes import Images, PatchScores
+
+Source = TypeVar("Source")
 
 
 def content_seeds(images: Images, seed: int) -> list[int]:
@@ -24,6 +29,13 @@ def content_seeds(images: Images, seed: int) -> list[int]:
 def generators(images: Images, seed: int) -> list[torch.Generator]:
     """A random source per picture, on the CPU, the same on every device."""
     return [torch.Generator().manual_seed(s) for s in content_seeds(images, seed)]
+
+
+def drawn(draw: Callable[[Source], Tensor], sources: Iterable[Source]) -> Tensor:
+    """One draw of every source, side by side; where there is a GPU, which waits for noise, by several threads."""
+    workers = None if torch.cuda.is_available() else 1
+    with ThreadPoolExecutor(workers) as pool:
+        return torch.stack(list(pool.map(draw, sources)))
 
 
 @method("random", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.pixels import Pictures
-from vitreous.methods.controls import content_seeds
+from vitreous.methods.controls import content_seeds, drawn
 from vitreous.models.shapes import Images
 
 Index = Int[Tensor, " k"]
@@ -121,15 +120,13 @@ class Windows:
 def noise(images: Images, seed: int, normal: bool) -> Callable[[Index, Index], Images]:
     """Fresh noise for every (picture, subset), drawn from the picture's content: no batch or chunk changes it."""
     seeds, draw = content_seeds(images, seed), torch.randn if normal else torch.rand
-    workers = 1 if images.device.type == "cpu" else None  # a CPU has the model to run; beside a GPU it waits for noise
 
     def one(source: int) -> Float[Tensor, "3 H W"]:
         return draw(images.shape[1:], generator=torch.Generator().manual_seed(source))
 
     def make(row: Index, subset: Index) -> Images:
         sources = [seeds[r] + s for r, s in zip(row.tolist(), subset.tolist(), strict=True)]
-        with ThreadPoolExecutor(workers) as pool:
-            return torch.stack(list(pool.map(one, sources))).to(images)
+        return drawn(one, sources).to(images)
 
     return make
 

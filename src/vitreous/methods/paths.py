@@ -17,7 +17,7 @@ from vitreous.capture.paths import Look, at_once, inside, pixel_gradients, score
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.core.errors import SpecError
-from vitreous.methods.controls import generators
+from vitreous.methods.controls import drawn, generators
 from vitreous.methods.method import described, method
 from vitreous.methods.options import choice
 from vitreous.models.shapes import TokenScores
@@ -46,8 +46,7 @@ def noisy_means(
         sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
         for first in range(0, samples, chunk):
             count = min(chunk, samples - first)
-            draws = [torch.stack([torch.randn(tokens.shape[1:], generator=g) for _ in range(count)]) for g in sources]
-            points = tokens[:, None] + sigma * torch.stack(draws).to(tokens)
+            points = tokens[:, None] + sigma * several(tokens.shape[1:], sources, count).to(tokens)
             part = token_gradients(probe, points, layer.index, lin, tally).abs().sum(1)
             total = part if total is None else total + part
         assert total is not None
@@ -102,8 +101,12 @@ def gaussian(probe: Probe, samples: int, sigma: float, rel_sigma: float | None, 
     sources = generators(probe.originals, seed)
     for first in range(0, samples, chunk):
         count = min(chunk, samples - first)
-        draws = [torch.stack([torch.randn(images.shape[1:], generator=g) for _ in range(count)]) for g in sources]
-        yield torch.stack(draws).to(images) * width[:, None, None, None, None]
+        yield several(images.shape[1:], sources, count).to(images) * width[:, None, None, None, None]
+
+
+def several(shape: torch.Size, sources: list[torch.Generator], count: int) -> Float[Tensor, "b s *shape"]:
+    """So many draws of every source."""
+    return drawn(lambda one: torch.stack([torch.randn(shape, generator=one) for _ in range(count)]), sources)
 
 
 def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: bool, channels: str) -> PixelMap:

@@ -15,7 +15,7 @@ from vitreous.methods.method import method
 from vitreous.methods.options import choice
 from vitreous.models.shapes import Images, Keep, PatchScores
 
-ROOM = 2**28  # distances held at once while clustering
+ROOM, WIDE = 2**22, 2**28  # distances held at once while clustering, on a CPU and elsewhere
 
 
 @method(
@@ -102,7 +102,7 @@ def clustered(samples: Float[Tensor, "b a p"], clusters: int, images: Images, se
     clusters = min(clusters, count)
     first = torch.stack([torch.randperm(count, generator=draw)[:clusters] for draw in generators(images, seed)])
     start = samples.gather(1, first.to(samples.device)[..., None].expand(-1, -1, samples.shape[2]))
-    together = max(1, ROOM // (count * clusters))
+    together = max(1, (ROOM if samples.device.type == "cpu" else WIDE) // (count * clusters))
     pairs = zip(samples.split(together), start.split(together), strict=True)
     return torch.cat([kmeans(part, begin) for part, begin in pairs])
 

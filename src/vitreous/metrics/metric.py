@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,17 @@ def mean(parts: Parts) -> Figures:
         return np.where(known, scores, 0).sum(-1) / known.sum(-1)
 
 
+@lru_cache(maxsize=256)
+def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Behind the attribution; read once, since every row of a benchmark asks."""
+    return tuple(inspect.signature(function).parameters.values())[1:]
+
+
+@lru_cache(maxsize=256)
+def taken_by(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(p.name for p in parameters_of(function) if p.name in FIXTURES)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
     """What a metric returns when it has more to say than one number per row."""
@@ -75,8 +87,8 @@ class Metric:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def _parameters(self) -> list[inspect.Parameter]:
-        return list(inspect.signature(self.function).parameters.values())[1:]
+    def _parameters(self) -> tuple[inspect.Parameter, ...]:
+        return parameters_of(self.function)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -86,7 +98,7 @@ class Metric:
     @property
     def takes(self) -> tuple[str, ...]:
         """What is passed to it, if it is there."""
-        return tuple(p.name for p in self._parameters if p.name in FIXTURES)
+        return taken_by(self.function)
 
     @property
     def known_options(self) -> dict[str, Any]:
