@@ -77,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         from suite.growth import drawn, grown
 
         growth = grown(given.device, given.rounds, given.quick)
+        keep(given, command, rows, growth)  # before a figure that may not be drawn
         drawn(growth, given.growth)
         print(
             "\n".join(
