@@ -13,6 +13,7 @@ from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.paths import AT_ONCE, owned
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
+from vitreous.capture.subsets import by_size, tokens_of
 from vitreous.models.shapes import Keep
 from vitreous.models.vit import Place
 
@@ -24,24 +25,18 @@ def among(probe: Probe, index: Int[Tensor, "m n"], owner: Int[Tensor, " m"]) -> 
     return part
 
 
-def in_coalitions(
-    probe: Probe, keep: Keep, scores: Callable[[Probe], Float[Tensor, "m n"]], tally: Tally | None = None
-) -> Float[Tensor, "r s p"]:
+def in_coalitions(probe: Probe, keep: Keep, scores: Callable[[Probe], Float[Tensor, "m n"]]) -> Float[Tensor, "r s p"]:
     """`scores` of the tokens of every coalition, brought to the patches that they are; 0 for those that left.
 
     Coalitions of equal size run together, as many as fit.
     """
     (pictures, several, patches), k = keep.shape, probe.targets_per_image
-    flat, counts = keep.flatten(0, 1), keep.sum(-1).flatten().cpu()
+    flat, tally = keep.flatten(0, 1), Tally(pictures * several)
     found = torch.zeros(len(flat), k, patches, dtype=probe.tokens.dtype, device=keep.device)
-    tally = tally or Tally(len(flat))
-    for count in counts.unique().tolist():
-        same = (counts == count).nonzero()[:, 0].to(keep.device)
+    for count, same in by_size(keep):
         walk = partial(walked, probe, flat, several, same, count, scores)
         for piece, part in pieces(walk, len(same), at_once(probe, count), tally):
-            rows = same[piece]
-            place = flat[rows].nonzero()[:, 1].view(len(rows), 1, count).expand(-1, k, -1)
-            found[rows] = found[rows].scatter(2, place, part.view(len(rows), k, count).to(found))
+            found[same[piece]] = part.to(found)
     return found.view(pictures, several, k, patches).transpose(1, 2).flatten(0, 1)
 
 
@@ -53,11 +48,12 @@ def walked(
     count: int,
     scores: Callable[[Probe], Float[Tensor, "m n"]],
     piece: slice,
-) -> Float[Tensor, "rows count"]:
-    rows, prefix = same[piece], probe.layout.prefix
-    kept = keep[rows].nonzero()[:, 1].view(len(rows), count) + prefix
-    front = torch.arange(prefix, device=kept.device).expand(len(rows), -1)
-    return scores(among(probe, torch.cat([front, kept], 1), rows // several))[:, prefix:]
+) -> Float[Tensor, "rows k p"]:
+    rows, prefix, k = same[piece], probe.layout.prefix, probe.targets_per_image
+    index = tokens_of(keep[rows], count, prefix)
+    part = scores(among(probe, index, rows // several))[:, prefix:].view(len(rows), k, count)
+    place = (index[:, prefix:] - prefix)[:, None].expand(-1, k, -1)
+    return part.new_zeros(len(rows), k, keep.shape[1]).scatter(2, place, part)
 
 
 def at_once(probe: Probe, count: int) -> int:

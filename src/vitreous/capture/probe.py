@@ -18,6 +18,7 @@ from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.pixels import Pictures, Read, said_of
 from vitreous.capture.progress import Tally, pieces
 from vitreous.capture.question import Question, ask
+from vitreous.capture.subsets import by_size, tokens_of
 from vitreous.core.errors import ShapeError
 from vitreous.models.shapes import Images, Keep, Logits, Tokens
 from vitreous.models.vit import Place, ViT
@@ -297,7 +298,6 @@ class Probe:
         Rows of equal length run together, so that less work is less work. With no patch kept, a head that
         reads the mean of patches reads the zero vector.
         """
-        counts = keep.sum(-1).flatten().cpu()  # so that a GPU is waited for once, and not for every length
         flat, share = keep.flatten(0, 1), len(keep) // len(self.images)
         if keep.shape[-1] != self.layout.patches or len(keep) not in (len(self.images), self.rows):
             raise ShapeError(
@@ -305,11 +305,10 @@ class Probe:
             )
         owner = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1]) // share
         answers, tally = None, Tally(len(flat))
-        for count in counts.unique().tolist():
+        for count, same in by_size(keep):
             chunk = rows_that_fit(
                 self.layout.prefix + count, self.tokens.shape[-1], self.tokens.element_size(), keep.device
             )
-            same = (counts == count).nonzero()[:, 0].to(keep.device)
             for piece, said in pieces(partial(self._subsets, flat, owner, same, count), len(same), chunk, tally):
                 told = said if read is None else read(said, same[piece] // keep.shape[1])
                 answers = told.new_empty(len(flat), told.shape[-1]) if answers is None else answers
@@ -320,9 +319,7 @@ class Probe:
     def _subsets(self, keep: Bool[Tensor, "k p"], owner: Tensor, same: Tensor, count: int, piece: slice) -> Logits:
         """What the model says of some subsets that keep `count` patches each."""
         rows = same[piece]
-        kept = keep[rows].byte().argsort(dim=-1, descending=True, stable=True)[:, :count] + self.layout.prefix
-        front = torch.arange(self.layout.prefix, device=kept.device).expand(len(rows), -1)
-        index = torch.cat([front, kept], 1)
+        index = tokens_of(keep[rows], count, self.layout.prefix)
         return run(self.vit, self.tokens[owner[rows][:, None], index], Place(self.layout, index))
 
     def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
@@ -341,12 +338,9 @@ class Probe:
 
     def answers(self, logits: Float[Tensor, "b s c"]) -> Float[Tensor, "r s"]:
         """The question, put to logits of `s` variants of every image (or row); of a half-precision model, in float32."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if len(logits) != self.rows:
-            logits = logits.repeat_interleave(self.targets_per_image, 0)
-        targets = self.targets[:, None].expand(logits.shape[:2])
+        row = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.shape[1])
         with torch.no_grad():
-            return self.answer(logits.flatten(0, 1), targets.flatten()).view(targets.shape)
+            return per_row(self._reader(len(logits))(logits.flatten(0, 1), row).unflatten(0, logits.shape[:2]))
 
     # ── what the model says of other pixels ──────────────────────────────────────────────────────
 
