@@ -18,6 +18,7 @@ from suite.row import Row  # noqa: E402 - the suite lies beside the package
 from suite.table import markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "performance.md"
+FIGURE = "Seconds against tokens, depth, pictures and masks on logarithmic axes, measured points joined and the theory's slope dotted"
 RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- (cpu|h200) (table|growth) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -29,7 +30,7 @@ def filled(page: str, results: Path = RESULTS) -> str:
         opening, name, kind, closing = match.groups()
         file = results / f"{name}.json"
         found = json.loads(file.read_text()) if file.exists() else None
-        said = "Not measured yet." if found is None else table(found) if kind == "table" else growth(found)
+        said = "Not measured yet." if found is None else table(found) if kind == "table" else growth(found, name)
         return f"{opening}\n{said}\n\n{closing}"
 
     return MARKED.sub(part, page)
@@ -50,22 +51,29 @@ def table(found: dict[str, Any]) -> str:
         f"Targets met: {counts['met']}, missed: {counts['missed']}; {counts['no target']} rows without a target, "
         f"{counts['failed']} that could not be measured.",
         "",
-        *(f"    {command}" for command in found["commands"]),
+        *(f"    {plain(command)}" for command in found["commands"]),
         "",
         markdown(rows),
     ]
     return "\n".join(lines)
 
 
-def growth(found: dict[str, Any]) -> str:
+def plain(command: str) -> str:
+    """A command without the places of its files, which are one machine's."""
+    return re.sub(r" --json \S+( --add)?", "", re.sub(r"(?<= )/\S*/", "", command))
+
+
+def growth(found: dict[str, Any], name: str) -> str:
     if not found["growth"]:
         return "Not measured yet."
+    figure = f"images/growth-{name}.svg"
+    shown = [f"![{FIGURE}]({figure})", ""] if (PAGE.parent / figure).exists() else []
     head = ["| | over | from … to | exponent | theory |", "|---|---|---|---|---|"]
     lines = [
         f"| `{one['what']}` | {one['axis']} | {one['at'][0]} … {one['at'][-1]} | {one['exponent']:.2f} | {one['theory']:.2f} |"
         for one in found["growth"]
     ]
-    return "\n".join([*head, *lines])
+    return "\n".join([*shown, *head, *lines])
 
 
 def main(arguments: list[str]) -> int | str:

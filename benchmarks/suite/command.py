@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import shlex
 import sys
@@ -24,7 +25,8 @@ ABOUT = """Each method beside the work that its mathematics needs, and beside it
 Every row is a ratio measured in one run, per picture: both sides take turns, the figure is the median of the ratios within rounds, the
 spread their ends. On a CPU seconds are process time, so that neighbours do not count. Peers are installed by hand: benchmarks/requirements.txt.
 """
-MODULES = ("whitebox", "sampled", "pictures", "standins", "peers", "memory")  # each has `cases(bed)`
+MODULES = ("standins", "whitebox", "sampled", "pictures", "peers", "memory")  # each has `cases(bed)`, of its `GROUPS`
+SLOWEST = "slowest"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,12 +48,19 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds-cap", type=float, default=math.inf, help="fewer rounds where a row would take longer")
     made.add_argument("--quick", action="store_true", help="fewer and smaller rows")
     made.add_argument("--list", action="store_true", help="name the rows and measure nothing")
-    made.add_argument("--profile", metavar="ROW", help="print the operators that take most of this row's time instead")
+    made.add_argument(
+        "--profile",
+        metavar="ROW",
+        help="print the operators that take most of this row's time instead; 'slowest': of three in the --json file",
+    )
     made.add_argument(
         "--growth",
         type=Path,
         metavar="FIGURE",
         help="instead: time against tokens, depth, masks and pictures, drawn here",
+    )
+    made.add_argument(
+        "--kept", action="store_true", help="the growth that the --json file holds is drawn, not measured"
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write everything here as well")
     made.add_argument("--add", action="store_true", help="to what FILE holds already; rows measured again are replaced")
@@ -65,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     given.rounds = (2 if given.quick else 5) if given.rounds is None else given.rounds
     if given.batch < 1 or given.rounds < 1:
         parser().error("--batch and --rounds are whole numbers from 1 on")
+    if (given.kept or given.profile == SLOWEST) and not (given.json and given.json.exists()):
+        parser().error("--kept and --profile slowest read a --json file that is there")
     if given.threads:
         torch.set_num_threads(given.threads)
     if arguments is None:  # a process of its own
@@ -76,9 +87,13 @@ def main(arguments: list[str] | None = None) -> int:
     if given.growth:
         from suite.growth import drawn, grown
 
-        growth = grown(given.device, given.rounds, given.quick)
-        keep(given, command, rows, growth)  # before a figure that may not be drawn
-        drawn(growth, given.growth)
+        growth = read(given)["growth"] if given.kept else grown(given.device, given.rounds, given.quick)
+        if not given.kept:
+            keep(given, command, rows, growth)  # before a figure that may not be drawn
+        try:
+            drawn(growth, given.growth)
+        except ImportError as problem:
+            print(f"not drawn ({problem}); --kept draws it elsewhere", file=sys.stderr)
         print(
             "\n".join(
                 f"{one['what']} over {one['axis']}: n^{one['exponent']:.2f}, theory n^{one['theory']:.2f}"
@@ -91,16 +106,18 @@ def main(arguments: list[str] | None = None) -> int:
             keep(given, command, rows, growth)
             print(f"{row.size} {row.group} {row.what}: {row.verdict}", file=sys.stderr)
         print(markdown(rows))
-    keep(given, command, rows, growth)
     return 0
 
 
 def show(given: argparse.Namespace) -> int:
     """Names of rows, or the operators of some."""
-    from suite.profile import profiled
+    from suite.profile import profiled, slowest
 
+    wanted = slowest(map(Row.read, read(given)["rows"]), given.size or ["ti"]) if given.profile == SLOWEST else []
+    given.only = [row.group for row in wanted] or given.only
+    keys = {row.key for row in wanted}
     for bed in beds(given):
-        for case in chosen(given, cases_of(bed)):
+        for case in chosen(given, cases_of(bed, given.only)):
             if isinstance(case, Row):
                 print(f"{bed.size} {case.group}: {case.error}")
             elif given.list:
@@ -108,7 +125,7 @@ def show(given: argparse.Namespace) -> int:
                     f"{bed.size} · {case.group} · {case.what} against {case.against}"
                     + (f" ({case.note})" if case.note else "")
                 )
-            elif case.what == given.profile and isinstance(case, Case):
+            elif isinstance(case, Case) and (case.what == given.profile or Row.of(case, bed).key in keys):
                 print(profiled(case, bed), end="\n\n")
     return 0
 
@@ -117,12 +134,14 @@ def keep(given: argparse.Namespace, command: str, rows: list[Row], growth: list[
     """All that was found so far, so that a run that is stopped has not been in vain."""
     if given.json is None:
         return
-    import json
-
     made = document(machine(given.device), [command], rows, growth)
     if given.add and given.json.exists():
-        made = joined(json.loads(given.json.read_text()), made)
+        made = joined(read(given), made)
     write(given.json, made)
+
+
+def read(given: argparse.Namespace) -> dict[str, Any]:
+    return json.loads(given.json.read_text())
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────
@@ -142,7 +161,7 @@ def every_row(given: argparse.Namespace) -> Iterator[Row]:
     if given.only == ["start-up"]:
         return
     for bed in beds(given):
-        for case in chosen(given, cases_of(bed)):
+        for case in chosen(given, cases_of(bed, given.only)):
             yield (
                 measured(case, bed, given.rounds, given.seconds_cap)
                 if isinstance(case, Case)
@@ -160,11 +179,13 @@ def taken(figure: Figure | Row, size: str) -> Row:
         return Row(size, figure.group, figure.what, figure.against, error=told(problem), note=figure.note)
 
 
-def cases_of(bed: Bed) -> Iterator[Case | Figure | Row]:
-    """What every module would measure; a module that cannot say so is a row that says why."""
+def cases_of(bed: Bed, only: list[str] | None = None) -> Iterator[Case | Figure | Row]:
+    """What every module would measure of these groups; a module that cannot say so is a row that says why."""
     for name in MODULES:
         try:
-            yield from import_module(f"suite.{name}").cases(bed)
+            room = import_module(f"suite.{name}")
+            if not only or set(only) & set(room.GROUPS):
+                yield from room.cases(bed)
         except Exception as problem:  # noqa: BLE001
             yield Row(bed.size, name, "all rows", "", error=told(problem))
 

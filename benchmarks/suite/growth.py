@@ -7,6 +7,8 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,21 @@ from suite.bed import Bed, lay
 from suite.clock import seconds
 
 METHODS = ("decompx+skipplus", "ixg", "genatt", "tis(masks=32)")
-AXES = {  # the points measured, and the fewer of a quick run
-    "tokens": ((7, 10, 14, 20, 28), (4, 8)),  # patches on a side
-    "depth": ((3, 6, 12, 24), (2, 4)),
-    "pictures": ((2, 4, 8, 16), (1, 2)),
-    "masks": ((16, 32, 64, 128), (4, 8)),
+AXES = {  # the points measured
+    "tokens": (7, 10, 14, 20, 28),  # patches on a side
+    "depth": (3, 6, 12, 24),
+    "pictures": (2, 4, 8, 16),
+    "masks": (16, 32, 64, 128),
 }
+LARGE = AXES | {"pictures": (8, 16, 32, 64), "masks": (64, 128, 256, 512)}  # a GPU that waits shows no growth
+FEW = {"tokens": (4, 8), "depth": (2, 4), "pictures": (1, 2), "masks": (4, 8)}
 
 
 def grown(device: str, rounds: int, quick: bool = False) -> list[dict[str, Any]]:
     """Seconds at every point of every axis, the exponent of the line through them, and that of the multiplications."""
     found = []
-    for axis, (points, few) in AXES.items():
-        for what, curve in along(axis, few if quick else points, device, rounds, quick):
+    for axis, points in (FEW if quick else LARGE if device.startswith("cuda") else AXES).items():
+        for what, curve in along(axis, points, device, rounds, quick):
             places = sorted(curve)
             times, counts = [curve[x][0] for x in places], [curve[x][1] for x in places]
             found.append(
@@ -60,12 +64,19 @@ def along(
 
 
 def bed_at(axis: str, point: int, device: str, quick: bool) -> Bed:
-    """ViT-Ti/16 (quick: the test model), other than itself along one axis."""
-    size, patch = ("test", 8) if quick else ("ti", 16)
-    changes: dict[str, Any] = (
-        {"img_size": patch * point} if axis == "tokens" else {"depth": point} if axis == "depth" else {}
-    )
-    return lay(size, device, point if axis == "pictures" else 2 if axis == "masks" else 4, **changes)
+    """ViT-Ti/16 (on a GPU B/16, quick: the test model), other than itself along one axis."""
+    large = device.startswith("cuda") and not quick
+    size, patch = ("test", 8) if quick else ("b" if large else "ti", 16)
+    batch = point if axis == "pictures" else 2 if axis == "masks" else 16 if large else 4
+    if axis in ("pictures", "masks"):  # one model for all points
+        plain = standing(size, device)
+        return replace(plain, images=plain.images.repeat(-(-batch // plain.batch), 1, 1, 1)[:batch], batch=batch)
+    return lay(size, device, batch, **({"img_size": patch * point} if axis == "tokens" else {"depth": point}))
+
+
+@cache
+def standing(size: str, device: str) -> Bed:
+    return lay(size, device)
 
 
 def explained(bed: Bed, spec: str) -> Callable[[], object]:

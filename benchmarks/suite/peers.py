@@ -23,6 +23,7 @@ from vitreous.capture.probe import Probe
 from vitreous.methods.regions import squares
 from vitreous.metrics.metric import resolve_metric
 
+GROUPS = ("peers",)
 DRAWN = "each draws its own {}, so only the work is the same"
 AT_MOST = "at most {} pictures at once on both sides"
 

@@ -18,6 +18,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.metrics.metric import resolve_metric
 
 STEPS = 14
+GROUPS = ("metrics",)
 
 
 def forwards(steps: int) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Methods and metrics that watch answers to subsets of tokens, beside the bare forwards of these subsets.
 
-On a CUDA device also in bfloat16 beside float32, on the same subsets; how far the two agree is measured on photographs and real
-weights where VITREOUS_ASSETS has them.
+On a CUDA device also in bfloat16 beside float32, on the same subsets; how far the two agree is measured on photographs and trained
+weights where VITREOUS_ASSETS has them: those of this size, or else of ViT-Ti/16.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 import vitreous
 from suite import bare
-from suite.bed import SIZES, Bed
+from suite.bed import SIZES, WORDS, Bed
 from suite.case import Case
 from suite.sides import real_pictures, worst_spearman
 from vitreous.capture.probe import Probe
@@ -33,6 +33,8 @@ from vitreous.models.vit import ViT
 Run = Callable[..., Tensor]  # (model, images=, classes=) → scores, a row per picture
 LARGE = ("b", "l", "eva")
 PAPER = 1024  # masks of TIS
+MAPS, POINTWISE = 8, 64  # photographs whose maps, and whose curves, two precisions are compared by
+GROUPS = ("sampling", "metrics")
 
 
 @dataclass(frozen=True)
@@ -187,10 +189,10 @@ def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
 
 
 def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]:
-    half, real = halved(bed.vit), weighted(bed)
-    photographs = None if real is None else real_pictures(bed, 8)
+    half, (size, real) = halved(bed.vit), weighted(bed)
+    photographs = None if real is None else real_pictures(real, POINTWISE)
     judged = real is not None and photographs is not None
-    said = "agreement on photographs and trained weights" if judged else "no trained weights or photographs to agree on"
+    said = f"agreement on photographs, {WORDS[size]} as trained" if judged else "no trained weights or photographs"
     for work, run in works:
         yield Case(
             work.group,
@@ -210,16 +212,20 @@ def halved(vit: ViT) -> ViT:
     return vitreous.wrap(copy.deepcopy(vit.module).to(torch.bfloat16))
 
 
-def weighted(bed: Bed) -> ViT | None:
-    """The model with trained weights, where the assets have them."""
+def weighted(bed: Bed) -> tuple[str, ViT | None]:
+    """A size and its model as trained, where the assets have one: this bed's, or else the smallest."""
     assets = os.environ.get("VITREOUS_ASSETS")
-    name, settings = SIZES[bed.size]
-    files = sorted(Path(assets, "weights").glob(f"{name}.*safetensors")) if assets and not settings else []
-    return vitreous.load(f"timm:{name}", checkpoint=files[0], device=bed.device) if files else None
+    for size in (bed.size, "ti") if assets else ():
+        name, settings = SIZES[size]
+        files = [] if settings else sorted(Path(str(assets), "weights").glob(f"{name}.*safetensors"))
+        if files:
+            return size, vitreous.load(f"timm:{name}", checkpoint=files[0], device=bed.device)
+    return bed.size, None
 
 
 def agreeing(work: Work, vit: ViT, images: Tensor) -> float:
     """Rank correlation of the scores in both precisions, of the picture where it is least; the subsets are the same."""
+    images = images if work.group == "metrics" else images[:MAPS]
     classes = predicted(vit, images)
     run = work.make(vit, images, classes)
     whole, less = (run(model, images=images, classes=classes) for model in (vit, halved(vit)))

@@ -13,6 +13,7 @@ import vitreous
 from suite.bed import Bed
 from vitreous.capture.probe import Probe
 from vitreous.metrics.ranks import spearman
+from vitreous.models.vit import ViT
 
 
 def targets_of(bed: Bed) -> Tensor:
@@ -35,13 +36,13 @@ def worst_spearman(ours: Tensor, theirs: Tensor) -> float:
     return float(spearman(ours.flatten(1).double().cpu(), theirs.flatten(1).double().cpu()).min())
 
 
-def real_pictures(bed: Bed, count: int) -> Tensor | None:
+def real_pictures(vit: ViT, count: int) -> Tensor | None:
     """Photographs as the model takes them, from VITREOUS_PICTURES (a folder) or VITREOUS_ASSETS; None without them."""
     assets = os.environ.get("VITREOUS_ASSETS")
-    place = os.environ.get("VITREOUS_PICTURES") or (assets and str(Path(assets) / "imagenet-val-1k-256" / "images"))
+    place = os.environ.get("VITREOUS_PICTURES") or (assets and str(Path(assets) / "imagenet-val-1k-256"))
     files = sorted(p for p in Path(place).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png")) if place else []
-    if not files or bed.vit.preprocess is None:
+    if not files or vit.preprocess is None:
         return None
     from vitreous.models.picture import open_picture
 
-    return bed.vit.preprocess.batch([open_picture(file) for file in files[:count]]).to(bed.device, bed.dtype)
+    return vit.preprocess.batch([open_picture(file) for file in files[:count]]).to(vit.device)

@@ -18,6 +18,7 @@ from vitreous.capture.memory import free_bytes
 
 GAINS = {"b": (100, 20), "eva": (500, None)}  # faster, smaller: on a CUDA device
 MANY = 32  # pictures in a batch there
+GROUPS = ("stand-ins",)
 
 
 def that_fit(bed: Bed, tokens: int, width: int) -> int:
@@ -70,7 +71,7 @@ def cases(bed: Bed) -> Iterator[Case]:
         "N×N×d vectors",
         lambda: explained(bed, "globenc"),
         lambda: globenc_slowly(model, picture),
-        at_least=5 if bed.cuda else None,
+        at_least=5,
         pictures=(bed.batch, 1),
         agree=lambda: worst_spearman(scores_of(bed, "globenc")[None], globenc_slowly(model, picture)[None]),
         agreement=0.999,

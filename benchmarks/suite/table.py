@@ -178,7 +178,9 @@ def document(
 
 def write(path: Path, made: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    whole = path.with_name(path.name + ".part")  # a run that is stopped leaves no half of a file
+    whole.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    whole.replace(path)
 
 
 def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

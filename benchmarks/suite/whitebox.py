@@ -17,6 +17,7 @@ from vitreous.capture.forward import Step
 from vitreous.capture.paths import AT_ONCE
 from vitreous.capture.probe import Probe
 
+GROUPS = ("one backward", "attention", "relevance", "paths")
 ALIVE = "layers whose attention is alive at once"
 FLOOR = "forward + backward"
 PLAIN = ("ixg", "decompx", "ixg@libra", "cat", "gradcam", "fullgrad")  # no attention matrix is ever built

@@ -1,18 +1,22 @@
-"""What stands on the page about what goes past the papers, and on the first page."""
+"""What stands on the page about what goes past the papers."""
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from study import plots
 from study.effects import Effect, only
-from study.names import MODELS, TEMPERED
+from study.names import MODELS
 from study.pages import Results, fill, plot
-from study.sentences import answer, title
-from study.tables import NOTHING, gains, of, standings, table
+from study.sentences import amount, answer, title, verdict
+from study.tables import NOTHING, cell, standings, table
 
-SETS = {"beyond": "pictures to confirm", "beyond-pets": "pets", "beyond-scenes": "Scenes, two classes"}
+SETS = {"beyond": "val, to confirm", "beyond-pets": "pets", "beyond-scenes": "Scenes"}
+ONE = 3.0  # forward passes: one forward and one backward, which is two
+ONE_BACKWARD = 4.0  # one backward and at most two forwards
+CHEAP = 8.0  # two of each, say
+EIGHTH = 1 / 8
 
 
 def everything(plan: str, results: Results) -> str:
@@ -25,90 +29,146 @@ for _plan in ("beyond", "beyond-choose", "beyond-pets", "beyond-scenes"):
     fill(f"{_plan}-table")(partial(everything, _plan))
 
 
-@fill("beyond-answer")
-def beyond(results: Results) -> str:
-    """New methods against every other, on pictures that chose nothing."""
-    lines = []
-    for plan, words in SETS.items():
-        for method in news(results.effects(f"{plan}-pairs")):
-            for against in (
-                "genatt",
-                "decompx+skipplus",
-                "attnlrp(question='probability')+plus",
-                "tis(masks=256)",
-                "tis",
-            ):
-                own = only(results.effects(f"{plan}-pairs"), metric="faithfulness", method=method, against=against)
-                lines += [f"- {words}: `{method}` better than `{against}`? {answer(own)}"] if own else []
-    return "\n".join(lines) or NOTHING
+# ── whose method it is, and what it costs ────────────────────────────────────────────────────────
 
 
-KNOWN = ("random", "genatt", "tokentm", "decompx", "attnlrp", "fullgrad", "tis")
+@lru_cache(None)
+def kind(method: str) -> str:
+    """ "ours" where no paper has it, "asked anew" where a paper asks about the logit, "control", or "published"."""
+    from vitreous.methods.spec import resolve
+
+    made = resolve(method)
+    if made.name == "random":
+        return "control"
+    if not made.paper or "@tempered" in made.spec:
+        return "ours"
+    return "asked anew" if "question" in made.options else "published"
 
 
-def news(rows: list[Effect]) -> list[str]:
-    """Methods of a plan that no paper has: the tempered one, and what was added beside it."""
-    return [
-        one
-        for one in dict.fromkeys(row.method for row in rows)
-        if one == TEMPERED or one.split("(")[0].split("+")[0].split("@")[0] not in KNOWN
-    ]
-
-
+@lru_cache(None)
 def cost(method: str) -> float:
-    """Passes, a backward counted as two forwards; one of fewer tokens counts as one."""
+    """Forward passes, a backward counted as two; a pass over some of the patches counts by their share."""
     from vitreous.bench.cost import settings, spent
     from vitreous.methods.spec import resolve
 
     made = resolve(method)
-    sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **settings(made)}
+    known = settings(made)
+    sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **known}
+    if "coalitions" in known:  # all patches once, and some of them so many times
+        return cost(known["of"]) * (1 + known["coalitions"] * share_of(known))
     forwards, backwards = (spent(said, sizes) or 0 for said in (made.forwards, made.backwards))
-    return max(1.0, float(forwards)) + 2 * float(backwards)
+    passes = max(1.0, float(forwards)) + 2 * float(backwards)
+    whole = 1.0 + 2.0 * bool(backwards)  # of all patches
+    return whole + (passes - whole) * share_of(known)
+
+
+def share_of(known: dict) -> float:
+    """Mean share of the patches in a pass over some of them; a coalition and its complement are half each."""
+    kept = known.get("kept", 1.0)
+    shares = kept if isinstance(kept, tuple | list) else (kept,)
+    return 0.5 if known.get("complements") else sum(shares) / len(shares)
+
+
+def news(rows: list[Effect]) -> list[str]:
+    """Methods of a plan that no paper has."""
+    return [one for one in dict.fromkeys(row.method for row in rows) if kind(one) == "ours"]
+
+
+def best_of(rows: list[Effect], model: str, method: str, kinds: tuple[str, ...]) -> Effect | None:
+    """Against the best of the others that cost one backward."""
+    rivals = [
+        one
+        for one in only(rows, model=model, method=method)
+        if kind(one.against) in kinds and cost(one.against) <= ONE_BACKWARD
+    ]
+    return min(rivals, key=lambda one: one.effect) if rivals else None
+
+
+@fill("beyond-answer")
+def beyond(results: Results) -> str:
+    """Both bars, on pictures that chose nothing."""
+    rows = only(results.effects("beyond-pairs"), metric="faithfulness")
+    if not rows:
+        return NOTHING
+    single = [one for one in news(rows) if cost(one) <= CHEAP]
+    many = [one for one in news(rows) if cost(one) > ONE_BACKWARD]
+    lines = ["**One backward pass or two: better than every published method of one?**", ""]
+    for method in single:
+        lines.append(
+            f"- `{method}`, {cost(method):g} forward passes' worth: {joined_by_model(rows, method, ('published',))}"
+        )
+        lines.append(f"    - the same against those asked about the probability: {joined_by_model(rows, method, ('asked anew',))}")  # fmt: skip
+    lines += ["", "**As faithful as TIS with 1024 masks, at an eighth of its cost?**", ""]
+    for method in many:
+        share = cost(method) / cost("tis")
+        words = "within the eighth" if share <= EIGHTH else "more than an eighth"
+        own = only(rows, method=method, against="tis")
+        kept = "yes" if own and share <= EIGHTH and all(one.low >= 0 for one in own) else ""
+        kept = kept or ("no" if share > EIGHTH or any(verdict(one) == "worse" for one in own) else "not told")
+        lines.append(f"- `{method}`, {percent(share)} of the cost ({words}): {kept}. Better than TIS? {answer(own)}")
+    return "\n".join(lines)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def joined_by_model(rows: list[Effect], method: str, kinds: tuple[str, ...]) -> str:
+    """Against the best of them, model by model."""
+    said = []
+    for model in MODELS:
+        one = best_of(rows, model, method, kinds)
+        if one:
+            word = {"better": "yes", "worse": "no", "open": "not told"}.get(verdict(one), "not known")
+            said.append(f"{word} on {model}, {amount(one)} against the best of them, `{one.against}`")
+    return "; ".join(said) + "." if said else "there is none."
+
+
+@fill("beyond-against")
+def against(results: Results) -> str:
+    """What is new less what it must beat, wherever it was measured."""
+    columns = [
+        (plan, model, words)
+        for plan, words in SETS.items()
+        for model in dict.fromkeys(one.model for one in results.effects(f"{plan}-pairs"))
+    ]
+    lines = []
+    for method in news(results.effects("beyond-pairs")):
+        for other in ("genatt", "decompx+skipplus", "attnlrp(question='probability')+plus", "tis(masks=256)", "tis"):
+            cells = []
+            for plan, model, _ in columns:
+                own = only(results.effects(f"{plan}-pairs"), model=model, metric="faithfulness", method=method)
+                cells.append(cell(next(iter(only(own, against=other)), None)))
+            lines += [[f"{method} − {other}", *cells]] if set(cells) != {"–"} else []
+    return table(["faithfulness", *(f"{words}<br>{model}" for _, model, words in columns)], lines)
+
+
+@fill("beyond-costs")
+def costs(results: Results) -> str:
+    """What a map takes."""
+    methods = dict.fromkeys(one.method for one in results.figures("beyond") if kind(one.method) != "control")
+    lines = [
+        [one, {"asked anew": "published, asked about the probability"}.get(kind(one), kind(one)), f"{cost(one):g}", percent(cost(one) / cost("tis"))]
+        for one in sorted(methods, key=cost)
+    ]  # fmt: skip
+    return table(["method", "", "forward passes", "of TIS, 1024 masks"], lines, words=2)
 
 
 @plot("beyond")
 def draw_beyond(results: Results) -> Path | None:
-    """Faithfulness by what a map costs, on pictures that were not used to choose anything"""
+    """Faithfulness by what a map costs, on pictures that were not used to choose anything; ours in orange"""
     rows = only(results.figures("beyond"), metric="faithfulness")
+    if not rows:
+        return None
     panels = {
         model: [(one.method, cost(one.method), one) for one in only(rows, model=model) if one.method != "random"]
         for model in MODELS
     }
-    return (
-        plots.scatter(
-            "beyond",
-            panels,
-            "cost of a map, forward passes (a backward is two)",
-            f"{title('faithfulness')}  (more is better)",
-            log=True,
-        )
-        if rows
-        else None
+    return plots.scatter(
+        "beyond",
+        panels,
+        "cost of a map, forward passes (a backward is two)",
+        f"{title('faithfulness')}  (more is better)",
+        log=True,
+        orange=[one.method for one in rows if kind(one.method) == "ours"],
     )
-
-
-# ── the first page ───────────────────────────────────────────────────────────────────────────────
-
-
-@fill("index-counts")
-def counts(results: Results) -> str:
-    """How many pictures every plan was run on."""
-    from study.run import ORDER
-
-    lines = []
-    for name in ORDER:
-        rows = results.figures(name)
-        for dataset in dict.fromkeys(one.dataset for one in rows):
-            own = only(rows, dataset=dataset)
-            methods, metrics = (len({getattr(one, word) for one in own}) for word in ("method", "metric"))
-            models = ", ".join(dict.fromkeys(one.model for one in own))
-            lines.append([f"`{name}`", models, dataset, str(max(one.n for one in own)), str(methods), str(metrics)])
-    return table(["plan", "models", "pictures of", "pictures", "methods", "metrics"], lines)
-
-
-@fill("beyond-confirm")
-def gained(results: Results) -> str:
-    columns = {model: of(model, "faithfulness") for model in MODELS}
-    rows = results.effects("beyond-pairs")
-    methods = [one for one in dict.fromkeys(row.method for row in rows) if one != "tis"]
-    return gains(rows, {one: (one, "tis") for one in methods}, columns)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 
 import numpy as np
 from study import grids, plots
-from study.effects import only
+from study.effects import Figure, only
 from study.names import ON_SCENES
 from study.pages import Results, fill, plot
-from study.sentences import number, title
+from study.sentences import counted, joined, number, ranked, title
 from study.special import Order
 from study.tables import NOTHING, agreements, gains, standings
 
@@ -38,6 +39,59 @@ def truth(results: Results) -> str:
 def renamed(one):
     """The data set as part of the metric's name, so that it has a column of its own."""
     return replace(one, metric=f"{title(one.metric)} {one.dataset}")
+
+
+@fill("scenes-answer")
+def answers(results: Results) -> str:
+    """Who finds the evidence best, who cannot be told from it, and who knows no class."""
+    rows, lines = [*results.figures("scenes"), *results.figures("scenes-pair")], []
+    for dataset in ("single", "part", "pair"):
+        own = [one for one in only(rows, dataset=dataset, metric="ap") if not isnan(one.mean)]
+        if own:
+            best, chance = (
+                max(own, key=lambda one: one.mean),
+                next((one for one in own if one.method == "random"), None),
+            )
+            useless = [one for one in own if chance and one.method != "random" and one.low <= chance.high]
+            who = (
+                joined([f"`{one.method}`" for one in useless])
+                if len(useless) < 7
+                else f"{len(useless)} of {len(own) - 1} methods"
+            )
+            last = f"; not told to be above chance: {who}" if useless else ""
+            lines.append(f"- Evidence on `{dataset}`, {counted(best.n, 'picture')}: best is `{best.method}` with AP {ends(best)}{f', chance is {number(chance.mean, 2)}' if chance else ''}{last}.")  # fmt: skip
+    own = [one for one in only(rows, metric="class_discrimination") if one.method != "random" and not isnan(one.mean)]
+    if own:
+        best = max(own, key=lambda one: one.mean)
+        told = [one for one in own if one.low > 0.5]
+        sure = [f"`{one.method}`" for one in own if one.low > 0.95]
+        lines.append(
+            f"- Two classes in one frame: {len(told)} of {counted(len(own), 'method')} put the own evidence above the rival's more often than not; "
+            f"best is `{best.method}` with {ends(best)}, and above 0.95 with their whole interval are {joined(sure) if sure else 'none'}."
+        )
+    return "\n".join(lines) or NOTHING
+
+
+def ends(one: Figure) -> str:
+    return f"{number(one.mean, 2)} [{number(one.low, 2)}, {number(one.high, 2)}]"
+
+
+@fill("scenes-shortcut-answer")
+def exposing(results: Results) -> str:
+    """Which methods show the stamp in the model that uses it, and not in the other."""
+    rows = only(results.figures("shortcut"), metric="stamp_above_thing")
+    both = {model: {one.method: one for one in only(rows, model=model)} for model in dict.fromkeys(one.model for one in rows)}  # fmt: skip
+    if not {"scenes-biased", "scenes"} <= both.keys():
+        return NOTHING
+    names = [one for one in both["scenes"] if one != "random"]
+    shown = [one for one in names if both["scenes-biased"][one].low > 0.5]
+    clear = [one for one in shown if both["scenes"][one].high < 0.5]
+    best = [one for one in by_contrast(results) if one in clear][:3]
+    return (
+        f"{len(shown)} of {counted(len(names), 'method')} show the stamp above the thing in the model that uses it; {len(clear)} of them show the thing in the model that does not, and so expose the shortcut"
+        + (f", most clearly {joined([f'`{one}`' for one in best])}." if best else ".")
+        + f" The others show the stamp in both or in neither. {counted(max(one.n for one in rows), 'picture')}."
+    )
 
 
 @fill("scenes-pairs")
@@ -95,7 +149,7 @@ def orders_answer(results: Results) -> str:
             near, far = max(judges, key=lambda one: one.tau), min(judges, key=lambda one: one.tau)
             self = next(one for one in own if one.metric.startswith("the same"))
             said = "; ".join(
-                f"{word} is {title(one.metric)}, τ = {number(one.tau, 2)} [{number(one.tau_low, 2)}, {number(one.tau_high, 2)}]"
+                f"{word} is {title(one.metric)}, τ = {ranked(one)}"
                 for word, one in (("nearest", near), ("farthest", far))
             )
             lines.append(

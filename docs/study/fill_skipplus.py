@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from math import isnan
-from pathlib import Path
 
-from study import plots
 from study.effects import Effect, only
-from study.names import ALTI, FAMILIES, MIDDLE, MODELS, STARTS
-from study.pages import Results, fill, plot
-from study.sentences import agreement, amount, answer, number, tally, title, verdict
+from study.names import FAMILIES, MIDDLE, MODELS, STARTS, VANISHING
+from study.pages import Results, fill
+from study.sentences import agreement, amount, answer, counted, number, tally, title, verdict
 from study.tables import NOTHING, cell, gains, of, standings, table
 
 AOPC = [f"{name}(preset='skipplus')" for name in ("deletion_aopc", "insertion_aopc")]
@@ -44,12 +41,12 @@ def lift(results: Results) -> str:
             cells.append(f"{cell(main)}<br>{tally(family(results, (specs[place], specs[0]), model))}")
         lines.append([name, *cells])
     said = [
-        f"{word} on {model}: better for {own.count('better')}, worse for {own.count('worse')}, not told for {len(own) - own.count('better') - own.count('worse')} of {len(own)} methods"
+        f"- {word} on {model} lifts {own.count('better')} of {counted(len(own), 'method')}, harms {own.count('worse')}, and for {len(own) - own.count('better') - own.count('worse')} it cannot be told."
         for (word, _, model), own in kinds.items()
     ]
     return "\n\n".join(
         [
-            "; ".join(said) + ".",
+            "\n".join(said),
             table(["mean AOPC, then the five measures", *(f"{word}, {model}" for word, _, model in columns)], lines),
         ]
     )
@@ -94,26 +91,36 @@ def first(results: Results) -> str:
 @fill("skipplus-genatt")
 def genatt(results: Results) -> str:
     """Is GenAtt left unharmed?"""
-    rows = results.effects("skipplus-pairs")
-    said = []
+    rows, lines = results.effects("skipplus-pairs"), []
+    words = {"better": "helped", "worse": "harmed", "open": "neither helped nor harmed", "unknown": "not known"}
     for word, folded in (("PLUS", "genatt+plus"), ("SkipPLUS", "genatt+skipplus")):
-        own = only(rows, method=folded, against="genatt", metric="mean_aopc")
-        if own:
-            words = {"better": "helped", "worse": "harmed", "open": "neither helped nor harmed", "unknown": "not known"}
-            said.append(f"{word}: " + ", ".join(f"{words[verdict(one)]} on {one.model} ({amount(one)})" for one in own))
-    return "; ".join(said) + "." if said else NOTHING
+        for one in only(rows, method=folded, against="genatt", metric="mean_aopc"):
+            five = tally(family(results, (folded, "genatt"), one.model))
+            lines.append(
+                f"- {word} on {one.model}: {words[verdict(one)]}, {amount(one)} of mean AOPC; of the five measures {five}."
+            )
+    return "\n".join(lines) or NOTHING
 
 
 @fill("skipplus-middle")
 def middle(results: Results) -> str:
-    """How much the middle start loses against the best one."""
-    rows = only(results.effects("skipplus-start-regret"), metric="mean_aopc")
-    lines = []
+    """How much the middle start loses against the best one, and how much PLUS does."""
+    rows, said, lines = only(results.effects("skipplus-start-regret"), metric="mean_aopc"), [], []
+    chosen = {"SkipPLUS": MIDDLE, "PLUS": 0}
+    for word, start in chosen.items():
+        for model in MODELS:
+            own = only(rows, model=model, method=tuple(starts[start] for starts in STARTS.values()))
+            if own:
+                worst, behind = min(own, key=lambda one: one.effect), [verdict(one) for one in own].count("worse")
+                said.append(
+                    f"- {word} on {model} is told behind the best start for {behind} of {counted(len(own), 'method')}; most for `{worst.method.split('+')[0]}`, {amount(worst)}."
+                )
+    columns = [(start, model) for start in chosen.values() for model in MODELS]
     for spec, starts in STARTS.items():
-        own = only(rows, method=starts[MIDDLE])
-        if own:
-            lines.append([spec, *(amount(next(one for one in own if one.model == model)) for model in MODELS)])
-    return table(["middle − best start, mean AOPC", *MODELS], lines)
+        found = {(one.method, one.model): one for one in rows}
+        lines.append([spec, *(cell(found.get((starts[start], model))) for start, model in columns)])
+    head = ["less the best start, mean AOPC", *(f"{word}<br>{model}" for word in chosen for model in MODELS)]
+    return "\n\n".join(["\n".join(said), table(head, lines)]) if said else NOTHING
 
 
 @fill("skipplus-vanish")
@@ -124,100 +131,66 @@ def vanish(results: Results) -> str:
 @fill("skipplus-random")
 def against_random(results: Results) -> str:
     """Rollout forms against a random map."""
-    rows, said = results.effects("skipplus-pairs"), []
-    for name, spec in (
-        ("ALTI, ½(I + T)", ALTI + HALF),
-        ("ALTI, own rollout", ALTI),
-        ("GlobEnc, ½(I + T)", "globenc" + HALF),
-        ("GlobEnc, own rollout", "globenc"),
-    ):
-        for metric in AOPC:
-            own = only(rows, method=spec, against="random", metric=metric)
-            if own:
-                said.append(f"- {name}, {title(metric)}, better than random? {answer(own)}")
-    return "\n".join(said) or NOTHING
+    rows = only(results.effects("skipplus-pairs"), against="random", metric=tuple(AOPC))
+    flat = only(results.effects("skipplus-vanish-pairs"), against="genatt", metric="entropy")
+    if not rows:
+        return NOTHING
+    lines, columns = [], {}
+    for name, spec in VANISHING.items():
+        own = only(rows, method=spec)
+        worst = min(own, key=lambda one: one.effect)
+        lines.append(
+            f"- {name} against a random map, two models and two measures: {tally(own)}; at worst {amount(worst)} ({title(worst.metric)}, {worst.model})."
+        )
+    for model in MODELS:
+        columns |= {f"{title(metric)}<br>less random, {model}": (metric, model, rows) for metric in AOPC}
+        columns |= {f"entropy<br>less GenAtt, {model}": ("entropy", model, flat)}
+    cells = [
+        [name, *(cell(next(iter(only(some, method=spec, metric=metric, model=model)), None)) for metric, model, some in columns.values())]
+        for name, spec in VANISHING.items()
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n\n" + table(["", *columns], cells)
 
 
 @fill("skipplus-trade")
 def trade(results: Results) -> str:
     """Across methods: do insertion and deletion pull apart, and does deletion go with AP?"""
+    rows = [one for plan in ("skipplus", "skipplus-pets") for one in results.orders(f"{plan}-trades")]
     lines = []
-    for plan in ("skipplus", "skipplus-pets"):
-        for one in results.orders(f"{plan}-trades"):
-            words = f"{title(one.metric)} and {title(one.truth)} on {one.dataset}, {one.model}"
-            lines.append(f"- {words}: {agreement(one)}.")
+    for asked, wanted in (
+        ("**Do insertion and deletion pull apart?**", (tuple(AOPC), (FOUR[0], FOUR[2]))),
+        ("**Does deletion go with AP, and does insertion?**", ((AOPC[0], AP), (AOPC[1], AP))),
+    ):
+        own = [one for one in rows if (one.metric, one.truth) in wanted]
+        lines += [asked, ""] if own else []
+        lines += [
+            f"- {title(one.metric)} and {title(one.truth)} on {one.dataset}, {one.model}: they {agreement(one)}."
+            for one in own
+        ] + [""]
+    return "\n".join(lines).strip() or NOTHING
+
+
+ASKED = {"rank_correlation": "Are the two maps less alike", "own_less_other": "Does the own class fall further"}
+
+
+@fill("skipplus-zebras-answer")
+def separate(results: Results) -> str:
+    """Which methods tell zebra from elephant, and whether SkipPLUS's do so better than GenAtt."""
+    rows, lines = only(results.figures("zebras"), metric="own_less_other"), []
+    for model in MODELS:
+        own = only(rows, model=model)
+        if own:
+            told = [one.method for one in own if one.low > 0]
+            lines.append(
+                f"- On {model} the class's own probability falls further than the other's for {len(told)} of {counted(len(own), 'method')} with their whole interval."
+            )
+    for metric, words in ASKED.items():
+        for method, other in (("decompx+skipplus", "genatt"), ("decompx+skipplus", "decompx"), ("transatt", "genatt")):
+            own = only(results.effects("zebras-pairs"), metric=metric, method=method, against=other)
+            lines += [f"- {words} for `{method}` than for `{other}`? {answer(own)}"] if own else []
     return "\n".join(lines) or NOTHING
 
 
 @fill("skipplus-zebras")
 def zebras(results: Results) -> str:
     return standings(results.figures("zebras"), ["rank_correlation", "own_less_other"], by="own_less_other")
-
-
-# ── plots ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@plot("skipplus-gains")
-def draw_gains(results: Results) -> Path | None:
-    """What PLUS and SkipPLUS add to every method, measure by measure, with 95 % intervals"""
-    rows = [*results.effects("skipplus-pairs"), *only(results.effects("skipplus-pets-pairs"), metric=AP)]
-    if not rows:
-        return None
-    place = {
-        (specs[k], specs[0]): (name, word)
-        for name, specs in FAMILIES.items()
-        for k, word in ((1, "PLUS"), (2, "SkipPLUS"))
-    }
-    panels = {
-        title(metric): [one for one in only(rows, metric=metric) if (one.method, one.against) in place]
-        for metric in (*FOUR, AP)
-    }
-    series = {
-        f"{word}, {model}": lambda one, word=word, model=model: (
-            one.model == model and place[one.method, one.against][1] == word
-        )
-        for word in ("PLUS", "SkipPLUS")
-        for model in MODELS
-    }
-    return plots.forest("skipplus-gains", panels, list(FAMILIES), lambda one: place[one.method, one.against][0], series)
-
-
-@plot("skipplus-start")
-def draw_starts(results: Results) -> Path | None:
-    """Mean of deletion and insertion AOPC when layers are summed from every start on; the dotted line is SkipPLUS's"""
-    found = {(one.model, one.method): one for one in only(results.figures("skipplus-start"), metric="mean_aopc")}
-    if not found:
-        return None
-    panels = {
-        model: {
-            plots.short(spec): [
-                (float(k), found[model, method]) for k, method in starts.items() if (model, method) in found
-            ]
-            for spec, starts in STARTS.items()
-        }
-        for model in MODELS
-    }
-    return plots.lines(
-        "skipplus-start", panels, "first layer of the sum", "mean AOPC, %  (more is better)", mark=MIDDLE
-    )
-
-
-@plot("skipplus-trade")
-def draw_trade(results: Results) -> Path | None:
-    """Every method's deletion AOPC against its insertion AOPC (val) and AP (pets)"""
-    panels, say, up = (
-        {},
-        ("random", "genatt", "decompx", "decompx+skipplus", "gradcam", f"{ALTI}{HALF}", "transatt"),
-        {},
-    )
-    for plan, other in (("skipplus", AOPC[1]), ("skipplus-pets", AP)):
-        rows = results.figures(plan)
-        for model in MODELS:
-            x, y = ({one.method: one for one in only(rows, model=model, metric=metric)} for metric in (AOPC[0], other))
-            if x and y:
-                heading = f"{model}, {plan.removeprefix('skipplus').strip('-') or 'val'}"
-                panels[heading] = [(name, x[name], y[name]) for name in x if name in y and not isnan(x[name].mean)]
-                up[heading] = plots.unit_of(next(iter(y.values())))
-    return (
-        plots.scatter("skipplus-trade", panels, "deletion AOPC, %  (more is better)", up, say=say) if panels else None
-    )

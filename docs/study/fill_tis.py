@@ -1,16 +1,15 @@
-"""What stands on the pages about TIS and about newer methods."""
+"""What stands on the page about TIS."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from study import grids, plots
+from study import plots
 from study.effects import Effect, Figure, only
-from study.names import FOLDS, LINEARISATIONS, MODELS, PUBLISHED, SIGNALS, TIS
+from study.names import KEPT, MODELS, SURE, TIS, UNSURE
 from study.pages import Results, fill, plot
-from study.sentences import amount, answer, number, title, turned, verdict
+from study.sentences import amount, answer, between, counted, number, title, verdict
 from study.tables import NOTHING, gains, of, standings
 
 BASELINES = ("mean", "blur", "black", "random")
@@ -55,8 +54,11 @@ def first(results: Results) -> str:
     for metric in curve(results, "insertion_minus_deletion"):
         rows = only(results.effects("tis-pairs"), method=TIS, metric=metric)
         for one in nearest([row for row in rows if row.against.split("(")[0] in PAPER]):
-            word = {"better": "yes, first", "worse": "no", "open": "first or second, that cannot be told"}[verdict(one)]
-            lines.append(f"- {title(metric)}, {one.model}: {word}; {amount(one)} against the nearest, `{one.against}`.")
+            own = [verdict(row) for row in only(rows, model=one.model) if row.against.split("(")[0] in PAPER]
+            word = {"better": "yes, first", "worse": "no", "open": "that cannot be told"}.get(verdict(one), "not known")
+            lines.append(
+                f"- {title(metric)}, {one.model}: {word}; {amount(one)} against `{one.against}`, the {'best' if one.effect < 0 else 'nearest'} of the others; ahead of {own.count('better')} of {len(own)}, behind {own.count('worse')}."
+            )
     return "\n".join(lines) or NOTHING
 
 
@@ -71,13 +73,16 @@ def pointing(results: Results) -> str:
 
 @fill("tis-pointing-answer")
 def pointing_answer(results: Results) -> str:
-    rows = only(results.effects("tis-pointing-pairs"), method="tis(masks=256)", metric="pointing_game(preset='tis')")
-    return (
-        "\n".join(
-            f"- {one.model}: nearest is `{one.against}`; is TIS ahead of it? {answer([one])}" for one in nearest(rows)
-        )
-        or NOTHING
-    )
+    rows = only(results.effects("tis-pointing-pairs"), method="tis(masks=256)")
+    lines = [
+        f"- Is TIS ahead of `{one.against}`, the best of the others? {answer([one])}"
+        for one in nearest(only(rows, metric="pointing_game(preset='tis')"))
+    ]
+    lines += [
+        f"- {one.model}: the sparseness of TIS lies {between(one)} GenAtt's."
+        for one in only(rows, against="genatt", metric="sparseness(preset='tis')")
+    ]
+    return "\n".join(lines) or NOTHING
 
 
 @fill("tis-sensitivity")
@@ -87,30 +92,54 @@ def sensitivity(results: Results) -> str:
     )
 
 
+@fill("tis-sensitivity-answer")
+def calm(results: Results) -> str:
+    """Which maps change less than TIS's, and which more?"""
+    rows, lines = only(results.effects("tis-sensitivity-pairs"), method=TIS), []
+    for model in MODELS:
+        own = [row for row in only(rows, model=model) if row.against != "random"]
+        if own:
+            kinds = {word: [row for row in own if verdict(row) == word] for word in ("worse", "better")}
+            said = {
+                word: ", ".join(f"`{row.against}` (by {number(abs(row.effect), 3)})" for row in sorted(some, key=lambda row: -abs(row.effect))) or "none"
+                for word, some in kinds.items()
+            }  # fmt: skip
+            lines.append(
+                f"- {model}, {counted(own[0].n, 'picture')}: calmer than TIS are {said['worse']}; less calm {said['better']}."
+            )
+    for other in ("genatt", "rise(preset='tis', masks=1000)"):
+        own = only(rows, against=other)
+        lines += [f"- Is TIS calmer than `{other}`? {answer(own)}"] if own else []
+    return "\n".join(lines) or NOTHING
+
+
 @fill("tis-options")
 def options(results: Results) -> str:
     return standings(results.figures("tis-options"), [*OPTION.values(), "faithfulness"])
 
 
-def compared(results: Results, method: str, metric: str) -> list[Effect]:
-    return only(results.effects("tis-options-pairs"), method=method, against="tis", metric=metric)
+CHOICES = {
+    "1024 masks − 128": ("tis", "tis(masks=128)"),
+    "1024 masks − 256": ("tis", "tis(masks=256)"),
+    "1024 masks − 512": ("tis", "tis(masks=512)"),
+    "tokens leave − pixels painted over": ("tis", "tis(ablate='pixels')"),
+    "probability − logit": ("tis", "tis(question='logit')"),
+    **{f"half of the tokens kept − {share}": (KEPT[0.5], KEPT[share]) for share in (0.1, 0.3, 0.7, 0.9)},
+}
 
 
 @fill("tis-tokens")
 def tokens(results: Results) -> str:
     """What removing tokens brings over painting pixels, masks over fewer masks, softmax over logit."""
-    asked = {
-        "1024 masks instead of 128": "tis(masks=128)",
-        "1024 instead of 256": "tis(masks=256)",
-        "tokens leave instead of pixels painted over": "tis(ablate='pixels')",
-        "probability instead of logit": "tis(question='logit')",
-    }
+    rows = results.effects("tis-options-pairs")
+    if not rows:
+        return NOTHING
     lines = []
-    for words, other in asked.items():
-        for metric in (*OPTION.values(), "faithfulness"):
-            own = [turned(one) for one in compared(results, other, metric)]
-            lines += [f"- {words}, {title(metric)}: does it help? {answer(own)}"] if own else []
-    return "\n".join(lines) or NOTHING
+    for words, (method, against) in CHOICES.items():
+        own = only(rows, metric="faithfulness", method=method, against=against)
+        lines += [f"- {words}: is the first more faithful? {answer(own)}"] if own else []
+    columns = {f"{title(metric)}<br>{model}": of(model, metric) for metric in (*OPTION.values(), "faithfulness") for model in MODELS}  # fmt: skip
+    return "\n".join(lines) + "\n\n" + gains(rows, CHOICES, columns)
 
 
 @plot("tis-options")
@@ -120,18 +149,22 @@ def draw_options(results: Results) -> Path | None:
     if not found:
         return None
     masks = {128: "tis(masks=128)", 256: "tis(masks=256)", 512: "tis(masks=512)", 1024: "tis"}
-    kept = {0.5: "tis(masks=512)", **{share: f"tis(masks=512, kept={share})" for share in (0.1, 0.3, 0.7, 0.9)}}
     panels = {
         "number of masks": {
             model: [(float(k), found[model, spec]) for k, spec in masks.items() if (model, spec) in found]
             for model in MODELS
         },
         "share of tokens kept": {
-            model: [(k, found[model, spec]) for k, spec in sorted(kept.items()) if (model, spec) in found]
+            model: [(k, found[model, spec]) for k, spec in sorted(KEPT.items()) if (model, spec) in found]
             for model in MODELS
         },
     }
-    return plots.lines("tis-options", panels, "masks  |  share kept", f"{title('faithfulness')}  (more is better)")
+    return plots.lines(
+        "tis-options",
+        panels,
+        dict(zip(panels, ("masks", "share kept"), strict=True)),
+        f"{title('faithfulness')}  (more is better)",
+    )
 
 
 @plot("tis-disagreement")
@@ -143,7 +176,7 @@ def draw_gaps(results: Results) -> Path | None:
     panels = {}
     for model in MODELS:
         curves = {}
-        for method, word in (("tis(masks=128)", "probability"), ("tis(masks=128, question='logit')", "logit")):
+        for method, word in ((SURE, "probability"), (UNSURE, "logit")):
             for role, of_class in (("label", "true class"), ("predicted", "predicted class")):
                 own = only(rows, model=model, method=method, explained=role)
                 curves[f"TIS, {word}, {of_class}"] = [(middle(one), one) for one in own if one.mean == one.mean]
@@ -158,79 +191,19 @@ def middle(one: Figure) -> float:
 
 @fill("tis-disagreement")
 def disagreement(results: Results) -> str:
-    """The largest gaps: the true class under probability and logit, and the predicted one."""
-    rows = [
-        one
-        for one in results.figures("tis-disagreement-gaps")
-        if one.dataset.endswith("0.75–1") and one.metric.startswith("pointing")
-    ]
+    """Gap by gap: does the map of the true class lie on it as often as that of the predicted one, and does the logit help?"""
+    rows = only(results.effects("tis-disagreement-gap-pairs"), metric="pointing_game(preset='tis')")
     lines = []
     for model in MODELS:
-        for method in dict.fromkeys(one.method for one in rows):
-            own = {one.explained: one for one in only(rows, model=model, method=method)}
-            if len(own) == 2:
-                said = {
-                    role: f"{number(one.mean, 2)} [{number(one.low, 2)}, {number(one.high, 2)}]"
-                    for role, one in own.items()
-                }
-                lines.append(
-                    f"- {model}, `{method}`, {own['label'].n} pictures with a gap above 0.75: true class {said['label']}, predicted class {said['predicted']}."
-                )
+        for one in only(rows, model=model, method=SURE, against="predicted class"):
+            where = f"gap {one.dataset.rsplit('gap ', 1)[1]}, {model}, {counted(one.n, 'picture')}"
+            logit = only(rows, model=model, dataset=one.dataset, method=UNSURE, against=SURE)
+            lines.append(
+                f"- {where}: true class − predicted class {told(one)}; logit − probability, both of the true class, {told(logit[0]) if logit else '–'}."
+            )
     return "\n".join(lines) or NOTHING
 
 
-# ── newer ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@fill("newer-table")
-def newer(results: Results) -> str:
-    return standings(results.figures("newer"), ["faithfulness", "deletion_aopc", "insertion_aopc"], by="faithfulness")
-
-
-@fill("newer-answer")
-def newer_answer(results: Results) -> str:
-    rows = only(results.effects("newer-pairs"), metric="faithfulness", against="decompx+skipplus")
-    asked = ("fullgrad@libra+plus", "attnlrp", "attnlrp+plus", "legrad", "genatt", "tokentm", "transatt")
-    return (
-        "\n".join(
-            f"- `{one}`, better than `decompx+skipplus`? {answer(own)}"
-            for one in asked
-            if (own := only(rows, method=one))
-        )
-        or NOTHING
-    )
-
-
-@fill("newer-question")
-def question(results: Results) -> str:
-    """Each method asked about the probability against itself asked about the logit, through what both gain on GenAtt."""
-    columns = {model: of(model, "faithfulness") for model in MODELS}
-    names = ("genatt(question='probability')", "decompx+plus", "decompx(question='probability')+plus", "attnlrp", "attnlrp(question='probability')",
-             "attnlrp+plus", "attnlrp(question='probability')+plus", "fullgrad@libra+plus", "fullgrad(question='probability')@libra+plus", "legrad", "legrad(question='probability')")  # fmt: skip
-    return gains(results.effects("newer-pairs"), {name: (name, "genatt") for name in names}, columns)
-
-
-@fill("newer-chosen")
-def chosen(results: Results) -> str:
-    """Does a cell that nobody published beat all that were?"""
-    rows = results.effects("newer-grid-chosen")
-    lines = []
-    for one in rows:
-        half = "where it was chosen" if "choose" in one.dataset else "on pictures to confirm"
-        lines.append(f"- `{one.method}` against `{one.against}`, {half}: {answer([one])}")
-    return "\n".join(lines) or NOTHING
-
-
-@plot("newer-grid")
-def draw_grid(results: Results) -> Path | None:
-    """Faithfulness of every signal, linearisation and fold on pictures to confirm; cells in a frame are published"""
-    rows = [one for one in only(results.figures("newer-grid"), metric="faithfulness") if "confirm" in one.dataset]
-    if not rows:
-        return None
-    found = {(one.model, one.method): one.mean for one in rows}
-    across = [(line, fold) for line in LINEARISATIONS for fold in FOLDS]
-    spec = [[f"{signal}{LINEARISATIONS[line]}{FOLDS[fold]}" for line, fold in across] for signal in SIGNALS]
-    panels = {model: np.array([[found.get((model, one), np.nan) for one in row] for row in spec]) for model in MODELS}
-    framed = np.array([[one in PUBLISHED for one in row] for row in spec])
-    names = [f"{line} · {fold}" for line, fold in across]
-    return grids.heat("newer-grid", panels, SIGNALS, names, f"{title('faithfulness')}  (more is better)", framed)
+def told(one: Effect) -> str:
+    words = {"better": "more often", "worse": "less often", "open": "no difference that can be told"}
+    return f"{amount(one)} ({words.get(verdict(one), 'not known')})"

@@ -7,19 +7,18 @@ from pathlib import Path
 
 from study import plots
 from study.effects import Effect, only
-from study.names import ABLATION, MODELS, OPEN
+from study.names import ABLATION, MODELS, OPEN, READINGS
 from study.pages import Results, fill, plot
-from study.sentences import answer, held, title, verdict
-from study.tables import NOTHING, gains, of, standings
+from study.published import METHODS
+from study.sentences import answer, counted, held, joined, number, ranked, title, verdict
+from study.special import Order
+from study.tables import NOTHING, gains, of, standings, table
 
 SEGMENTATION = ["pixel_accuracy", "map_two_channel", "miou"]
 CURVES = ["negative_auc(preset='tokentm')", "positive_auc(preset='tokentm')"]
 DROPS = ["aopc(preset='tokentm')", "lodds(preset='tokentm')"]
 STEPS = {"+ AF": (ABLATION[1], ABLATION[0]), "+ L": (ABLATION[2], ABLATION[1]), "+ NECC": (ABLATION[3], ABLATION[2])}
-ROWS = (
-    "attcam(preset='chefer')", "lrp", "conservativelrp", "transatt(preset='experiments')", "rawattention",
-    "rollout(preset='chefer')", "attcat", "genatt", "tokentm", "random",
-)  # fmt: skip
+ROWS = (*METHODS, "random")
 
 
 def effects(results: Results) -> list[Effect]:
@@ -59,7 +58,7 @@ def genatt(results: Results) -> str:
         for role in ("", "predicted", "label"):
             own = only(rows, metric=metric, explained=role)
             said = {"": "", "predicted": " (predicted class)", "label": " (true class)"}[role]
-            lines += [f"- {title(metric)}{said}: {answer(own)}"] if own else []
+            lines += [f"- better by {title(metric)}{said}? {answer(own)}"] if own else []
     return "\n".join([held(rows, "measures"), "", *lines])
 
 
@@ -89,7 +88,14 @@ def steps(results: Results) -> str:
     for name, (method, against) in STEPS.items():
         own = only(effects(results), method=method, against=against)
         lines += [f"- **{name}** — {held(own, 'measures')}"] if own else []
+        for metric, role in ((SEGMENTATION[2], ""), (CURVES[0], "predicted"), (CURVES[1], "predicted")):
+            some = only(own, metric=metric, explained=role)
+            lines += [f"    - better by {title(metric)}? {answer(some)}"] if some else []
     return "\n".join(lines) or NOTHING
+
+
+def published(results: Results) -> list[Order]:
+    return [*results.orders("tokentm-pets-published"), *results.orders("tokentm-published")]
 
 
 @fill("tokentm-order")
@@ -102,17 +108,48 @@ def order(results: Results) -> str:
             best[one] = sum(row.effect > 0 for row in own)
             told = [sum(verdict(row) == word for row in own) for word in ("better", "worse")]
             lines.append(
-                f"- `{one}`: ahead of GenAtt in {best[one]} of {len(own)} comparisons (told in {told[0]}; told behind in {told[1]})"
+                f"- `{one}` is ahead of GenAtt in {best[one]} of {counted(len(own), 'comparison')}; the interval says so in {told[0]}, and that it is behind in {told[1]}."
             )
     if not lines:
         return NOTHING
     winners = [f"`{one}`" for one, count in best.items() if count == max(best.values())]
-    return "\n".join([f"The published order is matched most often by {' and '.join(winners)}.", "", *lines])
+    who = f"most often by {joined(winners)}" if len(winners) < len(best) else "as often by every reading"
+    who = who if max(best.values()) else "by no reading in any measure"
+    first = f"The published order, TokenTM before GenAtt, is matched {who}."
+    return "\n".join([first + nearest(results), "", *lines])
+
+
+def nearest(results: Results) -> str:
+    """Which reading comes nearest to the whole of the paper's tables, by mean τ over both models and both plans."""
+    rows, said = published(results), []
+    for words, readings in (("nine methods", OPEN), ("four steps", READINGS)):
+        means = {}
+        for one in readings:
+            own = [row.tau for row in only(rows, metric=one) if row.tau == row.tau]
+            means |= {one: sum(own) / len(own)} if own else {}
+        if means:
+            top = max(means, key=means.__getitem__)
+            rest = ", ".join(number(means[one], 2) for one in means if one != top)
+            name = f"`{top}`" if words == "nine methods" else top
+            said.append(f"the {words} by {name} (mean τ {number(means[top], 2)}; the others {rest})")
+    return f" The published order of all rows is matched best, of {', and of '.join(said)}." if said else ""
+
+
+@fill("tokentm-published")
+def agreements(results: Results) -> str:
+    """Kendall's τ with the paper's tables, reading by reading."""
+    rows, lines = published(results), []
+    sets = [(model, data) for data in dict.fromkeys(one.dataset for one in rows) for model in MODELS]
+    for words, readings in (("nine methods", OPEN), ("steps", READINGS)):
+        for one in readings:
+            found = {(row.model, row.dataset): row for row in only(rows, metric=one)}
+            lines.append([f"{words}: {one}", *(ranked(found.get(place)) for place in sets)])
+    return table(["order of the …", *(f"{model}<br>{data}" for model, data in sets)], lines if rows else [])
 
 
 @plot("tokentm-gains")
 def draw(results: Results) -> Path | None:
-    """TokenTM less GenAtt, and less every reading of its open points, with 95 % intervals"""
+    """Every reading of TokenTM less GenAtt, with 95 % intervals"""
     rows = [
         one for one in effects(results) if one.against == "genatt" and one.method in OPEN and one.explained != "label"
     ]

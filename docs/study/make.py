@@ -12,12 +12,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from study import fill_beyond, fill_scenes, fill_skipplus, fill_tis, fill_tokentm
+from study import draw_skipplus, fill_beyond, fill_index, fill_newer, fill_scenes, fill_skipplus, fill_tis, fill_tokentm
 from study.measure import measure
 from study.pages import FILLS, PLOTS, Results, filled, pages, slots
 from study.run import ORDER
 
-FILLED_BY = (fill_beyond, fill_scenes, fill_skipplus, fill_tis, fill_tokentm)  # importing them registers what they fill
+FILLED_BY = (  # importing them registers what they fill
+    draw_skipplus, fill_beyond, fill_index, fill_newer, fill_scenes, fill_skipplus, fill_tis, fill_tokentm,
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from study.effects import Figure, effect, figures, save
-from study.names import DESCRIBES, MIDDLE, PUBLISHED, STARTS, TRUTHS, pairs
+from study.names import DESCRIBES, MIDDLE, OPEN, PUBLISHED, READINGS, STARTS, TRUTHS, pairs
+from study.published import METHODS, STEPS, TABLES, asked, same_order
 from study.sheets import Sheet, mean, pick, read_store, read_table
-from study.special import by_gap, ceiling, confirmed, orders, regret
+from study.special import across_gap, by_gap, ceiling, confirmed, orders, regret
+
+from vitreous.core.errors import DataError
 
 RESULTS = Path(__file__).parent / "results"
 SCRIPTS = {
@@ -19,17 +22,21 @@ SCRIPTS = {
 
 
 def measure(stores: Path, names: Sequence[str], results: Path = RESULTS) -> list[str]:
-    """Tables of every store that is there; their names."""
+    """Tables of every store that is there; their names. What a store does not hold whole is said, and left as it was."""
     done = []
     for name in names:
         table, store = stores / f"{name}.csv", stores / name
-        if name in SCRIPTS and table.is_file():
-            sheets = read_table(table, SCRIPTS[name])
-        elif store.is_dir():
-            sheets = read_store(store)
-        else:
+        try:
+            if name in SCRIPTS and table.is_file():
+                sheets = read_table(table, SCRIPTS[name])
+            elif store.is_dir():
+                sheets = read_store(store)
+            else:
+                continue
+            tabulate(name, sheets, results)
+        except (DataError, LookupError) as problem:
+            print(f"{name}: {problem}")
             continue
-        tabulate(name, sheets, results)
         done.append(name)
     return done
 
@@ -68,8 +75,10 @@ def exposed(sheets: list[Sheet]) -> list[Sheet]:
 
 
 def starts(sheets: list[Sheet]) -> list:
+    """What SkipPLUS's start loses against the best one, and what PLUS's does."""
     return [
-        regret(pick(sheets, metric, model), own, MIDDLE)
+        regret(pick(sheets, metric, model), own, start)
+        for start in (MIDDLE, 0)
         for model in models(sheets)
         for metric in dict.fromkeys(sheet.metric for sheet in sheets)
         for own in STARTS.values()
@@ -107,7 +116,18 @@ def cells(sheets: list[Sheet]) -> list:
     found = []
     for model in models(sheets):
         both = (pick(sheets, "faithfulness", model, f"val, to {word}") for word in ("choose", "confirm"))
-        found += confirmed(*both, sorted(PUBLISHED))
+        found += confirmed(*both, sorted(PUBLISHED), best=3)
+    return found
+
+
+def order_of_tables(sheets: list[Sheet]) -> list:
+    """Every reading of TokenTM in the paper's tables: how far are the order of methods and that of the steps the published ones?"""
+    found = []
+    for model in models(sheets):
+        own = [sheet for sheet in sheets if sheet.model == model]
+        found += [same_order(own, TABLES, (*METHODS[:-1], reading), reading) for reading in OPEN]
+        if asked(own, STEPS):
+            found += [same_order(own, STEPS, steps, words) for words, steps in READINGS.items()]
     return found
 
 
@@ -120,6 +140,15 @@ def gaps(sheets: list[Sheet]) -> list[Figure]:
     return found
 
 
+def gap_pairs(sheets: list[Sheet]) -> list:
+    found = []
+    for model in models(sheets):
+        for metric in dict.fromkeys(sheet.metric for sheet in sheets):
+            both = [pick(sheets, metric, model, explained=role) for role in ("label", "predicted")]
+            found += across_gap(*both, pairs("tis-disagreement", both[0].methods))
+    return found
+
+
 BESIDE: dict[str, Callable[[list[Sheet]], list[Sheet]]] = {"shortcut": exposed}
 MORE = {
     "skipplus": {"trades": trades},
@@ -128,5 +157,7 @@ MORE = {
     "scenes": {"orders": truthful},
     "scenes-pair": {"orders": truthful},
     "newer-grid": {"chosen": cells},
-    "tis-disagreement": {"gaps": gaps},
+    "tokentm": {"published": order_of_tables},
+    "tokentm-pets": {"published": order_of_tables},
+    "tis-disagreement": {"gaps": gaps, "gap-pairs": gap_pairs},
 }

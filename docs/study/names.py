@@ -6,7 +6,7 @@ from itertools import pairwise
 
 MODELS = ("ViT-Tiny", "DeiT-Tiny")
 ALTI, ATTIXG, ATTCAM = "alti(preset='skipplus')", "attixg(preset='skipplus')", "attcam(preset='skipplus')"
-TEMPERED = "ixg(question='probability')@libra(qk=0.5)+plus"
+TEMPERED = "temper"
 
 
 def three(base: str) -> tuple[str, str, str]:
@@ -35,6 +35,12 @@ FAMILIES = {
     "GenAtt": three("genatt"),
     "TransAtt": three("transatt"),
 }
+VANISHING = {
+    "ALTI, ½(I + T)": f"{ALTI}+rollout(form='half')",
+    "ALTI, own rollout": ALTI,
+    "GlobEnc, ½(I + T)": "globenc+rollout(form='half')",
+    "GlobEnc, own rollout": "globenc",
+}
 SWEPT = ("decompx", "globenc", ALTI, "genatt", "ixg", ATTIXG, "fullgrad")
 STARTS = {spec: {start: f"{spec}+skipplus(start={start})" for start in range(12)} for spec in SWEPT}
 MIDDLE = 6
@@ -44,8 +50,22 @@ OPEN = (
     "tokentm", "tokentm(question='logit')", "tokentm(source='norm')", "tokentm(question='logit', source='norm')",
     "tokentm(value_bias=True)", "tokentm(preset='libragrad')",
 )  # fmt: skip
+READINGS = {  # what the paper leaves open: its four steps under each reading
+    "probability, before LayerNorm": ABLATION,
+    "logit, before LayerNorm": (
+        "tokentm(preset='baseline', question='logit')", "tokentm(preset='af', question='logit')",
+        "tokentm(preset='af+l', question='logit')", "tokentm(question='logit')",
+    ),
+    "probability, after LayerNorm": (*ABLATION[:2], "tokentm(preset='af+l', source='norm')", "tokentm(source='norm')"),
+    "logit, after LayerNorm": (
+        "tokentm(preset='baseline', question='logit')", "tokentm(preset='af', question='logit')",
+        "tokentm(preset='af+l', question='logit', source='norm')", "tokentm(question='logit', source='norm')",
+    ),
+}  # fmt: skip
 
 TIS = "tis(preset='paper')"
+KEPT = {0.5: "tis(masks=512)", **{share: f"tis(masks=512, kept={share})" for share in (0.1, 0.3, 0.7, 0.9)}}
+SURE, UNSURE = "tis(masks=128)", "tis(masks=128, question='logit')"  # where label and prediction differ
 
 # cells of the grid that somebody published: SkipPLUS's and LibraGrad's, and those with names of their own
 PUBLISHED = frozenset(
@@ -55,9 +75,18 @@ PUBLISHED = frozenset(
     + ["tokentm", "legrad"]
 )  # fmt: skip
 SIGNALS = ("ixg", "fullgrad", "attixg", "genatt", "attngrad", "tokentm", "gradcam", "elementwise", "legrad")
-LINEARISATIONS = {"plain": "", "conservative": "@conservative", "libra": "@libra", "attnlrp": "@attnlrp", "libra, qk ½": "@libra(qk=0.5)"}  # fmt: skip
+LINEARISATIONS = {"plain": "", "conservative": "@conservative", "libra": "@libra", "attnlrp": "@attnlrp", "tempered": "@tempered"}  # fmt: skip
 FOLDS = {"own": "", "PLUS": "+plus", "SkipPLUS": "+skipplus"}
 
+QUESTIONS = {  # asked about the probability, and about the logit
+    "GenAtt": ("genatt(question='probability')", "genatt"),
+    "DecompX∘PLUS": ("decompx(question='probability')+plus", "decompx+plus"),
+    "DecompX∘SkipPLUS": ("decompx(question='probability')+skipplus", "decompx+skipplus"),
+    "AttnLRP": ("attnlrp(question='probability')", "attnlrp"),
+    "AttnLRP∘PLUS": ("attnlrp(question='probability')+plus", "attnlrp+plus"),
+    "FullGrad@libra∘PLUS": ("fullgrad(question='probability')@libra+plus", "fullgrad@libra+plus"),
+    "LeGrad": ("legrad(question='probability')", "legrad"),
+}
 PROBABLE = {name: f"{name}(question='probability')+plus" for name in ("decompx", "attnlrp")}
 ON_SCENES = {  # what the other pages ask, where the evidence is known
     "DecompX∘PLUS, probability − logit": (PROBABLE["decompx"], "decompx+plus"),
@@ -66,9 +95,11 @@ ON_SCENES = {  # what the other pages ask, where the evidence is known
     "DecompX∘SkipPLUS − DecompX": ("decompx+skipplus", "decompx"),
     "GenAtt∘SkipPLUS − GenAtt": ("genatt+skipplus", "genatt"),
     "TokenTM − GenAtt": ("tokentm", "genatt"),
-    "half of the gradient through q and k − DecompX∘PLUS, both probability": (TEMPERED, PROBABLE["decompx"]),
-    "half of the gradient through q and k − AttnLRP∘PLUS, both probability": (TEMPERED, PROBABLE["attnlrp"]),
+    "Temper − DecompX∘PLUS, both probability": (TEMPERED, PROBABLE["decompx"]),
+    "Temper − AttnLRP∘PLUS, both probability": (TEMPERED, PROBABLE["attnlrp"]),
+    "Anneal − TIS, 256 masks": ("anneal", "tis(masks=256)"),
     "TIS, 256 masks − DecompX∘PLUS, probability": ("tis(masks=256)", PROBABLE["decompx"]),
+    "TIS, 256 masks, probability − logit": ("tis(masks=256)", "tis(masks=256, question='logit')"),
 }
 TRUTHS = ("ap", "pointing_game", "energy_pointing", "class_discrimination")
 DESCRIBES = ("sparseness",)
@@ -80,13 +111,12 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
         case "skipplus" | "skipplus-pets":
             own = [(folded, base) for base, *both in FAMILIES.values() for folded in both]
             own += [(skip, plus) for _, plus, skip in FAMILIES.values()]
-            own += [
-                (base, "random")
-                for base in ("globenc", "globenc+rollout(form='half')", ALTI, f"{ALTI}+rollout(form='half')")
-            ]
+            own += [(base, "random") for base in VANISHING.values()]
             own += [("decompx+skipplus", other) for other in methods]
+        case "skipplus-vanish":
+            own = [(one, other) for one in VANISHING.values() for other in ("random", "genatt")]
         case "tokentm" | "tokentm-pets":
-            own = [(later, earlier) for earlier, later in pairwise(ABLATION)]
+            own = [(later, earlier) for steps in READINGS.values() for earlier, later in pairwise(steps)]
             own += [(one, other) for one in OPEN for other in ("genatt", "tokentm")]
             own += [("tokentm", other) for other in methods] + [("tokentm", "genatt(question='probability')")]
         case "tis" | "tis-sensitivity":
@@ -94,11 +124,12 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
         case "tis-pointing":
             own = [("tis(masks=256)", other) for other in methods]
         case "tis-options":
-            own = [(other, "tis") for other in methods]
+            own = [("tis", other) for other in methods] + [(KEPT[0.5], other) for other in KEPT.values()]
         case "tis-disagreement":
-            own = [("tis(masks=128, question='logit')", "tis(masks=128)")]
+            own = [(UNSURE, SURE)]
         case "newer":
             own = [(other, "genatt") for other in methods] + [(other, "decompx+skipplus") for other in methods]
+            own += list(QUESTIONS.values())
         case "beyond-choose":
             own = [(one, other) for one in methods for other in (TEMPERED, "genatt")]
         case "beyond" | "beyond-pets" | "beyond-scenes":
@@ -106,7 +137,7 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
         case "scenes" | "scenes-pair":
             own = list(ON_SCENES.values())
         case "zebras":
-            own = [(other, "genatt") for other in methods]
+            own = [(other, "genatt") for other in methods] + [("decompx+skipplus", "decompx")]
         case _:
             own = []
     return [pair for pair in dict.fromkeys(own) if pair[0] != pair[1] and set(pair) <= set(methods)]

@@ -12,6 +12,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.patheffects import withStroke
 from study.effects import Effect, Figure
 from study.sentences import title
 
@@ -84,7 +85,7 @@ def forest(
 def lines(
     name: str,
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, Figure]]]],
-    across: str,
+    across: str | Mapping[str, str],
     up: str,
     mark: float | None = None,
 ) -> Path:
@@ -115,7 +116,7 @@ def lines(
                     linewidth=0,
                 )
             axis.set_title(heading)
-            axis.set_xlabel(across)
+            axis.set_xlabel(across if isinstance(across, str) else across[heading])
             axis.set_ylabel(up)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=4)
         figure.tight_layout()
@@ -129,18 +130,22 @@ def scatter(
     up: str | Mapping[str, str],
     log: bool = False,
     say: Sequence[str] | None = None,
+    orange: Sequence[str] | None = None,
 ) -> Path:
-    """Methods as points with intervals; those in `say` (all, if it is None) by name."""
+    """Methods as points with intervals; those in `say` (all, if it is None) by name, those in `orange` (`say`) in that colour."""
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, len(panels), figsize=(4.3 * len(panels), 3.9), squeeze=False)
-        for axis, (heading, points) in zip(axes[0], panels.items(), strict=True):
+        down = (len(panels) + 1) // 2  # two beside each other
+        figure, axes = plt.subplots(down, 2, figsize=(8.6, 3.9 * down), squeeze=False)
+        for axis in list(axes.flat)[len(panels) :]:
+            axis.remove()
+        for axis, (heading, points) in zip(axes.flat, panels.items(), strict=False):
             if log:
                 axis.set_xscale("log")
             for word, x, y in points:
                 at = x if isinstance(x, float) else x.mean
                 sides = None if isinstance(x, float) else arms([x])
                 spread = arms([y])
-                colour = ORANGE if say is not None and word in say else BLUE
+                colour = ORANGE if word in (orange or say or ()) else BLUE
                 axis.errorbar(
                     at, y.mean, xerr=sides, yerr=spread, fmt="o", markersize=3.4, color=colour, elinewidth=0.6
                 )
@@ -179,6 +184,8 @@ def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> N
             fontsize=6.2,
             va="center",
             arrowprops=line,
+            path_effects=[withStroke(linewidth=1.6, foreground="white")],
+            zorder=5,
         )
 
 
@@ -192,8 +199,9 @@ def dots(
             axis.axvline(chance, color=GREY, linewidth=0.9, linestyle=":")
         for place, (word, own) in enumerate(rows.items()):
             own = [one for one in own if one.method in labels and not isnan(one.mean)]
+            shift = 0.5 * (place / (len(rows) - 1) - 0.5) if len(rows) > 1 else 0.0
             axis.errorbar(
-                [one.mean for one in own], [labels.index(one.method) + 0.5 * (place / max(len(rows) - 1, 1) - 0.5) for one in own],
+                [one.mean for one in own], [labels.index(one.method) + shift for one in own],
                 xerr=arms(own), fmt=MARKS[place], markersize=3.8, color=COLOURS[place], linewidth=0.9, label=word,
             )  # fmt: skip
         axis.set_yticks(range(len(labels)), [short(one) for one in labels])

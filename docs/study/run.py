@@ -1,4 +1,4 @@
-"""Run the plans of the study: `python docs/study/run.py [NAME …] [--device cuda] [--out runs/study] [--pictures N] [--minutes M]`.
+"""Run the plans of the study: `python docs/study/run.py [NAME …] [--device cuda] [--jobs 4] [--out runs/study] [--pictures N] [--minutes M]`.
 
 Every plan fills a store of its own, OUT/NAME; what is known is not computed again, so a run that ended early goes on where
 it was. Plans on photographs need VITREOUS_ASSETS. Two questions that no plan can ask are scripts: zebras and shortcut.
@@ -7,9 +7,12 @@ it was. Plans on photographs need VITREOUS_ASSETS. Two questions that no plan ca
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from vitreous.core.errors import VitreousError
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # the scripts beside this one are `study`
 PLANS = HERE / "plans"
-ORDER = (  # what matters most first, should time run out
+ORDER = (  # what matters most first, should time run out; the small ones last, so that no process waits long for another
     "beyond", "skipplus", "skipplus-pets", "tokentm-pets", "tokentm", "scenes-pair", "scenes", "tis", "newer", "newer-grid",
     "beyond-choose", "beyond-pets", "beyond-scenes", "skipplus-start", "tis-options", "tis-disagreement", "tis-pointing",
     "tis-sensitivity", "skipplus-vanish", "zebras", "shortcut",
@@ -35,18 +38,30 @@ def main(arguments: list[str] | None = None) -> int:
     given.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ORDER)}; all if there are none")
     given.add_argument("--device", help="cpu, cuda, cuda:1; GPUs if there are any")
     given.add_argument("--out", type=Path, default=Path("runs/study"))
+    given.add_argument("--plans", type=Path, default=PLANS, help="another folder of plans, by their file names")
     given.add_argument("--pictures", type=int, help="of each data set, in place of what the plans say")
+    given.add_argument("--jobs", type=int, default=1, help="plans at once, each in a process of its own")
     given.add_argument(
         "--minutes", type=float, default=float("inf"), help="end after so many, between two pieces of work"
     )
     asked = given.parse_args(arguments)
-    if unknown := [name for name in asked.names if name not in ORDER]:
-        given.error(f"{unknown[0]!r} is no plan of the study; known: {', '.join(ORDER)}")
-    end, failed = time.monotonic() + 60 * asked.minutes, False
-    for name in [one for one in ORDER if one in asked.names or not asked.names]:
+    order = ORDER if asked.plans == PLANS else tuple(sorted(path.stem for path in asked.plans.glob("*.toml")))
+    if unknown := [name for name in asked.names if name not in order]:
+        given.error(f"{unknown[0]!r} is no plan of the study; known: {', '.join(order)}")
+    if asked.jobs < 1:
+        given.error(f"--jobs {asked.jobs} must be 1 or more")
+    names = [one for one in order if one in asked.names or not asked.names]
+    end = time.monotonic() + 60 * asked.minutes
+    return at_once(names, asked, end) if asked.jobs > 1 else in_turn(names, asked, end)
+
+
+def in_turn(names: list[str], asked: argparse.Namespace, end: float) -> int:
+    """Here, one after the other; 1 where something failed or time was up."""
+    failed = False
+    for name in names:
         begun = time.monotonic()
         try:
-            said = run(name, asked.out, asked.device, asked.pictures, end)
+            said = run(name, asked, end)
         except OutOfTimeError:
             print(f"{name}: time is up after {time.monotonic() - begun:.0f} s; run it again to go on", flush=True)
             return 1
@@ -61,22 +76,54 @@ def main(arguments: list[str] | None = None) -> int:
     return int(failed)
 
 
-def run(name: str, out: Path, device: str | None, pictures: int | None, end: float) -> str:
+def at_once(names: list[str], asked: argparse.Namespace, end: float) -> int:
+    """Each in a process of its own, the next one as soon as one is done; 1 where something failed or time was up."""
+    with ThreadPoolExecutor(asked.jobs) as free:
+        return int(any(list(free.map(lambda name: apart(name, asked, end), names))))
+
+
+def apart(name: str, asked: argparse.Namespace, end: float) -> int:
+    """This script with one name, its lines as they come; how it ended."""
+    left = (end - time.monotonic()) / 60
+    if left <= 0:
+        print(f"{name}: time is up before it began; run it again", flush=True)
+        return 1
+    flags = {
+        "device": asked.device,
+        "pictures": asked.pictures,
+        "out": asked.out,
+        "plans": asked.plans,
+        "minutes": left,
+    }
+    words = [word for flag, value in flags.items() if value is not None for word in (f"--{flag}", str(value))]
+    each = max(1, (os.cpu_count() or 1) // asked.jobs)  # cores are shared fairly
+    with subprocess.Popen(
+        [sys.executable, __file__, name, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        encoding="utf-8", env={"OMP_NUM_THREADS": str(each), **os.environ, "PYTHONIOENCODING": "utf-8"},
+    ) as ran:  # fmt: skip
+        for line in ran.stdout or ():
+            print(line if line.startswith(f"{name}:") else f"{name}: {line}", end="", flush=True)
+    if ran.returncode not in (0, 1):
+        print(f"{name}: failed, its process ended with {ran.returncode}", flush=True)
+    return ran.returncode
+
+
+def run(name: str, asked: argparse.Namespace, end: float) -> str:
     """One plan into its store, or one script into its table; what came of it in a few words."""
     if name in SCRIPTS:
         from study import shortcut, zebras
 
-        rows = {"zebras": zebras, "shortcut": shortcut}[name].write(out / f"{name}.csv", device, pictures)
-        return f"{rows} rows"
+        script = {"zebras": zebras, "shortcut": shortcut}[name]
+        return f"{script.write(asked.out / f'{name}.csv', asked.device, asked.pictures)} rows"
     from vitreous.bench.check import check
     from vitreous.bench.drive import execute
     from vitreous.bench.read import read_plan
     from vitreous.bench.store import Store
 
-    plan = read_plan(PLANS / f"{name}.toml", device=device, pictures=pictures)
+    plan = read_plan(asked.plans / f"{name}.toml", device=asked.device, pictures=asked.pictures)
     for note in check(plan):
         print(f"note: {note}", flush=True)
-    with Store(out / name) as store:
+    with Store(asked.out / name) as store:
         told = execute(plan, store, report=until(end))
     failed = sum(told.failed.values())
     for sentence, often in list(told.failed.items())[:5]:

@@ -60,6 +60,15 @@ def amount(one: Effect, plus: bool = True) -> str:
     return f"{number(one.effect, digits, plus)} [{ends}]"
 
 
+def between(one: Effect) -> str:
+    """A difference that does not judge, in words: `"0.120 [0.080, 0.160] above"`."""
+    if isnan(one.effect):
+        return "not known beside"
+    low, high = (one.low, one.high) if one.effect >= 0 else (-one.high, -one.low)
+    ends = ", ".join(number(end, digits_of(one.metric)) for end in (low, high))
+    return f"{number(abs(one.effect), digits_of(one.metric))} [{ends}] {'above' if one.effect >= 0 else 'below'}"
+
+
 def turned(one: Effect) -> Effect:
     """The same comparison seen from the other side."""
     where = (one.model, one.dataset, one.explained, one.metric, one.against, one.method, one.n)
@@ -111,6 +120,23 @@ def held(effects: Sequence[Effect], claim: str) -> str:
         own = [one for one in effects if one.model == model]
         said.append(f"{model}: {tally(own)} {claim}")
     return "; ".join(said) + "."
+
+
+def counted(count: int, thing: str) -> str:
+    """`"1 picture"`, `"3 pictures"`."""
+    return f"{count} {thing}" + ("" if count == 1 else "s")
+
+
+def ranked(one: Order | None) -> str:
+    """Kendall's τ with its interval; a dash where it is not known."""
+    if one is None or isnan(one.tau):
+        return "–"
+    return f"{number(one.tau, 2)} [{number(one.tau_low, 2)}, {number(one.tau_high, 2)}]"
+
+
+def joined(words: Sequence[str]) -> str:
+    """`"a, b and c"`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def agreement(one: Order) -> str:

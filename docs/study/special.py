@@ -129,13 +129,15 @@ def regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
 # ── chosen here, confirmed there ─────────────────────────────────────────────────────────────────
 
 
-def confirmed(choose: Sheet, confirm: Sheet, published: Sequence[str], draws: int = DRAWS) -> list[Effect]:
-    """The best cell that nobody published against the best that somebody did: both chosen on one half, compared on the other."""
+def confirmed(
+    choose: Sheet, confirm: Sheet, published: Sequence[str], draws: int = DRAWS, best: int = 1
+) -> list[Effect]:
+    """The best cells that nobody published against the best that somebody did: chosen on one half, compared on both."""
     level = {one.method: one.mean for one in figures(choose, draws=2)}
-    known = {method: value for method, value in level.items() if not isnan(value)}
-    theirs = max((method for method in known if method in published), key=lambda method: known[method])
-    ours = max((method for method in known if method not in published), key=lambda method: known[method])
-    return [effect(one, ours, theirs, draws) for one in (choose, confirm)]
+    known = sorted((method for method in level if not isnan(level[method])), key=lambda method: -level[method])
+    theirs = next(method for method in known if method in published)
+    ours = [method for method in known if method not in published][:best]
+    return [effect(one, method, theirs, draws) for method in ours for one in (choose, confirm)]
 
 
 # ── where label and prediction differ ────────────────────────────────────────────────────────────
@@ -143,22 +145,42 @@ def confirmed(choose: Sheet, confirm: Sheet, published: Sequence[str], draws: in
 GAPS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 
 
-def by_gap(label: Sheet, predicted: Sheet) -> list[Figure]:
-    """Figures of wrongly classified pictures, by how much surer the model is of its own class than of the true one."""
+def in_gaps(label: Sheet, predicted: Sheet) -> list[tuple[Sheet, Sheet]]:
+    """Wrongly classified pictures, by how much surer the model is of its own class than of the true one; both classes."""
     places = {picture: place for place, picture in enumerate(predicted.pictures)}
-    theirs = [places[picture] for picture in label.pictures]
+    theirs = np.array([places[picture] for picture in label.pictures])
     gap = predicted.probability[theirs] - label.probability
     found = []
     for low, high in GAPS:
         rows = np.flatnonzero((gap > low) & (gap <= high))
-        for sheet, index in ((label, rows), (predicted, np.array(theirs)[rows])):
-            if len(rows):
-                part = replace(
-                    sheet,
-                    dataset=f"{sheet.dataset}, gap {low:g}–{high:g}",
-                    pictures=tuple(sheet.pictures[place] for place in index),
-                    parts={name: values[:, index] for name, values in sheet.parts.items()},
-                    probability=sheet.probability[index],
-                )
-                found += figures(part)
+        if len(rows):
+            words = f"{label.dataset}, gap {low:g}–{high:g}"
+            found.append(tuple(part(sheet, at, words) for sheet, at in ((label, rows), (predicted, theirs[rows]))))
+    return found
+
+
+def part(sheet: Sheet, rows: np.ndarray, dataset: str) -> Sheet:
+    return replace(
+        sheet,
+        dataset=dataset,
+        pictures=tuple(sheet.pictures[place] for place in rows),
+        parts={name: values[:, rows] for name, values in sheet.parts.items()},
+        probability=sheet.probability[rows],
+    )
+
+
+def by_gap(label: Sheet, predicted: Sheet) -> list[Figure]:
+    """Figures of both classes, gap by gap."""
+    return [one for both in in_gaps(label, predicted) for sheet in both for one in figures(sheet)]
+
+
+def across_gap(label: Sheet, predicted: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
+    """Gap by gap: of every method the true class less the predicted one, and of the true class a method less another."""
+    found = []
+    for true, own in in_gaps(label, predicted):
+        for method in true.methods:
+            rows = [sheet.row(method)["score"] for sheet in (true, own)]
+            both = replace(true, methods=(method, "predicted class"), parts={"score": np.stack(rows)}, reduce=mean)
+            found.append(effect(both, method, "predicted class"))
+        found += [effect(true, *pair) for pair in pairs if set(pair) <= set(true.methods)]
     return found

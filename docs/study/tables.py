@@ -13,10 +13,11 @@ ARROWS = {"more": " ↑", "less": " ↓", "": ""}
 NOTHING = "*Not measured yet.*"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """The first columns hold words, the others numbers."""
     if not rows:
         return NOTHING
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    lines = [head, ["---"] * words + ["---:"] * (len(head) - words), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

@@ -23,6 +23,7 @@ from suite.case import Case
 
 FAMILIES = ("vit", "vit-even", "vit-mean", "vit-registers-mean", "eva-large")
 TARGET = 3
+BED = beds.lay("test", batch=3)
 
 
 def ours(family: str, spec: str, with_prefix: bool = True) -> Tensor:
@@ -66,9 +67,34 @@ def test_tis_of_one_picture_is_tis(family, at_once):
     same([research.tis_slowly(tiny(family), one, TARGET, 20, at_once=at_once) for one in pictures()], wanted)
 
 
+# ── half precision ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_precisions_are_compared_on_the_same_subsets(monkeypatch):
+    monkeypatch.setattr(sampled, "halved", lambda vit: vit)
+
+    for work in (*sampled.methods(BED, BED.images[:1], 8), *sampled.metrics(BED)):
+        assert sampled.agreeing(work, BED.vit, BED.images) == pytest.approx(1)
+
+
+def test_without_weights_of_this_size_the_smallest_as_trained_is_compared(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(
+        sampled.vitreous, "load", lambda name, checkpoint, device: asked.append((name, checkpoint.name))
+    )
+    (tmp_path / "weights").mkdir()
+    file = tmp_path / "weights" / "vit_tiny_patch16_224.some.safetensors"
+    file.touch()
+    monkeypatch.setenv("VITREOUS_ASSETS", str(tmp_path))
+
+    assert sampled.weighted(BED)[0] == "ti"
+    assert asked == [("timm:vit_tiny_patch16_224", file.name)]
+    monkeypatch.delenv("VITREOUS_ASSETS")
+    assert sampled.weighted(BED) == ("test", None)
+
+
 # ── floors ───────────────────────────────────────────────────────────────────────────────────────
 
-BED = beds.lay("test", batch=3)
 FLOORS = {case.what: case for case in (*sampled.cases(BED), *painted.cases(BED)) if case.against == "its bare forwards"}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,9 @@ from suite import bare, clock, command, growth, memory, profile, startup, table,
 from suite.bed import backward, lay
 from suite.case import Case
 from suite.row import Row
+from torch import Tensor
+
+import vitreous
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,6 +100,122 @@ def test_rows_measured_again_take_the_place_of_old_ones(tmp_path, capsys, monkey
     strange = {**before, "machine": {**before["machine"], "torch": "0.0"}}
     with pytest.raises(SystemExit, match="differ in torch"):
         table.joined(strange, after)
+
+
+def test_only_the_rooms_that_are_asked_for_are_entered(bed, monkeypatch):
+    def closed(_):
+        raise AssertionError("nobody asked")
+
+    monkeypatch.setattr(memory, "cases", closed)
+
+    found = list(command.cases_of(bed, ["relevance", "stand-ins"]))
+
+    assert {"relevance", "stand-ins"} <= {one.group for one in found}
+    assert not [one for one in found if isinstance(one, Row)]
+
+
+@pytest.mark.parametrize("name", command.MODULES)
+def test_a_room_names_all_its_groups(bed, name):
+    room = importlib.import_module(f"suite.{name}")
+
+    assert {one.group for one in room.cases(bed)} == set(room.GROUPS) <= set(table.GROUPS)
+
+
+def test_growth_that_was_kept_is_drawn_without_measuring(tmp_path, monkeypatch, capsys):
+    curve = {"what": "ixg", "axis": "depth", "at": [1, 2], "seconds": [1.0, 2.0], "exponent": 1.0, "theory": 1.0}
+    kept, figure = tmp_path / "out.json", tmp_path / "growth.svg"
+    table.write(kept, table.document({"torch": "0"}, ["measured elsewhere"], [], [curve]))
+    before = kept.read_text()
+    monkeypatch.setattr(growth, "grown", raising)
+
+    command.main(["--growth", str(figure), "--json", str(kept), "--kept"])
+
+    assert "theory 1.00" in figure.read_text()
+    assert "ixg over depth: n^1.00" in capsys.readouterr().out
+    assert kept.read_text() == before
+    with pytest.raises(SystemExit):
+        command.main(["--growth", str(figure), "--kept"])
+
+
+def test_growth_without_matplotlib_is_kept(tmp_path, monkeypatch, capsys):
+    curve = {"what": "ixg", "axis": "depth", "at": [1, 2], "seconds": [1.0, 2.0], "exponent": 1.0, "theory": 1.0}
+    monkeypatch.setattr(growth, "grown", lambda *_: [curve])
+    monkeypatch.setattr(growth, "drawn", raising)
+
+    command.main(["--growth", str(tmp_path / "growth.svg"), "--json", str(tmp_path / "out.json")])
+
+    assert "not drawn" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out.json").read_text())["growth"] == [curve]
+
+
+def test_the_slowest_rows_are_those_that_take_most_of_what_they_may():
+    rows = [
+        row({"at_most": 2.0}, 1.0, seconds={}),
+        Row("b", "sampling", "half", "itself", targets={"at_least": 5.0}, ratio=0.25),
+        Row("b", "paths", "near", "floor", targets={"at_most": 1.1}, ratio=1.0),
+        Row("b", "attention", "far", "floor", targets={"at_most": 2.0}, ratio=0.5),
+        Row("b", "attention", "far", "floor", targets={"at_most": 2.0}, ratio=1.9, note="streaming"),
+        Row("b", "paths", "broken", "floor", targets={"at_most": 1.0}, error="raised"),
+        Row("b", "peers", "other", "captum", targets={"at_most": 1.0}, ratio=9.0),
+        Row("l", "paths", "large", "floor", targets={"at_most": 1.0}, ratio=9.0),
+    ]
+
+    found = profile.slowest(rows, ["b"], 3)
+
+    assert [(one.what, one.note) for one in found] == [("half", ""), ("far", "streaming"), ("near", "")]
+
+
+def test_the_slowest_rows_are_profiled_from_the_file(tmp_path, capsys):
+    kept = tmp_path / "out.json"
+    asked = ["--size", "test", "--batch", "1", "--only", "one backward", "--json", str(kept)]
+    command.main([*asked, "--rounds", "1", "--match", "gradcam+skipplus"])
+    capsys.readouterr()
+
+    command.main(["--size", "test", "--batch", "1", "--json", str(kept), "--profile", "slowest"])
+
+    printed = capsys.readouterr().out
+    assert printed.count(" against ") == 1
+    assert "gradcam+skipplus against forward + backward" in printed
+    assert "without a profiler" in printed
+
+
+def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
+    kept = tmp_path / "out.json"
+    table.write(kept, {"rows": 1})
+    monkeypatch.setattr(Path, "replace", raising)
+
+    with pytest.raises(ImportError):
+        table.write(kept, {"rows": 2})
+
+    assert json.loads(kept.read_text()) == {"rows": 1}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the script is a shell's")
+def test_the_gpu_script_goes_on_after_a_failure_and_stops_when_time_is_up(tmp_path):
+    python = tmp_path / "python3"  # stands in for the suite: says what it was asked, and fails at peers
+    python.write_text(
+        '#!/bin/sh\nprintf "%s\\t" "$@" >>"$ASKED"\ncase "$*" in *peers*) echo broken >&2; exit 3;; esac\n'
+    )
+    python.chmod(0o755)
+    given = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ASKED": str(tmp_path / "asked")}
+
+    def said(**more):
+        script = ["bash", str(ROOT / "benchmarks" / "cuda"), str(tmp_path / "out.json"), str(tmp_path / "folder")]
+        return subprocess.run(script, env={**given, **more}, capture_output=True, text=True, check=True).stdout
+
+    whole, late = said(), said(BUDGET="0")
+
+    calls = [one.split("\t")[:-1] for one in (tmp_path / "asked").read_text().split("benchmarks/run\t")[1:]]
+    parsed = [command.parser().parse_args(one) for one in calls]
+    assert len(parsed) == 7
+    assert all(one.device == "cuda" and one.rounds == 3 and one.add for one in parsed)
+    assert {one.json for one in parsed} == {tmp_path / "out.json"}
+    assert {size for one in parsed for size in one.size or ()} == {"ti", "b", "l", "eva"}
+    assert {group for one in parsed for group in one.only or ()} == set(table.GROUPS) - {"start-up"}
+    assert "rc 3; 0 met" in whole
+    assert "broken" in whole
+    assert whole.splitlines()[-2].startswith("growth: ")
+    assert late.count("left out, the time is up") == 7
 
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
@@ -253,14 +374,32 @@ def test_attention_is_freed_while_streaming_and_kept_while_held():
     assert whitebox.layers_alive(deep, "genatt", hold=False) <= 2
 
 
+@pytest.mark.parametrize("spec", ["ixg", "ig(steps=16)", "smoothgrad(samples=24)"])
+def test_the_walk_back_holds_what_the_bare_graph_holds(spec):
+    deep = lay("test", batch=4, depth=12, img_size=64)
+    points = deep.images if spec == "ixg" else deep.images.repeat(8, 1, 1, 1)  # as many as are held at once
+
+    ours = clock.peak(lambda: vitreous.explain(deep.vit, deep.images, method=spec), "cpu")
+
+    assert ours < 1.09 * clock.peak(lambda: backward(deep.model, points), "cpu")  # checked calls keep their arguments
+
+
 def test_twice_the_work_is_weighed_beside_the_single(bed):
     block = torch.ones(1000)
 
-    found = memory.doubled(bed, "a", "twice", lambda: [block + 1, block + 2], lambda: [block + 1])
+    def both() -> Tensor:
+        one, two = block + 1, block + 2
+        return one.add_(two)
+
+    found = memory.doubled(bed, "a", "twice", both, lambda: block + 1)
+    kept = memory.doubled(bed, "a", "twice", lambda: {"map": torch.ones(2000)}, lambda: [torch.ones(1000)])
     failed = command.taken(memory.figure(bed, "a", "twice", raising, lambda: None), "test")
 
     assert found.ratio == pytest.approx(2, rel=0.01)
     assert found.verdict == "missed"
+    assert found.note == ""
+    assert kept.ratio == pytest.approx(1, rel=0.01)
+    assert kept.note == "without the 0.00381 MiB more that are handed back"
     assert failed.error == "ImportError: No module named 'captum'"
 
 

@@ -93,7 +93,7 @@ def test_half_of_the_query_gradient_lies_half_way() -> None:
 def test_named_points_are_members_of_the_family() -> None:
     assert linearisation("linear", qk=0.25, v=0.5, norm="frozen", activation="ratio", gate="halved") == ATTNLRP
     assert linearisation("decompx", gate="halved") == LIBRA
-    assert linearisation("libra", qk=0.5) == TEMPERED
+    assert linearisation("libra", qk=0.25) == TEMPERED
     assert linearisation("alilrp") == linearisation("CPLRP") == CONSERVATIVE
     assert sorted(LINEARISATIONS) == ["attnlrp", "conservative", "decompx", "libra", "plain", "tempered"]
 

@@ -46,7 +46,7 @@ def slow_temper(family: str, image: int, patches: list[int]) -> dict[int, float]
 
 @pytest.mark.parametrize("family", ["vit-even", "vit-mean"])
 def test_an_annealed_map_is_the_mean_over_coalitions(family):
-    found = vitreous.explain(seen(family), pictures(), TARGETS, "anneal(coalitions=4, kept=0.4)").patches
+    found = vitreous.explain(seen(family), pictures(), TARGETS, "anneal(coalitions=4, kept=0.4, of='temper')").patches
     keep = drawn_coalitions(pictures(), 12, 4, 0.4, True, seed=0)
 
     for image in range(2):
@@ -82,7 +82,7 @@ def test_coalitions_may_be_drawn_one_by_one():
     assert keep.sum(-1).tolist() == [[15, 15, 15]]
 
     found = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "anneal(coalitions=1, kept=0.1, complements=False)")
-    whole = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "temper")
+    whole = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "fuse")
     alone = drawn_coalitions(pictures(), 12, 1, 0.1, False, seed=0)[:, 0]
     assert found.patches.isfinite().all()  # a patch in no coalition is still in the whole picture
     torch.testing.assert_close(found.patches[~alone], whole.patches[~alone])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import tempfile
 from functools import partial
 
@@ -97,6 +98,12 @@ def test_made_up_results_fill_every_slot_with_something(results, assets):
     assert unfilled == []
 
 
+def test_no_page_says_what_only_a_program_would_say(results, assets):
+    for page in pages.pages():
+        words = pages.filled(page.read_text(), results, page.name)
+        assert not re.search(r"\bnan\b|\bNone\b|\binf\b", words), page.name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(pages.PLOTS))
 def test_every_plot_can_be_drawn(name, results, tmp_path, monkeypatch, assets):
@@ -122,6 +129,19 @@ def test_a_store_is_read_as_the_library_reads_it(tmp_path):
     for key, entry in theirs.items():
         found = ours[key]
         assert [found.mean, found.low, found.high] == pytest.approx([entry.value, entry.low, entry.high], abs=1e-12)
+
+
+def test_a_store_without_rows_is_said_and_stops_no_other(tmp_path, capsys):
+    fill_store(tmp_path / "scenes", metrics=["pointing_game", "deletion_aopc"], methods=["genatt", "random"])
+    with Store(tmp_path / "tis") as store:
+        store.begin("0123456789abcdef", "", {})
+
+    done = measure.measure(tmp_path, ("tis", "scenes", "newer"), tmp_path / "results")
+
+    assert done == ["scenes"]
+    assert "tis: run '0123456789abcdef'" in capsys.readouterr().out
+    assert (tmp_path / "results" / "scenes.csv").is_file()
+    assert not (tmp_path / "results" / "tis.csv").exists()
 
 
 def test_faithfulness_is_deletion_and_insertion(tmp_path):

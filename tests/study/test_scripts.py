@@ -31,12 +31,12 @@ assert STUDY.is_dir()
 
 
 @pytest.fixture
-def small(tmp_path, monkeypatch):
+def small(tmp_path):
     """A study of one small plan; a function that runs it and says what was printed."""
     (tmp_path / "small.toml").write_text(PLAN)
-    monkeypatch.setattr(run, "PLANS", tmp_path)
-    monkeypatch.setattr(run, "ORDER", ("small",))
-    return lambda *flags: run.main(["--out", str(tmp_path / "runs"), "--device", "cpu", *flags])
+    return lambda *flags: run.main(
+        ["--plans", str(tmp_path), "--out", str(tmp_path / "runs"), "--device", "cpu", *flags]
+    )
 
 
 def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
@@ -53,9 +53,8 @@ def test_time_that_is_up_ends_it_between_two_pieces_of_work(small, capsys):
     assert "time is up" in capsys.readouterr().out
 
 
-def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(small, capsys, tmp_path, monkeypatch):
-    (tmp_path / "wrong.toml").write_text(PLAN.replace("genatt", "genat"))
-    monkeypatch.setattr(run, "ORDER", ("wrong", "small"))
+def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(small, capsys, tmp_path):
+    (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
 
     assert small() == 1
     said = capsys.readouterr().out.splitlines()
@@ -63,10 +62,43 @@ def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(sm
     assert "3 pictures, 6 new rows" in said[1]
 
 
+def test_plans_at_once_are_each_in_a_process_and_leave_what_they_would_alone(small, capsys, tmp_path):
+    (tmp_path / "other.toml").write_text(PLAN.replace("pictures = 3", "pictures = 2"))
+
+    assert small("--jobs", "2") == 0
+    said = sorted(capsys.readouterr().out.splitlines())
+    assert [line.split(":")[0] for line in said] == ["other", "small"]
+    assert "2 pictures, 4 new rows" in said[0]
+    assert "3 pictures, 6 new rows" in said[1]
+    assert small() == 0
+    assert capsys.readouterr().out.count("0 new rows") == 2
+
+
+@pytest.mark.slow
+def test_one_of_several_at_once_that_fails_is_said_by_name(small, capsys, tmp_path):
+    (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
+
+    assert small("--jobs", "2") == 1
+    said = sorted(capsys.readouterr().out.splitlines())
+    assert said[0].startswith("fails: ")
+    assert "no method 'genat'" in said[0]
+    assert "3 pictures, 6 new rows" in said[1]
+
+
+def test_time_that_is_up_is_up_for_all_at_once(small, capsys, tmp_path):
+    (tmp_path / "other.toml").write_text(PLAN)
+
+    assert small("--jobs", "2", "--minutes", "0") == 1
+    assert capsys.readouterr().out.count("time is up") == 2
+
+
 def test_a_name_that_is_no_plan_is_refused(small, capsys):
     with pytest.raises(SystemExit):
         small("smal")
     assert "'smal' is no plan of the study; known: small" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        small("--jobs", "0")
+    assert "--jobs 0 must be 1 or more" in capsys.readouterr().err
 
 
 def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):

@@ -9,7 +9,9 @@ import pytest
 from tests.study.made_up import STUDY
 
 from study.effects import Effect  # isort: skip
-from study.sentences import agreement, answer, digits_of, held, number, tally, title, turned, verdict  # isort: skip
+from study.fill_beyond import cost, kind  # isort: skip
+from study.sentences import agreement, answer, between, counted, digits_of, held, joined  # isort: skip
+from study.sentences import number, ranked, tally, title, turned, verdict  # isort: skip
 from study.special import Order  # isort: skip
 
 assert STUDY.is_dir()
@@ -89,3 +91,33 @@ def test_numbers_and_names_are_written_for_people():
             "ap",
         )
     ] == [1, 3, 3, 1, 3]
+
+
+def test_small_words():
+    assert [counted(count, "picture") for count in (0, 1, 3)] == ["0 pictures", "1 picture", "3 pictures"]
+    assert [joined(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+    assert between(an(-0.12, -0.16, -0.08)) == "0.120 [0.080, 0.160] below"
+    assert between(an(0.12, -0.01, 0.2)) == "0.120 [−0.010, 0.200] above"
+    assert between(an(nan, nan, nan)) == "not known beside"
+    where = ("ViT-Tiny", "val", "x", "y", "all", 9, 50)
+    assert ranked(Order(*where, -0.5, -0.6, 0.1, 0, 0, 0)) == "−0.50 [−0.60, 0.10]"
+    assert ranked(Order(*where, nan, nan, nan, 0, 0, 0)) == ranked(None) == "–"
+
+
+def test_a_map_costs_its_passes_by_the_patches_in_them():
+    assert cost("decompx+skipplus") == cost("temper") == 3  # one forward, and a backward is two
+    assert cost("tis") == 1 + 1024 / 2
+    assert cost("tis(masks=512, kept=0.1)") == pytest.approx(1 + 512 * 0.1)
+    assert cost("anneal(coalitions=32)") == 3 + 32 * 3 / 2
+    assert cost("anneal(kept=0.25)") == cost("anneal")  # a quarter and its complement are half each
+    assert cost("anneal(kept=0.75, complements=False)") == 3 + 32 * 3 * 0.75
+    assert cost("anneal(of='ixg@libra+plus', coalitions=4)") == 3 + 4 * 3 / 2
+    assert cost("rise(masks=256)") == 257
+    assert cost("cat") == 3
+
+
+def test_methods_are_ours_or_somebodys():
+    assert [kind(one) for one in ("temper", "presence", "anneal", "fullgrad@tempered+plus")] == ["ours"] * 4
+    assert [kind(one) for one in ("decompx+plus", "tokentm", "tis(masks=256)")] == ["published"] * 3
+    assert kind("attnlrp(question='probability')+plus") == "asked anew"
+    assert kind("random") == "control"

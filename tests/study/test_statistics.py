@@ -10,7 +10,8 @@ from tests.study.made_up import sheet
 from vitreous.bench.resample import gap
 
 from study.effects import Effect, Figure, effect, figures, loaded, only, save, two_sided  # isort: skip
-from study.special import GAPS, agreement, by_gap, ceiling, confirmed, orders, regret  # isort: skip
+from study.published import METHODS, TABLES, same_order  # isort: skip
+from study.special import GAPS, across_gap, agreement, by_gap, ceiling, confirmed, orders, regret  # isort: skip
 
 
 @pytest.fixture
@@ -144,6 +145,69 @@ def test_cells_are_chosen_on_one_half_and_counted_on_the_other():
 
     assert (here.method, here.against) == (there.method, there.against) == ("m2", "m0")
     assert (here.effect, there.effect) == (pytest.approx(-0.1), pytest.approx(0.45))
+
+
+def test_more_than_one_cell_is_carried_over_in_the_order_of_the_choosing_half():
+    choose = sheet(np.array([[0.9] * 4, [0.5] * 4, [0.8] * 4, [0.95] * 4]))
+    confirm = sheet(np.array([[0.2] * 4, [0.9] * 4, [0.6] * 4, [0.1] * 4]))
+
+    found = confirmed(choose, confirm, ["m0", "m1"], best=2)
+
+    assert [(one.method, one.against) for one in found] == [("m3", "m0")] * 2 + [("m2", "m0")] * 2
+    assert [one.effect for one in found] == pytest.approx([0.05, -0.1, -0.1, 0.4])
+
+
+def test_classes_are_compared_picture_by_picture_within_a_gap(draw):
+    scores, others = draw.normal(size=(2, 2, 9))
+    label = sheet(scores, probability=np.full(9, 0.1), explained="label")
+    order = draw.permutation(9)  # the predicted class may stand in another order
+    predicted = sheet(
+        others[:, order], probability=np.full(9, 0.95), explained="predicted", pictures=[f"p{k}" for k in order]
+    )
+
+    found = {(one.method, one.against): one for one in across_gap(label, predicted, [("m1", "m0"), ("m9", "m0")])}
+
+    assert found.keys() == {("m0", "predicted class"), ("m1", "predicted class"), ("m1", "m0")}
+    for row in (0, 1):
+        assert found[f"m{row}", "predicted class"].effect == pytest.approx((scores[row] - others[row]).mean())
+    drawn = [slow_mean((scores[0] - others[0])[places]) for places in resamples(label.pictures, 2000)]
+    ours = found["m0", "predicted class"]
+    assert [ours.low, ours.high] == pytest.approx(quantiles(drawn), abs=1e-12)
+    assert found["m1", "m0"].effect == pytest.approx((scores[1] - scores[0]).mean())
+
+
+def test_the_published_order_is_compared_measure_by_measure(draw):
+    made, twins = [], []
+    for measure, higher in (("miou", True), ("pixel_accuracy", True)):
+        theirs = np.array(TABLES[measure, ""])
+        scores = theirs[:, None] + draw.normal(0, 12, size=(9, 8))
+        made.append(sheet(scores, higher, measure, methods=METHODS))
+        twins.append((scores, theirs))
+
+    found = same_order(made, TABLES, METHODS, "tokentm", draws=150)
+
+    def tau(places):
+        return np.mean([stats.kendalltau(scores[:, places].mean(1), theirs).statistic for scores, theirs in twins])
+
+    drawn = np.array([tau(places) for places in resamples(made[0].pictures, 150)])
+    low, high = quantiles(drawn - drawn.mean() + tau(list(range(8))))
+    assert (found.tau, found.tau_low, found.tau_high) == pytest.approx(
+        (tau(list(range(8))), max(low, -1), min(high, 1))
+    )
+    assert (found.methods, found.n, found.among) == (9, 8, "2 measures")
+
+
+def test_where_less_is_better_the_published_order_turns_too():
+    theirs = np.array(TABLES["positive_auc(preset='tokentm')", "predicted"])
+    made = sheet(
+        theirs[:, None] + np.zeros((9, 3)),
+        False,
+        "positive_auc(preset='tokentm')",
+        methods=METHODS,
+        explained="predicted",
+    )
+
+    assert same_order([made], TABLES, METHODS, "tokentm", draws=5).tau == pytest.approx(1)
 
 
 def test_gaps_hold_wrong_pictures_alone():

@@ -20,7 +20,7 @@ HELD: dict[str, dict[str, Any]] = {  # what a named linearisation holds fixed (c
     "decompx": {"qk": 0, "norm": "frozen", "activation": "ratio", "gate": "frozen"},
     "libra": {"qk": 0, "norm": "frozen", "activation": "ratio", "gate": "halved"},
     "attnlrp": {"qk": 0.25, "v": 0.5, "norm": "frozen", "activation": "ratio", "gate": "halved"},
-    "tempered": {"qk": 0.5, "norm": "frozen", "activation": "ratio", "gate": "halved"},
+    "tempered": {"qk": 0.25, "norm": "frozen", "activation": "ratio", "gate": "halved"},
 }
 
 

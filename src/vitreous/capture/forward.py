@@ -45,7 +45,7 @@ class Step:
     """What one block held while it ran."""
 
     hidden: Tokens  # its input
-    normed: Tokens  # after the first norm
+    normed: Tokens | None  # after the first norm; None where the walk back does not need it
     value: PerHead
     attention: Mixing | None
     mid: Tokens  # after attention

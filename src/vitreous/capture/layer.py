@@ -38,7 +38,8 @@ class Layer:
 
     @property
     def normed(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.normed.detach())
+        held = self.step.normed
+        return self.rows(self.block.attend.norm(self.step.hidden.detach()) if held is None else held.detach())
 
     @property
     def mid(self) -> Float[Tensor, "r n d"]:
@@ -108,6 +109,7 @@ def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> dict[str
     if step.attention is not None:
         wanted["attention"] = step.attention
     if normed:
+        assert step.normed is not None
         wanted["normed"] = step.normed
     inputs = [*wanted.values(), *(output for output, _ in step.taps)]
     grads = torch.autograd.grad(step.output, inputs, upstream, allow_unused=True, retain_graph=keep)

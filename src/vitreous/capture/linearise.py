@@ -10,7 +10,7 @@ A linearisation is a few numbers, and named methods are points of one family:
     decompx        0      1      frozen     ratio        frozen
     libra          0      1      frozen     ratio        halved
     attnlrp        1/4    1/2    frozen     ratio        halved
-    tempered       1/2    1      frozen     ratio        halved
+    tempered       1/4    1      frozen     ratio        halved
     =============  =====  =====  =========  ===========  ========
 """
 
@@ -169,7 +169,7 @@ CONSERVATIVE = Linearisation(qk=0, norm="frozen")
 DECOMPX = Linearisation(qk=0, norm="frozen", activation="ratio", gate="frozen")
 LIBRA = replace(DECOMPX, gate="halved")
 ATTNLRP = Linearisation(qk=0.25, v=0.5, norm="frozen", activation="ratio", gate="halved")
-TEMPERED = replace(LIBRA, qk=0.5)
+TEMPERED = replace(LIBRA, qk=0.25)
 
 LINEARISATIONS: Registry[Linearisation] = Registry("linearisation")
 for _name, _point, _aliases in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -173,14 +173,15 @@ class Probe:
         One forward and one backward per target. A block's graph ends at its input, so the backward pass runs
         only as far as the consumer pulls, and what was seen can be freed at once.
         """
-        steps = self._forward(lin, attention, gradients, biases, down_to)
+        how = (lin, attention, gradients, biases, normed)
+        steps = self._forward(*how, down_to)
         top = self._top(lin, biases, presence) if gradients else None
         readout = self.reading.readout.repeat_interleave(self.targets_per_image, 0)
         if top is not None and biases:
             self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
         upstream = top.grads if top is not None else []
         for index in reversed(range(down_to, self.vit.depth)):
-            step = steps.pop() if steps else self._run(index, self.states[index], lin, attention, gradients, biases)
+            step = steps.pop() if steps else self._run(index, self.states[index], *how)
             common = (index, self.vit.depth, self.layout, self.place, self.vit.blocks[index], step)
             if not gradients:
                 yield Layer(*common, self.targets_per_image, readout)
@@ -197,7 +198,9 @@ class Probe:
             yield Layer(*common, self.targets_per_image, readout, {**grads, "output": weave(upstream)})
             upstream = [part["hidden"] for part in found]
 
-    def _forward(self, lin: Linearisation, attention: bool, gradients: bool, biases: bool, down_to: int) -> list[Step]:
+    def _forward(
+        self, lin: Linearisation, attention: bool, gradients: bool, biases: bool, normed: bool, down_to: int
+    ) -> list[Step]:
         """Run the encoder, keeping every step from `down_to` on; keep none when they would not fit."""
         if self.hold is False:
             _ = self.states
@@ -207,7 +210,7 @@ class Probe:
         steps: list[Step] = []
         for index in range(down_to, self.vit.depth):
             with weighing(gradients and not steps and self.hold is None) as kept:
-                steps.append(self._run(index, states[-1], lin, attention, gradients, biases))
+                steps.append(self._run(index, states[-1], lin, attention, gradients, biases, normed))
             if index == down_to and self.hold is None and not self._fits(kept(), steps[0], self.vit.depth - down_to):
                 steps.clear()  # before the rest is run: they did not fit
                 self._seen.states = known or self._carried(states, self.vit.depth)
@@ -221,10 +224,13 @@ class Probe:
         matrix = 0 if step.attention is None else step.attention.nbytes
         return (max(kept, matrix) + step.output.nbytes) * blocks + matrix * 2 < free_bytes(self.images.device) / 2
 
-    def _run(self, index: int, x: Tokens, lin: Linearisation, attention: bool, gradients: bool, biases: bool) -> Step:
+    def _run(
+        self, index: int, x: Tokens, lin: Linearisation, attention: bool, gradients: bool, biases: bool, normed: bool
+    ) -> Step:
         with torch.set_grad_enabled(gradients):
             leaf = x.detach().requires_grad_(gradients)
-            return run_block(self.vit.blocks[index], leaf, self.place, lin, attention, biases)
+            step = run_block(self.vit.blocks[index], leaf, self.place, lin, attention, biases)
+        return step if normed or not gradients else replace(step, normed=None)  # frozen weights: no backward reads it
 
     def _top(self, lin: Linearisation, biases: bool, presence: bool) -> Top:
         leaf = self.states[-1].detach().requires_grad_()

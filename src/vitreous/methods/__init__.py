@@ -19,6 +19,7 @@ ROOMS = (
     "activations",
     "suppression",
     "presence",
+    "fuse",
     "anneal",
 )
 

@@ -21,7 +21,7 @@ from vitreous.methods.masks import noise, piled
 from vitreous.methods.method import described, method
 from vitreous.methods.regions import linked
 from vitreous.methods.sampling import PixelScores
-from vitreous.models.shapes import Images, PatchScores, TokenScores
+from vitreous.models.shapes import Images, PatchScores, Tokens, TokenScores
 
 
 def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
@@ -30,7 +30,13 @@ def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
     if not -depth <= layer < depth:
         raise SpecError(f"layer={layer}; the model has blocks 0 to {depth - 1}")
     *_, found = probe.layers(attention=False, gradients=False, down_to=layer % depth)
-    return found.step.normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid)
+    return once(found)[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid)
+
+
+def once(layer: Layer) -> Tokens:
+    """What the first norm gave, a row per picture."""
+    assert layer.step.normed is not None
+    return layer.step.normed
 
 
 def spanned(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k H W"]:
@@ -53,7 +59,7 @@ def seen_through(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float
 def weighed_channels(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Layer]:
     """Every layer with its channels weighed by what the model says of the picture seen through them."""
     for layer in look(gradients=False):
-        normed = layer.step.normed
+        normed = once(layer)
         weight = seen_through(probe, normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid))
         yield replace(layer, grads={"hidden": weight[:, None] * layer.rows(normed)})
 

@@ -1,8 +1,8 @@
 """Annealed: a map averaged over coalitions, so that no patch hides behind another that says the same.
 
 With the whole picture before it a sure model has nothing left to learn from one more patch: its probability is flat and its
-gradient small. Among a random half of the patches each one matters again; averaged over halves, token times gradient
-estimates what a patch adds to a coalition that it joins.
+gradient small. Among a random half of the patches each one matters again; averaged over halves, a share and a slope
+estimate what a patch adds to a coalition that it joins.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from vitreous.capture.coalitions import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.controls import generators
+from vitreous.methods.fuse import slopes_beside
 from vitreous.methods.method import Method, method
 from vitreous.methods.spec import resolve
 from vitreous.models.shapes import Images, Keep, PatchScores
@@ -24,25 +25,25 @@ from vitreous.models.shapes import Images, Keep, PatchScores
 
 @method(
     "anneal",
-    formula="sⱼ = mean over coalitions S ∋ j of temperⱼ(S), S random halves of the patches with their complements, and all of them",
+    formula="sⱼ = mean over coalitions S ∋ j of fuseⱼ(S), S random halves of the patches with their complements, and all of them",
     signed=True,
     class_specific=True,
     question="probability",
     trial={"coalitions": 4},
-    forwards="1 + coalitions",
-    backwards="1 + coalitions",
+    forwards="2 + 2 * coalitions",
+    backwards="2 + 2 * coalitions",
 )
 def anneal(
     probe: Probe,
-    coalitions: int = 32,
+    coalitions: int = 16,
     kept: float | tuple[float, ...] = 0.5,
     complements: bool = True,
-    of: str = "temper",
+    of: str = "fuse",
     seed: int = 0,
 ) -> tuple[PatchScores, dict[str, Any]]:
-    """Tempered maps averaged over random halves of the patches, and their complements.
+    """Fused maps averaged over random halves of the patches, and their complements.
 
-    `of`: the map that is averaged, any sum or roll-out of layers. `kept`: the share of patches in the first of a
+    `of`: the map that is averaged, any sum or roll-out of layers; "temper" takes half the time. `kept`: the share of patches in the first of a
     pair; with several, pairs take them in turn. `complements=False` draws every coalition by itself.
     """
     averaged = walk_of(of)
@@ -58,14 +59,18 @@ def anneal(
 def walk_of(spec: str) -> Method:
     """A method whose map can be made of some of the patches."""
     made = resolve(spec)
-    if made.fold is None or made.through is not None or made.options.get("space", "tokens") != "tokens":
+    if (
+        made.fold is None
+        or made.through not in (None, slopes_beside)
+        or made.options.get("space", "tokens") != "tokens"
+    ):
         raise SpecError(
-            f"of={spec!r} does not bring layers together; use one that does, such as 'temper' or 'ixg@libra+plus'"
+            f"of={spec!r} does not bring layers together; use one that does, such as 'fuse' or 'ixg@libra+plus'"
         )
     if "question" in made.options:
         raise SpecError(f"of={spec!r} says what it asks; say it of the whole: anneal(of=…, question=…)")
     if not made.class_specific:
-        raise SpecError(f"of={spec!r} is the same whatever is asked; use one that is not, such as 'temper'")
+        raise SpecError(f"of={spec!r} is the same whatever is asked; use one that is not, such as 'fuse'")
     return made
 
 

@@ -114,9 +114,12 @@ def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: 
     choice("channels", channels, ("sum", "max"))
     total, tally = None, Tally(len(probe.images) * samples)
     for part in noise:
-        gradient = pixel_gradients(probe, probe.images[:, None] + part, tally)
+        points = probe.images[:, None] + part
+        del part  # while the graph is held, the points alone
+        gradient = pixel_gradients(probe, points, tally)
         summed = (gradient.abs() if absolute else gradient).sum(1)
         total = summed if total is None else total + summed
+        del points, gradient, summed
     assert total is not None
     mean = total / samples
     return mean.sum(1) if channels == "sum" else mean.amax(1)
@@ -157,6 +160,7 @@ def along(
             gradients = token_gradients(probe, points, start, lin, tally)
         part = torch.einsum("s,rs...->r...", gradients.new_tensor(weights), gradients)
         total = part if total is None else total + part
+        del points, gradients, part  # the next graph is held without them
     assert total is not None
     return total
 

@@ -134,8 +134,8 @@ attnlrp = token_times_gradient(
 )
 temper = token_times_gradient(
     "temper",
-    "Tempered: token times gradient at every layer, the gradient through queries and keys halved.",
-    formula="sᵢ = Σₗ Σₖ Xₗᵢₖ g̃ₗᵢₖ, g̃ = ∂t/∂Xₗ with every norm's σ and act(z)/z held fixed, half of it through Q and K",
+    "Tempered: token times gradient at every layer, a quarter of the gradient through queries and keys.",
+    formula="sᵢ = Σₗ Σₖ Xₗᵢₖ g̃ₗᵢₖ, g̃ = ∂t/∂Xₗ with every norm's σ and act(z)/z held fixed, a quarter of it through Q and K",
     linearisation=TEMPERED,
     fixed_linearisation=True,
     fold=plus,

@@ -1,0 +1,79 @@
+"""The plots of the page about SkipPLUS."""
+
+from __future__ import annotations
+
+from math import isnan
+from pathlib import Path
+
+from study import plots
+from study.effects import only
+from study.fill_skipplus import AOPC, AP, FOUR, HALF
+from study.names import ALTI, FAMILIES, MIDDLE, MODELS, STARTS
+from study.pages import Results, plot
+from study.sentences import title
+
+
+@plot("skipplus-gains")
+def draw_gains(results: Results) -> Path | None:
+    """What PLUS and SkipPLUS add to every method, measure by measure, with 95 % intervals"""
+    rows = [*results.effects("skipplus-pairs"), *only(results.effects("skipplus-pets-pairs"), metric=AP)]
+    if not rows:
+        return None
+    place = {
+        (specs[k], specs[0]): (name, word)
+        for name, specs in FAMILIES.items()
+        for k, word in ((1, "PLUS"), (2, "SkipPLUS"))
+    }
+    panels = {
+        title(metric): [one for one in only(rows, metric=metric) if (one.method, one.against) in place]
+        for metric in (*FOUR, AP)
+    }
+    series = {
+        f"{word}, {model}": lambda one, word=word, model=model: (
+            one.model == model and place[one.method, one.against][1] == word
+        )
+        for word in ("PLUS", "SkipPLUS")
+        for model in MODELS
+    }
+    return plots.forest("skipplus-gains", panels, list(FAMILIES), lambda one: place[one.method, one.against][0], series)
+
+
+@plot("skipplus-start")
+def draw_starts(results: Results) -> Path | None:
+    """Mean of deletion and insertion AOPC when layers are summed from every start on; the dotted line is SkipPLUS's"""
+    found = {(one.model, one.method): one for one in only(results.figures("skipplus-start"), metric="mean_aopc")}
+    if not found:
+        return None
+    panels = {
+        model: {
+            plots.short(spec): [
+                (float(k), found[model, method]) for k, method in starts.items() if (model, method) in found
+            ]
+            for spec, starts in STARTS.items()
+        }
+        for model in MODELS
+    }
+    return plots.lines(
+        "skipplus-start", panels, "first layer of the sum", "mean AOPC, %  (more is better)", mark=MIDDLE
+    )
+
+
+@plot("skipplus-trade")
+def draw_trade(results: Results) -> Path | None:
+    """Every method's deletion AOPC against its insertion AOPC (val) and AP (pets)"""
+    panels, say, up = (
+        {},
+        ("random", "genatt", "decompx", "decompx+skipplus", "gradcam", f"{ALTI}{HALF}", "transatt"),
+        {},
+    )
+    for plan, other in (("skipplus", AOPC[1]), ("skipplus-pets", AP)):
+        rows = results.figures(plan)
+        for model in MODELS:
+            x, y = ({one.method: one for one in only(rows, model=model, metric=metric)} for metric in (AOPC[0], other))
+            if x and y:
+                heading = f"{model}, {plan.removeprefix('skipplus').strip('-') or 'val'}"
+                panels[heading] = [(name, x[name], y[name]) for name in x if name in y and not isnan(x[name].mean)]
+                up[heading] = plots.unit_of(next(iter(y.values())))
+    return (
+        plots.scatter("skipplus-trade", panels, "deletion AOPC, %  (more is better)", up, say=say) if panels else None
+    )

@@ -1,0 +1,102 @@
+"""What stands on the first page: the answers in one table, and what was run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from study.effects import Effect, only
+from study.fill_beyond import EIGHTH, ONE_BACKWARD, best_of, cost, news, percent
+from study.fill_tis import PAPER, nearest
+from study.names import MIDDLE, MODELS, STARTS, TIS
+from study.pages import Results, fill
+from study.sentences import number, ranked, title, verdict
+from study.tables import NOTHING, cell, table
+
+WORDS = {"better": "yes", "worse": "no", "open": "not told", "unknown": "not known"}
+BLACK = "insertion_minus_deletion(preset='tis', baseline='black', steps=28)"
+PAIRS = (  # question, plan, metric, explained class, method, against
+    ("1", "PLUS lifts DecompX", "skipplus-pairs", "mean_aopc", "", "decompx+plus", "decompx"),
+    ("1", "SkipPLUS lifts DecompX", "skipplus-pairs", "mean_aopc", "", "decompx+skipplus", "decompx"),
+    ("1", "SkipPLUS lifts GenAtt", "skipplus-pairs", "mean_aopc", "", "genatt+skipplus", "genatt"),
+    ("1", "DecompX from the middle on loses nothing to the best start", "skipplus-start-regret", "mean_aopc", "", STARTS["decompx"][MIDDLE], "best start"),
+    ("2", "TokenTM beats GenAtt, masks of pets", "tokentm-pets-pairs", "miou", "", "tokentm", "genatt"),
+    ("2", "TokenTM beats GenAtt, perturbation", "tokentm-pairs", "negative_auc(preset='tokentm')", "predicted", "tokentm", "genatt"),
+    ("3", "TIS beats GenAtt", "tis-pairs", BLACK, "", TIS, "genatt"),
+    ("4", "AttnLRP beats DecompX∘SkipPLUS", "newer-pairs", "faithfulness", "", "attnlrp", "decompx+skipplus"),
+    ("4", "the probability beats the logit, DecompX∘PLUS", "newer-pairs", "faithfulness", "", "decompx(question='probability')+plus", "decompx+plus"),
+)  # fmt: skip
+
+
+@fill("index-answers")
+def answers(results: Results) -> str:
+    """The claims in one table: yes, no, or not told, with effect and interval."""
+    lines = []
+    for question, claim, name, metric, explained, method, against in PAIRS:
+        own = only(results.effects(name), metric=metric, explained=explained, method=method, against=against)
+        lines += row(question, claim, own)
+    first = only(results.effects("tis-pairs"), method=TIS, metric=BLACK)
+    lines += row("3", "TIS is first", nearest([one for one in first if one.against.split("(")[0] in PAPER]))
+    grid = [one for one in results.effects("newer-grid-chosen") if "confirm" in one.dataset]
+    tops = [next(iter(only(grid, model=model)), None) for model in MODELS]
+    lines += row("4", "an unpublished cell beats every published one", [one for one in tops if one])
+    lines += past(results) + truths(results)
+    lines.sort(key=lambda line: line[0][0])  # by question
+    return table(["claim", "by", *MODELS, "pictures"], lines, words=2)
+
+
+def row(question: str, claim: str, effects: Sequence[Effect]) -> list[list[str]]:
+    """One line of the table, or none where nothing was measured."""
+    if not effects:
+        return []
+    found = {one.model: one for one in effects}
+    words = WORDS if "loses nothing" not in claim else {**WORDS, "better": "yes", "open": "no loss told"}
+    cells = [f"{words[verdict(found[model])]}, {cell(found[model])}" if model in found else "–" for model in MODELS]
+    pictures = "–".join(str(n) for n in sorted({one.n for one in effects}))
+    return [[f"{question}. {claim}", title(effects[0].metric), *cells, pictures]]
+
+
+def past(results: Results) -> list[list[str]]:
+    """Question 6: what is ours against the best published of one backward, and against TIS."""
+    rows, lines = only(results.effects("beyond-pairs"), metric="faithfulness"), []
+    for method in news(rows):
+        if cost(method) <= ONE_BACKWARD:
+            own = [one for model in MODELS if (one := best_of(rows, model, method, ("published",)))]
+            lines += row("6", f"`{method}` beats every published method of one backward", own)
+        elif cost(method) <= EIGHTH * cost("tis"):
+            own = only(rows, method=method, against="tis")
+            lines += row(
+                "6", f"`{method}` beats TIS with 1024 masks, {percent(cost(method) / cost('tis'))} of its cost", own
+            )
+    return lines
+
+
+def truths(results: Results) -> list[list[str]]:
+    """Question 5 is about one model: its cell stands in both columns' place."""
+    lines = []
+    for plan, dataset in (("scenes-orders", "single"), ("scenes-pair-orders", "pair")):
+        own = only(results.orders(plan), dataset=dataset, metric="faithfulness", truth="ap", among="all")
+        for one in own:
+            word = "yes" if one.tau_low > 0 else "no" if one.tau_high < 0 else "not told"
+            claim = f"faithfulness puts methods in the order of the known evidence (Scenes, `{dataset}`)"
+            lines.append(
+                [f"5. {claim}", "Kendall's τ with AP", f"{word}, {ranked(one)}", "one model", number(one.n, 0)]
+            )
+    return lines
+
+
+@fill("index-counts")
+def counts(results: Results) -> str:
+    """How many pictures every plan was run on."""
+    from study.run import ORDER
+
+    lines = []
+    for name in ORDER:
+        rows = results.figures(name)
+        for dataset in dict.fromkeys(one.dataset for one in rows):
+            own = only(rows, dataset=dataset)
+            methods, metrics = (len({getattr(one, word) for one in own}) for word in ("method", "metric"))
+            models = ", ".join(one for one in dict.fromkeys(one.model for one in own) if "−" not in one)
+            lines.append([f"`{name}`", models, dataset, str(max(one.n for one in own)), str(methods), str(metrics)])
+    return (
+        table(["plan", "models", "pictures of", "pictures", "methods", "metrics"], lines, words=3) if lines else NOTHING
+    )

@@ -1,0 +1,67 @@
+"""What stands on the page about newer methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from study import grids
+from study.effects import only
+from study.names import FOLDS, LINEARISATIONS, MODELS, PUBLISHED, QUESTIONS, SIGNALS
+from study.pages import Results, fill, plot
+from study.sentences import answer, counted, number, title
+from study.tables import NOTHING, gains, of, standings
+
+
+@fill("newer-table")
+def newer(results: Results) -> str:
+    return standings(results.figures("newer"), ["faithfulness", "deletion_aopc", "insertion_aopc"], by="faithfulness")
+
+
+@fill("newer-answer")
+def newer_answer(results: Results) -> str:
+    rows = only(results.effects("newer-pairs"), metric="faithfulness", against="decompx+skipplus")
+    asked = ("fullgrad@libra+plus", "attnlrp", "attnlrp+plus", "legrad", "genatt", "tokentm", "transatt")
+    return (
+        "\n".join(
+            f"- `{one}`, better than `decompx+skipplus`? {answer(own)}"
+            for one in asked
+            if (own := only(rows, method=one))
+        )
+        or NOTHING
+    )
+
+
+@fill("newer-question")
+def question(results: Results) -> str:
+    """Each method asked about the probability less itself asked about the logit."""
+    return gains(results.effects("newer-pairs"), QUESTIONS, {model: of(model, "faithfulness") for model in MODELS})
+
+
+@fill("newer-chosen")
+def chosen(results: Results) -> str:
+    """Do cells that nobody published beat all that were?"""
+    rows = results.effects("newer-grid-chosen")
+    lines = []
+    for one in rows:
+        if "confirm" in one.dataset:
+            before = only(rows, model=one.model, method=one.method, against=one.against)[0]
+            lines.append(
+                f"- Does `{one.method}` beat `{one.against}`, the best published? {answer([one])} Where both were chosen it was {number(before.effect, 3, plus=True)}; {counted(one.n, 'picture')} each."
+            )  # fmt: skip
+    return "\n".join(lines) or NOTHING
+
+
+@plot("newer-grid")
+def draw_grid(results: Results) -> Path | None:
+    """Faithfulness of every signal, linearisation and fold on pictures to confirm; cells in a frame are published"""
+    rows = [one for one in only(results.figures("newer-grid"), metric="faithfulness") if "confirm" in one.dataset]
+    if not rows:
+        return None
+    found = {(one.model, one.method): one.mean for one in rows}
+    across = [(line, fold) for line in LINEARISATIONS for fold in FOLDS]
+    spec = [[f"{signal}{LINEARISATIONS[line]}{FOLDS[fold]}" for line, fold in across] for signal in SIGNALS]
+    panels = {model: np.array([[found.get((model, one), np.nan) for one in row] for row in spec]) for model in MODELS}
+    framed = np.array([[one in PUBLISHED for one in row] for row in spec])
+    names = [f"{line} · {fold}" for line, fold in across]
+    return grids.heat("newer-grid", panels, SIGNALS, names, f"{title('faithfulness')}  (more is better)", framed)

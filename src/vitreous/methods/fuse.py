@@ -1,0 +1,46 @@
+"""Fused: what a patch brought, and what goes when it fades.
+
+A share splits the answer among the tokens, whatever the model would say without them; a slope says how the answer moves as a
+patch begins to leave, whatever it says by then. Where the model is torn they differ most, and a faithful order needs both. Each
+is a probability as it stands, so they are added as they are: of a sure model the slope is small, and the share decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vitreous.capture.layer import Layer
+from vitreous.capture.linearise import PLAIN, TEMPERED, Linearisation
+from vitreous.capture.paths import Look
+from vitreous.capture.probe import Probe
+from vitreous.methods.fold import plus
+from vitreous.methods.method import method
+from vitreous.models.shapes import TokenScores
+
+
+def slopes_beside(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Layer]:
+    """Layers of the tempered walk, each with the presence gradient of a second one that holds nothing fixed."""
+    exact = look(lin=PLAIN, attention=True, presence=True)
+    for layer, other in zip(look(), exact, strict=True):
+        yield replace(layer, grads={**layer.grads, "presence": other.presence_grad})
+
+
+@method(
+    "fuse",
+    formula="s = temper / L + presence: the mean share over layers, and the slope ∂t/∂mⱼ of its presence",
+    linearisation=TEMPERED,
+    fixed_linearisation=True,
+    fold=plus,
+    fixed_fold="temper+{fold}",
+    through=slopes_beside,
+    signed=True,
+    class_specific=True,
+    question="probability",
+    forwards=2,
+    backwards=2,
+)
+def fuse(layer: Layer) -> TokenScores:
+    """A patch's share of the answer plus the slope of the answer in that patch's presence."""
+    share = (layer.hidden * layer.hidden_grad).sum(-1)
+    return share / layer.depth + layer.presence_grad
