@@ -17,6 +17,7 @@ ONE = 3.0  # forward passes: one forward and one backward, which is two
 ONE_BACKWARD = 4.0  # one backward and at most two forwards
 CHEAP = 8.0  # two of each, say
 EIGHTH = 1 / 8
+RIVALS = ("genatt", "decompx+skipplus", "attnlrp", "attnlrp(question='probability')+plus")
 
 
 def everything(plan: str, results: Results) -> str:
@@ -134,7 +135,7 @@ def against(results: Results) -> str:
     ]
     lines = []
     for method in news(results.effects("beyond-pairs")):
-        for other in ("genatt", "decompx+skipplus", "attnlrp(question='probability')+plus", "tis(masks=256)", "tis"):
+        for other in (*(RIVALS if cost(method) <= CHEAP else ("tis",)), "tis(masks=256)"):
             cells = []
             for plan, model, _ in columns:
                 own = only(results.effects(f"{plan}-pairs"), model=model, metric="faithfulness", method=method)
@@ -156,7 +157,7 @@ def costs(results: Results) -> str:
 
 @plot("beyond")
 def draw_beyond(results: Results) -> Path | None:
-    """Faithfulness by what a map costs, on pictures that were not used to choose anything; ours in orange"""
+    """Faithfulness by what a map costs, on pictures that were not used to choose anything: ours in orange, others in blue, some by name"""
     rows = only(results.figures("beyond"), metric="faithfulness")
     if not rows:
         return None
@@ -164,11 +165,13 @@ def draw_beyond(results: Results) -> Path | None:
         model: [(one.method, cost(one.method), one) for one in only(rows, model=model) if one.method != "random"]
         for model in MODELS
     }
+    ours = [one.method for one in rows if kind(one.method) == "ours"]
     return plots.scatter(
         "beyond",
         panels,
         "cost of a map, forward passes (a backward is two)",
         f"{title('faithfulness')}  (more is better)",
         log=True,
-        orange=[one.method for one in rows if kind(one.method) == "ours"],
+        say=[*ours, *RIVALS, "tis(masks=256)", "tis"],
+        orange=ours,
     )

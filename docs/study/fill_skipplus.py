@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from math import isnan
 
 from study.effects import Effect, only
 from study.names import FAMILIES, MIDDLE, MODELS, STARTS, VANISHING
 from study.pages import Results, fill
-from study.sentences import agreement, amount, answer, counted, number, tally, title, verdict
+from study.sentences import agreement, amount, answer, counted, joined, number, tally, title, verdict
 from study.tables import NOTHING, cell, gains, of, standings, table
 
 AOPC = [f"{name}(preset='skipplus')" for name in ("deletion_aopc", "insertion_aopc")]
@@ -31,6 +32,7 @@ def lift(results: Results) -> str:
     rows = only(results.effects("skipplus-pairs"), metric="mean_aopc")
     if not rows:
         return NOTHING
+    most = max(one.n for one in rows)  # a map that is undefined has no score, so that its pairs are fewer
     columns = [(word, place, model) for word, place in (("PLUS", 1), ("SkipPLUS", 2)) for model in MODELS]
     lines, kinds = [], {column: [] for column in columns}
     for name, specs in FAMILIES.items():
@@ -38,7 +40,8 @@ def lift(results: Results) -> str:
         for word, place, model in columns:
             main = next(iter(only(rows, model=model, method=specs[place], against=specs[0])), None)
             kinds[word, place, model] += [verdict(main)] if main else []
-            cells.append(f"{cell(main)}<br>{tally(family(results, (specs[place], specs[0]), model))}")
+            few = f"<br>{counted(main.n, 'picture')} only" if main and main.n < most else ""
+            cells.append(f"{cell(main)}<br>{tally(family(results, (specs[place], specs[0]), model))}{few}")
         lines.append([name, *cells])
     said = [
         f"- {word} on {model} lifts {own.count('better')} of {counted(len(own), 'method')}, harms {own.count('worse')}, and for {len(own) - own.count('better') - own.count('worse')} it cannot be told."
@@ -137,11 +140,7 @@ def against_random(results: Results) -> str:
         return NOTHING
     lines, columns = [], {}
     for name, spec in VANISHING.items():
-        own = only(rows, method=spec)
-        worst = min(own, key=lambda one: one.effect)
-        lines.append(
-            f"- {name} against a random map, two models and two measures: {tally(own)}; at worst {amount(worst)} ({title(worst.metric)}, {worst.model})."
-        )
+        lines.append(f"- {name}: {vanished(results, spec)}{beside_random(only(rows, method=spec))}.")
     for model in MODELS:
         columns |= {f"{title(metric)}<br>less random, {model}": (metric, model, rows) for metric in AOPC}
         columns |= {f"entropy<br>less GenAtt, {model}": ("entropy", model, flat)}
@@ -150,6 +149,24 @@ def against_random(results: Results) -> str:
         for name, spec in VANISHING.items()
     ]  # fmt: skip
     return "\n".join(lines) + "\n\n" + table(["", *columns], cells)
+
+
+def vanished(results: Results, spec: str) -> str:
+    """On how many pictures the map is undefined, so that it orders nothing."""
+    said = []
+    for one in only(results.figures("skipplus"), method=spec, metric=AOPC[0]):
+        asked = max(row.n for row in only(results.figures("skipplus"), model=one.model, metric=AOPC[0]))
+        said.append(f"{asked - one.n} of {counted(asked, 'map')} on {one.model}")
+    return f"undefined are {joined(said)}" if said else "not known how often it is undefined"
+
+
+def beside_random(effects: list[Effect]) -> str:
+    """Where it is defined."""
+    known = [one for one in effects if not isnan(one.effect)]
+    if not known:
+        return ""
+    worst = min(known, key=lambda one: one.effect)
+    return f"; the others against a random map, two models and two measures: {tally(known)}, at worst {amount(worst)} ({title(worst.metric)}, {worst.model}, {counted(worst.n, 'picture')})"
 
 
 @fill("skipplus-trade")

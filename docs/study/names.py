@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 MODELS = ("ViT-Tiny", "DeiT-Tiny")
-ALTI, ATTIXG, ATTCAM = "alti(preset='skipplus')", "attixg(preset='skipplus')", "attcam(preset='skipplus')"
+BARE = "alti(preset='skipplus')"  # as published: a row that no token brings nearer is 0/0, and Rollout spreads it
+ALTI, ATTIXG, ATTCAM = "alti(preset='skipplus', eps=1e-12)", "attixg(preset='skipplus')", "attcam(preset='skipplus')"
 TEMPERED = "temper"
 
 
@@ -18,6 +19,7 @@ FAMILIES = {
     "DecompX": three("decompx"),
     "GlobEnc": ("globenc+rollout(form='half')", "globenc+plus", "globenc+skipplus"),
     "ALTI": (f"{ALTI}+rollout(form='half')", f"{ALTI}+plus", f"{ALTI}+skipplus"),
+    "ALTI of its authors": three("alti"),
     "AttIN": three("attin"),
     "IxG": three("ixg"),
     "AttIxG": three(ATTIXG),
@@ -38,6 +40,9 @@ FAMILIES = {
 VANISHING = {
     "ALTI, ½(I + T)": f"{ALTI}+rollout(form='half')",
     "ALTI, own rollout": ALTI,
+    "ALTI as published, ½(I + T)": f"{BARE}+rollout(form='half')",
+    "ALTI as published, own rollout": BARE,
+    "ALTI of its authors": "alti",
     "GlobEnc, ½(I + T)": "globenc+rollout(form='half')",
     "GlobEnc, own rollout": "globenc",
 }
@@ -97,6 +102,7 @@ ON_SCENES = {  # what the other pages ask, where the evidence is known
     "TokenTM − GenAtt": ("tokentm", "genatt"),
     "Temper − DecompX∘PLUS, both probability": (TEMPERED, PROBABLE["decompx"]),
     "Temper − AttnLRP∘PLUS, both probability": (TEMPERED, PROBABLE["attnlrp"]),
+    "Fuse − DecompX∘PLUS, both probability": ("fuse", PROBABLE["decompx"]),
     "Anneal − TIS, 256 masks": ("anneal", "tis(masks=256)"),
     "TIS, 256 masks − DecompX∘PLUS, probability": ("tis(masks=256)", PROBABLE["decompx"]),
     "TIS, 256 masks, probability − logit": ("tis(masks=256)", "tis(masks=256, question='logit')"),

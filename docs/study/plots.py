@@ -41,7 +41,14 @@ def saved(figure: Any, name: str) -> Path:
 
 def short(method: str) -> str:
     """A spec where there is little room."""
-    for long, brief in (("question=", ""), ("preset=", ""), ("masks=", ""), ("probability", "prob"), ("'", "")):
+    for long, brief in (
+        ("question=", ""),
+        ("preset=", ""),
+        ("masks=", ""),
+        ("coalitions=", ""),
+        ("probability", "prob"),
+        ("'", ""),
+    ):
         method = method.replace(long, brief)
     return method
 
@@ -172,7 +179,7 @@ def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> N
     taken: list[tuple[float, float]] = []
     for word, x, y in sorted(points, key=lambda one: one[2]):
         across, up = place(x), (y - low) / (high - low)
-        while any(abs(across - a) < 0.4 and abs(up - u) < 0.035 for a, u in taken):
+        while any(abs(across - a) < 0.45 and abs(up - u) < 0.035 for a, u in taken):
             up += 0.005
         taken.append((across, up))
         line = {"arrowstyle": "-", "linewidth": 0.4, "color": GREY, "shrinkA": 0, "shrinkB": 2}

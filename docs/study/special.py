@@ -45,7 +45,9 @@ def orders(metric: Sheet, truth: Sheet, among: str = "all", draws: int = 1000, s
 
 def around(value: float, drawn: np.ndarray) -> tuple[float, float]:
     """The spread of resampled agreements, moved to the measured one: resampled orders are noisier, so they agree less on average."""
-    low, high = interval(drawn - np.nanmean(drawn) + value, LEVEL) if not np.isnan(drawn).all() else UNKNOWN
+    if np.isnan(drawn).all():
+        return UNKNOWN
+    low, high = interval(drawn - np.nanmean(drawn) + value, LEVEL)
     return max(low, -1.0), min(high, 1.0)
 
 
@@ -59,7 +61,7 @@ def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) 
         pairs.append(agreement(figures_of(half)[0], figures_of(1 - half)[0]))
     found = np.array(pairs)
     where = (truth.model, truth.dataset, "the same truth, other pictures", truth.metric, among, len(kept), len(names))
-    tau, rho = np.nanmean(found, 0).tolist()
+    tau, rho = (float(np.nanmean(one)) if not np.isnan(one).all() else nan for one in found.T)
     return Order(*where, tau, *interval(found[:, 0], LEVEL), rho, *interval(found[:, 1], LEVEL))
 
 

@@ -16,7 +16,7 @@ METHODS = (
     "rollout", "genatt", "genatt+skipplus", "tokentm", "transatt", "attngrad", "attixg(preset='skipplus')+plus", "gradcam",
     "ixg", "ixg+skipplus", "fullgrad+skipplus", "legrad", "decompx", "decompx+plus", "decompx+skipplus",
     "decompx(question='probability')+skipplus", "attnlrp+plus", "attnlrp(question='probability')+plus",
-    "fullgrad@libra+plus", "temper", "tis(masks=256)",
+    "fullgrad@libra+plus", "temper", "fuse", "anneal", "tis(masks=256)",
 )  # fmt: skip
 COLUMNS = ("model", "picture", "method", "metric", "value")
 

@@ -108,9 +108,9 @@ def test_a_map_costs_its_passes_by_the_patches_in_them():
     assert cost("decompx+skipplus") == cost("temper") == 3  # one forward, and a backward is two
     assert cost("tis") == 1 + 1024 / 2
     assert cost("tis(masks=512, kept=0.1)") == pytest.approx(1 + 512 * 0.1)
-    assert cost("anneal(coalitions=32)") == 3 + 32 * 3 / 2
+    assert cost("anneal(of='temper', coalitions=32)") == 3 + 32 * 3 / 2
     assert cost("anneal(kept=0.25)") == cost("anneal")  # a quarter and its complement are half each
-    assert cost("anneal(kept=0.75, complements=False)") == 3 + 32 * 3 * 0.75
+    assert cost("anneal(of='temper', coalitions=32, kept=0.75, complements=False)") == 3 + 32 * 3 * 0.75
     assert cost("anneal(of='ixg@libra+plus', coalitions=4)") == 3 + 4 * 3 / 2
     assert cost("rise(masks=256)") == 257
     assert cost("cat") == 3
