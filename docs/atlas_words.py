@@ -24,7 +24,7 @@ FAMILIES = {
     "Relevance and decomposition": "decompx conservativelrp attnlrp transatt partiallrp lrp",
     "Vector norms": "attin globenc alti",
     "Perturbation": "occlusion rise lime kernelshap pami vitcx tis atman hsic",
-    "Of this library": "temper presence anneal",
+    "Of this library": "temper presence fuse anneal",
     "Control": "random",
 }
 FEWER: dict[str, dict[str, int]] = {  # for the pictures here only, so that they are made in minutes

@@ -41,9 +41,7 @@ def inside(index: int = 1, seed: int = 1) -> None:
 def why() -> None:
     """What README's five lines draw."""
     scene = scenes.draw("pair", seed=1, index=1)
-    found = vitreous.explain(
-        vitreous.load("scenes"), Image.fromarray(scene.image), target=["gear"], method="decompx+skipplus"
-    )
+    found = vitreous.explain(vitreous.load("scenes"), Image.fromarray(scene.image), target=["gear"])
     found.plot().savefig(HERE / "why.png", dpi=80)
 
 

@@ -26,6 +26,7 @@ from vitreous.metrics.metric import resolve_metric
 GROUPS = ("peers",)
 DRAWN = "each draws its own {}, so only the work is the same"
 AT_MOST = "at most {} pictures at once on both sides"
+PAINTED = 2  # pictures of a GPU's rows that one call paints hundreds of times: minutes of more would say no more
 
 
 def cases(bed: Bed) -> Iterator[Case]:
@@ -76,17 +77,18 @@ def native(found: Any) -> Tensor:
 
 def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
     steps = 8 if bed.quick else 20 if bed.cuda else 16
-    each = max(1, AT_ONCE // bed.batch)  # points of every picture at once
+    images, targets = bed.few, targets[: len(bed.few)]
+    each = max(1, AT_ONCE // len(images))  # points of every picture at once
 
     def ig() -> Tensor:
         from captum.attr import IntegratedGradients
 
         peer = IntegratedGradients(bed.model)
         found, _ = peer.attribute(
-            bed.images,
+            images,
             target=targets,
             n_steps=steps,
-            internal_batch_size=each * bed.batch,
+            internal_batch_size=each * len(images),
             return_convergence_delta=True,  # as ours always tells
         )
         return found.sum(1)
@@ -94,30 +96,28 @@ def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
     def smoothgrad() -> Tensor:
         from captum.attr import NoiseTunnel, Saliency
 
-        peer, wanted = NoiseTunnel(Saliency(bed.model)), targets_of(bed)  # ours, too, finds the class first
+        peer, wanted = NoiseTunnel(Saliency(bed.model)), targets_of(bed, images)  # ours, too, finds the class first
         return peer.attribute(
-            bed.images, nt_samples=steps, nt_samples_batch_size=min(each, steps), stdevs=1.0, target=wanted
+            images, nt_samples=steps, nt_samples_batch_size=min(each, steps), stdevs=1.0, target=wanted
         ).sum(1)
 
     def ixg() -> Tensor:
         from captum.attr import InputXGradient
 
-        return InputXGradient(bed.model).attribute(bed.images, target=targets).sum(1)
+        return InputXGradient(bed.model).attribute(images, target=targets).sum(1)
 
-    said = f"{each} points of every picture at once on both sides"
-    spec = f"ig(steps={steps}, rounded=True)"
-    yield row(bed, spec, "captum IntegratedGradients", ig, native, at_most=1.0, note=said)
-    spec, drawn = f"smoothgrad(samples={steps})", DRAWN.format("noise")
-    yield row(
-        bed, spec, "captum NoiseTunnel(Saliency)", smoothgrad, native, same=False, at_most=1.0, note=f"{said}; {drawn}"
-    )
-    yield row(bed, "ixg(space='pixels')", "captum InputXGradient", ixg, native)
+    said, beside = f"{each} points of every picture at once on both sides", partial(row, bed, pictures=len(images))
+    yield beside(f"ig(steps={steps}, rounded=True)", "captum IntegratedGradients", ig, native, at_most=1.0, note=said)
+    spec, said = f"smoothgrad(samples={steps})", f"{said}; {DRAWN.format('noise')}"
+    yield beside(spec, "captum NoiseTunnel(Saliency)", smoothgrad, native, same=False, at_most=1.0, note=said)
+    yield beside("ixg(space='pixels')", "captum InputXGradient", ixg, native)
 
 
 def painted(bed: Bed, targets: Tensor) -> Iterator[Case]:
-    few = len(bed.few) if bed.cuda and not bed.quick else 1
-    height, width = bed.vit.layout(bed.vit.size).patch
-    room = probed(bed).pictures_that_fit
+    few = min(PAINTED, bed.batch) if bed.cuda and not bed.quick else 1
+    layout = bed.vit.layout(bed.vit.size)
+    height, width = layout.patch
+    room = min(probed(bed).pictures_that_fit, few * layout.patches)
     samples = 16 if bed.quick else 256 if bed.cuda else 64
 
     def occlusion() -> Tensor:

@@ -16,10 +16,10 @@ from vitreous.metrics.ranks import spearman
 from vitreous.models.vit import ViT
 
 
-def targets_of(bed: Bed) -> Tensor:
+def targets_of(bed: Bed, images: Tensor | None = None) -> Tensor:
     """The class that each picture gets."""
     with torch.no_grad():
-        return bed.vit.forward(bed.images).argmax(-1)
+        return bed.vit.forward(bed.images if images is None else images).argmax(-1)
 
 
 def explained(bed: Bed, spec: str, pictures: int | None = None, **options: Any) -> Any:

@@ -80,22 +80,28 @@ def installed(name: str) -> str | None:
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    """One table per size and group, in the order of `GROUPS`, then of measuring."""
+    """One table per size, group and batch, in the order of `GROUPS`, then of measuring."""
     rows, parts = list(rows), []
     for size in dict.fromkeys(row.size for row in rows):
         here = [row for row in rows if row.size == size]
         found = dict.fromkeys(row.group for row in here)
         for group in sorted(found, key=lambda group: GROUPS.index(group) if group in GROUPS else len(GROUPS)):
-            these = [row for row in here if row.group == group]
-            cells = [written(row) for row in these]
-            shared = {line[1] for line in cells}
-            facts = list(
-                dict.fromkeys(f"batch {row.batch}, {row.dtype}" for row in these if size and row.error is None)
-            )
-            facts += [f"against {shared.pop()}"] if len(shared) == 1 and shared != {""} else []
-            title = f"{WORDS.get(size, size)} · {group}" if size else group.capitalize()
-            parts += [f"**{title}**" + (f" ({', '.join(facts)})" if facts else ""), "", grid(cells), ""]
+            parts += tables(size, group, [row for row in here if row.group == group])
     return "\n".join(parts).rstrip()
+
+
+def tables(size: str, group: str, rows: list[Row]) -> list[str]:
+    """One for every batch that two sides were compared in; what has none of these stands in the first."""
+    batches = list(dict.fromkeys(row.batch for row in rows if not row.unit and row.error is None)) or [rows[0].batch]
+    title, parts = f"{WORDS.get(size, size)} · {group}" if size else group.capitalize(), []
+    for batch in batches:
+        these = [r for r in rows if (r.batch if not r.unit and r.batch in batches else batches[0]) == batch]
+        cells = [written(row) for row in these]
+        shared = {line[1] for line in cells}
+        facts = list(dict.fromkeys(f"batch {row.batch}, {row.dtype}" for row in these if size and row.error is None))
+        facts += [f"against {shared.pop()}"] if len(shared) == 1 and shared != {""} else []
+        parts += [f"**{title}**" + (f" ({', '.join(facts)})" if facts else ""), "", grid(cells), ""]
+    return parts
 
 
 def grid(cells: list[tuple[str, ...]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isnan
 from pathlib import Path
 
 from study import plots
@@ -61,18 +60,19 @@ def draw_starts(results: Results) -> Path | None:
 @plot("skipplus-trade")
 def draw_trade(results: Results) -> Path | None:
     """Every method's deletion AOPC against its insertion AOPC (val) and AP (pets)"""
-    panels, say, up = (
-        {},
-        ("random", "genatt", "decompx", "decompx+skipplus", "gradcam", f"{ALTI}{HALF}", "transatt"),
-        {},
-    )
+    panels, up = {}, {}
+    say = {
+        one: one for one in ("random", "genatt", "decompx", "decompx+plus", "decompx+skipplus", "gradcam", "transatt")
+    }
+    say[f"{ALTI}{HALF}"] = "ALTI, Rollout"
     for plan, other in (("skipplus", AOPC[1]), ("skipplus-pets", AP)):
         rows = results.figures(plan)
         for model in MODELS:
             x, y = ({one.method: one for one in only(rows, model=model, metric=metric)} for metric in (AOPC[0], other))
             if x and y:
                 heading = f"{model}, {plan.removeprefix('skipplus').strip('-') or 'val'}"
-                panels[heading] = [(name, x[name], y[name]) for name in x if name in y and not isnan(x[name].mean)]
+                most = max(one.n for one in x.values())  # what is undefined on most pictures has no place
+                panels[heading] = [(name, x[name], y[name]) for name in x if name in y and x[name].n > most / 2]
                 up[heading] = plots.unit_of(next(iter(y.values())))
     return (
         plots.scatter("skipplus-trade", panels, "deletion AOPC, %  (more is better)", up, say=say) if panels else None

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
 from study import plots
-from study.effects import Effect, only
-from study.names import MODELS
+from study.effects import Effect, Figure, only
+from study.names import MODELS, PROBABLE, TEMPERED
 from study.pages import Results, fill, plot
-from study.sentences import amount, answer, title, verdict
+from study.sentences import amount, answer, verdict
 from study.tables import NOTHING, cell, standings, table
 
-SETS = {"beyond": "val, to confirm", "beyond-pets": "pets", "beyond-scenes": "Scenes"}
+SETS = {"beyond": "val, to confirm", "beyond-pets": "pets", "beyond-scenes": "pair"}
 ONE = 3.0  # forward passes: one forward and one backward, which is two
 ONE_BACKWARD = 4.0  # one backward and at most two forwards
 CHEAP = 8.0  # two of each, say
 EIGHTH = 1 / 8
-RIVALS = ("genatt", "decompx+skipplus", "attnlrp", "attnlrp(question='probability')+plus")
+RIVALS = ("genatt", "decompx+skipplus", "attnlrp", "fullgrad@libra+plus", "attnlrp(question='probability')+plus")
+STEPS = ((TEMPERED, PROBABLE["decompx"]), ("fuse", TEMPERED), ("fuse", "presence"), ("anneal", "fuse"))
 
 
 def everything(plan: str, results: Results) -> str:
@@ -128,20 +131,32 @@ def joined_by_model(rows: list[Effect], method: str, kinds: tuple[str, ...]) -> 
 @fill("beyond-against")
 def against(results: Results) -> str:
     """What is new less what it must beat, wherever it was measured."""
+    new = [one for one in news(results.effects("beyond-pairs")) if "(" not in one]
+    rivals = {one: RIVALS if cost(one) <= CHEAP else ("tis",) for one in new}
+    return everywhere(results, [(one, other) for one in new for other in (*rivals[one], "tis(masks=256)")])
+
+
+@fill("beyond-steps")
+def steps(results: Results) -> str:
+    """Each of ours less the one that it goes past."""
+    return everywhere(results, STEPS)
+
+
+def everywhere(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
+    """Pairs down; sets of pictures and models across."""
     columns = [
         (plan, model, words)
         for plan, words in SETS.items()
         for model in dict.fromkeys(one.model for one in results.effects(f"{plan}-pairs"))
     ]
     lines = []
-    for method in news(results.effects("beyond-pairs")):
-        for other in (*(RIVALS if cost(method) <= CHEAP else ("tis",)), "tis(masks=256)"):
-            cells = []
-            for plan, model, _ in columns:
-                own = only(results.effects(f"{plan}-pairs"), model=model, metric="faithfulness", method=method)
-                cells.append(cell(next(iter(only(own, against=other)), None)))
-            lines += [[f"{method} − {other}", *cells]] if set(cells) != {"–"} else []
-    return table(["faithfulness", *(f"{words}<br>{model}" for _, model, words in columns)], lines)
+    for method, other in pairs:
+        cells = []
+        for plan, model, _ in columns:
+            own = only(results.effects(f"{plan}-pairs"), model=model, metric="faithfulness", method=method)
+            cells.append(cell(next(iter(only(own, against=other)), None)))
+        lines.append([f"{method} − {other}", *cells])
+    return table(["faithfulness", *(f"{words}<br>{model}" for _, model, words in columns)], lines if columns else [])
 
 
 @fill("beyond-costs")
@@ -157,21 +172,29 @@ def costs(results: Results) -> str:
 
 @plot("beyond")
 def draw_beyond(results: Results) -> Path | None:
-    """Faithfulness by what a map costs, on pictures that were not used to choose anything: ours in orange, others in blue, some by name"""
-    rows = only(results.figures("beyond"), metric="faithfulness")
+    """Faithfulness less that of TIS with 1024 masks, in pairs, by what a map costs, on pictures that chose nothing: ours in orange, others in blue"""
+    rows = only(results.effects("beyond-pairs"), metric="faithfulness", against="tis")
     if not rows:
         return None
-    panels = {
-        model: [(one.method, cost(one.method), one) for one in only(rows, model=model) if one.method != "random"]
-        for model in MODELS
-    }
+    panels = {}
+    for model in MODELS:
+        own = [one for one in only(rows, model=model) if one.method != "random"]
+        panels[model] = [(one.method, cost(one.method), beside(one)) for one in own]
+        panels[model].append(("tis", cost("tis"), beside(replace(own[0], method="tis", effect=0.0, low=0.0, high=0.0))))
     ours = [one.method for one in rows if kind(one.method) == "ours"]
+    named = [one for one in ours if "of=" not in one] + [*RIVALS, "tis(masks=256)", "tis"]
     return plots.scatter(
         "beyond",
         panels,
         "cost of a map, forward passes (a backward is two)",
-        f"{title('faithfulness')}  (more is better)",
+        "faithfulness less TIS's  (more is better)",
         log=True,
-        say=[*ours, *RIVALS, "tis(masks=256)", "tis"],
+        say={one: plots.short(one) for one in named},
         orange=ours,
+        level=0.0,
     )
+
+
+def beside(one: Effect) -> Figure:
+    """A difference as a figure of its own."""
+    return Figure(one.model, one.dataset, "", one.metric, "more", one.method, one.n, 0, one.effect, one.low, one.high)

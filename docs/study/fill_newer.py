@@ -54,7 +54,7 @@ def chosen(results: Results) -> str:
 
 @plot("newer-grid")
 def draw_grid(results: Results) -> Path | None:
-    """Faithfulness of every signal, linearisation and fold on pictures to confirm; cells in a frame are published"""
+    """Faithfulness of every signal, linearisation and fold on pictures to confirm; cells in a frame are published, and LeGrad's own fold is PLUS"""
     rows = [one for one in only(results.figures("newer-grid"), metric="faithfulness") if "confirm" in one.dataset]
     if not rows:
         return None

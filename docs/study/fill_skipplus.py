@@ -83,7 +83,7 @@ def first(results: Results) -> str:
         if others:
             rival = min(others, key=lambda one: one.effect)
             ahead = sum(verdict(one) == "better" for one in others)
-            behind = {"better": "nothing is ahead of it", "open": "nothing is told ahead of it"}.get(
+            behind = {"better": "nothing is ahead of it", "open": "none is ahead of it by its whole interval"}.get(
                 verdict(rival),
                 f"`{rival.against}` is ahead of it by {number(-rival.effect, 1)} [{number(-rival.high, 1)}, {number(-rival.low, 1)}]",
             )
@@ -116,7 +116,7 @@ def middle(results: Results) -> str:
             if own:
                 worst, behind = min(own, key=lambda one: one.effect), [verdict(one) for one in own].count("worse")
                 said.append(
-                    f"- {word} on {model} is told behind the best start for {behind} of {counted(len(own), 'method')}; most for `{worst.method.split('+')[0]}`, {amount(worst)}."
+                    f"- {word} on {model} is behind the best start for {behind} of {counted(len(own), 'method')}, by their whole interval; the farthest is `{worst.method.split('+')[0]}`, {amount(worst)}."
                 )
     columns = [(start, model) for start in chosen.values() for model in MODELS]
     for spec, starts in STARTS.items():
@@ -166,7 +166,7 @@ def beside_random(effects: list[Effect]) -> str:
     if not known:
         return ""
     worst = min(known, key=lambda one: one.effect)
-    return f"; the others against a random map, two models and two measures: {tally(known)}, at worst {amount(worst)} ({title(worst.metric)}, {worst.model}, {counted(worst.n, 'picture')})"
+    return f"; where it is defined, against a random map, two models and two measures: {tally(known)}, at worst {amount(worst)} ({title(worst.metric)}, {worst.model}, {counted(worst.n, 'picture')})"
 
 
 @fill("skipplus-trade")

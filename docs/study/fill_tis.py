@@ -12,6 +12,7 @@ from study.pages import Results, fill, plot
 from study.sentences import amount, answer, between, counted, number, title, verdict
 from study.tables import NOTHING, gains, of, standings
 
+FEW = 5  # pictures below which a share of them says nothing
 BASELINES = ("mean", "blur", "black", "random")
 OPTION = {
     baseline: f"insertion_minus_deletion(preset='tis', baseline='{baseline}', steps=28)"
@@ -169,7 +170,7 @@ def draw_options(results: Results) -> Path | None:
 
 @plot("tis-disagreement")
 def draw_gaps(results: Results) -> Path | None:
-    """Pointing game on wrongly classified pictures, by how much surer the model is of its own class than of the true one"""
+    """Pointing game on wrongly classified pictures, by how much surer the model is of its own class than of the true one; gaps with five pictures or more"""
     rows = only(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')")
     if not rows:
         return None
@@ -179,9 +180,11 @@ def draw_gaps(results: Results) -> Path | None:
         for method, word in ((SURE, "probability"), (UNSURE, "logit")):
             for role, of_class in (("label", "true class"), ("predicted", "predicted class")):
                 own = only(rows, model=model, method=method, explained=role)
-                curves[f"TIS, {word}, {of_class}"] = [(middle(one), one) for one in own if one.mean == one.mean]
+                curves[f"TIS, {word}, {of_class}"] = [(middle(one), one) for one in own if one.n >= FEW]
         panels[model] = curves
-    return plots.lines("tis-disagreement", panels, "p(predicted) − p(true)", "pointing game  (more is better)")
+    return plots.lines(
+        "tis-disagreement", panels, "p(predicted) − p(true)", "pointing game  (more is better)", bars=True
+    )
 
 
 def middle(one: Figure) -> float:
@@ -197,6 +200,9 @@ def disagreement(results: Results) -> str:
     for model in MODELS:
         for one in only(rows, model=model, method=SURE, against="predicted class"):
             where = f"gap {one.dataset.rsplit('gap ', 1)[1]}, {model}, {counted(one.n, 'picture')}"
+            if one.n < FEW:
+                lines.append(f"- {where}: too few to say anything.")
+                continue
             logit = only(rows, model=model, dataset=one.dataset, method=UNSURE, against=SURE)
             lines.append(
                 f"- {where}: true class − predicted class {told(one)}; logit − probability, both of the true class, {told(logit[0]) if logit else '–'}."

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from study.plots import ORANGE, STYLE, plt, saved
+from study.sentences import number
 
 
 def heat(
@@ -21,7 +22,10 @@ def heat(
     stars: Mapping[str, np.ndarray] | None = None,
     centre: float | None = None,
 ) -> Path:
-    """A table as colours with its numbers in it; `boxed` cells have a frame, `stars` a star. Wide ones stand above each other."""
+    """A table as colours with its numbers in it; `boxed` cells have a frame, `stars` a star. Wide ones stand above each other.
+
+    Without a centre every panel has a scale of its own, from its lower tenth to its best.
+    """
     with plt.rc_context({**STYLE, "axes.grid": False}):
         wide = len(across) > 10
         size = (2.2 + 0.5 * len(across), 1.5 + 0.3 * len(down))
@@ -31,17 +35,16 @@ def heat(
             *shape, figsize=whole, sharex=wide, sharey=not wide, squeeze=False, layout="constrained"
         )
         known = np.concatenate([table.ravel() for table in panels.values()])
-        colours, ends = "cividis", (np.nanmin(known), np.nanmax(known))
-        if centre is not None:
-            reach = np.nanmax(np.abs(known - centre))
-            colours, ends = "RdBu", (centre - reach, centre + reach)
-        drawn = None
         for axis, (heading, values) in zip(axes.flat, panels.items(), strict=True):
+            colours, ends = "cividis", (np.nanquantile(values, 0.1), np.nanmax(values))
+            if centre is not None:
+                reach = np.nanmax(np.abs(known - centre))
+                colours, ends = "RdBu", (centre - reach, centre + reach)
             drawn = axis.imshow(values, cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
             for i, j in np.ndindex(*values.shape):
                 if not isnan(values[i, j]):
                     star = "*" if stars is not None and stars[heading][i, j] else ""
-                    text = f"{values[i, j]:.2f}{star}".replace("-", "−")
+                    text = number(float(values[i, j]), 2) + star
                     axis.text(j, i, text, ha="center", va="center", fontsize=6.6, color=ink(drawn, values[i, j]))
                 if boxed is not None and boxed[i, j]:
                     frame = plt.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, edgecolor=ORANGE, linewidth=1.3)
@@ -51,9 +54,11 @@ def heat(
             axis.set_yticks(range(len(down)), down)
             axis.tick_params(length=0)
             axis.spines[:].set_visible(False)
-        bar = figure.colorbar(drawn, ax=axes.ravel().tolist(), fraction=0.03, pad=0.015)
-        bar.set_label(unit)
-        bar.outline.set_visible(False)
+            if centre is None or axis is axes.flat[-1]:
+                beside = axis if centre is None else axes.ravel().tolist()
+                bar = figure.colorbar(drawn, ax=beside, fraction=0.03, pad=0.015, extend="min" if centre is None else "neither")  # fmt: skip
+                bar.set_label(unit)
+                bar.outline.set_visible(False)
         return saved(figure, name)
 
 

@@ -1,7 +1,8 @@
-"""Turn stores into tables, plots and pages: `python docs/study/make.py [--stores runs/study] [--check]`.
+"""Turn stores into tables, plots and pages: `python docs/study/make.py [--stores runs/study] [--check | --pages] [NAME …]`.
 
 Stores that are there become results/*.csv; results become images/*.svg and what stands between the markers of the pages, so that
-no number is typed by hand. With --check nothing is written: it says whether pages and results agree.
+no number is typed by hand. NAMEs are plans to measure again; with --pages none is. With --check nothing is written: it says
+whether pages and results agree, and whether what was concluded by hand still follows.
 """
 
 from __future__ import annotations
@@ -12,32 +13,51 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from study import draw_skipplus, fill_beyond, fill_index, fill_newer, fill_scenes, fill_skipplus, fill_tis, fill_tokentm
+from study import (
+    draw_skipplus,
+    fill_beyond,
+    fill_choose,
+    fill_index,
+    fill_newer,
+    fill_scenes,
+    fill_skipplus,
+    fill_tis,
+    fill_tokentm,
+    shorts,
+)
 from study.measure import measure
 from study.pages import FILLS, PLOTS, Results, filled, pages, slots
+from study.quotes import contradictions
 from study.run import ORDER
 
 FILLED_BY = (  # importing them registers what they fill
-    draw_skipplus, fill_beyond, fill_index, fill_newer, fill_scenes, fill_skipplus, fill_tis, fill_tokentm,
+    draw_skipplus, fill_beyond, fill_choose, fill_index, fill_newer, fill_scenes, fill_skipplus, fill_tis, fill_tokentm, shorts,
 )  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ORDER)}; all if there are none")
     given.add_argument("--stores", type=Path, default=Path("runs/study"), help="what run.py wrote")
     given.add_argument("--check", action="store_true", help="say whether pages and results agree; write nothing")
+    given.add_argument("--pages", action="store_true", help="fill pages from the results that are there")
     asked = given.parse_args(arguments)
+    if unknown := [name for name in asked.names if name not in ORDER]:
+        given.error(f"{unknown[0]!r} is no plan of the study; known: {', '.join(ORDER)}")
     if asked.check:
         return check()
-    done = measure(asked.stores, ORDER)
-    print(f"measured: {', '.join(done) or f'nothing, {asked.stores} holds no store'}")
+    if not asked.pages:
+        done = measure(asked.stores, asked.names or ORDER)
+        print(f"measured: {', '.join(done) or f'nothing, {asked.stores} holds no store of these'}")
     results = Results()
     for name, draw in PLOTS.items():
         print(f"plot {name}: {draw(results) or 'nothing to draw yet'}")
     for page in pages():
         text = page.read_text(encoding="utf-8")
         page.write_text(filled(text, results, page.name), encoding="utf-8")
-    return 0
+    wrong = contradictions(results)
+    print("\n".join(wrong))
+    return int(bool(wrong))
 
 
 def check() -> int:
@@ -47,6 +67,7 @@ def check() -> int:
         text = page.read_text(encoding="utf-8")
         if filled(text, results, page.name) != text:
             wrong.append(f"{page.name} does not say what the results say; run docs/study/make.py")
+    wrong += contradictions(results)
     wrong += [f"{name} is on no page" for name in sorted((set(FILLS) | set(PLOTS)) - slots())]
     print("\n".join(wrong) or "pages and results agree")
     return int(bool(wrong))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from study.effects import Figure, effect, figures, save
-from study.names import DESCRIBES, MIDDLE, OPEN, PUBLISHED, READINGS, STARTS, TRUTHS, pairs
+from study.names import DESCRIBES, MIDDLE, OPEN, PUBLISHED, READINGS, STARTS, TRUTHS, pairs, told
 from study.published import METHODS, STEPS, TABLES, asked, same_order
 from study.sheets import Sheet, mean, pick, read_store, read_table
+from study.slices import singles
 from study.special import across_gap, by_gap, ceiling, confirmed, orders, regret
 
 from vitreous.core.errors import DataError
@@ -45,7 +47,8 @@ def tabulate(name: str, sheets: list[Sheet], results: Path) -> None:
     """The tables of one plan."""
     sheets = sheets + BESIDE.get(name, nothing)(sheets)
     save(results / f"{name}.csv", [one for sheet in sheets for one in figures(sheet)])
-    compared = [effect(sheet, *pair) for sheet in sheets for pair in pairs(name, sheet.methods)]
+    judged = [sheet for sheet in sheets if told(name, sheet.metric)]
+    compared = [effect(sheet, *pair) for sheet in judged for pair in pairs(name, sheet.methods)]
     if compared:
         save(results / f"{name}-pairs.csv", compared)
     for suffix, made in MORE.get(name, {}).items():
@@ -155,7 +158,8 @@ MORE = {
     "skipplus-pets": {"trades": trades},
     "skipplus-start": {"regret": starts},
     "scenes": {"orders": truthful},
-    "scenes-pair": {"orders": truthful},
+    "scenes-pair": {"orders": truthful, "slice": partial(singles, "scenes-pair")},
+    "beyond": {"slice": partial(singles, "beyond")},
     "newer-grid": {"chosen": cells},
     "tokentm": {"published": order_of_tables},
     "tokentm-pets": {"published": order_of_tables},

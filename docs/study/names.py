@@ -107,6 +107,49 @@ ON_SCENES = {  # what the other pages ask, where the evidence is known
     "TIS, 256 masks − DecompX∘PLUS, probability": ("tis(masks=256)", PROBABLE["decompx"]),
     "TIS, 256 masks, probability − logit": ("tis(masks=256)", "tis(masks=256, question='logit')"),
 }
+# what was chosen less what was not, on the half to choose by
+HELD = "ixg(question='probability')@tempered({})+plus"
+TEMPER_LESS = {
+    "asked about the probability, not the logit": (TEMPERED, "temper(question='logit')"),
+    "not the margin": (TEMPERED, "temper(question='margin')"),
+    "LayerNorm's σ held, not differentiated": (TEMPERED, HELD.format("norm='exact'")),
+    "its mean not held too": (TEMPERED, HELD.format("norm='fixed'")),
+    "activations as ratios, not derivatives": (TEMPERED, HELD.format("activation='exact'")),
+    "values whole, not halved": (TEMPERED, HELD.format("v=0.5")),
+    "all layers summed, not the first alone": (TEMPERED, "temper+first"),
+    "not those from the middle on": (TEMPERED, "temper+skipplus"),
+    "shares of tokens alone, not of biases too": (TEMPERED, "fullgrad(question='probability')@tempered+plus"),
+}
+QK = {0: HELD.format("qk=0"), 0.125: HELD.format("qk=0.125"), 0.25: TEMPERED, 0.375: HELD.format("qk=0.375")}
+QK |= {share: HELD.format(f"qk={share}") for share in (0.5, 0.75, 1)}
+FUSE_LESS = {
+    "share and slope, not the share alone": ("fuse", TEMPERED),
+    "not the slope alone": ("fuse", "presence"),
+    "asked about the probability, not the logit": ("fuse", "fuse(question='logit')"),
+    "not the margin": ("fuse", "fuse(question='margin')"),
+    "the slope alone: exact, not with σ held": ("presence", "presence@conservative"),
+    "the slope alone: exact, not tempered": ("presence", "presence@tempered"),
+}
+ANNEAL_LESS = {
+    "16 halves, not the whole picture alone": ("anneal", "fuse"),
+    "16 halves, not 8": ("anneal", "anneal(coalitions=8)"),
+    "32 halves, not 16": ("anneal(coalitions=32)", "anneal"),
+    "halves, not quarters and their complements": ("anneal", "anneal(kept=0.25)"),
+    "halves, not a tenth to a half in turn": ("anneal", "anneal(kept=(0.1, 0.2, 0.3, 0.4, 0.5))"),
+    "halves, not three quarters (half as dear again)": ("anneal", "anneal(kept=0.75, complements=False)"),
+    "halves, not nine tenths (nearly twice as dear)": ("anneal", "anneal(kept=0.9, complements=False)"),
+    "share and slope, not the share alone": ("anneal", "anneal(of='temper')"),
+    "not the slope alone": ("anneal", "anneal(of='presence')"),
+    "asked about the probability, not the logit": ("anneal", "anneal(question='logit')"),
+    "the share alone: 16 halves, not the whole picture": ("anneal(of='temper')", TEMPERED),
+}
+OURS = (TEMPERED, "presence", "fuse", "anneal")
+
+
+def ours(method: str) -> bool:
+    return method.partition("(")[0] in OURS
+
+
 TRUTHS = ("ap", "pointing_game", "energy_pointing", "class_discrimination")
 DESCRIBES = ("sparseness",)
 
@@ -137,9 +180,11 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
             own = [(other, "genatt") for other in methods] + [(other, "decompx+skipplus") for other in methods]
             own += list(QUESTIONS.values())
         case "beyond-choose":
-            own = [(one, other) for one in methods for other in (TEMPERED, "genatt")]
+            own = [*TEMPER_LESS.values(), *FUSE_LESS.values(), *ANNEAL_LESS.values()]
+            own += [(TEMPERED, other) for other in QK.values()]
         case "beyond" | "beyond-pets" | "beyond-scenes":
-            own = [(one, other) for one in methods for other in methods]
+            own = [(one, other) for one in methods if ours(one) for other in methods if not ours(other)]
+            own += [(one, other) for one in OURS for other in OURS] + [(one, "tis") for one in methods]
         case "scenes" | "scenes-pair":
             own = list(ON_SCENES.values())
         case "zebras":
@@ -147,3 +192,20 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
         case _:
             own = []
     return [pair for pair in dict.fromkeys(own) if pair[0] != pair[1] and set(pair) <= set(methods)]
+
+
+def told(plan: str, metric: str) -> bool:
+    """Whether pairs are compared by it: what no page reads would fill the tables."""
+    return metric in READ.get(plan, (metric,))
+
+
+READ = {
+    "skipplus-pets": ("ap(preset='skipplus')",),
+    "scenes": ("ap", "pointing_game"),
+    "scenes-pair": ("ap", "class_discrimination"),
+    "newer": ("faithfulness",),
+    "beyond": ("faithfulness",),
+    "beyond-choose": ("faithfulness",),
+    "beyond-pets": ("faithfulness", "ap"),
+    "beyond-scenes": ("faithfulness", "ap", "class_discrimination"),
+}

@@ -12,7 +12,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, NullLocator
 from study.effects import Effect, Figure
 from study.sentences import title
 
@@ -65,13 +65,14 @@ def forest(
 ) -> Path:
     """Effects with intervals, one row per label, one panel per metric, a mark per series. `row(effect)` and series say where."""
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=(1.0 + 2.15 * len(panels), 0.9 + 0.27 * len(labels)), sharey=True, squeeze=False
-        )
-        for axis, (heading, effects) in zip(axes[0], panels.items(), strict=True):
+        down = 1 if len(panels) <= 5 else 2
+        wide = -(-len(panels) // down)
+        size = (1.0 + 2.15 * wide, (0.9 + 0.27 * len(labels)) * down)
+        figure, axes = plt.subplots(down, wide, figsize=size, sharey=True, squeeze=False)
+        for axis, (heading, effects) in zip(axes.flat, panels.items(), strict=True):
             axis.axvline(0, color=BLACK, linewidth=0.8)
             for place, (word, wanted) in enumerate(series.items()):
-                shift = 0.62 * (place / max(len(series) - 1, 1) - 0.5) if len(series) > 1 else 0
+                shift = 0.16 * (len(series) + 1) * (place / max(len(series) - 1, 1) - 0.5) * (len(series) > 1)
                 own = [one for one in effects if wanted(one) and row(one) in labels and not isnan(one.effect)]
                 heights = [labels.index(row(one)) + shift for one in own]
                 axis.errorbar(
@@ -80,7 +81,7 @@ def forest(
                     linewidth=0.9, label=word, zorder=3,
                 )  # fmt: skip
             axis.set_title(heading)
-            axis.set_xlabel("gain  (right is better →)")
+            axis.set_xlabel("gain  (right is better →)" if down == 1 or axis in axes[-1] else "")
             axis.grid(axis="y", visible=False)
         axes[0, 0].set_yticks(range(len(labels)), labels)
         axes[0, 0].set_ylim(len(labels) - 0.4, -0.6)
@@ -95,8 +96,9 @@ def lines(
     across: str | Mapping[str, str],
     up: str,
     mark: float | None = None,
+    bars: bool = False,
 ) -> Path:
-    """Curves with intervals over a number; one panel per model."""
+    """Curves with intervals over a number, as bands or, where they would cover each other, as bars; one panel per model."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, len(panels), figsize=(3.7 * len(panels), 3.2), squeeze=False)
         for axis, (heading, curves) in zip(axes[0], panels.items(), strict=True):
@@ -104,7 +106,7 @@ def lines(
                 axis.axvline(mark, color=GREY, linewidth=0.9, linestyle=":")
             for place, (word, points) in enumerate(curves.items()):
                 x, rows = [at for at, _ in points], [one for _, one in points]
-                axis.plot(
+                (line,) = axis.plot(
                     x,
                     [one.mean for one in rows],
                     marker=MARKS[place % 8],
@@ -114,6 +116,11 @@ def lines(
                     label=word,
                     linewidth=1.3,
                 )
+                if bars:
+                    x = [at + 0.012 * (place - (len(curves) - 1) / 2) for at in x]
+                    axis.errorbar(x, [one.mean for one in rows], yerr=arms(rows), fmt="none", ecolor=COLOURS[place], elinewidth=0.9)  # fmt: skip
+                    line.set_xdata(x)
+                    continue
                 axis.fill_between(
                     x,
                     [one.low for one in rows],
@@ -136,10 +143,11 @@ def scatter(
     across: str,
     up: str | Mapping[str, str],
     log: bool = False,
-    say: Sequence[str] | None = None,
+    say: Mapping[str, str] | None = None,
     orange: Sequence[str] | None = None,
+    level: float | None = None,
 ) -> Path:
-    """Methods as points with intervals; those in `say` (all, if it is None) by name, those in `orange` (`say`) in that colour."""
+    """Methods as points with intervals; those in `say` by that name, those in `orange` (or `say`) in that colour."""
     with plt.rc_context(STYLE):
         down = (len(panels) + 1) // 2  # two beside each other
         figure, axes = plt.subplots(down, 2, figsize=(8.6, 3.9 * down), squeeze=False)
@@ -148,21 +156,25 @@ def scatter(
         for axis, (heading, points) in zip(axes.flat, panels.items(), strict=False):
             if log:
                 axis.set_xscale("log")
+                axis.xaxis.set_major_locator(FixedLocator([3, 10, 30, 100, 300, 1000]))
+                axis.xaxis.set_major_formatter("{x:g}")
+                axis.xaxis.set_minor_locator(NullLocator())
+            if level is not None:
+                axis.axhline(level, color=GREY, linewidth=0.9, linestyle=":")
             for word, x, y in points:
                 at = x if isinstance(x, float) else x.mean
                 sides = None if isinstance(x, float) else arms([x])
                 spread = arms([y])
                 colour = ORANGE if word in (orange or say or ()) else BLUE
-                axis.errorbar(
-                    at, y.mean, xerr=sides, yerr=spread, fmt="o", markersize=3.4, color=colour, elinewidth=0.6
-                )
+                thin = (*mpl.colors.to_rgb(colour), 0.4)
+                axis.errorbar(at, y.mean, xerr=sides, yerr=spread, fmt="o", markersize=3.4, color=colour, ecolor=thin, elinewidth=0.7, zorder=3)  # fmt: skip
             if log:
                 left, right = axis.get_xlim()
-                axis.set_xlim(left, right * 6)
+                axis.set_xlim(left, right * 2.5)
             named = [
-                (word, x if isinstance(x, float) else x.mean, y.mean)
+                (say[word], x if isinstance(x, float) else x.mean, y.mean)
                 for word, x, y in points
-                if say is None or word in say
+                if say is not None and word in say
             ]
             label(axis, named, log)
             axis.set_title(heading)
@@ -179,20 +191,20 @@ def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> N
     taken: list[tuple[float, float]] = []
     for word, x, y in sorted(points, key=lambda one: one[2]):
         across, up = place(x), (y - low) / (high - low)
-        while any(abs(across - a) < 0.45 and abs(up - u) < 0.035 for a, u in taken):
+        while any(abs(across - a) < 0.45 and abs(up - u) < 0.045 for a, u in taken):
             up += 0.005
         taken.append((across, up))
         line = {"arrowstyle": "-", "linewidth": 0.4, "color": GREY, "shrinkA": 0, "shrinkB": 2}
         axis.annotate(
-            short(word),
+            word,
             (x, y),
             xytext=(across + 0.03, up),
             textcoords="axes fraction",
-            fontsize=6.2,
+            fontsize=6.8,
             va="center",
             arrowprops=line,
-            path_effects=[withStroke(linewidth=1.6, foreground="white")],
-            zorder=5,
+            bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.4},
+            zorder=2.5,
         )
 
 

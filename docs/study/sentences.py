@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import isnan
 
@@ -57,7 +58,10 @@ def amount(one: Effect, plus: bool = True) -> str:
     """An effect with its interval."""
     digits = digits_of(one.metric)
     ends = ", ".join(number(end, digits) for end in (one.low, one.high))
-    return f"{number(one.effect, digits, plus)} [{ends}]"
+    text = f"{number(one.effect, digits, plus)} [{ends}]"
+    if verdict(one) in ("better", "worse") and not any(float(word) for word in re.findall(r"[\d.]+", text)):
+        return f"under {10**-digits / 2:g}"  # told, and too small to be written
+    return text
 
 
 def between(one: Effect) -> str:

@@ -66,7 +66,7 @@ def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) 
 
 
 def comparable(metric: Sheet, truth: Sheet, among: str):
-    """Methods that both define, and a function from weights of the pictures to both figures, more being better."""
+    """Methods that both define on most questions, and a function from weights of the pictures to both figures, more being better."""
     if metric.pictures != truth.pictures:
         raise LookupError(f"{metric.metric} and {truth.metric} were measured on different pictures")
     both = [one for one in truth.methods if one in metric.methods]
@@ -76,7 +76,7 @@ def comparable(metric: Sheet, truth: Sheet, among: str):
     ]
     names = list(dict.fromkeys(metric.pictures))
     picture = np.array([names.index(one) for one in metric.pictures])
-    known = [place for place in range(len(both)) if all((~np.isnan(side[place])).any() for side in sides)]
+    known = [place for place in range(len(both)) if all((~np.isnan(side[place])).mean() > 0.5 for side in sides)]
     if among == "better half":
         level = {place: float(mean({"score": sides[1][place]})) for place in known}
         known = sorted(known, key=lambda place: -level[place])[: (len(known) + 1) // 2]
@@ -119,10 +119,11 @@ def regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
     specs = list(starts.values())
     scores = np.array([sheet.row(spec)["score"] for spec in specs])
     halves = np.arange(len(sheet.pictures)) % 2
-    best = np.empty(len(sheet.pictures))
+    whole = ~np.isnan(scores).any(0)  # starts are compared on the same pictures
+    best = np.full(len(sheet.pictures), nan)
     for half in (0, 1):
-        chosen = int(np.nanargmax(np.nanmean(scores[:, halves != half], 1) * (-1 if sheet.higher is False else 1)))
-        best[halves == half] = scores[chosen, halves == half]
+        level = scores[:, whole & (halves != half)].sum(1) * (-1 if sheet.higher is False else 1)
+        best[whole & (halves == half)] = scores[int(level.argmax()), whole & (halves == half)]
     own = scores[specs.index(starts[middle])]
     made = replace(sheet, methods=(starts[middle], "best start"), parts={"score": np.stack([own, best])}, reduce=mean)
     return effect(made, starts[middle], "best start")

@@ -95,7 +95,7 @@ def explain(
     model: Any,
     images: Any,
     target: Any = None,
-    method: str | Method = "decompx+skipplus",
+    method: str | Method = "temper",
     question: str | Question | Any | None = None,
     *,
     batch_size: int = 32,

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from suite import bed as beds
 from suite import pictures as painted
-from suite import research, sampled
+from suite import research, sampled, standins
 from suite.case import Case
 
 FAMILIES = ("vit", "vit-even", "vit-mean", "vit-registers-mean", "eva-large")
@@ -52,6 +52,15 @@ def test_sources_may_go_a_few_at_a_time():
 
     same([research.decompx_slowly(model, picture, TARGET, chunk=5)], whole[None])
     same([research.decompx_slowly(model, picture, TARGET, sources=some, chunk=2)], whole[None, some])
+
+
+def test_lengths_that_float32_cannot_say_are_compared_in_float64():
+    deep = beds.lay("test", batch=1, depth=24, embed_dim=192)
+    for one in deep.model.blocks:
+        one.attn.proj.weight.mul_(1000)
+
+    assert research.globenc_slowly(deep.model, deep.images[0]).isinf().all()
+    assert standins.same_lengths(deep) > 0.9999
 
 
 @pytest.mark.parametrize("family", FAMILIES)

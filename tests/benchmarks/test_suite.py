@@ -35,8 +35,8 @@ def case(**changes):
     return Case(**{**given, **changes})
 
 
-def row(targets=None, ratio=None, **changes):
-    return Row("test", "peers", "a", "b", targets=targets or {}, ratio=ratio, **changes)
+def row(targets=None, ratio=None, what="a", **changes):
+    return Row("test", "peers", what, "b", targets=targets or {}, ratio=ratio, **changes)
 
 
 # ── from end to end ──────────────────────────────────────────────────────────────────────────────
@@ -204,18 +204,20 @@ def test_the_gpu_script_goes_on_after_a_failure_and_stops_when_time_is_up(tmp_pa
         return subprocess.run(script, env={**given, **more}, capture_output=True, text=True, check=True).stdout
 
     whole, late = said(), said(BUDGET="0")
+    parts = ("peers", "growth", "memory", "wide", "sampled", "profiles", "inside", "large")
 
     calls = [one.split("\t")[:-1] for one in (tmp_path / "asked").read_text().split("benchmarks/run\t")[1:]]
     parsed = [command.parser().parse_args(one) for one in calls]
-    assert len(parsed) == 7
+    assert len(parsed) == len(parts)
     assert all(one.device == "cuda" and one.rounds == 3 and one.add for one in parsed)
     assert {one.json for one in parsed} == {tmp_path / "out.json"}
     assert {size for one in parsed for size in one.size or ()} == {"ti", "b", "l", "eva"}
     assert {group for one in parsed for group in one.only or ()} == set(table.GROUPS) - {"start-up"}
     assert "rc 3; 0 met" in whole
     assert "broken" in whole
-    assert whole.splitlines()[-2].startswith("growth: ")
-    assert late.count("left out, the time is up") == 7
+    assert [line.split(": ")[0] for line in whole.splitlines() if ": " in line] == [*parts, "all"]
+    assert late.count("left out, the time is up") == len(parts)
+    assert [line.split(": ")[0] for line in said(ONLY="growth wide").splitlines()] == ["growth", "wide", "all"]
 
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
@@ -270,6 +272,20 @@ def test_a_row_survives_its_record():
 
     assert again == one
     assert json.loads(json.dumps(row(agreement=math.nan).record(), allow_nan=False))["agreement"] is None
+
+
+def test_batches_have_tables_of_their_own():
+    rows = [
+        row(what="x", batch=8),
+        row(what="y", batch=32),
+        row(what="z", unit="layers"),
+        row(what="w", error="raised"),
+    ]
+
+    tables = table.markdown(rows).split("**a test model · peers**")[1:]
+
+    assert [("batch 8" in one, "batch 32" in one) for one in tables] == [(True, False), (False, True)]
+    assert [[name for name in "xyzw" if f"`{name}`" in one] for one in tables] == [["x", "z", "w"], ["y"]]
 
 
 def test_work_takes_turns_and_stops_at_the_cap():

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tests.models.families import pictures, seen, tiny
 from vitreous.capture.probe import Probe
+from vitreous.capture.question import ask
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.spec import resolve
 
@@ -117,3 +118,27 @@ def test_a_question_must_answer_with_one_number_per_row() -> None:
 def test_what_is_no_question_is_refused() -> None:
     with pytest.raises(SpecError, match="no question 'logits'; did you mean 'logit'"):
         Probe(seen("vit"), pictures(), question="logits")
+
+
+# ── sure models ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("question", ["probability", "log-probability"])
+@pytest.mark.parametrize("lead", [-30.0, 0.0, 3.0, 18.0, 30.0])
+def test_the_gradient_of_a_sure_answer_is_not_rounded_away(question: str, lead: float) -> None:
+    """In float32 1 − p is 0 from a lead of 17 on, and with it the class's own part of the gradient."""
+    logits = torch.randn(3, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([4, 0, 9])
+    logits[torch.arange(3), targets] = logits.scatter(1, targets[:, None], -torch.inf).logsumexp(1) + lead
+    single = logits.float().requires_grad_()
+    p = logits.softmax(-1)
+    others = p.scatter(1, targets[:, None], 0.0)
+    slow = torch.zeros_like(p).scatter(1, targets[:, None], others.sum(1, keepdim=True)) - others
+    slow = slow * p.gather(1, targets[:, None]) if question == "probability" else slow
+
+    said = ask(question)(single, targets)
+    said.sum().backward()
+
+    torch.testing.assert_close(single.grad.double(), slow, rtol=1e-5, atol=0)
+    value = p.gather(1, targets[:, None])[:, 0]
+    torch.testing.assert_close(said.double(), value if question == "probability" else value.log(), rtol=1e-5, atol=1e-7)

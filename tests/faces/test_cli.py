@@ -142,7 +142,7 @@ def test_json_is_one_document_and_nothing_else(tmp_path, capsys):
     assert [len(one["top"]), told["failed"]] == [5, []]
     assert sum(entry["probability"] for entry in one["top"]) <= 1
     assert one["explained"][0]["index"] == one["top"][0]["index"]
-    assert one["provenance"]["decompx+skipplus"]["question"] == "margin"
+    assert one["provenance"]["temper"]["question"] == "margin"
     files = [one["sheet"], *one["maps"].values(), *(entry["overlay"] for entry in one["explained"])]
     assert all(Path(path).is_file() for path in files)
 
@@ -291,9 +291,9 @@ def test_maps_of_a_real_model_sit_on_the_zebra_and_on_the_elephant(assets, tmp_p
 
     assert main(["explain", str(photograph), *model, "-t", "340", "-t", "African elephant", "-o", str(tmp_path)]) == 0
 
-    zebra, elephant = Attribution.load(tmp_path / "el3.decompx+skipplus.safetensors").maps().clamp(min=0)
+    zebra, elephant = Attribution.load(tmp_path / "el3.temper.safetensors").maps().clamp(min=0)
     assert zebra[6:, 5:].sum() > 0.75 * zebra.sum()
     assert elephant[2:, :5].sum() > 0.65 * elephant.sum()
-    assert {"el3.zebra.decompx+skipplus.png", "el3.African-elephant.decompx+skipplus.png"} <= {
+    assert {"el3.zebra.temper.png", "el3.African-elephant.temper.png"} <= {
         p.name for p in tmp_path.iterdir()
     }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.core.registry import Registry
@@ -41,12 +42,19 @@ def logit(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
 
 def probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """The class's softmax probability."""
-    return chosen(logits.softmax(-1), targets)
+    lead = led(logits, targets)
+    return torch.where(lead > 0, 1 - (-lead).sigmoid(), lead.sigmoid())
 
 
 def log_probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """The logarithm of the class's softmax probability: the cross-entropy, negated."""
-    return chosen(logits.log_softmax(-1), targets)
+    return -softplus(-led(logits, targets))
+
+
+def led(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
+    """The log-odds of the class against all others together: of a sure model 1 − p is all there is to explain, and a softmax rounds it away."""
+    others = logits.scatter(-1, targets[:, None], -torch.inf)
+    return chosen(logits, targets) - others.logsumexp(-1)
 
 
 def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:

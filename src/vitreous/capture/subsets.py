@@ -13,9 +13,12 @@ from vitreous.models.shapes import Keep
 
 def by_size(keep: Keep) -> Iterator[tuple[int, Int[Tensor, " same"]]]:
     """Every number of patches that some subset keeps, and which subsets do, counted over all pictures."""
-    counts = keep.sum(-1).flatten().cpu()  # so that a GPU is waited for once, and not for every size
-    for count in counts.unique().tolist():
-        yield count, (counts == count).nonzero()[:, 0].to(keep.device)
+    counts = keep.sum(-1).flatten()
+    order = counts.argsort(stable=True)
+    sizes, many = counts.cpu().unique(
+        return_counts=True
+    )  # the only wait for a GPU: one at every size would leave it idle
+    yield from zip(sizes.tolist(), order.split(many.tolist()), strict=True)
 
 
 def tokens_of(keep: Bool[Tensor, "m p"], count: int, prefix: int) -> Int[Tensor, "m n"]:

@@ -12,7 +12,7 @@ import typer
 
 from vitreous.core.errors import DataError, SpecError
 
-DEFAULT = "decompx+skipplus"
+DEFAULT = "temper"
 TABLES = 3  # pictures that get a table each; of more, each gets a line
 
 

@@ -9,7 +9,7 @@ import typer
 
 from vitreous.core.errors import SpecError
 
-DEFAULT = "decompx+skipplus"
+DEFAULT = "temper"
 
 
 def map(  # noqa: A001 - the verb

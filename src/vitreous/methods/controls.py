@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -17,13 +19,18 @@ from vitreous.methods.method import method
 from vitreous.models.shapes import Images, PatchScores
 
 Source = TypeVar("Source")
+ROOM = 2**26  # bytes of noise on their way to a GPU at once
 
 
 def content_seeds(images: Images, seed: int) -> list[int]:
     """One seed per picture, made of the given seed and the picture's content, so that its place in a batch does not matter."""
-    pictures = images.cpu().float().numpy()
-    digests = (hashlib.blake2b(picture.tobytes(), digest_size=8, salt=str(seed).encode()[:16]) for picture in pictures)
-    return [int.from_bytes(digest.digest(), "little") >> 1 for digest in digests]
+
+    def one(picture: np.ndarray) -> int:
+        digest = hashlib.blake2b(picture.data, digest_size=8, salt=str(seed).encode()[:16]).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    with threads() as pool:
+        return list(pool.map(one, images.cpu().float().flatten(1).contiguous().numpy()))
 
 
 def generators(images: Images, seed: int) -> list[torch.Generator]:
@@ -31,11 +38,29 @@ def generators(images: Images, seed: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(s) for s in content_seeds(images, seed)]
 
 
-def drawn(draw: Callable[[Source], Tensor], sources: Iterable[Source]) -> Tensor:
-    """One draw of every source, side by side; where there is a GPU, which waits for noise, by several threads."""
-    workers = None if torch.cuda.is_available() else 1
-    with ThreadPoolExecutor(workers) as pool:
-        return torch.stack(list(pool.map(draw, sources)))
+def threads() -> ThreadPoolExecutor:
+    """Several where there is a GPU, which waits for noise; on a CPU the model takes them all."""
+    return ThreadPoolExecutor(None if torch.cuda.is_available() else 1)
+
+
+def drawn(
+    draw: Callable[[Tensor, Source], object],
+    sources: Sequence[Source],
+    shape: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "sources *shape"]:
+    """What `draw` fills a place with from every source, side by side; to a GPU a few go at a time, and it is not waited for."""
+    found, cuda = torch.empty(len(sources), *shape, dtype=dtype, device=device), device.type == "cuda"
+    together = max(1, ROOM // max(1, math.prod(shape) * found.element_size()))
+    with threads() as pool:
+        for first in range(0, len(sources), together):
+            place = found[first : first + together]
+            held = torch.empty(place.shape, dtype=dtype, pin_memory=True) if cuda else place
+            list(pool.map(draw, held.unbind(), sources[first : first + together]))
+            if cuda:
+                place.copy_(held, non_blocking=True)  # torch gives `held` to nobody else before it is copied
+    return found
 
 
 @method("random", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={})

@@ -117,16 +117,19 @@ class Windows:
         return total / (down.sum(0)[:, None] * right.sum(0)).clamp(min=1)
 
 
-def noise(images: Images, seed: int, normal: bool) -> Callable[[Index, Index], Images]:
+def noise(
+    images: Images, seed: int, normal: bool, device: torch.device | None = None
+) -> Callable[[Index, Index], Images]:
     """Fresh noise for every (picture, subset), drawn from the picture's content: no batch or chunk changes it."""
-    seeds, draw = content_seeds(images, seed), torch.randn if normal else torch.rand
+    seeds, device = content_seeds(images, seed), images.device if device is None else device
 
-    def one(source: int) -> Float[Tensor, "3 H W"]:
-        return draw(images.shape[1:], generator=torch.Generator().manual_seed(source))
+    def fill(place: Float[Tensor, "3 H W"], source: int) -> None:
+        draw = torch.Generator().manual_seed(source)
+        place.normal_(generator=draw) if normal else place.uniform_(generator=draw)
 
     def make(row: Index, subset: Index) -> Images:
         sources = [seeds[r] + s for r, s in zip(row.tolist(), subset.tolist(), strict=True)]
-        return drawn(one, sources).to(images)
+        return drawn(fill, sources, images.shape[1:], device).to(images.dtype)
 
     return make
 

@@ -46,7 +46,7 @@ def noisy_means(
         sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
         for first in range(0, samples, chunk):
             count = min(chunk, samples - first)
-            points = tokens[:, None] + sigma * several(tokens.shape[1:], sources, count).to(tokens)
+            points = tokens[:, None] + sigma * several(tokens.shape[1:], sources, count, tokens.device).to(tokens)
             part = token_gradients(probe, points, layer.index, lin, tally).abs().sum(1)
             total = part if total is None else total + part
         assert total is not None
@@ -101,12 +101,19 @@ def gaussian(probe: Probe, samples: int, sigma: float, rel_sigma: float | None, 
     sources = generators(probe.originals, seed)
     for first in range(0, samples, chunk):
         count = min(chunk, samples - first)
-        yield several(images.shape[1:], sources, count).to(images) * width[:, None, None, None, None]
+        yield several(images.shape[1:], sources, count, images.device).to(images) * width[:, None, None, None, None]
 
 
-def several(shape: torch.Size, sources: list[torch.Generator], count: int) -> Float[Tensor, "b s *shape"]:
+def several(
+    shape: torch.Size, sources: list[torch.Generator], count: int, device: torch.device
+) -> Float[Tensor, "b s *shape"]:
     """So many draws of every source."""
-    return drawn(lambda one: torch.stack([torch.randn(shape, generator=one) for _ in range(count)]), sources)
+
+    def fill(places: Float[Tensor, "s *shape"], source: torch.Generator) -> None:
+        for place in places:
+            place.normal_(generator=source)
+
+    return drawn(fill, sources, (count, *shape), device)
 
 
 def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: bool, channels: str) -> PixelMap:

@@ -83,7 +83,8 @@ def largest(centroids: Float[Tensor, "b m p"], kept: float | tuple[float, ...]) 
 
 def in_noise(probe: Probe, keep: Keep, seed: int) -> Pictures:
     """Pictures of which only the kept patches show; the rest is uniform noise in [0, 1) as the model takes it."""
-    (height, width), grid, drawn = probe.layout.patch, probe.layout.grid, noise(probe.originals, seed, normal=False)
+    (height, width), grid = probe.layout.patch, probe.layout.grid
+    drawn = noise(probe.originals, seed, normal=False, device=probe.images.device)
 
     def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Images:
         mask = keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)

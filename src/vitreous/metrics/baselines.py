@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError
-from vitreous.methods.controls import generators
+from vitreous.methods.controls import drawn, generators
 from vitreous.methods.masks import blurred
 from vitreous.methods.options import choice
 from vitreous.metrics.answers import Index, Paint
@@ -48,10 +48,11 @@ def baseline_of(probe: Probe, baseline: str, space: str = "normalised", seed: in
         return images.mean((2, 3) if pixels else (1, 2, 3), keepdim=True).expand_as(images)
     if baseline == "black":
         return (torch.zeros_like(images) - mean) / std
-    draws = [
-        torch.rand(images.shape[1:], generator=draw, dtype=torch.float64) for draw in generators(probe.originals, seed)
-    ]
-    return (torch.stack(draws).to(images) - mean) / std
+    sources, shape = generators(probe.originals, seed), images.shape[1:]
+    uniform = drawn(
+        lambda place, source: place.uniform_(generator=source), sources, shape, images.device, torch.float64
+    )
+    return (uniform.to(images) - mean) / std
 
 
 def rise_kernel(length: int = 11, sigma: float = 5.0) -> Float[Tensor, " length"]:

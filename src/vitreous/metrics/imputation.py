@@ -12,6 +12,7 @@ from torch import Tensor
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.controls import threads
 from vitreous.methods.masks import noise as noise_of
 from vitreous.methods.options import choice
 from vitreous.metrics.answers import Index, Labels, Memo, Paint, classes_of, shown_pixels
@@ -73,7 +74,7 @@ def road(
 def filling(probe: Probe, noise: float, seed: int) -> Paint:
     """Missing pixels from their neighbours, and noise drawn from the picture's content."""
     _, std = normalisation(probe)
-    draw = noise_of(probe.originals, seed, normal=True)
+    draw = noise_of(probe.originals, seed, normal=True, device=probe.images.device)
 
     def paint(visible: Bool[Tensor, "k H W"], image: Index, count: Index) -> Images:
         filled = imputed(probe.images[image], visible)
@@ -85,8 +86,8 @@ def filling(probe: Probe, noise: float, seed: int) -> Paint:
 def imputed(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     """Every pixel that is not visible becomes the weighted mean of its neighbours within the picture."""
     together = max(1, ROOM // visible[0].numel())
-    parts = zip(images.split(together), visible.split(together), strict=True)
-    return torch.cat([solved(*part) for part in parts])
+    with threads() as pool:  # SuperLU lets go of the interpreter
+        return torch.cat(list(pool.map(solved, images.split(together), visible.split(together))))
 
 
 def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:

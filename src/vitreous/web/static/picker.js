@@ -4,7 +4,7 @@ import { $, el, fill } from "./dom.js";
 import { add } from "./maps.js";
 import { on, state, world } from "./state.js";
 
-const FIRST = ["decompx+skipplus", "attnlrp", "tokentm", "genatt", "ixg", "rollout", "occlusion", "tis(masks=128)"];
+const FIRST = ["temper", "decompx+skipplus", "attnlrp", "tokentm", "genatt", "ixg", "rollout", "occlusion", "tis(masks=128)"];
 
 export function start() {
   on("pick", () => { $("filter").value = ""; list(); $("picker").showModal(); $("filter").focus(); });

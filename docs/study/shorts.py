@@ -1,0 +1,82 @@
+"""What we conclude about the papers, in our own words; every number is looked up."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from study import shorts_ours  # noqa: F401 - registers what it concludes
+from study.fill_index import BLACK
+from study.fill_tokentm import published
+from study.names import ABLATION, ALTI, ATTCAM, FAMILIES, MODELS, OPEN, READINGS, TIS
+from study.quotes import Quotes, points, short
+from study.sentences import number
+
+SEGMENTED, DELETED, INSERTED = (f"{name}(preset='skipplus')" for name in ("ap", "deletion_aopc", "insertion_aopc"))
+ROLLED = "+rollout(form='half')"
+PAINTED, IG = "tis(ablate='pixels')", "ig(preset='tis')"
+
+
+@short("skipplus")
+def skipplus(quotes: Quotes) -> str:
+    gain = partial(quotes.both, table="skipplus-pairs", metric="mean_aopc")
+    harm = partial(quotes.one, "worse", table="skipplus-pairs", metric="mean_aopc", model="DeiT-Tiny")
+    beside = partial(quotes.both, against="random", table="skipplus-pairs")
+    start = partial(quotes.both, against="best start", table="skipplus-start-regret", metric="mean_aopc")
+    pets = partial(quotes.one, table="skipplus-pets-pairs", metric=SEGMENTED, model="DeiT-Tiny")
+    folded = [(plus, alone) for alone, plus, _ in FAMILIES.values()]
+    lifts, harms = (quotes.tally(folded, "skipplus-pairs", "mean_aopc", kind) for kind in ("better", "worse"))
+    rows = [one for one in quotes.results.figures("skipplus") if one.metric == DELETED]
+    lost = [max((one.undefined for one in rows if one.model == model), default=0) for model in MODELS]
+    return points(
+        f"**Summing layers holds.** PLUS lifts DecompX by {gain('better', 'decompx+plus', 'decompx')} points of mean AOPC, GlobEnc by {gain('better', 'globenc+plus', f'globenc{ROLLED}')} and ALTI by {gain('better', f'{ALTI}+plus', f'{ALTI}{ROLLED}')}, as the paper says; "
+        f"of {len(FAMILIES)} methods it lifts {lifts} and harms {harms}.",
+        f"**Skipping layers does not.** DecompX∘SkipPLUS is behind DecompX∘PLUS, {gain('worse', 'decompx+skipplus', 'decompx+plus')}. The middle start loses {start('worse', 'decompx+skipplus(start=6)')} to the best start, PLUS {start('open', 'decompx+skipplus(start=0)')}, "
+        f'so that "either PLUS or SkipPLUS is near the best" holds for DecompX because PLUS is. What speaks for SkipPLUS is its price, half a backward pass, and AP on pets for DeiT-Tiny ({pets("better", "decompx+skipplus", "decompx+plus")} over PLUS).',
+        f"**Where it does not help it mostly does no harm**, as the paper says, with exceptions: PLUS costs GradCAM++ {gain('worse', 'gradcampp+plus', 'gradcampp')}, and on DeiT-Tiny AttCAM {harm(f'{ATTCAM}+plus', ATTCAM)} and AttnGrad {harm('attngrad+plus', 'attngrad')}. GenAtt is as good as unharmed: PLUS {gain('worse/open', 'genatt+plus', 'genatt')}.",
+        f"**No trade-off.** Across methods insertion and deletion go together (Kendall's τ {quotes.orders('together', 'skipplus-trades', DELETED, INSERTED, dataset='val')}). That deletion goes with AP holds ({quotes.orders('together', 'skipplus-pets-trades', DELETED, SEGMENTED, dataset='pets')}).",
+        f"**ALTI under Rollout** does not vanish here, it divides by zero: as published {' / '.join(map(str, lost))} of 250 maps are undefined. With 10⁻¹² added it stays above a random map ({beside('better', f'{ALTI}{ROLLED}', metric=DELETED)} of deletion AOPC); GlobEnc falls below it by insertion on ViT-Tiny ({beside('worse/open', f'globenc{ROLLED}', metric=INSERTED)}).",
+    )
+
+
+@short("tokentm")
+def tokentm(quotes: Quotes) -> str:
+    area = partial(quotes.both, table="tokentm-pets-pairs", metric="miou")
+    curve = partial(quotes.both, table="tokentm-pairs", explained="predicted")
+    negative, positive = (f"{word}_auc(preset='tokentm')" for word in ("negative", "positive"))
+    both = [*quotes.results.effects("tokentm-pets-pairs"), *quotes.results.effects("tokentm-pairs")]
+    ahead = [one for one in both if (one.method, one.against) == ("tokentm", "genatt") and one.low > 0]
+    quotes.holds(not ahead, "TokenTM is ahead of GenAtt in no measure")
+    base, fused, long, whole = ABLATION
+    readings = {one: mean_tau(quotes, one) for one in (*OPEN, *READINGS)}
+    ours, steps = ([readings[one] for one in some] for some in (OPEN, READINGS))
+    before, after = ([value for one, value in readings.items() if f"{word} LayerNorm" in one] for word in ("before", "after"))  # fmt: skip
+    quotes.holds(max(ours) - min(ours) < 0.05, "the order of nine methods tells no reading from another")
+    quotes.holds(min(after) > max(before), "lengths after LayerNorm come nearer to the order of the steps")
+    assert len(steps) == len(before) + len(after)
+    return points(
+        f"**TokenTM is not better than GenAtt here.** Of nine measures it is ahead in none on either model, and behind on masks: mIoU {area('worse', 'tokentm', 'genatt')}. By negative AUC it is {curve('worse/open', 'tokentm', 'genatt', metric=negative)}, by positive AUC {curve('open', 'tokentm', 'genatt', metric=positive)}. "
+        "The margins of the paper are as small, so that models or masks may decide; an improvement in general it is not.",
+        f"**Of its parts, aggregation over layers (AF) is what counts**, as in the paper: {area('better', fused, base)} of mIoU. Lengths (L) bring {area('open', long, fused)}, directions (NECC) cost a little, {area('worse', whole, long)}.",
+        f"**The open points stay open.** The order of nine methods tells no reading from another (mean τ {number(min(ours), 2)} to {number(max(ours), 2)}). The order of the four steps speaks for measuring after LayerNorm (mean τ {number(min(after), 2)} against {number(max(before), 2)} at best), and says nothing of probability or logit.",
+    )
+
+
+def mean_tau(quotes: Quotes, reading: str) -> float:
+    own = [one.tau for one in published(quotes.results) if one.metric == reading and one.tau == one.tau]
+    return sum(own) / len(own) if own else 0.0
+
+
+@short("tis")
+def tis(quotes: Quotes) -> str:
+    mean, blur = (BLACK.replace("black", word) for word in ("mean", "blur"))
+    first = partial(quotes.both, method=TIS, table="tis-pairs")
+    options = partial(quotes.both, method="tis", table="tis-options-pairs")
+    peak = partial(quotes.both, method="tis(masks=256)", table="tis-pointing-pairs", metric="pointing_game(preset='tis')")  # fmt: skip
+    return points(
+        f"**TIS is first among the paper's methods** on three of four baselines on both models (black: {first('better', against='genatt', metric=BLACK)} over GenAtt), and behind Integrated Gradients on blur ({first('worse', against=IG, metric=blur)}), both as published.",
+        f"**Methods that it did not meet cannot be told from it** on 48 pictures, at less than a hundredth of the cost: TIS less AttnLRP∘PLUS is {first('open', against='attnlrp+plus', metric=BLACK)} on black, {first('open', against='attnlrp+plus', metric=mean)} on mean and {first('open/worse', against='attnlrp+plus', metric=blur)} on blur.",
+        f"**Pointing game:** no difference to GenAtt can be told ({peak('open', against='genatt')}); the paper has TIS well ahead.",
+        f'**Masks:** 1024 less 128 is {options("better", against="tis(masks=128)", metric="faithfulness")} of faithfulness, 1024 less 512 {options("open", against="tis(masks=512)", metric="faithfulness")}, so that "little gain" begins at 512 rather than at 128.',
+        f"**Removing tokens instead of painting pixels over**, the paper's point, brings {options('better', against=PAINTED, metric='faithfulness')} where the metric removes tokens too, and {options('open', against=PAINTED, metric=BLACK)} where it paints pixels over as the paper's does: some of the gain is in the metric.",
+        "**Where the model is sure of another class** there are too few pictures to say whether the logit helps.",
+    )

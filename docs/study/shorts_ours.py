@@ -1,0 +1,68 @@
+"""What we conclude where no paper claims anything, in our own words; every number is looked up."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from study.fill_beyond import EIGHTH, cost, percent
+from study.names import PROBABLE, QUESTIONS
+from study.quotes import Quotes, points, short
+
+LRP, SHARE, BIASES = PROBABLE["attnlrp"], PROBABLE["decompx"], "fullgrad(question='probability')@tempered+plus"
+
+
+@short("newer")
+def newer(quotes: Quotes) -> str:
+    over = partial(quotes.both, against="decompx+skipplus", table="newer-pairs", metric="faithfulness")
+    ask = partial(quotes.both, table="newer-pairs", metric="faithfulness")
+    grid = [one for one in quotes.results.effects("newer-grid-chosen") if "confirm" in one.dataset]
+    tops = {one.model: one for one in reversed(grid)}
+    quotes.holds(
+        {(one.method, one.against) for one in tops.values()} == {("fullgrad@tempered+plus", "fullgrad@libra+plus")},
+        "fullgrad@tempered+plus is the cell that was chosen on both models",
+    )
+    asked = [one for one in quotes.results.effects("newer-pairs") if (one.method, one.against) in QUESTIONS.values()]
+    quotes.holds(all(one.high >= 0 for one in asked), "no method loses when it is asked about the probability")
+    best = partial(quotes.both, table="newer-grid-chosen", metric="faithfulness", dataset="val, to confirm")
+    held = partial(quotes.figures, table="newer-grid", metric="faithfulness", dataset="val, to confirm")
+    return points(
+        f"**Of what is published `fullgrad@libra+plus` is the best** with one backward, {over('better', 'fullgrad@libra+plus')} over DecompX∘SkipPLUS. AttnLRP as published, read at the first layer, is {over('worse/better', 'attnlrp')}, LeGrad {over('worse', 'legrad')}.",
+        f"**What is held fixed and how layers are summed matter more than the signal.** Input × gradient summed over layers has {held('ixg+plus')} of faithfulness with plain gradients and {held('ixg@libra+plus')} with Libra's. AttnLRP summed over layers, which nobody published, is {over('better', 'attnlrp+plus')}.",
+        f"**Ask about the probability, not the logit:** {ask('better', SHARE, 'decompx+plus')} for DecompX∘PLUS, {ask('better', LRP, 'attnlrp+plus')} for AttnLRP∘PLUS; no method loses by it.",
+        f"**A cell that nobody published beats the best published one** on pictures that did not choose it: `fullgrad@tempered+plus`, {best('better', 'fullgrad@tempered+plus', 'fullgrad@libra+plus')}. [Beyond](beyond.md) goes on from there.",
+    )
+
+
+@short("scenes")
+def scenes(quotes: Quotes) -> str:
+    agree = partial(quotes.order, truth="ap")
+    known = partial(quotes.figure, model="Scenes")
+    apart = partial(quotes.one, table="scenes-pair-pairs", model="Scenes")
+    return points(
+        f"**Who finds the evidence?** Of a whole thing (`single`) methods that ask the model again with patches missing: TIS with 256 masks has AP {known('tis(masks=256)', 'scenes', 'ap', dataset='single')}, DecompX∘PLUS {known('decompx+plus', 'scenes', 'ap', dataset='single')}. Of one small mark (`part`) shares do as well: {known('tis(masks=256)', 'scenes', 'ap', dataset='part')} and {known('decompx+plus', 'scenes', 'ap', dataset='part')}.",
+        f"**Two classes in one frame** are told apart by asking about the probability, {apart('better', SHARE, 'decompx+plus', metric='class_discrimination')} of class discrimination for DecompX∘PLUS. Attention alone and sums of vectors know no class.",
+        f"**Do the metrics agree with the truth?** Where a thing is evidence, yes: faithfulness by removing tokens puts methods in the order of AP with τ {agree('together', 'scenes-orders', 'faithfulness', dataset='single')} on `single` and {agree('together', 'scenes-pair-orders', 'faithfulness', dataset='pair')} on `pair`, about as well as the truth agrees with itself.",
+        f"**Where the evidence is small they tell good from useless, and not good from better.** On `part`, among the better half of the methods, faithfulness has τ {agree('open', 'scenes-orders', 'faithfulness', among='better half', dataset='part')} with the truth, insertion over blur {agree('together', 'scenes-orders', BLURRED, among='better half', dataset='part')}. Small differences in faithfulness between good methods should not be read as one being more right.",
+    )
+
+
+BLURRED = "insertion(steps=28, baseline='blur')"
+
+
+@short("beyond")
+def beyond(quotes: Quotes) -> str:
+    val = partial(quotes.both, table="beyond-pairs", metric="faithfulness")
+    pets = partial(quotes.both, table="beyond-pets-pairs", metric="faithfulness")
+    drawn = partial(quotes.one, table="beyond-scenes-pairs", metric="faithfulness", model="Scenes")
+    mask = partial(quotes.figures, table="beyond-pets", metric="ap")
+    share = cost("anneal") / cost("tis")
+    quotes.holds(share <= EIGHTH, "anneal costs at most an eighth of TIS")
+    return points(
+        f"**One backward:** `temper` beats every published method of that cost on both models, {val('better', 'temper', 'fullgrad@libra+plus')} of faithfulness over the best of them, `fullgrad@libra+plus`, on pictures that chose nothing.",
+        f"**As faithful as TIS with 1024 masks at an eighth of its cost:** more than that. `fuse`, {cost('fuse'):g} forward passes' worth ({percent(cost('fuse') / cost('tis'))}), is ahead by {val('better', 'fuse', 'tis')}, `anneal` ({percent(share)}) by {val('better', 'anneal', 'tis')}.",
+        f"**`anneal` buys little over `fuse`:** {val('better/open', 'anneal', 'fuse')}, at {cost('anneal') / cost('fuse'):g} times the cost.",
+        f"**On pets** the same three: {pets('better', 'temper', 'fullgrad@libra+plus')}, {pets('better', 'fuse', 'tis')} and {pets('better', 'anneal', 'tis')}.",
+        f"**The last step of `temper` is small.** AttnLRP summed over layers and asked about the probability, which nobody published, cannot be told from it on ViT-Tiny and is close on DeiT-Tiny: {val('open/better', 'temper', LRP)}.",
+        f"**The maps are not masks.** AP on pets is {mask('temper')} for `temper` and {mask('anneal')} for `anneal`, where `decompx+skipplus` has {mask('decompx+skipplus')}.",
+        f"**On Scenes the slope does not help.** `fuse` is behind `temper`, {drawn('worse', 'fuse', 'temper')} of faithfulness, and the slope alone, `presence`, is no better than a random map, {drawn('worse|open', 'presence', 'random')}.",
+    )

@@ -1,0 +1,28 @@
+"""What is quoted of the study elsewhere is what it found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_quoted_numbers_are_those_of_the_study():
+    told = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "findings.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stdout.strip()) == (0, "up to date"), told.stderr
+
+
+def test_the_default_method_is_the_recommended_one():
+    import inspect
+
+    import vitreous
+    from vitreous.cli import explain
+    from vitreous.cli import map as mapped
+
+    default = inspect.signature(vitreous.explain).parameters["method"].default
+    assert f"Start with `{default}`" in (ROOT / "docs" / "how-to" / "which-method.md").read_text(encoding="utf-8")
+    assert explain.DEFAULT == mapped.DEFAULT == default
