@@ -46,7 +46,9 @@ def operators(work: Callable[[], object], cuda: bool, rows: int) -> str:
         with profile(activities=kinds) as seen:
             work()
     spent = "self_device_time_total" if cuda else "self_cpu_time_total"
-    named = [one for one in seen.key_averages() if one.device_type == DeviceType.CPU]  # kernels' time is their operators'
+    named = [
+        one for one in seen.key_averages() if one.device_type == DeviceType.CPU
+    ]  # kernels' time is their operators'
     events = sorted(named, key=lambda one: getattr(one, spent), reverse=True)
     total = sum(getattr(one, spent) for one in events) or 1
     lines = ["| operator | calls | ms | share |", "|---|---|---|---|"]

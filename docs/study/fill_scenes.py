@@ -160,7 +160,7 @@ def orders_answer(results: Results) -> str:
 
 @plot("scenes-orders")
 def draw_orders(results: Results) -> Path | None:
-    """Kendall's τ between the order that a metric gives methods and the order of the known truth; * where the interval excludes 0"""
+    """Kendall's τ between the order that a metric gives methods and the order of the known truth; a star where the interval excludes 0"""
     rows = all_orders(results)
     there = [one for one in TRUTHS if only(rows, dataset=one[0], truth=one[1])]
     if not there:

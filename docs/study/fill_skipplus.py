@@ -41,7 +41,8 @@ def lift(results: Results) -> str:
             main = next(iter(only(rows, model=model, method=specs[place], against=specs[0])), None)
             kinds[word, place, model] += [verdict(main)] if main else []
             few = f"<br>{counted(main.n, 'picture')} only" if main and main.n < most else ""
-            cells.append(f"{cell(main)}<br>{tally(family(results, (specs[place], specs[0]), model))}{few}")
+            five = tally(family(results, (specs[place], specs[0]), model)).replace(" of ", "\u00a0of\u00a0")
+            cells.append(f"{cell(main)}<br>{five}{few}")
         lines.append([name, *cells])
     said = [
         f"- {word} on {model} lifts {own.count('better')} of {counted(len(own), 'method')}, harms {own.count('worse')}, and for {len(own) - own.count('better') - own.count('worse')} it cannot be told."

@@ -157,7 +157,7 @@ MORE = {
     "skipplus": {"trades": trades},
     "skipplus-pets": {"trades": trades},
     "skipplus-start": {"regret": starts},
-    "scenes": {"orders": truthful},
+    "scenes": {"orders": truthful, "slice": partial(singles, "scenes")},
     "scenes-pair": {"orders": truthful, "slice": partial(singles, "scenes-pair")},
     "beyond": {"slice": partial(singles, "beyond")},
     "newer-grid": {"chosen": cells},

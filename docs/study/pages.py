@@ -59,7 +59,8 @@ def filled(text: str, results: Results, page: str = "") -> str:
             if name not in PLOTS:
                 raise LookupError(f"{page} asks for the plot {name!r}; known: {', '.join(sorted(PLOTS))}")
             there = (HERE / "images" / f"{name}.svg").is_file()
-            inside = f"![{caption(name)}](images/{name}.svg)" if there else "*Not measured yet.*"
+            image = f"images/{name}.svg"  # a link to itself, since a phone shows it small
+            inside = f"[![{caption(name)}]({image})]({image})\n\n*{caption(name)}.*" if there else "*Not measured yet.*"
         else:
             if name not in FILLS:
                 raise LookupError(f"{page} asks for {kind} {name!r}; known: {', '.join(sorted(FILLS))}")

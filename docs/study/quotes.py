@@ -55,7 +55,7 @@ class Quotes:
             self.wrong.append(f"{table} has no one order of {metric} and {truth} among {among}")
             return "–"
         found = "together" if rows[0].tau_low > 0 else "apart" if rows[0].tau_high < 0 else "open"
-        self.holds(found == says, f"{metric} and {truth} among {among} in {table} go {says}")
+        self.holds(found in says.split("|"), f"{metric} and {truth} among {among} in {table} go {says}")
         return ranked(rows[0])
 
     def orders(self, says: str, table: str, metric: str, truth: str, **where: Any) -> str:
@@ -83,15 +83,14 @@ def short(page: str):
     return add
 
 
-def points(*lines: str) -> str:
+def points(*lines: str, models: bool = True) -> str:
     """A list under the word that every page begins with."""
-    return "\n".join(
-        [
-            "**In short.** Two numbers are ViT-Tiny's / DeiT-Tiny's; brackets are 95 % intervals.",
-            "",
-            *(f"- {line}" for line in lines),
-        ]
+    first = (
+        "Two numbers are ViT-Tiny's / DeiT-Tiny's; brackets are 95 % intervals."
+        if models
+        else "Brackets are 95 % intervals."
     )
+    return "\n".join([f"**In short.** {first}", "", *(f"- {line}" for line in lines)])
 
 
 def contradictions(results: Results) -> list[str]:

@@ -36,13 +36,16 @@ def newer(quotes: Quotes) -> str:
 @short("scenes")
 def scenes(quotes: Quotes) -> str:
     agree = partial(quotes.order, truth="ap")
-    known = partial(quotes.figure, model="Scenes")
+    asked = partial(
+        quotes.one, method="tis(masks=256)", against=SHARE, table="scenes-pairs", metric="ap", model="Scenes"
+    )
     apart = partial(quotes.one, table="scenes-pair-pairs", model="Scenes")
     return points(
-        f"**Who finds the evidence?** Of a whole thing (`single`) methods that ask the model again with patches missing: TIS with 256 masks has AP {known('tis(masks=256)', 'scenes', 'ap', dataset='single')}, DecompX∘PLUS {known('decompx+plus', 'scenes', 'ap', dataset='single')}. Of one small mark (`part`) shares do as well: {known('tis(masks=256)', 'scenes', 'ap', dataset='part')} and {known('decompx+plus', 'scenes', 'ap', dataset='part')}.",
+        f"**Who finds the evidence?** Of a whole thing (`single`) methods that ask the model again with patches missing: TIS with 256 masks has {asked('better', dataset='single')} of AP over DecompX∘PLUS asked about the probability. Of one small mark (`part`) it has no lead, {asked('open|worse', dataset='part')}.",
         f"**Two classes in one frame** are told apart by asking about the probability, {apart('better', SHARE, 'decompx+plus', metric='class_discrimination')} of class discrimination for DecompX∘PLUS. Attention alone and sums of vectors know no class.",
-        f"**Do the metrics agree with the truth?** Where a thing is evidence, yes: faithfulness by removing tokens puts methods in the order of AP with τ {agree('together', 'scenes-orders', 'faithfulness', dataset='single')} on `single` and {agree('together', 'scenes-pair-orders', 'faithfulness', dataset='pair')} on `pair`, about as well as the truth agrees with itself.",
-        f"**Where the evidence is small they tell good from useless, and not good from better.** On `part`, among the better half of the methods, faithfulness has τ {agree('open', 'scenes-orders', 'faithfulness', among='better half', dataset='part')} with the truth, insertion over blur {agree('together', 'scenes-orders', BLURRED, among='better half', dataset='part')}. Small differences in faithfulness between good methods should not be read as one being more right.",
+        f"**Do the metrics agree with the truth?** Where a thing is evidence, yes: faithfulness by removing tokens puts methods in the order of AP with τ {agree('together', 'scenes-orders', 'faithfulness', dataset='single')} on `single` and {agree('together', 'scenes-pair-orders', 'faithfulness', dataset='pair')} on `pair`, not far from how well the truth agrees with itself.",
+        f"**Where the evidence is small they tell good from useless, and not good from better.** On `part`, among the better half of the methods, faithfulness has τ {agree('open|apart', 'scenes-orders', 'faithfulness', among='better half', dataset='part')} with the truth, insertion over blur {agree('together', 'scenes-orders', BLURRED, among='better half', dataset='part')}. Small differences in faithfulness between good methods should not be read as one being more right.",
+        models=False,
     )
 
 

@@ -10,6 +10,7 @@ from study.sheets import Sheet
 PICTURES = 3  # the first of a plan
 SLICES = {  # methods and metrics
     "beyond": (("genatt", "decompx+skipplus", "temper"), ("deletion_aopc", "insertion_aopc")),
+    "scenes": (("genatt", "decompx+skipplus", "temper"), ("ap", "deletion_aopc", "insertion_aopc")),
     "scenes-pair": (("genatt", "decompx+skipplus", "temper"), ("ap", "class_discrimination", "deletion_aopc")),
 }
 

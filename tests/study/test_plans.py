@@ -96,3 +96,23 @@ def test_zebras_are_asked_of_methods_that_exist():
     from vitreous.methods.spec import resolve
 
     assert [resolve(spec).spec for spec in zebras.METHODS] == list(zebras.METHODS)
+
+
+def test_ours_are_compared_with_others_and_all_with_tis():
+    methods = plan_of("beyond-scenes").methods
+    found = set(names.pairs("beyond-scenes", methods))
+
+    assert {one for one, other in found if other == "tis"} == set(methods) - {"tis"}
+    assert {("temper", other) for other in methods if not names.ours(other)} <= found
+    assert {("fuse", "temper"), ("anneal", "fuse")} <= found
+    assert ("genatt", "tokentm") not in found
+
+
+def test_what_was_chosen_is_compared_with_every_alternative_of_the_plan(assets):
+    methods = set(plan_of("beyond-choose").methods)
+    said = [*names.TEMPER_LESS.values(), *names.FUSE_LESS.values(), *names.ANNEAL_LESS.values()]
+
+    assert {one for pair in said for one in pair} <= methods
+    assert set(names.QK.values()) <= methods
+    assert names.told("beyond", "faithfulness")
+    assert not names.told("beyond", "deletion_aopc")

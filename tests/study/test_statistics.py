@@ -238,3 +238,24 @@ def test_tables_come_back_as_they_were(tmp_path):
     assert loaded(tmp_path / "none.csv", Figure) == []
     assert only(figure, metric=("ap", "f1"), model="ViT-Tiny") == figure
     assert only(figure, metric="f1") == []
+
+
+def test_starts_are_compared_on_pictures_that_all_of_them_have():
+    scores = np.tile(np.array([[0.2], [0.5]]), (1, 8))
+    ragged = scores.copy()
+    ragged[0, 4:] = np.nan  # one start was measured on half of the pictures, and easy ones at that
+    ragged[1, 4:] = 9.0
+
+    found = [regret(sheet(one), {0: "m0", 6: "m1"}, 0) for one in (scores, ragged)]
+
+    assert [one.effect for one in found] == pytest.approx([-0.3, -0.3])
+    assert [one.n for one in found] == [8, 4]
+
+
+def test_a_method_that_is_undefined_on_most_pictures_has_no_place_in_an_order():
+    scores = np.arange(40.0).reshape(5, 8)
+    few = scores.copy()
+    few[0, 1:] = np.nan
+
+    assert orders(sheet(few), sheet(scores), draws=5).methods == 4
+    assert orders(sheet(scores), sheet(few), draws=5).methods == 4

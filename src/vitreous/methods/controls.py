@@ -51,15 +51,15 @@ def drawn(
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "sources *shape"]:
     """What `draw` fills a place with from every source, side by side; to a GPU a few go at a time, and it is not waited for."""
-    found, cuda = torch.empty(len(sources), *shape, dtype=dtype, device=device), device.type == "cuda"
+    found, pinned = torch.empty(len(sources), *shape, dtype=dtype, device=device), device.type == "cuda"
     together = max(1, ROOM // max(1, math.prod(shape) * found.element_size()))
     with threads() as pool:
         for first in range(0, len(sources), together):
             place = found[first : first + together]
-            held = torch.empty(place.shape, dtype=dtype, pin_memory=True) if cuda else place
+            held = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
             list(pool.map(draw, held.unbind(), sources[first : first + together]))
-            if cuda:
-                place.copy_(held, non_blocking=True)  # torch gives `held` to nobody else before it is copied
+            if held is not place:
+                place.copy_(held, non_blocking=pinned)  # torch gives `held` to nobody else before it is copied
     return found
 
 

@@ -6,6 +6,7 @@ Token-to-token signals [r n n] are read at the row the head reads.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -168,12 +169,20 @@ def rollout(
         mixing = signal(layer) * gain if gain != 1 else signal(layer)
         row = layer.readout[:, None].to(mixing) if row is None else row
         row = STEPS[form](row, mixing)
+        row = row * in_range(row)
     assert row is not None
     return row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0]
 
 
 Row = Float[Tensor, "r 1 n"]
 Matrix = Float[Tensor, "r n n"]
+
+
+def in_range(row: Row) -> Float[Tensor, "r 1 1"]:
+    """A factor, 1 nearly always: mixings that grow (lengths of vectors, over many layers) would end in inf, and a map means the same at any scale."""
+    half = math.log2(torch.finfo(row.dtype).max) // 2
+    large = row.detach().abs().amax(-1, keepdim=True) > 2.0**half
+    return torch.where(large, 2.0**-half, 1.0).to(row.dtype)
 
 
 def normalised_step(row: Row, mixing: Matrix) -> Row:
@@ -218,5 +227,7 @@ def sum_of_restarts(
         row = layer.readout[:, None].to(part) if row is None else row
         row = STEPS[form](row, part * gain if gain != 1 else part)
         total = total + (row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0])
+        scale = in_range(row)
+        row, total = row * scale, total * scale[:, 0]
     assert isinstance(total, torch.Tensor)
     return total
