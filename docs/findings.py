@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -20,13 +21,11 @@ COSTS = {  # forward passes, a backward counted as two
     "decompx(question='probability')+plus": "3", "attnlrp(question='probability')+plus": "3", "temper": "3", "fuse": "6",
     "anneal(of='temper', coalitions=32)": "51", "anneal": "54", "tis(masks=256)": "129", "tis": "513", "random": "0",
 }  # fmt: skip
-COLUMNS = (  # heading, table, model, metric
-    ("faithful, ViT-Tiny", "beyond", "ViT-Tiny", "faithfulness"),
-    ("faithful, DeiT-Tiny", "beyond", "DeiT-Tiny", "faithfulness"),
-    ("AP on pets, ViT-Tiny", "beyond-pets", "ViT-Tiny", "ap"),
-    ("AP on pets, DeiT-Tiny", "beyond-pets", "DeiT-Tiny", "ap"),
-    ("AP on Scenes", "beyond-scenes", "Scenes", "ap"),
-    ("classes told apart, Scenes", "beyond-scenes", "Scenes", "class_discrimination"),
+COLUMNS = (  # heading, table, models, metric
+    ("faithful", "beyond", MODELS, "faithfulness"),
+    ("AP, pets", "beyond-pets", MODELS, "ap"),
+    ("AP, Scenes", "beyond-scenes", ("Scenes",), "ap"),
+    ("classes told apart, Scenes", "beyond-scenes", ("Scenes",), "class_discrimination"),
 )
 
 
@@ -55,14 +54,14 @@ def told(row: dict[str, str], digits: int = 3, plus: bool = True) -> str:
 def numbers() -> str:
     lines = [["method", "passes", *(heading for heading, *_ in COLUMNS)], ["---", *["---:"] * (1 + len(COLUMNS))]]
     for method, cost in COSTS.items():
-        cells = (
-            f"{float(one(table, model=model, metric=metric, method=method)['mean']):.3f}"
-            for _, table, model, metric in COLUMNS
-        )
-        lines.append([f"`{method}`", cost, *cells])
-    counts = (one(table, model=model, metric=metric, method="temper")["n"] for _, table, model, metric in COLUMNS)
-    lines.append(["*pictures*", "", *counts])
+        lines.append([f"`{method}`", cost, *(" / ".join(means(method, *where)) for _, *where in COLUMNS)])
+    lines.append(["*pictures*", "", *(one(table, model=models[0], metric=metric, method="temper")["n"] for _, table, models, metric in COLUMNS)])  # fmt: skip
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def means(method: str, table: str, models: tuple[str, ...], metric: str) -> Iterator[str]:
+    for model in models:
+        yield f"{float(one(table, model=model, metric=metric, method=method)['mean']):.3f}"
 
 
 def beside(name: str, metric: str, method: str, against: str, digits: int = 3, dataset: str | None = None) -> str:
