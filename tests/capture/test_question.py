@@ -142,3 +142,14 @@ def test_the_gradient_of_a_sure_answer_is_not_rounded_away(question: str, lead: 
     torch.testing.assert_close(single.grad.double(), slow, rtol=1e-5, atol=0)
     value = p.gather(1, targets[:, None])[:, 0]
     torch.testing.assert_close(said.double(), value if question == "probability" else value.log(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("question", ["probability", "log-probability"])
+@pytest.mark.parametrize("logits", [[3.0, -torch.inf, -torch.inf], [3.0], [200.0, -200.0, 0.0]])
+def test_an_answer_without_rivals_has_no_gradient(question: str, logits: list[float]) -> None:
+    given = torch.tensor([logits], requires_grad=True)
+    said = ask(question)(given, torch.tensor([0]))
+    said.sum().backward()
+
+    assert said.item() == (1 if question == "probability" else 0)
+    assert given.grad.abs().max() < 1e-30

@@ -53,7 +53,7 @@ def log_probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
 
 def led(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """The log-odds of the class against all others together: of a sure model 1 − p is all there is to explain, and a softmax rounds it away."""
-    others = logits.scatter(-1, targets[:, None], -torch.inf)
+    others = logits.scatter(-1, targets[:, None], torch.finfo(logits.dtype).min)
     return chosen(logits, targets) - others.logsumexp(-1)
 
 

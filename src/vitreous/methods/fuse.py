@@ -1,8 +1,8 @@
 """Fused: what a patch brought, and what goes when it fades.
 
 A share splits the answer among the tokens, whatever the model would say without them; a slope says how the answer moves as a
-patch begins to leave, whatever it says by then. Where the model is torn they differ most, and a faithful order needs both. Each
-is a probability as it stands, so they are added as they are: of a sure model the slope is small, and the share decides.
+patch begins to leave, whatever it says by then. They err in different places, and on photographs their sum is more faithful than
+either. Each is a probability as it stands, so they are added as they are; nothing is weighed.
 """
 
 from __future__ import annotations
