@@ -164,7 +164,7 @@ def costs(results: Results) -> str:
     """What a map takes."""
     methods = dict.fromkeys(one.method for one in results.figures("beyond") if kind(one.method) != "control")
     lines = [
-        [one, {"asked anew": "published, asked about the probability"}.get(kind(one), kind(one)), f"{cost(one):g}", percent(cost(one) / cost("tis"))]
+        [one, {"asked anew": "a paper's map; question or fold are ours"}.get(kind(one), kind(one)), f"{cost(one):g}", percent(cost(one) / cost("tis"))]
         for one in sorted(methods, key=cost)
     ]  # fmt: skip
     return table(["method", "", "forward passes", "of TIS, 1024 masks"], lines, words=2)

@@ -38,13 +38,13 @@ def sweep(results: Results) -> str:
 
 @fill("beyond-masks")
 def masks(results: Results) -> str:
-    """Ours and what was published on the masks of pets and the evidence of Scenes, in pairs."""
-    rows = {plan: only(results.effects(f"{plan}-pairs"), metric="ap") for plan in ("beyond-pets", "beyond-scenes")}
-    columns = [(plan, model) for plan, own in rows.items() for model in dict.fromkeys(one.model for one in own)]
+    """Ours and what was published on the masks of pets and the evidence of Scenes, in pairs; what was not compared has a dash."""
+    rows = [one for plan in ("beyond-pets", "beyond-scenes", "scenes") for one in only(results.effects(f"{plan}-pairs"), metric="ap")]  # fmt: skip
+    columns = list(dict.fromkeys((one.dataset, one.model) for one in rows))
     lines = [
-        [f"{method} − {other}", *(cell(next(iter(only(rows[plan], model=model, method=method, against=other)), None)) for plan, model in columns)]
+        [f"{method} − {other}", *(cell(next(iter(only(rows, dataset=dataset, model=model, method=method, against=other)), None)) for dataset, model in columns)]
         for method in ("temper", "fuse", "anneal")
-        for other in ("genatt", "decompx+skipplus", "decompx(question='probability')+plus", "tis")
+        for other in ("genatt", "decompx+skipplus", "decompx(question='probability')+plus", "tis(masks=256)", "tis")
     ]  # fmt: skip
-    head = ["AP", *(f"{'pets' if plan == 'beyond-pets' else 'evidence'}<br>{model}" for plan, model in columns)]
+    head = ["AP", *(f"{dataset}<br>{model}" for dataset, model in columns)]
     return table(head, lines) if columns else NOTHING

@@ -8,7 +8,7 @@ from math import isnan
 from study.effects import Effect, only
 from study.names import FAMILIES, MIDDLE, MODELS, STARTS, VANISHING
 from study.pages import Results, fill
-from study.sentences import agreement, amount, answer, counted, joined, number, tally, title, verdict
+from study.sentences import FEW, agreement, amount, answer, counted, joined, number, tally, title, verdict
 from study.tables import NOTHING, cell, gains, of, standings, table
 
 AOPC = [f"{name}(preset='skipplus')" for name in ("deletion_aopc", "insertion_aopc")]
@@ -198,9 +198,11 @@ def separate(results: Results) -> str:
     for model in MODELS:
         own = only(rows, model=model)
         if own:
-            told = [one.method for one in own if one.low > 0]
+            few = max(one.n for one in own) < FEW
+            told = [one.method for one in own if (one.mean if few else one.low) > 0]
+            sure = "on average, which so few pictures do not settle" if few else "with their whole interval"
             lines.append(
-                f"- On {model} the class's own probability falls further than the other's for {len(told)} of {counted(len(own), 'method')} with their whole interval."
+                f"- On {model} the class's own probability falls further than the other's for {len(told)} of {counted(len(own), 'method')} {sure}."
             )
     for metric, words in ASKED.items():
         for method, other in (("decompx+skipplus", "genatt"), ("decompx+skipplus", "decompx"), ("transatt", "genatt")):

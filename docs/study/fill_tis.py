@@ -9,10 +9,9 @@ from study import plots
 from study.effects import Effect, Figure, only
 from study.names import KEPT, MODELS, SURE, TIS, UNSURE
 from study.pages import Results, fill, plot
-from study.sentences import amount, answer, between, counted, number, title, verdict
+from study.sentences import FEW, amount, answer, between, counted, number, title, verdict
 from study.tables import NOTHING, gains, of, standings
 
-FEW = 5  # pictures below which a share of them says nothing
 BASELINES = ("mean", "blur", "black", "random")
 OPTION = {
     baseline: f"insertion_minus_deletion(preset='tis', baseline='{baseline}', steps=28)"
@@ -99,7 +98,9 @@ def calm(results: Results) -> str:
     rows, lines = only(results.effects("tis-sensitivity-pairs"), method=TIS), []
     for model in MODELS:
         own = [row for row in only(rows, model=model) if row.against != "random"]
-        if own:
+        if own and own[0].n < FEW:
+            lines.append(f"- {model}, {counted(own[0].n, 'picture')}: too few for a verdict; the figures are below.")
+        elif own:
             kinds = {word: [row for row in own if verdict(row) == word] for word in ("worse", "better")}
             said = {
                 word: ", ".join(f"`{row.against}` (by {number(abs(row.effect), 3)})" for row in sorted(some, key=lambda row: -abs(row.effect))) or "none"
@@ -109,7 +110,7 @@ def calm(results: Results) -> str:
                 f"- {model}, {counted(own[0].n, 'picture')}: calmer than TIS are {said['worse']}; less calm {said['better']}."
             )
     for other in ("genatt", "rise(preset='tis', masks=1000)"):
-        own = only(rows, against=other)
+        own = [one for one in only(rows, against=other) if one.n >= FEW]
         lines += [f"- Is TIS calmer than `{other}`? {answer(own)}"] if own else []
     return "\n".join(lines) or NOTHING
 
@@ -170,7 +171,7 @@ def draw_options(results: Results) -> Path | None:
 
 @plot("tis-disagreement")
 def draw_gaps(results: Results) -> Path | None:
-    """Pointing game on wrongly classified pictures, by how much surer the model is of its own class than of the true one; gaps with five pictures or more"""
+    """Pointing game on wrongly classified pictures, by how much surer the model is of its own class than of the true one; gaps with eight pictures or more"""
     rows = only(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')")
     if not rows:
         return None
@@ -198,6 +199,7 @@ def disagreement(results: Results) -> str:
     rows = only(results.effects("tis-disagreement-gap-pairs"), metric="pointing_game(preset='tis')")
     lines = []
     for model in MODELS:
+        lines += usable(results, model)
         for one in only(rows, model=model, method=SURE, against="predicted class"):
             where = f"gap {one.dataset.rsplit('gap ', 1)[1]}, {model}, {counted(one.n, 'picture')}"
             if one.n < FEW:
@@ -207,9 +209,30 @@ def disagreement(results: Results) -> str:
             lines.append(
                 f"- {where}: true class − predicted class {told(one)}; logit − probability, both of the true class, {told(logit[0]) if logit else '–'}."
             )
+    share = only(results.effects("tis-disagreement-gap-pairs"), metric="energy_pointing", method=UNSURE, against=SURE)
+    for model in MODELS:
+        said = [f"gap {one.dataset.rsplit('gap ', 1)[1]} {amount(one)} ({counted(one.n, 'picture')})" for one in only(share, model=model) if one.n >= FEW]  # fmt: skip
+        lines += (
+            [f"- Share of the map in the box (energy pointing), logit − probability, {model}: {'; '.join(said)}."]
+            if said
+            else []
+        )
     return "\n".join(lines) or NOTHING
+
+
+def usable(results: Results, model: str) -> list[str]:
+    """How many pictures the pointing game can use: boxes that cover half or more leave nothing to miss."""
+    rows = only(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')", model=model, method=SURE, explained="label")  # fmt: skip
+    kept, lost = (sum(getattr(one, name) for one in rows) for name in ("n", "undefined"))
+    return (
+        [
+            f"- {model}: of {counted(kept + lost, 'picture')} that it gets wrong {kept} have boxes that cover less than half."
+        ]
+        if rows
+        else []
+    )
 
 
 def told(one: Effect) -> str:
     words = {"better": "more often", "worse": "less often", "open": "no difference that can be told"}
-    return f"{amount(one)} ({words.get(verdict(one), 'not known')})"
+    return amount(one) if one.low == one.high else f"{amount(one)} ({words.get(verdict(one), 'not known')})"

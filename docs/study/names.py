@@ -187,6 +187,7 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
             own += [(one, other) for one in OURS for other in OURS] + [(one, "tis") for one in methods]
         case "scenes" | "scenes-pair":
             own = list(ON_SCENES.values())
+            own += [(one, other) for one in OURS for other in (PROBABLE["decompx"], "tis(masks=256)")]
         case "zebras":
             own = [(other, "genatt") for other in methods] + [("decompx+skipplus", "decompx")]
         case _:

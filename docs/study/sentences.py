@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from math import isnan
 
 from study.effects import Effect
 from study.special import Order
 
+FEW = 8  # pictures below which an interval over pictures is not believed
 PERCENT = ("preset='skipplus'", "mean_aopc", "preset='tokentm'")  # shown from 0 to 100
 TITLES = {
     "faithfulness": "faithfulness",
@@ -38,6 +38,12 @@ def number(value: float, digits: int, plus: bool = False) -> str:
     return text.replace("-", "−")
 
 
+def nonzero(value: float, digits: int) -> str:
+    """As many digits more, two at most, as it takes to see on which side of 0 it lies."""
+    more = next((extra for extra in range(2) if round(value, digits + extra)), 2 if value else 0)
+    return number(value, digits + more)
+
+
 def digits_of(metric: str) -> int:
     """Percentages need fewer digits than shares."""
     share = metric.startswith(("aopc", "lodds", "ap(")) or not any(word in metric for word in PERCENT)
@@ -55,13 +61,14 @@ def title(metric: str) -> str:
 
 
 def amount(one: Effect, plus: bool = True) -> str:
-    """An effect with its interval."""
+    """An effect with its interval; without one where no picture differs from another."""
     digits = digits_of(one.metric)
-    ends = ", ".join(number(end, digits) for end in (one.low, one.high))
-    text = f"{number(one.effect, digits, plus)} [{ends}]"
-    if verdict(one) in ("better", "worse") and not any(float(word) for word in re.findall(r"[\d.]+", text)):
+    if one.low == one.high:
+        return f"{number(one.effect, digits, plus)} (all equal)"
+    ends = ", ".join(nonzero(end, digits) for end in (one.low, one.high))
+    if verdict(one) in ("better", "worse") and not any(round(end, digits) for end in (one.effect, one.low, one.high)):
         return f"under {10**-digits / 2:g}"  # told, and too small to be written
-    return text
+    return f"{number(one.effect, digits, plus)} [{ends}]"
 
 
 def between(one: Effect) -> str:
@@ -80,8 +87,8 @@ def turned(one: Effect) -> Effect:
 
 
 def verdict(one: Effect) -> str:
-    """ "better", "worse", "open" where the interval holds 0, or "unknown"."""
-    if isnan(one.effect) or isnan(one.low):
+    """ "better", "worse", "open" where the interval holds 0, or "unknown", which it is of a few pictures."""
+    if isnan(one.effect) or isnan(one.low) or one.n < FEW:
         return "unknown"
     return "better" if one.low > 0 else "worse" if one.high < 0 else "open"
 
@@ -99,6 +106,9 @@ def answer(effects: Sequence[Effect], yes: str = "yes", no: str = "no") -> str:
                 said.append(f"{no}, it is worse by {amount(turned(one), plus=False)} on {one.model}")
             case "open":
                 said.append(f"no difference that can be told on {one.model} ({amount(one)})")
+            case _ if one.n < FEW and not isnan(one.effect):
+                apart = number(one.effect, digits_of(one.metric), plus=True)
+                said.append(f"too few to say on {one.model} ({apart} on {counted(one.n, 'picture')})")
             case _:
                 said.append(f"not known on {one.model}")
     text = "; ".join(said)

@@ -79,10 +79,10 @@ def derived(sheets: Sequence[Sheet]) -> list[Sheet]:
     return made
 
 
-def read_table(path: Path, higher: Mapping[str, bool | None]) -> list[Sheet]:
+def read_table(path: Path, higher: Mapping[str, bool | None], methods: Sequence[str] = ()) -> list[Sheet]:
     """A table of a script: model, picture, method, metric, value."""
     with path.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if not methods or row["method"] in methods]
     found = []
     for model, metric in dict.fromkeys((row["model"], row["metric"]) for row in rows):
         own = [row for row in rows if (row["model"], row["metric"]) == (model, metric)]

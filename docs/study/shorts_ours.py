@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from study.effects import only
 from study.fill_beyond import EIGHTH, cost, percent
 from study.names import PROBABLE, QUESTIONS
 from study.quotes import Quotes, points, short
+from study.sentences import verdict
 
 LRP, SHARE, BIASES = PROBABLE["attnlrp"], PROBABLE["decompx"], "fullgrad(question='probability')@tempered+plus"
 
@@ -27,7 +29,7 @@ def newer(quotes: Quotes) -> str:
     held = partial(quotes.figures, table="newer-grid", metric="faithfulness", dataset="val, to confirm")
     return points(
         f"**Of what is published `fullgrad@libra+plus` is the best** with one backward, {over('better', 'fullgrad@libra+plus')} over DecompX∘SkipPLUS. AttnLRP as published, read at the first layer, is {over('worse/better', 'attnlrp')}, LeGrad {over('worse', 'legrad')}.",
-        f"**What is held fixed and how layers are summed matter more than the signal.** Input × gradient summed over layers has {held('ixg+plus')} of faithfulness with plain gradients and {held('ixg@libra+plus')} with Libra's. AttnLRP summed over layers, which nobody published, is {over('better', 'attnlrp+plus')}.",
+        f"**AttnLRP summed over layers**, which nobody published, is {over('better', 'attnlrp+plus')} over DecompX∘SkipPLUS. Input × gradient summed over layers has {held('ixg+plus')} of faithfulness with plain gradients and {held('ixg@libra+plus')} with Libra's, as means and not in pairs.",
         f"**Ask about the probability, not the logit:** {ask('better', SHARE, 'decompx+plus')} for DecompX∘PLUS, {ask('better', LRP, 'attnlrp+plus')} for AttnLRP∘PLUS; no method loses by it.",
         f"**A cell that nobody published beats the best published one** on pictures that did not choose it: `fullgrad@tempered+plus`, {best('better', 'fullgrad@tempered+plus', 'fullgrad@libra+plus')}. [Beyond](beyond.md) goes on from there.",
     )
@@ -58,6 +60,9 @@ def beyond(quotes: Quotes) -> str:
     pets = partial(quotes.both, table="beyond-pets-pairs", metric="faithfulness")
     drawn = partial(quotes.one, table="beyond-scenes-pairs", metric="faithfulness", model="Scenes")
     mask = partial(quotes.figures, table="beyond-pets", metric="ap")
+    known = partial(quotes.one, table="scenes-pairs", metric="ap", model="Scenes")
+    alone = only(quotes.results.effects("beyond-scenes-pairs"), metric="faithfulness", method="presence", against="random")  # fmt: skip
+    beside = "worse than" if [verdict(one) for one in alone] == ["worse"] else "no better than"
     share = cost("anneal") / cost("tis")
     quotes.holds(share <= EIGHTH, "anneal costs at most an eighth of TIS")
     return points(
@@ -67,5 +72,6 @@ def beyond(quotes: Quotes) -> str:
         f"**On pets** the same three: {pets('better', 'temper', 'fullgrad@libra+plus')}, {pets('better', 'fuse', 'tis')} and {pets('better', 'anneal', 'tis')}.",
         f"**The last step of `temper` is small.** AttnLRP summed over layers and asked about the probability, which nobody published, cannot be told from it on ViT-Tiny and is close on DeiT-Tiny: {val('open/better', 'temper', LRP)}.",
         f"**The maps are not masks.** AP on pets is {mask('temper')} for `temper` and {mask('anneal')} for `anneal`, where `decompx+skipplus` has {mask('decompx+skipplus')}.",
-        f"**On Scenes the slope does not help.** `fuse` is behind `temper`, {drawn('worse', 'fuse', 'temper')} of faithfulness, and the slope alone, `presence`, is no better than a random map, {drawn('worse|open', 'presence', 'random')}.",
+        f"**On Scenes the slope does not help.** `fuse` is behind `temper`, {drawn('worse', 'fuse', 'temper')} of faithfulness, and the slope alone, `presence`, is {beside} a random map, {drawn('worse|open', 'presence', 'random')}.",
+        f"**They find less of the known evidence**, which is a limit: AP on `single` is {known('worse', 'anneal', 'tis(masks=256)', dataset='single')} for `anneal` less TIS with 256 masks and {known('worse', 'fuse', SHARE, dataset='single')} for `fuse` less DecompX∘PLUS asked about the probability, on `part` {known('worse', 'anneal', 'tis(masks=256)', dataset='part')} and {known('worse', 'fuse', SHARE, dataset='part')}.",
     )

@@ -52,7 +52,7 @@ def around(value: float, drawn: np.ndarray) -> tuple[float, float]:
 
 
 def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
-    """How far the truth agrees with itself on other pictures: two random halves. No metric can be asked for more."""
+    """How far the truth agrees with itself on other pictures: two random halves."""
     kept, figures_of = comparable(truth, truth, among)
     names = list(dict.fromkeys(truth.pictures))
     draw, pairs = np.random.default_rng(seed), []

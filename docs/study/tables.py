@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 
 from study.effects import Effect, Figure, only
-from study.sentences import amount, digits_of, number, title, verdict
+from study.sentences import FEW, amount, digits_of, number, title, verdict
 from study.special import Order
 
 ARROWS = {"more": " ↑", "less": " ↓", "": ""}
@@ -71,8 +71,8 @@ def level(one: Figure | None) -> float:
 
 
 def extreme(rows: Sequence[Figure | None]) -> str:
-    """The method with the best figure; none where the metric does not judge."""
-    known = [one for one in rows if one is not None and not isnan(one.mean) and one.better]
+    """The method with the best figure; none where the metric does not judge, or on few pictures."""
+    known = [one for one in rows if one is not None and not isnan(one.mean) and one.better and one.n >= FEW]
     return max(known, key=level).method if known else ""
 
 

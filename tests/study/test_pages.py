@@ -157,3 +157,11 @@ def test_faithfulness_is_deletion_and_insertion(tmp_path):
         shown = deleted["probability"] - inserted["value"]
         assert value == pytest.approx(deleted["value"] + shown)
         assert inserted["value"] == pytest.approx(entering, abs=1e-6) or shown == pytest.approx(entering, abs=1e-6)
+
+
+def test_a_method_that_the_script_no_longer_measures_is_dropped_when_read(tmp_path):
+    rows = [("scenes", "p0", method, "stamp_ap", "0.5") for method in ("genatt", "one of earlier days")]
+    lines = ["model,picture,method,metric,value", *(",".join(row) for row in rows)]
+    (tmp_path / "shortcut.csv").write_text("\n".join(lines) + "\n")
+    found = read_table(tmp_path / "shortcut.csv", measure.SCRIPTS["shortcut"], measure.asked_by("shortcut"))
+    assert [sheet.methods for sheet in found] == [("genatt",)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import nan
 
 import pytest
@@ -10,7 +11,7 @@ from tests.study.made_up import STUDY
 
 from study.effects import Effect  # isort: skip
 from study.fill_beyond import cost, kind  # isort: skip
-from study.sentences import agreement, answer, between, counted, digits_of, held, joined  # isort: skip
+from study.sentences import FEW, agreement, amount, answer, between, counted, digits_of, held, joined  # isort: skip
 from study.sentences import number, ranked, tally, title, turned, verdict  # isort: skip
 from study.special import Order  # isort: skip
 
@@ -121,3 +122,16 @@ def test_methods_are_ours_or_somebodys():
     assert [kind(one) for one in ("decompx+plus", "tokentm", "tis(masks=256)")] == ["published"] * 3
     assert kind("attnlrp(question='probability')+plus") == "asked anew"
     assert kind("random") == "control"
+
+
+def test_an_end_near_0_shows_its_side_and_equal_differences_have_no_interval():
+    assert amount(an(0.006, 0.0004, 0.012)) == "+0.006 [0.0004, 0.012]"
+    assert amount(an(0.006, -0.00003, 0.012)) == "+0.006 [−0.00003, 0.012]"
+    assert amount(an(0.1, 0.0, 0.2)) == "+0.100 [0.000, 0.200]"
+    assert amount(an(0.0, 0.0, 0.0)) == "0.000 (all equal)"
+
+
+def test_few_pictures_have_no_verdict():
+    sure = an(0.1, 0.05, 0.2)
+    assert [verdict(replace(sure, n=n)) for n in (FEW - 1, FEW)] == ["unknown", "better"]
+    assert answer([replace(sure, n=5)]) == "Too few to say on ViT-Tiny (+0.100 on 5 pictures)."
