@@ -294,6 +294,4 @@ def test_maps_of_a_real_model_sit_on_the_zebra_and_on_the_elephant(assets, tmp_p
     zebra, elephant = Attribution.load(tmp_path / "el3.temper.safetensors").maps().clamp(min=0)
     assert zebra[6:, 5:].sum() > 0.75 * zebra.sum()
     assert elephant[2:, :5].sum() > 0.65 * elephant.sum()
-    assert {"el3.zebra.temper.png", "el3.African-elephant.temper.png"} <= {
-        p.name for p in tmp_path.iterdir()
-    }
+    assert {"el3.zebra.temper.png", "el3.African-elephant.temper.png"} <= {p.name for p in tmp_path.iterdir()}
