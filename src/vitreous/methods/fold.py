@@ -181,7 +181,7 @@ Matrix = Float[Tensor, "r n n"]
 def in_range(row: Row) -> Float[Tensor, "r 1 1"]:
     """A factor, 1 nearly always: mixings that grow (lengths of vectors, over many layers) would end in inf, and a map means the same at any scale."""
     half = math.log2(torch.finfo(row.dtype).max) // 2
-    large = row.detach().abs().amax(-1, keepdim=True) > 2.0**half
+    large = row.abs().amax(-1, keepdim=True) > 2.0**half
     return torch.where(large, 2.0**-half, 1.0).to(row.dtype)
 
 
