@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from study import (
     draw_skipplus,
+    elsewhere,
     fill_beyond,
     fill_choose,
     fill_index,
@@ -26,12 +27,12 @@ from study import (
     shorts,
 )
 from study.measure import measure
-from study.pages import FILLS, PLOTS, Results, filled, pages, slots
+from study.pages import FILLS, PLOTS, QUOTING, Results, filled, pages, slots
 from study.quotes import contradictions
 from study.run import ORDER
 
 FILLED_BY = (  # importing them registers what they fill
-    draw_skipplus, fill_beyond, fill_choose, fill_index, fill_newer, fill_scenes, fill_skipplus, fill_tis, fill_tokentm, shorts,
+    draw_skipplus, elsewhere, fill_beyond, fill_choose, fill_index, fill_newer, fill_scenes, fill_skipplus, fill_tis, fill_tokentm, shorts,
 )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = Results()
     for name, draw in PLOTS.items():
         print(f"plot {name}: {draw(results) or 'nothing to draw yet'}")
-    for page in pages():
+    for page in (*pages(), *QUOTING):
         text = page.read_text(encoding="utf-8")
         page.write_text(filled(text, results, page.name), encoding="utf-8")
     wrong = contradictions(results)
@@ -63,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def check() -> int:
     """Which pages do not say what the results say, and what is made but shown nowhere."""
     results, wrong = Results(), []
-    for page in pages():
+    for page in (*pages(), *QUOTING):
         text = page.read_text(encoding="utf-8")
         if filled(text, results, page.name) != text:
             wrong.append(f"{page.name} does not say what the results say; run docs/study/make.py")

@@ -75,9 +75,12 @@ def caption(plot: str) -> str:
     return (PLOTS[plot].__doc__ or plot).strip()
 
 
+QUOTING = (HERE.parents[1] / "README.md", HERE.parent / "how-to" / "which-method.md")  # slots outside the study
+
+
 def pages() -> list[Path]:
     return sorted(HERE.glob("*.md"))
 
 
 def slots() -> set[str]:
-    return {name for page in pages() for _, name in SLOT.findall(page.read_text(encoding="utf-8"))}
+    return {name for page in (*pages(), *QUOTING) for _, name in SLOT.findall(page.read_text(encoding="utf-8"))}

@@ -12,7 +12,8 @@ from study.names import MODELS
 from study.pages import Results, fill
 from study.sentences import amount, digits_of, number, ranked, verdict
 
-SHORT: dict[str, Callable[[Quotes], str]] = {}
+SHORT: dict[str, Callable[[Quotes], str]] = {}  # on pages of the study
+ELSEWHERE: dict[str, Callable[[Quotes], str]] = {}
 
 
 @dataclass
@@ -72,11 +73,11 @@ class Quotes:
         self.wrong += [] if true else [f"it is said that {words}"]
 
 
-def short(page: str):
+def short(page: str, where: dict[str, Callable[[Quotes], str]] = SHORT):
     """Register what was concluded on a page, and its slot PAGE-short."""
 
     def add(function: Callable[[Quotes], str]) -> Callable[[Quotes], str]:
-        SHORT[page] = function
+        where[page] = function
         fill(f"{page}-short")(lambda results: function(Quotes(results)))
         return function
 
@@ -96,7 +97,7 @@ def points(*lines: str, models: bool = True) -> str:
 def contradictions(results: Results) -> list[str]:
     """What was concluded by hand and does not follow from the results."""
     found = []
-    for page, function in SHORT.items():
+    for page, function in (SHORT | ELSEWHERE).items():
         quotes = Quotes(results)
         function(quotes)
         found += [f"{page}: {words}, and the results say otherwise" for words in quotes.wrong]

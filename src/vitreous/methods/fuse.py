@@ -16,6 +16,7 @@ from vitreous.capture.paths import Look
 from vitreous.capture.probe import Probe
 from vitreous.methods.fold import plus
 from vitreous.methods.method import method
+from vitreous.methods.tokens import input_x_gradient
 from vitreous.models.shapes import TokenScores
 
 
@@ -42,5 +43,4 @@ def slopes_beside(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Laye
 )
 def fuse(layer: Layer) -> TokenScores:
     """A patch's share of the answer plus the slope of the answer in that patch's presence."""
-    share = (layer.hidden * layer.hidden_grad).sum(-1)
-    return share / layer.depth + layer.presence_grad
+    return input_x_gradient(layer) / layer.depth + layer.presence_grad

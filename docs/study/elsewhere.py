@@ -1,0 +1,58 @@
+"""What README and the page on choosing quote of the study: looked up as on its own pages."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from study.effects import only
+from study.fill_beyond import ONE_BACKWARD, best_of, cost, kind, percent
+from study.names import MODELS, PROBABLE
+from study.pages import Results, fill
+from study.quotes import ELSEWHERE, Quotes, short
+from study.sentences import amount, number
+from study.tables import table
+
+CHOICES = (
+    "genatt", "tokentm", "decompx+skipplus", "decompx+plus", "fullgrad@libra+plus", "attnlrp", *PROBABLE.values(), "temper", "fuse",
+    "anneal(of='temper', coalitions=32)", "anneal", "tis(masks=256)", "tis", "random",
+)  # fmt: skip
+COLUMNS = (  # heading, table, models, metric
+    ("faithful", "beyond", MODELS, "faithfulness"),
+    ("AP, pets", "beyond-pets", MODELS, "ap"),
+    ("AP, Scenes", "beyond-scenes", ("Scenes",), "ap"),
+    ("classes told apart, Scenes", "beyond-scenes", ("Scenes",), "class_discrimination"),
+)
+
+
+@fill("which-numbers")
+def numbers(results: Results) -> str:
+    """What each choice costs, and how good it is by every measure."""
+    found = {(name, one.model, one.metric, one.method): one for _, name, *_ in COLUMNS for one in results.figures(name)}
+    lines = []
+    for method in CHOICES:
+        means = (
+            " / ".join(number(found[name, model, metric, method].mean, 3) for model in models)
+            for _, name, models, metric in COLUMNS
+        )
+        lines.append([f"`{method}`", f"{cost(method):g}", *means])
+    counts = (str(found[name, models[0], metric, CHOICES[0]].n) for _, name, models, metric in COLUMNS)
+    return table(["method", "passes", *(heading for heading, *_ in COLUMNS)], [*lines, ["*pictures*", "", *counts]])
+
+
+@short("findings", ELSEWHERE)
+def findings(quotes: Quotes) -> str:
+    faithful = partial(quotes.both, table="beyond-pairs", metric="faithfulness")
+    rows = only(quotes.results.effects("beyond-pairs"), metric="faithfulness")
+    published = {one.against for one in rows if kind(one.against) == "published" and cost(one.against) <= ONE_BACKWARD}
+    ahead = [best_of(rows, model, "temper", ("published",)) for model in MODELS]
+    quotes.holds(all(one and one.low > 0 for one in ahead), "temper beats every published method of one backward")
+    rivals = dict.fromkeys(one.against for one in ahead if one)
+    tau = partial(quotes.order, "together", metric="faithfulness", truth="ap")
+    single, pair, part = tau("scenes-orders", dataset="single"), tau("scenes-pair-orders", dataset="pair"), tau("scenes-orders", dataset="part")  # fmt: skip
+    return f"""\
+- **Past the papers.** `temper`, one backward pass, is more faithful than each of {len(published)} published methods of that cost, {" / ".join(amount(one) for one in ahead if one)} over the best of them, {", ".join(f"`{one}`" for one in rivals)}
+  (over AttnLRP under PLUS asked about the probability, which is no paper's, {faithful("open/better", "temper", PROBABLE["attnlrp"])}). `fuse`, two backward passes, is more faithful than TIS with 1024 masks at
+  {percent(cost("fuse") / cost("tis"))} of its cost, {faithful("better", "fuse", "tis")} ({rows[0].n} pictures that chose nothing).
+- **PLUS lifts DecompX**, {quotes.both("better", "decompx+plus", "decompx", "skipplus-pairs", "mean_aopc")} points of mean AOPC, but **TokenTM does not beat GenAtt** on masks of pets, {quotes.both("worse", "tokentm", "genatt", "tokentm-pets-pairs", "miou")} of mIoU.
+- **Faithfulness notices the truth.** Where the evidence is known, deletion and insertion by token removal put methods in the order of their AP: Kendall's τ {single} with one
+  object, {pair} with two in the frame, and only {part} where a part of the object decides ([one small model](docs/study/scenes.md))."""
