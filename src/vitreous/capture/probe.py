@@ -310,11 +310,11 @@ class Probe:
                 f"keep must be [{len(self.images)} s {self.layout.patches}] (pictures, subsets, patches), not {list(keep.shape)}"
             )
         owner = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1]) // share
-        answers, tally = None, Tally(len(flat))
+        answers, tally, tokens = None, Tally(len(flat)), self.tokens
+        free = free_bytes(tokens.device)  # asked once: a GPU's driver takes its time, and there may be 197 lengths
         for count, same in by_size(keep):
-            chunk = rows_that_fit(
-                self.layout.prefix + count, self.tokens.shape[-1], self.tokens.element_size(), keep.device
-            )
+            length = self.layout.prefix + count
+            chunk = rows_that_fit(length, tokens.shape[-1], tokens.element_size(), tokens.device, free)
             for piece, said in pieces(partial(self._subsets, flat, owner, same, count), len(same), chunk, tally):
                 told = said if read is None else read(said, same[piece] // keep.shape[1])
                 answers = told.new_empty(len(flat), told.shape[-1]) if answers is None else answers
