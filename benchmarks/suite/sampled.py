@@ -32,6 +32,7 @@ from vitreous.models.vit import ViT
 
 Run = Callable[..., Tensor]  # (model, images=, classes=) → scores, a row per picture
 LARGE = ("b", "l", "eva")
+CROWD = {"b": 128, "l": 64, "eva": 32}  # pictures whose curves keep a GPU busy in bfloat16
 PAPER = 1024  # masks of TIS
 MAPS, POINTWISE = 8, 64  # photographs whose maps, and whose curves, two precisions are compared by
 GROUPS = ("sampling", "metrics")
@@ -206,6 +207,27 @@ def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]
             agreement=0.99 if judged else None,
             note=said,
         )
+    for work, _ in works if bed.size in CROWD else ():
+        if work.group == "metrics" or (work.what.startswith("kernelshap") and "pixels" not in work.what):
+            yield crowded(bed, half, work)
+
+
+def crowded(bed: Bed, half: ViT, work: Work) -> Case:
+    """Work of many lengths again, on more pictures: few rows of a length leave a GPU waiting for launches in bfloat16."""
+    many = CROWD[bed.size] if work.group == "metrics" else 2 * len(work.images)
+    images = torch.randn(many, *work.images.shape[1:], generator=torch.Generator().manual_seed(2)).to(work.images)
+    classes = predicted(bed.vit, images)
+    run = partial(work.make(bed.vit, images, classes), images=images, classes=classes)
+    return Case(
+        work.group,
+        f"{work.what} in bfloat16, {many} pictures",
+        "itself in float32",
+        partial(run, half),
+        partial(run, bed.vit),
+        at_least=5,
+        pictures=(many, many),
+        note="ranks are judged in the row of few pictures",
+    )
 
 
 def halved(vit: ViT) -> ViT:

@@ -1,0 +1,79 @@
+"""Does torch.compile pay? `python benchmarks/compiled.py [--device cuda] [--dtype bfloat16] [--size b] [--batch 32] [--rounds 9]`
+
+The encoder as every question about subsets runs it, beside itself compiled: once for all lengths, and with a CUDA graph for each.
+Lengths are three of a deletion curve. Seconds of the first call, which compiles, stand beside the gain of those that follow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))  # `suite` lives beside this file
+
+from suite.bare import TENTHS
+from suite.bed import Bed, lay
+
+from vitreous.capture.forward import run
+from vitreous.capture.probe import Probe
+from vitreous.models.vit import Place
+
+WAYS = {
+    "as it is": lambda ask: ask,
+    "compiled, any length": lambda ask: torch.compile(ask, dynamic=True),
+    "compiled, a CUDA graph per length": lambda ask: torch.compile(ask, mode="reduce-overhead", dynamic=False),
+}
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given.add_argument("--size", default="b")
+    given.add_argument("--batch", type=int, default=32)
+    given.add_argument("--rounds", type=int, default=9)
+    given.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
+    asked = given.parse_args()
+    bed = lay(asked.size, asked.device, asked.batch, getattr(torch, asked.dtype))
+    calls = {way: curve(bed, make) for way, make in WAYS.items()}
+    first = {way: seconds(call, bed) for way, call in calls.items()}
+    taken = [{way: seconds(call, bed) for way, call in calls.items()} for _ in range(asked.rounds)]
+    for way in WAYS:
+        gain = median(one["as it is"] / one[way] for one in taken)
+        print(f"{asked.dtype}, {way}: {gain:.2f} × as fast, first call {first[way]:.1f} s", flush=True)
+
+
+def curve(bed: Bed, make: Callable) -> Callable[[], None]:
+    """What a deletion curve of the batch asks of the encoder."""
+    layout, tokens = bed.vit.layout(bed.vit.size), Probe(bed.vit, bed.images).tokens
+    ask = make(lambda tokens, index: run(bed.vit, tokens, Place(layout, index)))
+    inputs = [shortened(tokens, layout.prefix + layout.patches - int(ratio * layout.patches)) for ratio in TENTHS[::4]]
+
+    @torch.no_grad()
+    def call() -> None:
+        for tokens, index in inputs:
+            ask(tokens, index)
+
+    return call
+
+
+def shortened(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    return tokens[:, :length].contiguous(), torch.arange(length, device=tokens.device).expand(len(tokens), -1)
+
+
+def seconds(call: Callable[[], None], bed: Bed) -> float:
+    begun = time.perf_counter()
+    call()
+    if bed.cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()
