@@ -159,6 +159,20 @@ def everywhere(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
     return table(["faithfulness", *(f"{words}<br>{model}" for _, model, words in columns)], lines if columns else [])
 
 
+@fill("beyond-sure")
+def sure(results: Results) -> str:
+    """Pairs down; models and how sure they are across."""
+    rows = results.effects("beyond-sure")
+    columns = {(one.model, one.dataset): one.n for one in rows}
+    lines = []
+    for method, other in dict.fromkeys((one.method, one.against) for one in rows):
+        own = only(rows, method=method, against=other)
+        cells = [cell(next(iter(only(own, model=model, dataset=words)))) for model, words in columns]
+        lines.append([f"{method} − {other}", *cells])
+    head = [f"{model}<br>{words.split(', ')[-1]}<br>{many} pictures" for (model, words), many in columns.items()]
+    return table(["faithfulness", *head], lines)
+
+
 @fill("beyond-costs")
 def costs(results: Results) -> str:
     """What a map takes."""

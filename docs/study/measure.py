@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from study.effects import Figure, effect, figures, save
-from study.names import DESCRIBES, MIDDLE, OPEN, PUBLISHED, READINGS, STARTS, TRUTHS, pairs, told
+from study.names import BY_SURENESS, DESCRIBES, MIDDLE, OPEN, PUBLISHED, READINGS, STARTS, TRUTHS, pairs, told
 from study.published import METHODS, STEPS, TABLES, asked, same_order
 from study.sheets import Sheet, mean, pick, read_store, read_table
 from study.slices import singles
-from study.special import across_gap, by_gap, ceiling, confirmed, orders, regret
+from study.special import across_gap, by_gap, by_sureness, ceiling, confirmed, orders, regret
 
 from vitreous.core.errors import DataError
 
@@ -163,6 +163,11 @@ def gap_pairs(sheets: list[Sheet]) -> list:
     return found
 
 
+def sureness(sheets: list[Sheet]) -> list:
+    """Where a slope and coalitions help: on pictures of which the model is sure, or on the others?"""
+    return [one for model in models(sheets) for one in by_sureness(pick(sheets, "faithfulness", model), BY_SURENESS)]
+
+
 BESIDE: dict[str, Callable[[list[Sheet]], list[Sheet]]] = {"shortcut": exposed}
 MORE = {
     "skipplus": {"trades": trades},
@@ -170,7 +175,7 @@ MORE = {
     "skipplus-start": {"regret": starts},
     "scenes": {"orders": truthful, "slice": partial(singles, "scenes")},
     "scenes-pair": {"orders": truthful, "slice": partial(singles, "scenes-pair")},
-    "beyond": {"slice": partial(singles, "beyond")},
+    "beyond": {"sure": sureness, "slice": partial(singles, "beyond")},
     "newer-grid": {"chosen": cells},
     "tokentm": {"published": order_of_tables},
     "tokentm-pets": {"published": order_of_tables},

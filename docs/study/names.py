@@ -144,6 +144,7 @@ ANNEAL_LESS = {
     "the share alone: 16 halves, not the whole picture": ("anneal(of='temper')", TEMPERED),
 }
 OURS = (TEMPERED, "presence", "fuse", "anneal")
+BY_SURENESS = (("presence", TEMPERED), ("fuse", TEMPERED), ("anneal", "fuse"), ("tis", TEMPERED))
 
 
 def ours(method: str) -> bool:

@@ -1,9 +1,10 @@
-"""What is more than a difference of two means: orders of methods, the best start, cells chosen on one half, confidence gaps."""
+"""What is more than a difference of two means: orders of methods, the best start, cells chosen on one half, confidence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isnan, nan
 
 import numpy as np
@@ -186,4 +187,19 @@ def across_gap(label: Sheet, predicted: Sheet, pairs: Sequence[tuple[str, str]])
             both = replace(true, methods=(method, "predicted class"), parts={"score": np.stack(rows)}, reduce=mean)
             found.append(effect(both, method, "predicted class"))
         found += [effect(true, *pair) for pair in pairs if set(pair) <= set(true.methods)]
+    return found
+
+
+# ── how sure the model is ────────────────────────────────────────────────────────────────────────
+
+SURE = (0.0, 0.5, 0.9, 1.0)
+
+
+def by_sureness(sheet: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
+    """Differences among pictures of whose explained class the model is about as sure."""
+    band = np.searchsorted(SURE[1:-1], sheet.probability, side="right")
+    found = []
+    for place, (low, high) in enumerate(pairwise(SURE)):
+        own = part(sheet, np.flatnonzero(band == place), f"{sheet.dataset}, p {low:g}–{high:g}")
+        found += [effect(own, *pair) for pair in pairs if set(pair) <= set(own.methods)]
     return found

@@ -11,7 +11,7 @@ from vitreous.bench.resample import gap
 
 from study.effects import Effect, Figure, effect, figures, loaded, only, save, two_sided  # isort: skip
 from study.published import METHODS, TABLES, same_order  # isort: skip
-from study.special import GAPS, across_gap, agreement, by_gap, ceiling, confirmed, orders, regret  # isort: skip
+from study.special import GAPS, across_gap, agreement, by_gap, by_sureness, ceiling, confirmed, orders, regret  # isort: skip
 
 
 @pytest.fixture
@@ -223,6 +223,17 @@ def test_gaps_hold_wrong_pictures_alone():
         ("0.75–1", "label"): (1, 0.0), ("0.75–1", "predicted"): (1, 1.0),
     }  # fmt: skip
     assert len(GAPS) == 4
+
+
+def test_every_picture_is_in_one_band_of_sureness():
+    scores = np.array([[1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
+    made = sheet(scores, probability=np.array([0.0, 0.49, 0.5, 0.9, 1.0]))
+
+    found = by_sureness(made, [("m0", "m1"), ("m0", "absent")])
+
+    assert {one.dataset.split("p ")[1]: (one.n, one.effect) for one in found} == {
+        "0–0.5": (2, 1.5), "0.5–0.9": (1, 3.0), "0.9–1": (2, 4.0),
+    }  # fmt: skip
 
 
 def test_tables_come_back_as_they_were(tmp_path):

@@ -1,8 +1,6 @@
 """Annealed: a map averaged over coalitions, so that no patch hides behind another that says the same.
 
-With the whole picture before it a sure model has nothing left to learn from one more patch: its probability is flat and its
-gradient small. Among a random half of the patches each one matters again; averaged over halves, a share and a slope
-estimate what a patch adds to a coalition that it joins.
+Averaged over random halves of the patches, a share and a slope estimate what a patch adds to a coalition that it joins.
 """
 
 from __future__ import annotations
