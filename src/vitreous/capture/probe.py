@@ -12,26 +12,28 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
-from vitreous.capture.layer import Layer, backward, bias_map, presence_grad, weave
+from vitreous.capture.layer import Layer, backward, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.pixels import Pictures, Read, said_of
 from vitreous.capture.progress import Tally, pieces
 from vitreous.capture.question import Question, ask
 from vitreous.capture.subsets import by_size, tokens_of
+from vitreous.capture.top import Top, top_of
 from vitreous.core.errors import ShapeError
 from vitreous.models.shapes import Images, Keep, Logits, Tokens
 from vitreous.models.vit import Place, ViT
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Top:
-    """The head seen from the score: where the backward pass begins."""
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How blocks are run, and what is read on the way back."""
 
-    grads: list[Tokens]  # of the encoder's output, one per target of an image
-    biases: Float[Tensor, "r n"] | None = None
-    pooled_biases: Float[Tensor, " r"] | None = None
-    presence: Float[Tensor, "r n"] | None = None
+    lin: Linearisation
+    attention: bool
+    gradients: bool
+    biases: bool
+    normed: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -173,15 +175,13 @@ class Probe:
         One forward and one backward per target. A block's graph ends at its input, so the backward pass runs
         only as far as the consumer pulls, and what was seen can be freed at once.
         """
-        how = (lin, attention, gradients, biases, normed)
-        steps = self._forward(*how, down_to)
+        walk = Walk(lin, attention, gradients, biases, normed)
+        steps = self._forward(walk, down_to)
         top = self._top(lin, biases, presence) if gradients else None
         readout = self.reading.readout.repeat_interleave(self.targets_per_image, 0)
-        if top is not None and biases:
-            self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
         upstream = top.grads if top is not None else []
         for index in reversed(range(down_to, self.vit.depth)):
-            step = steps.pop() if steps else self._run(index, self.states[index], *how)
+            step = steps.pop() if steps else self._run(index, self.states[index], walk)
             common = (index, self.vit.depth, self.layout, self.place, self.vit.blocks[index], step)
             if not gradients:
                 yield Layer(*common, self.targets_per_image, readout)
@@ -198,9 +198,19 @@ class Probe:
             yield Layer(*common, self.targets_per_image, readout, {**grads, "output": weave(upstream)})
             upstream = [part["hidden"] for part in found]
 
-    def _forward(
-        self, lin: Linearisation, attention: bool, gradients: bool, biases: bool, normed: bool, down_to: int
-    ) -> list[Step]:
+    def _top(self, lin: Linearisation, biases: bool, presence: bool) -> Top:
+        top = top_of(self.vit, self.states[-1], self._scores, lin, biases, presence)
+        if biases:
+            self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
+        return top
+
+    def _scores(self, reading: Reading) -> list[Float[Tensor, " b"]]:
+        """What is explained, with its graph; whose arg-max that is needs no forward of its own."""
+        if self._seen.reading is None:
+            self._seen.reading = Reading(reading.logits.detach(), reading.readout)
+        return [self.answer(reading.logits, one) for one in self.targets.view(len(self.images), -1).unbind(1)]
+
+    def _forward(self, walk: Walk, down_to: int) -> list[Step]:
         """Run the encoder, keeping every step from `down_to` on; keep none when they would not fit."""
         if self.hold is False:
             _ = self.states
@@ -209,8 +219,8 @@ class Probe:
         states = self._carried([self.tokens], down_to) if known is None else known[: down_to + 1]
         steps: list[Step] = []
         for index in range(down_to, self.vit.depth):
-            with weighing(gradients and not steps and self.hold is None) as kept:
-                steps.append(self._run(index, states[-1], lin, attention, gradients, biases, normed))
+            with weighing(walk.gradients and not steps and self.hold is None) as kept:
+                steps.append(self._run(index, states[-1], walk))
             if index == down_to and self.hold is None and not self._fits(kept(), steps[0], self.vit.depth - down_to):
                 steps.clear()  # before the rest is run: they did not fit
                 self._seen.states = known or self._carried(states, self.vit.depth)
@@ -224,46 +234,12 @@ class Probe:
         matrix = 0 if step.attention is None else step.attention.nbytes
         return (max(kept, matrix) + step.output.nbytes) * blocks + matrix * 2 < free_bytes(self.images.device) / 2
 
-    def _run(
-        self, index: int, x: Tokens, lin: Linearisation, attention: bool, gradients: bool, biases: bool, normed: bool
-    ) -> Step:
-        with torch.set_grad_enabled(gradients):
-            leaf = x.detach().requires_grad_(gradients)
-            step = run_block(self.vit.blocks[index], leaf, self.place, lin, attention, biases)
-        return step if normed or not gradients else replace(step, normed=None)  # frozen weights: no backward reads it
-
-    def _top(self, lin: Linearisation, biases: bool, presence: bool) -> Top:
-        leaf = self.states[-1].detach().requires_grad_()
-        there = torch.zeros_like(leaf[..., 0]).requires_grad_() if presence else None
-        with torch.enable_grad():
-            reading = run_head(self.vit, leaf, lin, biases, there)
-        if self._seen.reading is None:
-            self._seen.reading = Reading(reading.logits.detach(), reading.readout)
-        columns = self.targets.view(len(self.images), -1).unbind(1)
-        grads, token_biases, pooled_biases, presences = [], [], [], []
-        for column, targets in enumerate(columns):
-            with torch.enable_grad():
-                score = self.answer(reading.logits, targets)
-                total = score.sum()
-            taps = (*reading.token_taps, *reading.pooled_taps)
-            inputs = [leaf, *(output for output, _ in taps), *([] if there is None else [there])]
-            found = torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=column + 1 < len(columns))
-            grads.append(torch.zeros_like(leaf) if found[0] is None else found[0])
-            if there is not None:
-                found, moved = found[:-1], found[-1]
-                presences.append(torch.zeros_like(there) if moved is None else moved)
-            if biases:
-                split = 1 + len(reading.token_taps)
-                # an attention pooler may skip prefix tokens: its taps are shorter, the missing tokens add nothing
-                token_biases.append(bias_map(reading.token_taps, found[1:split], leaf))
-                pooled = bias_map(reading.pooled_taps, found[split:], None)
-                pooled_biases.append(pooled if pooled is not None else torch.zeros_like(score.detach()))
-        return Top(
-            grads,
-            weave(token_biases) if biases else None,
-            weave(pooled_biases) if biases else None,
-            weave(presences) if presence else None,
-        )
+    def _run(self, index: int, x: Tokens, walk: Walk) -> Step:
+        with torch.set_grad_enabled(walk.gradients):
+            leaf = x.detach().requires_grad_(walk.gradients)
+            step = run_block(self.vit.blocks[index], leaf, self.place, walk.lin, walk.attention, walk.biases)
+        needless = walk.gradients and not walk.normed  # weights are frozen: no backward reads it
+        return replace(step, normed=None) if needless else step
 
     def biases(self, lin: Linearisation = PLAIN) -> Iterator[Float[Tensor, "r n"]]:
         """Share of every bias at the token it is added to: the head's, then block by block from the last to the first."""
