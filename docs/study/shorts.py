@@ -11,6 +11,8 @@ from study.names import ABLATION, ALTI, ATTCAM, FAMILIES, MODELS, OPEN, READINGS
 from study.quotes import Quotes, points, short
 from study.sentences import number
 
+CALM = "max_sensitivity(preset='tis')"
+RISE, TAM, TRANSATT = "rise(preset='tis', masks=1000)", "tam(preset='tis')", "transatt(preset='tis')"
 SEGMENTED, DELETED, INSERTED = (f"{name}(preset='skipplus')" for name in ("ap", "deletion_aopc", "insertion_aopc"))
 ROLLED = "+rollout(form='half')"
 PAINTED, IG = "tis(ablate='pixels')", "ig(preset='tis')"
@@ -86,10 +88,13 @@ def tis(quotes: Quotes) -> str:
     counted = max((one.n for one in quotes.results.effects("tis-pairs")), default=0)
     sure = quotes.one("open|worse", UNSURE, SURE, "tis-disagreement-gap-pairs", "energy_pointing", "ViT-Tiny", dataset="val, gap 0.75–1")  # fmt: skip
     peak = partial(quotes.both, method="tis(masks=256)", table="tis-pointing-pairs", metric="pointing_game(preset='tis')")  # fmt: skip
+    calm = partial(quotes.both, method=TIS, table="tis-sensitivity-pairs", metric=CALM)
+    changed = partial(quotes.figures, table="tis-sensitivity", metric=CALM)
     return points(
         f"**TIS is first among the paper's methods** on three of four baselines on both models (black: {first('better', against='genatt', metric=BLACK)} over GenAtt), and behind Integrated Gradients on blur ({first('worse', against=IG, metric=blur)}), both as published.",
         f"**AttnLRP summed over layers, which it did not meet, cannot be told from it** on black, mean and random, on {counted} pictures and at less than a hundredth of the cost: TIS less AttnLRP∘PLUS is {first('open', against='attnlrp+plus', metric=BLACK)} on black, {first('open', against='attnlrp+plus', metric=mean)} on mean and {first('open', against='attnlrp+plus', metric=noise)} on random. On blur AttnLRP∘PLUS is ahead on DeiT-Tiny: {first('open/worse', against='attnlrp+plus', metric=blur)}.",
         f"**Pointing game:** no difference to GenAtt can be told ({peak('open', against='genatt')}); the paper has TIS well ahead of GenAtt, and on ViT-B behind BT-H and BT-T (0.823 against 0.855 and 0.846).",
+        f"**Max-sensitivity goes as published:** TIS has {changed(TIS)} (the paper's ViT-B / DeiT-B: 0.156 / 0.162), RISE is calmer ({calm('worse', against=RISE)}) and so is TAM ({calm('worse', against=TAM)}); Integrated Gradients and TransAtt are far less calm ({calm('better', against=IG)} and {calm('better', against=TRANSATT)}). Eight pictures.",
         f'**Masks:** 1024 less 128 is {options("better", against="tis(masks=128)", metric="faithfulness")} of faithfulness, 1024 less 512 {options("open", against="tis(masks=512)", metric="faithfulness")}, so that "little gain" begins at 512 rather than at 128.',
         f"**Removing tokens instead of painting pixels over**, the paper's point, brings {options('better', against=PAINTED, metric='faithfulness')} where the metric removes tokens too, and {options('open', against=PAINTED, metric=BLACK)} where it paints pixels over as the paper's does: some of the gain is in the metric.",
         f"**Where the model is sure of another class** there are too few pictures to say whether the logit moves the peak; by energy pointing it does not help on ViT-Tiny ({sure}).",
