@@ -42,9 +42,14 @@ def scenes(quotes: Quotes) -> str:
         quotes.one, method="tis(masks=256)", against=SHARE, table="scenes-pairs", metric="ap", model="Scenes"
     )
     apart = partial(quotes.one, table="scenes-pair-pairs", model="Scenes")
+    stamp = partial(quotes.figure, table="shortcut", metric="stamp_above_thing")
+    less = {one.method: one.mean for one in only(quotes.results.figures("shortcut"), metric="stamp_above_thing", model="biased − plain")}  # fmt: skip
+    quotes.holds(less.get("tis(masks=256)", 0) > 0.9 > less.get("temper", 1) > 0.3, "TIS tells the two models apart more clearly than temper")  # fmt: skip
+    quotes.holds(less.get("gradcam", 0) < -0.3, "Grad-CAM has the shortcut the wrong way round")
     return points(
         f"**Who finds the evidence?** Of a whole thing (`single`) methods that ask the model again with patches missing: TIS with 256 masks has {asked('better', dataset='single')} of AP over DecompX∘PLUS asked about the probability. Of one small mark (`part`) it has no lead, {asked('open|worse', dataset='part')}.",
         f"**Two classes in one frame** are told apart by asking about the probability, {apart('better', SHARE, 'decompx+plus', metric='class_discrimination')} of class discrimination for DecompX∘PLUS. Attention alone and sums of vectors know no class.",
+        f"**The shortcut is exposed most clearly by asking the model again.** The chance that a pixel of the stamp scores above one of the thing is {stamp('tis(masks=256)', model='scenes-biased')} in the model that uses it and {stamp('tis(masks=256)', model='scenes')} in the other for TIS with 256 masks. `temper` and its kin see the stamp where it is used as surely ({stamp('temper', model='scenes-biased')}), and where it is not they often see it too ({stamp('temper', model='scenes')}). Grad-CAM has it the wrong way round ({stamp('gradcam', model='scenes-biased')} and {stamp('gradcam', model='scenes')}).",
         f"**Do the metrics agree with the truth?** Where a thing is evidence, yes: faithfulness by removing tokens puts methods in the order of AP with τ {agree('together', 'scenes-orders', 'faithfulness', dataset='single')} on `single` and {agree('together', 'scenes-pair-orders', 'faithfulness', dataset='pair')} on `pair`, not far from how well the truth agrees with itself.",
         f"**Where the evidence is small they tell good from useless, and not good from better.** On `part`, among the better half of the methods, faithfulness has τ {agree('open|apart', 'scenes-orders', 'faithfulness', among='better half', dataset='part')} with the truth, insertion over blur {agree('together', 'scenes-orders', BLURRED, among='better half', dataset='part')}. Small differences in faithfulness between good methods should not be read as one being more right.",
         models=False,
