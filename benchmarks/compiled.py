@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # `suite` lives beside this file
 
 from suite.bare import TENTHS
 from suite.bed import Bed, lay
+from suite.clock import seconds
 
 from vitreous.capture.forward import run
 from vitreous.capture.probe import Probe
@@ -42,8 +42,8 @@ def main() -> None:
     asked = given.parse_args()
     bed = lay(asked.size, asked.device, asked.batch, getattr(torch, asked.dtype))
     calls = {way: curve(bed, make) for way, make in WAYS.items()}
-    first = {way: seconds(call, bed) for way, call in calls.items()}
-    taken = [{way: seconds(call, bed) for way, call in calls.items()} for _ in range(asked.rounds)]
+    first = {way: seconds(call, bed.device) for way, call in calls.items()}
+    taken = [{way: seconds(call, bed.device) for way, call in calls.items()} for _ in range(asked.rounds)]
     for way in WAYS:
         gain = median(one["as it is"] / one[way] for one in taken)
         print(f"{asked.dtype}, {way}: {gain:.2f} × as fast, first call {first[way]:.1f} s", flush=True)
@@ -65,14 +65,6 @@ def curve(bed: Bed, make: Callable) -> Callable[[], None]:
 
 def shortened(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return tokens[:, :length].contiguous(), torch.arange(length, device=tokens.device).expand(len(tokens), -1)
-
-
-def seconds(call: Callable[[], None], bed: Bed) -> float:
-    begun = time.perf_counter()
-    call()
-    if bed.cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class Work:
     make: Callable[[ViT, Tensor, Tensor], Run]  # draws what both precisions share, from the float32 model
     floor: Callable[[], None]
     note: str = ""
+    crowd: int = 0  # pictures that keep a GPU busy in bfloat16, where those of the row leave few of each length
 
 
 def cases(bed: Bed) -> Iterator[Case]:
@@ -100,7 +101,8 @@ def methods(bed: Bed, few: Tensor, masks: int) -> Iterator[Work]:
         on = with_ends(coalitions(patches, samples, True, draw)[0])
         lengths += (prefix + on.sum(-1)).tolist()
     said = "lengths of all pictures together"
-    yield named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), said)
+    tokens = named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), said)
+    yield replace(tokens, crowd=2 * len(few) if bed.size in CROWD else 0)
     fewer = (
         few[: max(1, len(few) // 4)] if bed.cuda else few
     )  # one picture after the other: more would cost, and say no more
@@ -164,7 +166,8 @@ def metrics(bed: Bed) -> Iterator[Work]:
         lengths = [layout.prefix + (layout.patches - k if verb == "deletion" else k) for k in counts] * len(images)
         floor = bare.sequences(bed, lengths, len(images))
         for kind in ("accuracy", "aopc"):
-            yield Work("metrics", f"{verb}_{kind}", images, measuring(f"{verb}_{kind}"), floor)
+            spec, crowd = f"{verb}_{kind}", CROWD.get(bed.size, 0)
+            yield Work("metrics", spec, images, measuring(spec), floor, crowd=crowd)
 
 
 def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
@@ -195,39 +198,28 @@ def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]
     judged = real is not None and photographs is not None
     said = f"agreement on photographs, {WORDS[size]} as trained" if judged else "no trained weights or photographs"
     for work, run in works:
-        yield Case(
-            work.group,
-            f"{work.what} in bfloat16",
-            "itself in float32",
-            partial(run, half),
-            partial(run, bed.vit),
-            at_least=5 if bed.size in LARGE else None,
-            pictures=(len(work.images), len(work.images)),
-            agree=partial(agreeing, work, real, photographs) if judged else None,
-            agreement=0.99 if judged else None,
-            note=said,
-        )
-    for work, _ in works if bed.size in CROWD else ():
-        if work.group == "metrics" or (work.what.startswith("kernelshap") and "pixels" not in work.what):
+        case = in_both(bed, half, work, run, f"{work.what} in bfloat16", said)
+        agree = partial(agreeing, work, real, photographs)
+        yield replace(case, agree=agree, agreement=0.99) if judged else case
+    for work, _ in works:
+        if work.crowd:
             yield crowded(bed, half, work)
 
 
 def crowded(bed: Bed, half: ViT, work: Work) -> Case:
     """Work of many lengths again, on more pictures: few rows of a length leave a GPU waiting for launches in bfloat16."""
-    many = CROWD[bed.size] if work.group == "metrics" else 2 * len(work.images)
-    images = torch.randn(many, *work.images.shape[1:], generator=torch.Generator().manual_seed(2)).to(work.images)
-    classes = predicted(bed.vit, images)
-    run = partial(work.make(bed.vit, images, classes), images=images, classes=classes)
-    return Case(
-        work.group,
-        f"{work.what} in bfloat16, {many} pictures",
-        "itself in float32",
-        partial(run, half),
-        partial(run, bed.vit),
-        at_least=5,
-        pictures=(many, many),
-        note="ranks are judged in the row of few pictures",
-    )
+    images = torch.randn(work.crowd, *work.images.shape[1:], generator=torch.Generator().manual_seed(2))
+    many = replace(work, images=images.to(work.images))
+    classes = predicted(bed.vit, many.images)
+    run = partial(work.make(bed.vit, many.images, classes), images=many.images, classes=classes)
+    what = f"{work.what} in bfloat16, {work.crowd} pictures"
+    return in_both(bed, half, many, run, what, "ranks are judged in the row of few pictures")
+
+
+def in_both(bed: Bed, half: ViT, work: Work, run: Run, what: str, note: str) -> Case:
+    pictures, wanted = (len(work.images), len(work.images)), 5 if bed.size in LARGE else None
+    ours, theirs = partial(run, half), partial(run, bed.vit)
+    return Case(work.group, what, "itself in float32", ours, theirs, at_least=wanted, pictures=pictures, note=note)
 
 
 def halved(vit: ViT) -> ViT:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from study import plots
 from study.effects import Effect, Figure, only
-from study.names import MODELS, PROBABLE, TEMPERED
+from study.names import BY_SURENESS, MODELS, PROBABLE, TEMPERED
 from study.pages import Results, fill, plot
 from study.sentences import amount, answer, verdict
-from study.tables import NOTHING, cell, standings, table
+from study.tables import NOTHING, cell, gains, of, standings, table
 
 SETS = {"beyond": "val, to confirm", "beyond-pets": "pets", "beyond-scenes": "pair"}
 ONE = 3.0  # forward passes: one forward and one backward, which is two
@@ -163,14 +163,13 @@ def everywhere(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
 def sure(results: Results) -> str:
     """Pairs down; models and how sure they are across."""
     rows = results.effects("beyond-sure")
-    columns = {(one.model, one.dataset): one.n for one in rows}
-    lines = []
-    for method, other in dict.fromkeys((one.method, one.against) for one in rows):
-        own = only(rows, method=method, against=other)
-        cells = [cell(next(iter(only(own, model=model, dataset=words)))) for model, words in columns]
-        lines.append([f"{method} − {other}", *cells])
-    head = [f"{model}<br>{words.split(', ')[-1]}<br>{many} pictures" for (model, words), many in columns.items()]
-    return table(["faithfulness", *head], lines)
+    columns = {
+        f"{one.model}<br>{one.dataset.split(', ')[-1]}<br>{one.n} pictures": of(
+            one.model, one.metric, dataset=one.dataset
+        )
+        for one in rows
+    }
+    return gains(rows, {f"{one} − {other}": (one, other) for one, other in BY_SURENESS}, columns)
 
 
 @fill("beyond-costs")
