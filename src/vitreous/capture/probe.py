@@ -34,6 +34,7 @@ class Walk:
     gradients: bool
     biases: bool
     normed: bool
+    presence: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -175,9 +176,9 @@ class Probe:
         One forward and one backward per target. A block's graph ends at its input, so the backward pass runs
         only as far as the consumer pulls, and what was seen can be freed at once.
         """
-        walk = Walk(lin, attention, gradients, biases, normed)
+        walk = Walk(lin, attention, gradients, biases, normed, presence)
         steps = self._forward(walk, down_to)
-        top = self._top(lin, biases, presence) if gradients else None
+        top = self._top(walk) if gradients else None
         readout = self.reading.readout.repeat_interleave(self.targets_per_image, 0)
         upstream = top.grads if top is not None else []
         for index in reversed(range(down_to, self.vit.depth)):
@@ -198,9 +199,9 @@ class Probe:
             yield Layer(*common, self.targets_per_image, readout, {**grads, "output": weave(upstream)})
             upstream = [part["hidden"] for part in found]
 
-    def _top(self, lin: Linearisation, biases: bool, presence: bool) -> Top:
-        top = top_of(self.vit, self.states[-1], self._scores, lin, biases, presence)
-        if biases:
+    def _top(self, walk: Walk) -> Top:
+        top = top_of(self.vit, self.states[-1], self._scores, walk.lin, walk.biases, walk.presence)
+        if walk.biases:
             self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
         return top
 

@@ -1,4 +1,4 @@
-"""Annealed: a map averaged over coalitions, so that no patch hides behind another that says the same.
+"""Annealed: a map averaged over coalitions of the patches.
 
 Averaged over random halves of the patches, a share and a slope estimate what a patch adds to a coalition that it joins.
 """
