@@ -9,6 +9,7 @@ from torch import Tensor
 from tests.capture.masked import logits_with_masked_keys
 from tests.models.families import FAMILIES, pictures, seen, tiny
 from vitreous.capture import probe as probing
+from vitreous.capture.packed import run_packed
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ShapeError
 
@@ -91,14 +92,34 @@ def test_subsets_answer_the_same_alone_and_together(family: str) -> None:
     torch.testing.assert_close(probe.logits(keep), alone, rtol=1e-12, atol=1e-12)
 
 
+@EVERY
+def test_no_patch_at_all_answers_the_same_among_others(family: str) -> None:
+    probe, keep = Probe(seen(family), pictures()), subsets(4)
+    keep[:, 2] = False
+
+    alone = torch.stack([probe.logits(keep[:, s : s + 1])[:, 0] for s in range(4)], dim=1)
+
+    torch.testing.assert_close(probe.logits(keep), alone, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("family", ["vit", "rope-mixed"])
-def test_subsets_run_in_chunks_that_fit(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = Probe(seen(family), pictures())
+@pytest.mark.parametrize("room", [2, 15, 40])
+def test_subsets_run_in_chunks_that_fit(family: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, held = Probe(seen(family), pictures()), []
     keep = subsets(4).repeat(1, 3, 1)
     together = probe.logits(keep)
-    monkeypatch.setattr(probing, "rows_that_fit", lambda *sizes: 2)
+
+    def watched(vit, tokens, layout, indices):
+        held.append((tokens.shape[1], sum(len(index) for index in indices)))
+        return run_packed(vit, tokens, layout, indices)
+
+    monkeypatch.setattr(probing, "rows_that_fit", lambda *sizes: room)  # of one token each
+    monkeypatch.setattr(probing, "run_packed", watched)
 
     torch.testing.assert_close(probe.logits(keep), together, rtol=1e-12, atol=1e-12)
+    assert sum(rows for _, rows in held) == 24
+    assert all(tokens <= room or rows == 1 for tokens, rows in held)
+    assert (max(rows for _, rows in held) > 1) == (room > 2)
 
 
 def test_a_score_is_its_targets_logit() -> None:

@@ -279,15 +279,23 @@ class Small:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
         self.tried: list[int] = []
-        from vitreous.capture import forward, probe
+        from vitreous.capture import forward, packed, probe
+
+        def asked(count: int) -> None:
+            self.tried.append(count)
+            if count > rows:
+                raise torch.OutOfMemoryError("CUDA out of memory (on purpose)")
 
         def run(vit, tokens, place):
-            self.tried.append(len(tokens))
-            if len(tokens) > rows:
-                raise torch.OutOfMemoryError("CUDA out of memory (on purpose)")
+            asked(len(tokens))
             return forward.run(vit, tokens, place)
 
+        def run_packed(vit, tokens, layout, indices):
+            asked(sum(len(index) for index in indices))
+            return packed.run_packed(vit, tokens, layout, indices)
+
         monkeypatch.setattr(probe, "run", run)
+        monkeypatch.setattr(probe, "run_packed", run_packed)
 
 
 @pytest.mark.parametrize("spec", ["rise(masks=20)", "tis(masks=20)", "kernelshap(samples=30)", "occlusion"])

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from vitreous.capture.subsets import by_size
+from vitreous.capture.subsets import Sizes
 from vitreous.methods import controls, masks
 from vitreous.methods.paths import several
 from vitreous.metrics import imputation
@@ -63,7 +63,7 @@ def test_subsets_of_one_size_come_together_in_their_order():
     keep = torch.rand(4, 9, 5, generator=torch.Generator().manual_seed(2)) > 0.4
     counts = keep.sum(-1).flatten().tolist()
 
-    found = {count: same.tolist() for count, same in by_size(keep)}
+    found = {count: same.tolist() for count, same in Sizes.of(keep)}
 
     assert list(found) == sorted(set(counts))
     assert found == {size: [i for i, count in enumerate(counts) if count == size] for size in found}

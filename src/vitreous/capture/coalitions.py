@@ -13,7 +13,7 @@ from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.paths import AT_ONCE, owned
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
-from vitreous.capture.subsets import by_size, tokens_of
+from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.models.shapes import Keep
 from vitreous.models.vit import Place
 
@@ -33,7 +33,7 @@ def in_coalitions(probe: Probe, keep: Keep, scores: Callable[[Probe], Float[Tens
     (pictures, several, patches), k = keep.shape, probe.targets_per_image
     flat, tally = keep.flatten(0, 1), Tally(pictures * several)
     found = torch.zeros(len(flat), k, patches, dtype=probe.tokens.dtype, device=keep.device)
-    for count, same in by_size(keep):
+    for count, same in Sizes.of(keep):
         walk = partial(walked, probe, flat, several, same, count, scores)
         for piece, part in pieces(walk, len(same), at_once(probe, count), tally):
             found[same[piece]] = part.to(found)
@@ -50,7 +50,7 @@ def walked(
     piece: slice,
 ) -> Float[Tensor, "rows k p"]:
     rows, prefix, k = same[piece], probe.layout.prefix, probe.targets_per_image
-    index = tokens_of(keep[rows], count, prefix)
+    index = tokens_of(keep[rows], prefix)[:, : prefix + count]
     part = scores(among(probe, index, rows // several))[:, prefix:].view(len(rows), k, count)
     place = (index[:, prefix:] - prefix)[:, None].expand(-1, k, -1)
     return part.new_zeros(len(rows), k, keep.shape[1]).scatter(2, place, part)

@@ -15,10 +15,11 @@ from vitreous.capture.forward import Reading, Step, run, run_block, run_head
 from vitreous.capture.layer import Layer, backward, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
+from vitreous.capture.packed import run_packed
 from vitreous.capture.pixels import Pictures, Read, said_of
-from vitreous.capture.progress import Tally, pieces
+from vitreous.capture.progress import pieces
 from vitreous.capture.question import Question, ask
-from vitreous.capture.subsets import by_size, tokens_of
+from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.capture.top import Top, top_of
 from vitreous.core.errors import ShapeError
 from vitreous.models.shapes import Images, Keep, Logits, Tokens
@@ -278,32 +279,34 @@ class Probe:
         """The model's own logits when only the kept patches enter, or what `read` makes of them; the others truly leave,
         positions stay.
 
-        Rows of equal length run together, so that less work is less work. With no patch kept, a head that
-        reads the mean of patches reads the zero vector.
+        Less work is less work: attention runs length by length, all else on the tokens that are there. With no patch
+        kept, a head that reads the mean of patches reads the zero vector.
         """
         flat, share = keep.flatten(0, 1), len(keep) // len(self.images)
         if keep.shape[-1] != self.layout.patches or len(keep) not in (len(self.images), self.rows):
             raise ShapeError(
                 f"keep must be [{len(self.images)} s {self.layout.patches}] (pictures, subsets, patches), not {list(keep.shape)}"
             )
-        owner = torch.arange(len(keep), device=keep.device).repeat_interleave(keep.shape[1]) // share
-        answers, tally, tokens = None, Tally(len(flat)), self.tokens
-        free = free_bytes(tokens.device)  # asked once: a GPU's driver takes its time, and there may be 197 lengths
-        for count, same in by_size(keep):
-            length = self.layout.prefix + count
-            chunk = rows_that_fit(length, tokens.shape[-1], tokens.element_size(), tokens.device, free)
-            for piece, said in pieces(partial(self._subsets, flat, owner, same, count), len(same), chunk, tally):
-                told = said if read is None else read(said, same[piece] // keep.shape[1])
-                answers = told.new_empty(len(flat), told.shape[-1]) if answers is None else answers
-                answers[same[piece]] = told
+        tokens, sizes = self.tokens, Sizes.of(keep)
+        room = rows_that_fit(1, tokens.shape[-1], tokens.element_size(), tokens.device)
+        asked = partial(self._subsets, flat, keep.shape[1] * share, sizes)
+        answers = None
+        for piece, said in pieces(asked, len(flat), sizes.that_fit(room, self.layout.prefix)):
+            rows = sizes.order[piece]
+            told = said if read is None else read(said, rows // keep.shape[1])
+            answers = told.new_empty(len(flat), told.shape[-1]) if answers is None else answers
+            answers[rows] = told
         assert answers is not None
         return answers.unflatten(0, keep.shape[:2])
 
-    def _subsets(self, keep: Bool[Tensor, "k p"], owner: Tensor, same: Tensor, count: int, piece: slice) -> Logits:
-        """What the model says of some subsets that keep `count` patches each."""
-        rows = same[piece]
-        index = tokens_of(keep[rows], count, self.layout.prefix)
-        return run(self.vit, self.tokens[owner[rows][:, None], index], Place(self.layout, index))
+    def _subsets(self, keep: Bool[Tensor, "all p"], several: int, sizes: Sizes, piece: slice) -> Logits:
+        """What the model says of some subsets, `several` of each picture, from the smallest to the largest."""
+        rows, prefix = sizes.order[piece], self.layout.prefix
+        index, first = tokens_of(keep[rows], prefix), rows // several * self.layout.tokens
+        parts = [(count, same) for count, same in sizes.within(piece)]
+        indices = [index[same, : prefix + count] for count, same in parts]
+        at = torch.cat([(first[same, None] + one).flatten() for (_, same), one in zip(parts, indices, strict=True)])
+        return run_packed(self.vit, self.tokens.flatten(0, 1)[at][None], self.layout, indices)
 
     def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
         """The question's answer for every subset, per row."""

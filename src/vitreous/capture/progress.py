@@ -38,16 +38,17 @@ class Tally:
 
 
 def pieces(
-    work: Callable[[slice], Tensor], total: int, chunk: int, tally: Tally | None = None
+    work: Callable[[slice], Tensor], total: int, chunk: int | Callable[[int], int], tally: Tally | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """`work` done on slices of `total` rows, `chunk` at a time, or half as many from where memory runs out."""
-    tally = tally or Tally(total)
-    start = 0
+    """`work` done on slices of `total` rows: `chunk` at a time, or as many as it says fit from a row on; from where
+    memory runs out, half as many."""
+    tally, most, start = tally or Tally(total), total, 0
     while start < total:
-        piece = slice(start, min(start + chunk, total))
+        rows = min(most, total - start, chunk(start) if callable(chunk) else chunk)
+        piece = slice(start, start + max(1, rows))
         found = attempt(work, piece)
         if found is None:
-            chunk = max(1, chunk // 2)
+            most = rows // 2
             continue
         yield piece, found
         start = piece.stop

@@ -14,7 +14,7 @@ from vitreous.core.errors import ModelError
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Every part of `module` in eval mode; each gets its own flag back, also after an exception."""
-    training = [part for part in module.modules() if part.training]
+    training = [part for part in parts(module) if part.training]
     # the flag itself, not `.eval()`: models override `train()`, and it would reach parts that have another flag
     for part in training:
         part.training = False
@@ -23,6 +23,17 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+def parts(module: nn.Module) -> set[nn.Module]:
+    """`module` and all that is in it. Without the names that `modules()` spells: every answer of a head asks, and a GPU waits."""
+    found, more = set(), [module]
+    while more:
+        part = more.pop()
+        if part is not None and part not in found:
+            found.add(part)
+            more.extend(part._modules.values())
+    return found
 
 
 def settled(module: nn.Module, device: str | torch.device | None) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.front import load
-from vitreous.models.vit import Block, ViT
+from vitreous.models.vit import Block, Place, ViT
 
 TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # relative to the largest score, absolute
 SHAPE: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 7}
@@ -57,14 +57,19 @@ class Counter:
         return replace(vit, blocks=tuple(self._watched(block) for block in vit.blocks))
 
     def _watched(self, block: Block) -> Block:
+        def rotate(
+            heads: Tensor, place: Place
+        ) -> Tensor:  # of queries and of keys, also where rows of several lengths are packed
+            self.forwards += len(heads) / 2
+            return block.attend.rotate(heads, place)
+
         def contract(hidden: Tensor) -> Tensor:
             out = block.feed.contract(hidden)
-            self.forwards += len(out)
             if out.requires_grad:
                 out.register_hook(self._came_back)
             return out
 
-        return replace(block, feed=replace(block.feed, contract=contract))
+        return Block(replace(block.attend, rotate=rotate), replace(block.feed, contract=contract))
 
     def _came_back(self, upstream: Tensor) -> None:
         self.backwards += len(upstream)

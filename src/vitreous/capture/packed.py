@@ -1,0 +1,48 @@
+"""Rows of several lengths at once: what works token by token runs once for all of them, attention and head length by length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitreous.capture.forward import feed, mix, run, run_head
+from vitreous.capture.linearise import PLAIN
+from vitreous.models.shapes import Logits
+from vitreous.models.vit import Attend, Layout, Place, ViT
+
+Packed = Float[Tensor, "1 all d"]  # the tokens of all rows, one row after the other
+Index = Int[Tensor, "_ _"]  # positions of rows of one length: another shape for each
+
+
+def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index]) -> Logits:
+    """The model's answers to rows of several lengths; each index [k n] is of k rows that hold n tokens."""
+    shapes = [index.shape for index in indices]
+    if len(indices) == 1:
+        return run(vit, tokens[0].unflatten(0, shapes[0]), Place(layout, indices[0]))
+    places = [Place(layout, index) for index in indices if index.shape[1]]  # no token, nothing to mix
+    for block in vit.blocks:
+        mid = tokens + attended(block.attend, tokens, places)
+        tokens = mid + feed(block.feed, mid, PLAIN)
+    rows = tokens[0].split([index.numel() for index in indices])
+    return torch.cat([run_head(vit, part.unflatten(0, shape)).logits for part, shape in zip(rows, shapes, strict=True)])
+
+
+def attended(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
+    """What attention adds, every row seeing its own tokens alone."""
+    q, k, v = attend.qkv(attend.norm(x))
+    parts = (apart(heads, places) for heads in (attend.q_norm(q), attend.k_norm(k), v))
+    mixed = []
+    for place, queries, keys, values in zip(places, *parts, strict=True):
+        queries, keys = attend.rotate(queries, place), attend.rotate(keys, place)
+        found, _ = mix(queries, keys, values, attend.bias(place), attend.scale, attention=False)
+        mixed.append(found.transpose(1, 2).flatten(0, 1))
+    return attend.project(attend.inner_norm(torch.cat(mixed).flatten(1)[None]))
+
+
+def apart(heads: Float[Tensor, "1 h all e"], places: Sequence[Place]) -> list[Float[Tensor, "_ h _ e"]]:
+    shapes = [place.index.shape for place in places if place.index is not None]
+    parts = heads[0].split([k * n for k, n in shapes], dim=1)
+    return [part.unflatten(1, shape).transpose(0, 1) for part, shape in zip(parts, shapes, strict=True)]
