@@ -27,7 +27,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 def parts(module: nn.Module) -> set[nn.Module]:
     """`module` and all that is in it. Without the names that `modules()` spells: every answer of a head asks, and a GPU waits."""
-    found, more = set(), [module]
+    found: set[nn.Module] = set()
+    more: list[nn.Module | None] = [module]
     while more:
         part = more.pop()
         if part is not None and part not in found:
