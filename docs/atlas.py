@@ -83,7 +83,8 @@ def explained(vit: Any, name: str) -> tuple[Attribution, list[float]]:
     targets = [asked.scene.objects[asked.thing].label for asked in PICTURES]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
-        found = vitreous.explain(counter.watch(vit), pictures, targets, shown(name))
+        with counter.watching(vit) as watched:
+            found = vitreous.explain(watched, pictures, targets, shown(name))
     whole = len(pictures) * vit.depth
     return found, [round(counter.forwards / whole, 2), round(counter.backwards / whole, 2)]
 

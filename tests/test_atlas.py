@@ -103,7 +103,8 @@ def test_counted_costs_are_the_stated_formula(name):
     vit, counter = tiny_vits()["class token"], Counter()
     method = vitreous.resolve(name)
     method = method.with_options(**method.trial)
-    vitreous.explain(counter.watch(vit), torch.randn(2, 3, 32, 32, dtype=torch.float64), method=method)
+    with counter.watching(vit) as watched:
+        vitreous.explain(watched, torch.randn(2, 3, 32, 32, dtype=torch.float64), method=method)
     options = {**method.known_options, **method.options}
     assert counter.forwards == 2 * vit.depth * stated(name, "forwards", options, 16, 48)
     assert counter.backwards <= 2 * vit.depth * stated(name, "backwards", options, 16, 48)

@@ -25,13 +25,13 @@ def at_work(request, monkeypatch):
 
 @pytest.mark.parametrize("normal", [True, False])
 def test_noise_of_a_pair_is_one_draw_of_its_source(at_work, normal):
-    row, subset = torch.tensor([2, 0, 0, 1, 2]), torch.tensor([5, 0, 1, 3, 4])
+    row, subset = [2, 0, 0, 1, 2], [5, 0, 1, 3, 4]
     draw = torch.randn if normal else torch.rand
 
     found = masks.noise(PICTURES, 7, normal)(row, subset)
 
-    seeds = [controls.content_seeds(PICTURES[r : r + 1], 7)[0] for r in row.tolist()]
-    for one, seed, place in zip(found, seeds, subset.tolist(), strict=True):
+    seeds = [controls.content_seeds(PICTURES[r : r + 1], 7)[0] for r in row]
+    for one, seed, place in zip(found, seeds, subset, strict=True):
         assert torch.equal(one, draw(3, 8, 6, generator=torch.Generator().manual_seed(seed + place)))
 
 

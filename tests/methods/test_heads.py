@@ -203,7 +203,8 @@ def test_the_law(spec, vits):
 )
 def test_only_the_last_block_is_walked_back_on_the_way(spec, forwards, blocks_back):
     counter, vit = Counter(), seen("vit")
-    resolve(spec)(Probe(counter.watch(vit), pictures(), torch.tensor(TARGETS)))
+    with counter.watching(vit) as watched:
+        resolve(spec)(Probe(watched, pictures(), torch.tensor(TARGETS)))
 
     assert counter.forwards == 2 * vit.depth * forwards
     assert counter.backwards == 2 * blocks_back

@@ -219,7 +219,8 @@ def test_no_more_pictures_than_stated_are_held_at_once(monkeypatch):
 @pytest.mark.parametrize(("spec", "forwards", "backwards"), [("smoothgrad(samples=9)", 10, 9), ("ig(steps=9)", 11, 9)])
 def test_passes_are_counted_as_stated(spec, forwards, backwards):
     counter, vit = Counter(), seen("vit")
-    resolve(spec)(Probe(counter.watch(vit), pictures(), torch.tensor(TARGETS)))
+    with counter.watching(vit) as watched:
+        resolve(spec)(Probe(watched, pictures(), torch.tensor(TARGETS)))
 
     assert (counter.forwards, counter.backwards) == (2 * vit.depth * forwards, 2 * vit.depth * backwards)
 

@@ -382,7 +382,7 @@ def test_vitcx_is_a_loop_over_clusters():
         total = 0
         whole = said(model, picture, target, "probability")
         for c, mask in enumerate(clusters):
-            eps = 0.1 * draw(torch.tensor([0]), torch.tensor([c]))[0] * (1 - mask)
+            eps = 0.1 * draw([0], [c])[0] * (1 - mask)
             with_mask = said(model, picture * mask + eps, target, "probability")
             total += (with_mask - said(model, picture + eps, target, "probability") + whole) * mask
         return total / len(clusters) / sum(clusters)
@@ -452,7 +452,8 @@ def test_forwards_are_counted_as_stated_and_shared_by_targets(spec, several):
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     method = resolve(spec)
 
-    vitreous.explain(counter.watch(vit), images, torch.tensor([[1, 2], [3, 4]])[:, :several], method)
+    with counter.watching(vit) as watched:
+        vitreous.explain(watched, images, torch.tensor([[1, 2], [3, 4]])[:, :several], method)
 
     stated = eval(str(method.forwards), {}, {"patches": 16, **QUICK[spec]})
     assert counter.forwards == stated * 2 * vit.depth

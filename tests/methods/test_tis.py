@@ -51,7 +51,7 @@ def slow_tis(family: str, image: int, count: int, ratios: tuple[float, ...], pix
     for place, (ratio, centroid) in enumerate((r, c) for r in ratios for c in centroids):
         kept = sorted(range(12), key=lambda i, c=centroid: -c[i].item())[: int(ratio * 12)]
         if pixels:
-            shown = draw(torch.tensor([0]), torch.tensor([place]))[0]
+            shown = draw([0], [place])[0]
             for i in kept:
                 y, x = 8 * (i // 4), 8 * (i % 4)
                 shown[:, y : y + 8, x : x + 8] = picture[:, y : y + 8, x : x + 8]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.pixels import Pictures
+from vitreous.capture.pixels import Fresh, Pictures
 from vitreous.methods.controls import content_seeds, drawn
 from vitreous.models.shapes import Images
 
@@ -117,9 +117,7 @@ class Windows:
         return total / (down.sum(0)[:, None] * right.sum(0)).clamp(min=1)
 
 
-def noise(
-    images: Images, seed: int, normal: bool, device: torch.device | None = None
-) -> Callable[[Index, Index], Images]:
+def noise(images: Images, seed: int, normal: bool, device: torch.device | None = None) -> Fresh:
     """Fresh noise for every (picture, subset), drawn from the picture's content: no batch or chunk changes it."""
     seeds, device = content_seeds(images, seed), images.device if device is None else device
 
@@ -127,8 +125,8 @@ def noise(
         draw = torch.Generator().manual_seed(source)
         place.normal_(generator=draw) if normal else place.uniform_(generator=draw)
 
-    def make(row: Index, subset: Index) -> Images:
-        sources = [seeds[r] + s for r, s in zip(row.tolist(), subset.tolist(), strict=True)]
+    def make(rows: Sequence[int], subsets: Sequence[int]) -> Images:
+        sources = [seeds[row] + subset for row, subset in zip(rows, subsets, strict=True)]
         return drawn(fill, sources, images.shape[1:], device).to(images.dtype)
 
     return make

@@ -84,13 +84,13 @@ def largest(centroids: Float[Tensor, "b m p"], kept: float | tuple[float, ...]) 
 def in_noise(probe: Probe, keep: Keep, seed: int) -> Pictures:
     """Pictures of which only the kept patches show; the rest is uniform noise in [0, 1) as the model takes it."""
     (height, width), grid = probe.layout.patch, probe.layout.grid
-    drawn = noise(probe.originals, seed, normal=False, device=probe.images.device)
 
-    def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Images:
+    def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"], drawn: Images) -> Images:
         mask = keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
-        return torch.where(mask[:, None], probe.images[row], drawn(row, subset).to(probe.images))
+        return torch.where(mask[:, None], probe.images[row], drawn.to(probe.images))
 
-    return Pictures(len(keep), keep.shape[1], make)
+    fresh = noise(probe.originals, seed, normal=False, device=probe.images.device)
+    return Pictures(len(keep), keep.shape[1], make, fresh)
 
 
 # ── k-means ──────────────────────────────────────────────────────────────────────────────────────

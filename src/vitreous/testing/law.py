@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
+from vitreous.capture.packed import run_packed
 from vitreous.front import load
-from vitreous.models.vit import Block, Place, ViT
+from vitreous.models.vit import Block, Layout, ViT
 
 TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # relative to the largest score, absolute
 SHAPE: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 7}
@@ -53,23 +57,27 @@ class Counter:
     def __init__(self) -> None:
         self.forwards = self.backwards = 0
 
-    def watch(self, vit: ViT) -> ViT:
-        return replace(vit, blocks=tuple(self._watched(block) for block in vit.blocks))
+    @contextmanager
+    def watching(self, vit: ViT) -> Iterator[ViT]:
+        """Inside, what this transformer is asked is counted."""
+
+        def packed(vit: ViT, tokens: Tensor, layout: Layout, indices: Sequence[Tensor]) -> Tensor:
+            together = len(indices) > 1  # rows of several lengths pass a block as one
+            self.forwards += vit.depth * (sum(len(index) for index in indices) - 1) if together else 0
+            return run_packed(vit, tokens, layout, indices)
+
+        with patch("vitreous.capture.probe.run_packed", packed):
+            yield replace(vit, blocks=tuple(self._watched(block) for block in vit.blocks))
 
     def _watched(self, block: Block) -> Block:
-        def rotate(
-            heads: Tensor, place: Place
-        ) -> Tensor:  # of queries and of keys, also where rows of several lengths are packed
-            self.forwards += len(heads) / 2
-            return block.attend.rotate(heads, place)
-
         def contract(hidden: Tensor) -> Tensor:
             out = block.feed.contract(hidden)
+            self.forwards += len(out)
             if out.requires_grad:
                 out.register_hook(self._came_back)
             return out
 
-        return Block(replace(block.attend, rotate=rotate), replace(block.feed, contract=contract))
+        return replace(block, feed=replace(block.feed, contract=contract))
 
     def _came_back(self, upstream: Tensor) -> None:
         self.backwards += len(upstream)

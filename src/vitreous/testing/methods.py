@@ -151,7 +151,8 @@ def model_is_untouched(case: Case) -> None:
 def cost_is_as_stated(case: Case) -> None:
     """No more forwards and backwards than it says."""
     counter = Counter()
-    case.run(vit=counter.watch(case.vit))
+    with counter.watching(case.vit) as watched:
+        case.run(vit=watched)
     pictures, depth = len(case.images), case.vit.depth
     for kind, said, counted in (
         ("forwards", case.method.forwards, counter.forwards),
