@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from vitreous.models.vit import ViT
 
 Run = Callable[..., Tensor]  # (model, images=, classes=) → scores, a row per picture
 LARGE = ("b", "l", "eva")
-CROWD = {"b": 128, "l": 64, "eva": 32}  # pictures whose curves keep a GPU busy in bfloat16
 PAPER = 1024  # masks of TIS
 MAPS, POINTWISE = 8, 64  # photographs whose maps, and whose curves, two precisions are compared by
 GROUPS = ("sampling", "metrics")
@@ -48,7 +47,6 @@ class Work:
     make: Callable[[ViT, Tensor, Tensor], Run]  # draws what both precisions share, from the float32 model
     floor: Callable[[], None]
     note: str = ""
-    crowd: int = 0  # pictures that keep a GPU busy in bfloat16, where those of the row leave few of each length
 
 
 def cases(bed: Bed) -> Iterator[Case]:
@@ -101,8 +99,7 @@ def methods(bed: Bed, few: Tensor, masks: int) -> Iterator[Work]:
         on = with_ends(coalitions(patches, samples, True, draw)[0])
         lengths += (prefix + on.sum(-1)).tolist()
     said = "lengths of all pictures together"
-    tokens = named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), said)
-    yield replace(tokens, crowd=2 * len(few) if bed.size in CROWD else 0)
+    yield named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), said)
     fewer = (
         few[: max(1, len(few) // 4)] if bed.cuda else few
     )  # one picture after the other: more would cost, and say no more
@@ -166,8 +163,8 @@ def metrics(bed: Bed) -> Iterator[Work]:
         lengths = [layout.prefix + (layout.patches - k if verb == "deletion" else k) for k in counts] * len(images)
         floor = bare.sequences(bed, lengths, len(images))
         for kind in ("accuracy", "aopc"):
-            spec, crowd = f"{verb}_{kind}", CROWD.get(bed.size, 0)
-            yield Work("metrics", spec, images, measuring(spec), floor, crowd=crowd)
+            spec = f"{verb}_{kind}"
+            yield Work("metrics", spec, images, measuring(spec), floor)
 
 
 def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
@@ -198,28 +195,18 @@ def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]
     judged = real is not None and photographs is not None
     said = f"agreement on photographs, {WORDS[size]} as trained" if judged else "no trained weights or photographs"
     for work, run in works:
-        case = in_both(bed, half, work, run, f"{work.what} in bfloat16", said)
-        agree = partial(agreeing, work, real, photographs)
-        yield replace(case, agree=agree, agreement=0.99) if judged else case
-    for work, _ in works:
-        if work.crowd:
-            yield crowded(bed, half, work)
-
-
-def crowded(bed: Bed, half: ViT, work: Work) -> Case:
-    """Work of many lengths again, on more pictures: few rows of a length leave a GPU waiting for launches in bfloat16."""
-    images = torch.randn(work.crowd, *work.images.shape[1:], generator=torch.Generator().manual_seed(2))
-    many = replace(work, images=images.to(work.images))
-    classes = predicted(bed.vit, many.images)
-    run = partial(work.make(bed.vit, many.images, classes), images=many.images, classes=classes)
-    what = f"{work.what} in bfloat16, {work.crowd} pictures"
-    return in_both(bed, half, many, run, what, "ranks are judged in the row of few pictures")
-
-
-def in_both(bed: Bed, half: ViT, work: Work, run: Run, what: str, note: str) -> Case:
-    pictures, wanted = (len(work.images), len(work.images)), 5 if bed.size in LARGE else None
-    ours, theirs = partial(run, half), partial(run, bed.vit)
-    return Case(work.group, what, "itself in float32", ours, theirs, at_least=wanted, pictures=pictures, note=note)
+        yield Case(
+            work.group,
+            f"{work.what} in bfloat16",
+            "itself in float32",
+            partial(run, half),
+            partial(run, bed.vit),
+            at_least=5 if bed.size in LARGE else None,
+            pictures=(len(work.images), len(work.images)),
+            agree=partial(agreeing, work, real, photographs) if judged else None,
+            agreement=0.99 if judged else None,
+            note=said,
+        )
 
 
 def halved(vit: ViT) -> ViT:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 import vitreous
 from tests.models.families import pictures, seen, tiny
@@ -107,18 +109,32 @@ def test_without_weights_of_this_size_the_smallest_as_trained_is_compared(monkey
 FLOORS = {case.what: case for case in (*sampled.cases(BED), *painted.cases(BED)) if case.against == "its bare forwards"}
 
 
-def sequences(work: Callable[[], object]) -> Counter[int]:
-    """How many sequences of each length went through the first MLP."""
-    found: Counter[int] = Counter()
-    layer = BED.model.blocks[0].mlp.fc1
-    handle = layer.register_forward_hook(lambda _, args, __: found.update({args[0].shape[1]: len(args[0])}))
-    try:
+class Attended(TorchFunctionMode):
+    """How many sequences of each length attention sees, and how many tokens the first MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sequences: Counter[int] = Counter()
+        self.tokens = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is F.scaled_dot_product_attention:
+            self.sequences[args[0].shape[2]] += len(args[0])
+        if func is F.linear and args[1] is BED.model.blocks[0].mlp.fc1.weight:
+            self.tokens += args[0].shape[:-1].numel()
+        return func(*args, **(kwargs or {}))
+
+
+def seen_by(work: Callable[[], object]) -> tuple[Counter[int], int]:
+    with Attended() as mode:
         work()
-    finally:
-        handle.remove()
-    return found
+    return mode.sequences, mode.tokens
 
 
 @pytest.mark.parametrize("case", FLOORS.values(), ids=FLOORS)
 def test_the_floor_is_the_work_that_is_done(case: Case):
-    assert sequences(case.ours) == sequences(case.theirs)
+    ours, theirs = seen_by(case.ours), seen_by(case.theirs)
+
+    assert ours == theirs
+    assert ours[1] > 0
+    assert sum(length * count for length, count in ours[0].items()) == ours[1] * BED.vit.depth
