@@ -76,7 +76,7 @@ def native(found: Any) -> Tensor:
 
 
 def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
-    steps = 8 if bed.quick else 20 if bed.cuda else 16
+    steps = 8 if bed.quick else 50 if bed.cuda else 16
     images, targets = bed.few, targets[: len(bed.few)]
     each = max(1, AT_ONCE // len(images))  # points of every picture at once
 

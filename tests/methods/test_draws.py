@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import os
 
 import pytest
 import torch
 
 from vitreous.capture.subsets import Sizes
+from vitreous.capture.threads import crew
 from vitreous.methods import controls, masks
 from vitreous.methods.paths import several
 from vitreous.metrics import imputation
@@ -20,7 +21,7 @@ def at_work(request, monkeypatch):
     if request.param != "one thread":
         monkeypatch.setattr(controls, "ROOM", 2 * PICTURES[0].nbytes)
         for room in (controls, imputation):
-            monkeypatch.setattr(room, "threads", lambda: ThreadPoolExecutor(4))
+            monkeypatch.setattr(room, "mapped", lambda *work: list(crew(os.getpid()).map(*work)))
 
 
 @pytest.mark.parametrize("normal", [True, False])

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vitreous.capture.embedding import embed
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
 from vitreous.capture.layer import Layer, backward, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
@@ -255,7 +256,7 @@ class Probe:
         """The pixels, and the tokens made of them with their graph; what is embedded here is not embedded again."""
         images = self.images.detach().requires_grad_()
         with torch.enable_grad():
-            tokens = self.vit.embed(images)
+            tokens = embed(self.vit, images)
         self.__dict__.setdefault("tokens", tokens.detach())
         return images, tokens
 
@@ -350,7 +351,7 @@ class Probe:
 
     def say(self, images: Images) -> Logits:
         """The model's own logits of pictures of this size."""
-        return run(self.vit, self.vit.embed(images), self.place)
+        return run(self.vit, embed(self.vit, images), self.place)
 
     @property
     def pictures_that_fit(self) -> int:

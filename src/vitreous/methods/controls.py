@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.probe import Probe
+from vitreous.capture.threads import mapped
 from vitreous.methods.method import method
 from vitreous.models.shapes import Images, PatchScores
 
@@ -29,18 +29,12 @@ def content_seeds(images: Images, seed: int) -> list[int]:
         digest = hashlib.blake2b(picture.data, digest_size=8, salt=str(seed).encode()[:16]).digest()
         return int.from_bytes(digest, "little") >> 1
 
-    with threads() as pool:
-        return list(pool.map(one, images.cpu().float().flatten(1).contiguous().numpy()))
+    return mapped(one, images.cpu().float().flatten(1).contiguous().numpy())
 
 
 def generators(images: Images, seed: int) -> list[torch.Generator]:
     """A random source per picture, on the CPU, the same on every device."""
     return [torch.Generator().manual_seed(s) for s in content_seeds(images, seed)]
-
-
-def threads() -> ThreadPoolExecutor:
-    """Several where there is a GPU, which waits for noise; on a CPU the model takes them all."""
-    return ThreadPoolExecutor(None if torch.cuda.is_available() else 1)
 
 
 def drawn(
@@ -53,13 +47,12 @@ def drawn(
     """What `draw` fills a place with from every source, side by side; to a GPU a few go at a time, and it is not waited for."""
     found, pinned = torch.empty(len(sources), *shape, dtype=dtype, device=device), device.type == "cuda"
     together = max(1, ROOM // max(1, math.prod(shape) * found.element_size()))
-    with threads() as pool:
-        for first in range(0, len(sources), together):
-            place = found[first : first + together]
-            held = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
-            list(pool.map(draw, held.unbind(), sources[first : first + together]))
-            if held is not place:
-                place.copy_(held, non_blocking=pinned)  # torch gives `held` to nobody else before it is copied
+    for first in range(0, len(sources), together):
+        place = found[first : first + together]
+        held = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
+        mapped(draw, held.unbind(), sources[first : first + together])
+        if held is not place:
+            place.copy_(held, non_blocking=pinned)  # torch gives `held` to nobody else before it is copied
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -45,6 +46,7 @@ def mirror(index: Int[Tensor, "*any"], length: int) -> Int[Tensor, "*any"]:
     return torch.minimum(index, period - index) if length > 1 else torch.zeros_like(index)
 
 
+@cache
 def enlarging(cells: int, length: int) -> Float[Tensor, "length cells"]:
     """The matrix of bilinear enlargement with pixel centres at halves and mirrored ends, as skimage's 'reflect' has it.
 
@@ -134,13 +136,16 @@ def noise(images: Images, seed: int, normal: bool, device: torch.device | None =
 
 def blurred(images: Images, kernel: int = 49, sigma: float = 100.0) -> Images:
     """Gaussian blur with mirrored edges."""
+    down, right = (blurring(length, kernel, sigma).to(images) for length in images.shape[-2:])
+    return down @ images @ right.mT
+
+
+@cache
+def blurring(length: int, kernel: int, sigma: float) -> Float[Tensor, "length length"]:
+    """The matrix that blurs a row of pixels; small work of a CPU that a GPU would wait for every time."""
     offset = torch.arange(kernel) - kernel // 2
     weight = torch.exp(-(offset.double() ** 2) / (2 * sigma**2))
-    weight = weight / weight.sum()
-    down, right = (
-        torch.zeros(length, length, dtype=torch.float64)
-        .scatter_add_(1, mirror(torch.arange(length)[:, None] + offset, length), weight.expand(length, -1))
-        .to(images)
-        for length in images.shape[-2:]
+    place = mirror(torch.arange(length)[:, None] + offset, length)
+    return torch.zeros(length, length, dtype=torch.float64).scatter_add_(
+        1, place, (weight / weight.sum()).expand(length, -1)
     )
-    return down @ images @ right.mT

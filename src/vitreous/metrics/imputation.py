@@ -10,9 +10,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from vitreous.capture.probe import Probe
+from vitreous.capture.threads import mapped
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.controls import threads
 from vitreous.methods.masks import noise as noise_of
 from vitreous.methods.options import choice
 from vitreous.metrics.answers import Index, Labels, Memo, Paint, classes_of, shown_pixels
@@ -88,8 +88,9 @@ def filling(probe: Probe, noise: float, seed: int) -> Paint:
 def imputed(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     """Every pixel that is not visible becomes the weighted mean of its neighbours within the picture."""
     together = max(1, ROOM // visible[0].numel())
-    with threads() as pool:  # SuperLU lets go of the interpreter
-        return torch.cat(list(pool.map(solved, images.split(together), visible.split(together))))
+    return torch.cat(
+        mapped(solved, images.split(together), visible.split(together))
+    )  # SuperLU lets go of the interpreter
 
 
 def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
