@@ -24,16 +24,62 @@ def at_work(request, monkeypatch):
             monkeypatch.setattr(room, "mapped", lambda *work: list(crew(os.getpid()).map(*work)))
 
 
-@pytest.mark.parametrize("normal", [True, False])
-def test_noise_of_a_pair_is_one_draw_of_its_source(at_work, normal):
+def sources(row: list[int], subset: list[int]) -> list[int]:
+    return [controls.content_seeds(PICTURES[r : r + 1], 7)[0] + s for r, s in zip(row, subset, strict=True)]
+
+
+def test_noise_of_a_pair_is_one_draw_of_its_source(at_work):
     row, subset = [2, 0, 0, 1, 2], [5, 0, 1, 3, 4]
-    draw = torch.randn if normal else torch.rand
 
-    found = masks.noise(PICTURES, 7, normal)(row, subset)
+    found = masks.noise(PICTURES, 7, normal=True)(row, subset)
 
-    seeds = [controls.content_seeds(PICTURES[r : r + 1], 7)[0] for r in row]
-    for one, seed, place in zip(found, seeds, subset, strict=True):
-        assert torch.equal(one, draw(3, 8, 6, generator=torch.Generator().manual_seed(seed + place)))
+    for one, source in zip(found, sources(row, subset), strict=True):
+        assert torch.equal(one, torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(source)))
+
+
+def splitmix64(seed: int, count: int) -> list[int]:
+    """Steele, Lea and Flood (2014), as it is published."""
+    found, whole = [], 2**64
+    for _ in range(count):
+        seed = (seed + 0x9E3779B97F4A7C15) % whole
+        z = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 % whole
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % whole
+        found.append(z ^ z >> 31)
+    return found
+
+
+def test_splitmix64_is_the_published_one():
+    assert splitmix64(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 6), (3, 5, 5)])
+def test_uniform_noise_is_splitmix64_of_its_source_four_numbers_a_word(shape):
+    seeds = [0, 1, 2**63 - 1, *sources([1, 1], [3, 4])]
+    size = torch.Size(shape).numel()
+
+    found = controls.uniform(seeds, shape, torch.device("cpu"))
+
+    assert found.dtype == torch.float32
+    for one, seed in zip(found, seeds, strict=True):
+        quarters = [word >> shift & 0xFFFF for word in splitmix64(seed, -(-size // 4)) for shift in (0, 16, 32, 48)]
+        expected = [(quarter + 2**15) % 2**16 for quarter in quarters[:size]]  # read as a signed number, then lifted
+        assert torch.equal(one.flatten(), torch.tensor(expected) / 2**16)
+
+
+def test_uniform_noise_is_uniform_and_its_neighbours_are_strangers():
+    found = controls.uniform(range(100), (3, 40, 40), torch.device("cpu")).flatten(1).double()
+
+    spread = torch.histc(found, 16, 0, 1) / found.numel()
+    torch.testing.assert_close(spread, torch.full((16,), 1 / 16).double(), rtol=0, atol=2e-3)
+    together = torch.corrcoef(found) - torch.eye(100).double()
+    assert together.abs().max() < 0.08  # of 4800 numbers each: 5.5 standard deviations
+
+
+def test_pairs_of_a_picture_have_noise_of_their_own_wherever_they_stand():
+    draw = masks.noise(PICTURES, 7, normal=False)
+
+    assert torch.equal(draw([2, 0], [5, 1])[1], draw([0, 1, 1], [1, 0, 1])[0])
+    assert not torch.equal(*draw([1, 1], [0, 1]))
 
 
 def test_draws_of_one_source_follow_each_other(at_work):

@@ -132,7 +132,7 @@ def run_head(
             key, value = pool.key_value(x[:, pool.skip :])
     with tapping(biases) as pooled_tap:
         if isinstance(pool, LinearPool):
-            rows = pool.rows(x.shape[1]).to(x, non_blocking=True)  # a GPU would be waited for
+            rows = pool.rows(x.shape[1]).to(x, non_blocking=True)  # else a GPU is waited for
             pooled, readout = present(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
         else:
             seen = None if presence is None else presence[:, None, None, pool.skip :]

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.capture.forward import feed, mix, run, run_head
+from vitreous.capture.forward import attention_pool, classified, feed, mix, run
 from vitreous.capture.linearise import PLAIN
-from vitreous.models.shapes import Logits
-from vitreous.models.vit import Attend, Layout, Place, ViT
+from vitreous.models.quiet import evaluating
+from vitreous.models.shapes import Logits, Pooled, Tokens
+from vitreous.models.vit import Attend, AttentionPool, Layout, LinearPool, Place, ViT
 
 Packed = Float[Tensor, "1 all d"]  # the tokens of all rows, one row after the other
 Index = Int[Tensor, "_ _"]  # positions of rows of one length: another shape for each
@@ -26,8 +27,10 @@ def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index
     for block in vit.blocks:
         mid = tokens + attended(block.attend, tokens, places)
         tokens = mid + feed(block.feed, mid, PLAIN)
-    rows = tokens[0].split([index.numel() for index in indices])
-    return torch.cat([run_head(vit, part.unflatten(0, shape)).logits for part, shape in zip(rows, shapes, strict=True)])
+    rows = vit.norm(tokens)[0].split([index.numel() for index in indices])
+    read = torch.cat([pooled(vit.pool, part.unflatten(0, shape)) for part, shape in zip(rows, shapes, strict=True)])
+    with evaluating(vit.module):
+        return classified(vit, vit.pooled_norm(read))
 
 
 def attended(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
@@ -40,6 +43,13 @@ def attended(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
         found, _ = mix(queries, keys, values, attend.bias(place), attend.scale, attention=False)
         mixed.append(found.transpose(1, 2).flatten(0, 1))
     return attend.project(attend.inner_norm(torch.cat(mixed).flatten(1)[None]))
+
+
+def pooled(pool: LinearPool | AttentionPool, x: Tokens) -> Pooled:
+    """What the head reads of the last norm's tokens."""
+    if isinstance(pool, LinearPool):
+        return pool.rows(x.shape[1]).to(x, non_blocking=True) @ x
+    return attention_pool(pool, pool.query(), *pool.key_value(x[:, pool.skip :]), PLAIN, None)[0]
 
 
 def apart(heads: Float[Tensor, "1 h all e"], places: Sequence[Place]) -> list[Float[Tensor, "_ h _ e"]]:

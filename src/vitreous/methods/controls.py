@@ -56,6 +56,20 @@ def drawn(
     return found
 
 
+def uniform(seeds: Sequence[int], shape: Sequence[int], device: torch.device) -> Float[Tensor, "seeds *shape"]:
+    """Uniform in [0, 1), in steps of 2⁻¹⁶: splitmix64 of each seed, four numbers a word, made where they are needed.
+
+    Integers wrap around alike everywhere, so the bits are the same on every device, and none of them travels.
+    """
+    size = math.prod(shape)
+    first = torch.tensor(seeds, dtype=torch.int64).to(device, non_blocking=True)
+    z = first[:, None] + torch.arange(1, -(-size // 4) + 1, device=device) * -0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        z.bitwise_xor_(z.bitwise_right_shift(shift).bitwise_and_((1 << 64 - shift) - 1)).mul_(factor)
+    quarters = z.view(torch.int16)[:, :size]  # of either sign
+    return (quarters * 2.0**-16).add_(0.5).unflatten(1, tuple(shape))
+
+
 @method("random", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={})
 def random(probe: Probe, seed: int = 0) -> PatchScores | Float[Tensor, "r H W"]:
     """Uniform noise, one draw per picture; of a black box, on a grid of 14 x 14 cells."""

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.pixels import Fresh, Pictures
-from vitreous.methods.controls import content_seeds, drawn
+from vitreous.methods.controls import content_seeds, drawn, uniform
 from vitreous.models.shapes import Images
 
 Index = Int[Tensor, " k"]
@@ -124,12 +124,11 @@ def noise(images: Images, seed: int, normal: bool, device: torch.device | None =
     seeds, device = content_seeds(images, seed), images.device if device is None else device
 
     def fill(place: Float[Tensor, "3 H W"], source: int) -> None:
-        draw = torch.Generator().manual_seed(source)
-        place.normal_(generator=draw) if normal else place.uniform_(generator=draw)
+        place.normal_(generator=torch.Generator().manual_seed(source))
 
     def make(rows: Sequence[int], subsets: Sequence[int]) -> Images:
-        sources = [seeds[row] + subset for row, subset in zip(rows, subsets, strict=True)]
-        return drawn(fill, sources, images.shape[1:], device).to(images.dtype)
+        sources, shape = [seeds[row] + subset for row, subset in zip(rows, subsets, strict=True)], images.shape[1:]
+        return (drawn(fill, sources, shape, device) if normal else uniform(sources, shape, device)).to(images.dtype)
 
     return make
 

@@ -158,14 +158,14 @@ def along(
 ) -> Tensor:
     """Mean gradient on the straight way from the baseline to `end` [b …]: pictures, or tokens entering block `start`."""
     total, chunk, tally = None, at_once(probe), Tally(len(end) * len(nodes))
+    weights = end.new_tensor([weight for _, weight in nodes])  # all at once: a GPU is waited for
     for first in range(0, len(nodes), chunk):
-        where, weights = zip(*nodes[first : first + chunk], strict=True)
-        points = torch.stack([baseline + (end - baseline) * alpha for alpha in where], 1)
+        points = torch.stack([baseline + (end - baseline) * alpha for alpha, _ in nodes[first : first + chunk]], 1)
         if start is None:
             gradients = pixel_gradients(probe, points, tally)
         else:
             gradients = token_gradients(probe, points, start, lin, tally)
-        part = torch.einsum("s,rs...->r...", gradients.new_tensor(weights), gradients)
+        part = torch.einsum("s,rs...->r...", weights[first : first + chunk], gradients)
         total = part if total is None else total + part
         del points, gradients, part  # the next graph is held without them
     assert total is not None
