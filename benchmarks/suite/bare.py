@@ -1,4 +1,4 @@
-"""Bare forwards: timm's own module on inputs that are ready, as many of the same lengths, in batches of the same size as the library's."""
+"""Bare forwards: timm's own module on inputs that are ready, as many of the same lengths, as many at a time as fit."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -117,5 +118,5 @@ def measured(case: Case, bed: Bed, rounds: int, cap: float = math.inf) -> Row:
 
 def told(problem: BaseException) -> str:
     """What went wrong, in one line."""
-    lines = str(problem).strip().splitlines()
+    lines = re.sub(r" \(/\S*\)", "", str(problem)).strip().splitlines()  # where a file lies is one machine's
     return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__

@@ -378,7 +378,7 @@ def test_vitcx_is_a_loop_over_clusters():
         assert len(set(zip(label.tolist(), order.tolist(), strict=True))) == label.max() == int(order.max()) + 1
         clusters = [sum(m for m, o in zip(large, order, strict=True) if o == c) for c in range(int(order.max()) + 1)]
         clusters = [(m - m.min()) / (m.max() - m.min()) for m in clusters]
-        draw = masks.noise(picture[None], 4, normal=True)
+        draw = masks.noise(picture[None], 4, picture.device)
         total = 0
         whole = said(model, picture, target, "probability")
         for c, mask in enumerate(clusters):

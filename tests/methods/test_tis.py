@@ -12,7 +12,7 @@ from tests.methods.test_goldens import Golden
 from tests.methods.test_sampling import FAMILIES, TARGETS, exact, fast, real, said, said_with, same  # noqa: F401
 from tests.models.families import pictures, seen, tiny
 from vitreous.capture.probe import Probe
-from vitreous.methods import masks, tis
+from vitreous.methods import tis
 from vitreous.methods.spec import resolve
 
 # ── the slow way ─────────────────────────────────────────────────────────────────────────────────
@@ -37,7 +37,7 @@ def slow_kmeans(samples: Tensor, centroids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def slow_tis(family: str, image: int, count: int, ratios: tuple[float, ...], pixels: bool = False) -> Tensor:
-    from vitreous.methods.controls import generators
+    from vitreous.methods.controls import content_seeds, generators, uniform
 
     model, picture, target = tiny(family), pictures()[image], TARGETS[image]
     tokens, outputs = model.norm_pre(model._pos_embed(model.patch_embed(picture[None]))), []
@@ -47,11 +47,11 @@ def slow_tis(family: str, image: int, count: int, ratios: tuple[float, ...], pix
     samples = torch.cat(outputs, 1).T
     first = torch.randperm(len(samples), generator=generators(picture[None], 0)[0])[:count]
     centroids = slow_kmeans(samples, samples[first])
-    total, held, draw = [0.0] * 12, [0] * 12, masks.noise(picture[None], 0, normal=False)
+    total, held, draw = [0.0] * 12, [0] * 12, content_seeds(picture[None], 0)[0]
     for place, (ratio, centroid) in enumerate((r, c) for r in ratios for c in centroids):
         kept = sorted(range(12), key=lambda i, c=centroid: -c[i].item())[: int(ratio * 12)]
         if pixels:
-            shown = draw([0], [place])[0]
+            shown = uniform(torch.tensor([draw + place]), picture.shape)[0].to(picture)
             for i in kept:
                 y, x = 8 * (i // 4), 8 * (i % 4)
                 shown[:, y : y + 8, x : x + 8] = picture[:, y : y + 8, x : x + 8]

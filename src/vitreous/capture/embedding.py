@@ -31,10 +31,10 @@ def side_by_side(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> bool:
     window = tuple(weight.shape[2:])
+    if x.ndim != 4 or not isinstance(stride, tuple) or not isinstance(dilation, tuple):
+        return False
     whole = all(length % side == 0 for length, side in zip(x.shape[-2:], window, strict=True))
-    return (
-        whole and tuple(stride) == window and padding in ((0, 0), "valid") and tuple(dilation) == (1, 1) and groups == 1
-    )
+    return whole and stride == window and padding in ((0, 0), "valid") and dilation == (1, 1) and groups == 1
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -132,7 +132,7 @@ def run_head(
             key, value = pool.key_value(x[:, pool.skip :])
     with tapping(biases) as pooled_tap:
         if isinstance(pool, LinearPool):
-            rows = pool.rows(x.shape[1]).to(x, non_blocking=True)  # else a GPU is waited for
+            rows = rows_on(pool, x)
             pooled, readout = present(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
         else:
             seen = None if presence is None else presence[:, None, None, pool.skip :]
@@ -141,6 +141,11 @@ def run_head(
             logits = classified(vit, normalise(lin, vit.pooled_norm, pooled, pooled_tap), lin)
     taps = (tuple(token_tap.found), tuple(pooled_tap.found)) if biases else ((), ())
     return Reading(logits, readout.detach(), *taps)
+
+
+def rows_on(pool: LinearPool, x: Tokens) -> Float[Tensor, "q n"]:
+    """What the head reads of so many tokens, where they are; CUDA is not waited for (other devices read what may be gone)."""
+    return pool.rows(x.shape[1]).to(x, non_blocking=x.is_cuda)
 
 
 def classified(vit: ViT, read: Pooled, lin: Linearisation = PLAIN) -> Logits:

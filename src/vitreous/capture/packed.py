@@ -1,4 +1,4 @@
-"""Rows of several lengths at once: what works token by token runs once for all of them, attention and head length by length."""
+"""Rows of several lengths at once: what works token by token runs once for all of them, attention length by length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.capture.forward import attention_pool, classified, feed, mix, run
+from vitreous.capture.forward import attention_pool, classified, feed, mix, rows_on, run
 from vitreous.capture.linearise import PLAIN
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Logits, Pooled, Tokens
@@ -48,7 +48,7 @@ def attended(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
 def pooled(pool: LinearPool | AttentionPool, x: Tokens) -> Pooled:
     """What the head reads of the last norm's tokens."""
     if isinstance(pool, LinearPool):
-        return pool.rows(x.shape[1]).to(x, non_blocking=True) @ x
+        return rows_on(pool, x) @ x
     return attention_pool(pool, pool.query(), *pool.key_value(x[:, pool.skip :]), PLAIN, None)[0]
 
 

@@ -52,7 +52,7 @@ def said_of(
         places = range(piece.start, piece.stop)  # not read from the device, which would be waited for
         return say(pictures.make(*pair, pictures.fresh([i // subsets for i in places], [i % subsets for i in places])))
 
-    if pictures.fresh is not None:
+    if pictures.fresh is not None and device.type != "cpu":
         chunk = min(chunk, -(-total // AHEAD))
     for piece, said in pieces(some, total, chunk):
         owner = torch.arange(piece.start, piece.stop, device=device) // subsets

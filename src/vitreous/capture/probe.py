@@ -303,8 +303,8 @@ class Probe:
     def _subsets(self, keep: Bool[Tensor, "all p"], several: int, sizes: Sizes, piece: slice) -> Logits:
         """What the model says of some subsets, `several` of each picture, from the smallest to the largest."""
         rows, prefix = sizes.order[piece], self.layout.prefix
-        index, first = tokens_of(keep[rows], prefix), rows // several * self.layout.tokens
-        parts = [(count, same) for count, same in sizes.within(piece)]
+        index, first = tokens_of(keep[rows], prefix), rows // several * self.tokens.shape[1]
+        parts = list(sizes.within(piece))
         indices = [index[same, : prefix + count] for count, same in parts]
         at = torch.cat([(first[same, None] + one).flatten() for (_, same), one in zip(parts, indices, strict=True)])
         return run_packed(self.vit, self.tokens.flatten(0, 1)[at][None], self.layout, indices)

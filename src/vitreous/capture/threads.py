@@ -14,7 +14,7 @@ Found = TypeVar("Found")
 MOST = 16
 
 
-def mapped(work: Callable[..., Found], *rows: Iterable[Any]) -> list[Found]:
+def by_threads(work: Callable[..., Found], *rows: Iterable[Any]) -> list[Found]:
     """`work` of every row, by several threads where there is a GPU; on a CPU the model takes them all."""
     return list((crew(os.getpid()).map if torch.cuda.is_available() else map)(work, *rows))
 

@@ -123,7 +123,7 @@ def vitcx(
     for image in range(len(probe.images)):
         alone = probe.alone(image)
         masks = alike(maps[image], probe.layout.size, threshold)
-        drawn = noise(alone.originals, seed, normal=True)
+        drawn = noise(alone.originals, seed, alone.images.device)
         found.append(vitcx_of(alone, masks, lambda rows, places, draw=drawn: deviation * draw(rows, places)))
     scores = torch.cat(found)
     return scores, {"signed": bool((scores < 0).any()) or probe.question.name != "probability"}

@@ -10,11 +10,11 @@ from typing import TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.probe import Probe
-from vitreous.capture.threads import mapped
+from vitreous.capture.threads import by_threads
 from vitreous.methods.method import method
 from vitreous.models.shapes import Images, PatchScores
 
@@ -29,7 +29,7 @@ def content_seeds(images: Images, seed: int) -> list[int]:
         digest = hashlib.blake2b(picture.data, digest_size=8, salt=str(seed).encode()[:16]).digest()
         return int.from_bytes(digest, "little") >> 1
 
-    return mapped(one, images.cpu().float().flatten(1).contiguous().numpy())
+    return by_threads(one, images.cpu().float().flatten(1).contiguous().numpy())
 
 
 def generators(images: Images, seed: int) -> list[torch.Generator]:
@@ -50,24 +50,23 @@ def drawn(
     for first in range(0, len(sources), together):
         place = found[first : first + together]
         held = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
-        mapped(draw, held.unbind(), sources[first : first + together])
+        by_threads(draw, held.unbind(), sources[first : first + together])
         if held is not place:
             place.copy_(held, non_blocking=pinned)  # torch gives `held` to nobody else before it is copied
     return found
 
 
-def uniform(seeds: Sequence[int], shape: Sequence[int], device: torch.device) -> Float[Tensor, "seeds *shape"]:
-    """Uniform in [0, 1), in steps of 2⁻¹⁶: splitmix64 of each seed, four numbers a word, made where they are needed.
+def uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor, "k *shape"]:
+    """Uniform in [0, 1), in steps of 2⁻¹⁶: splitmix64 of each seed, four numbers a word, made where the seeds are.
 
     Integers wrap around alike everywhere, so the bits are the same on every device, and none of them travels.
     """
     size = math.prod(shape)
-    first = torch.tensor(seeds, dtype=torch.int64).to(device, non_blocking=True)
-    z = first[:, None] + torch.arange(1, -(-size // 4) + 1, device=device) * -0x61C8864680B583EB
+    z = seeds[:, None] + torch.arange(1, -(-size // 4) + 1, device=seeds.device) * -0x61C8864680B583EB
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
         z.bitwise_xor_(z.bitwise_right_shift(shift).bitwise_and_((1 << 64 - shift) - 1)).mul_(factor)
     quarters = z.view(torch.int16)[:, :size]  # of either sign
-    return (quarters * 2.0**-16).add_(0.5).unflatten(1, tuple(shape))
+    return quarters.float().mul_(2.0**-16).add_(0.5).unflatten(1, tuple(shape))
 
 
 @method("random", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={})

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.pixels import Fresh, Pictures
-from vitreous.methods.controls import content_seeds, drawn, uniform
+from vitreous.methods.controls import content_seeds, drawn
 from vitreous.models.shapes import Images
 
 Index = Int[Tensor, " k"]
@@ -46,7 +46,7 @@ def mirror(index: Int[Tensor, "*any"], length: int) -> Int[Tensor, "*any"]:
     return torch.minimum(index, period - index) if length > 1 else torch.zeros_like(index)
 
 
-@cache
+@lru_cache(16)
 def enlarging(cells: int, length: int) -> Float[Tensor, "length cells"]:
     """The matrix of bilinear enlargement with pixel centres at halves and mirrored ends, as skimage's 'reflect' has it.
 
@@ -119,16 +119,16 @@ class Windows:
         return total / (down.sum(0)[:, None] * right.sum(0)).clamp(min=1)
 
 
-def noise(images: Images, seed: int, normal: bool, device: torch.device | None = None) -> Fresh:
-    """Fresh noise for every (picture, subset), drawn from the picture's content: no batch or chunk changes it."""
-    seeds, device = content_seeds(images, seed), images.device if device is None else device
+def noise(images: Images, seed: int, device: torch.device) -> Fresh:
+    """Fresh Gaussian noise for every (picture, subset), drawn from the picture's content: no batch or chunk changes it."""
+    seeds = content_seeds(images, seed)
 
     def fill(place: Float[Tensor, "3 H W"], source: int) -> None:
         place.normal_(generator=torch.Generator().manual_seed(source))
 
     def make(rows: Sequence[int], subsets: Sequence[int]) -> Images:
-        sources, shape = [seeds[row] + subset for row, subset in zip(rows, subsets, strict=True)], images.shape[1:]
-        return (drawn(fill, sources, shape, device) if normal else uniform(sources, shape, device)).to(images.dtype)
+        sources = [seeds[row] + subset for row, subset in zip(rows, subsets, strict=True)]
+        return drawn(fill, sources, images.shape[1:], device).to(images.dtype)
 
     return make
 
@@ -139,7 +139,7 @@ def blurred(images: Images, kernel: int = 49, sigma: float = 100.0) -> Images:
     return down @ images @ right.mT
 
 
-@cache
+@lru_cache(16)
 def blurring(length: int, kernel: int, sigma: float) -> Float[Tensor, "length length"]:
     """The matrix that blurs a row of pixels; small work of a CPU that a GPU would wait for every time."""
     offset = torch.arange(kernel) - kernel // 2

@@ -58,7 +58,7 @@ def parts_of(probe: Probe, space: str, regions: str, fill: str) -> Parts:
 
 
 def answers_of(probe: Probe, parts: list[Parts], on: list[Coalitions], space: str) -> list[Answers]:
-    """What the model says of every picture's coalitions; where patches leave, rows of one length run together, whosesoever."""
+    """What the model says of every picture's coalitions; where patches leave, rows run together, whosesoever."""
     on = [some.to(probe.images.device) for some in on]
     if space == "tokens":
         return list(probe.score(torch.stack(on)).split(probe.targets_per_image))

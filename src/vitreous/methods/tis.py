@@ -9,8 +9,7 @@ from torch import Tensor
 from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.controls import generators
-from vitreous.methods.masks import noise
+from vitreous.methods.controls import content_seeds, generators, uniform
 from vitreous.methods.method import method
 from vitreous.methods.options import choice
 from vitreous.models.shapes import Images, Keep, PatchScores
@@ -84,13 +83,14 @@ def largest(centroids: Float[Tensor, "b m p"], kept: float | tuple[float, ...]) 
 def in_noise(probe: Probe, keep: Keep, seed: int) -> Pictures:
     """Pictures of which only the kept patches show; the rest is uniform noise in [0, 1) as the model takes it."""
     (height, width), grid = probe.layout.patch, probe.layout.grid
+    seeds = torch.tensor(content_seeds(probe.originals, seed), device=probe.images.device)
 
-    def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"], drawn: Images) -> Images:
+    def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Images:
         mask = keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
+        drawn = uniform(seeds[row] + subset, probe.images.shape[1:])
         return torch.where(mask[:, None], probe.images[row], drawn.to(probe.images))
 
-    fresh = noise(probe.originals, seed, normal=False, device=probe.images.device)
-    return Pictures(len(keep), keep.shape[1], make, fresh)
+    return Pictures(len(keep), keep.shape[1], make)
 
 
 # ── k-means ──────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from vitreous.capture.probe import Probe
-from vitreous.capture.threads import mapped
+from vitreous.capture.threads import by_threads
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.masks import noise as noise_of
@@ -74,7 +74,7 @@ def road(
 def filling(probe: Probe, noise: float, seed: int) -> Paint:
     """Missing pixels from their neighbours, and noise drawn from the picture's content."""
     _, std = normalisation(probe)
-    draw = noise_of(probe.originals, seed, normal=True, device=probe.images.device)
+    draw = noise_of(probe.originals, seed, probe.images.device)
 
     def paint(visible: Bool[Tensor, "k H W"], image: Index, count: Index) -> Images:
         filled = imputed(probe.images[image], visible)
@@ -88,9 +88,8 @@ def filling(probe: Probe, noise: float, seed: int) -> Paint:
 def imputed(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     """Every pixel that is not visible becomes the weighted mean of its neighbours within the picture."""
     together = max(1, ROOM // visible[0].numel())
-    return torch.cat(
-        mapped(solved, images.split(together), visible.split(together))
-    )  # SuperLU lets go of the interpreter
+    # several at once: SuperLU lets go of the interpreter
+    return torch.cat(by_threads(solved, images.split(together), visible.split(together)))
 
 
 def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
