@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tests.capture.masked import logits_with_masked_keys
 from tests.models.families import FAMILIES, pictures, seen, tiny
+from vitreous.capture import packed
 from vitreous.capture import probe as probing
 from vitreous.capture.packed import run_packed
 from vitreous.capture.probe import Probe
@@ -114,7 +115,7 @@ def test_subsets_run_in_chunks_that_fit(family: str, room: int, monkeypatch: pyt
         return run_packed(vit, tokens, layout, indices)
 
     monkeypatch.setattr(probing, "rows_that_fit", lambda *sizes: room)  # of one token each
-    monkeypatch.setattr(probing, "run_packed", watched)
+    monkeypatch.setattr(packed, "run_packed", watched)
 
     torch.testing.assert_close(probe.logits(keep), together, rtol=1e-12, atol=1e-12)
     assert sum(rows for _, rows in held) == 24

@@ -281,6 +281,8 @@ class Small:
         self.tried: list[int] = []
         from vitreous.capture import forward, packed, probe
 
+        whole = packed.run_packed
+
         def asked(count: int) -> None:
             self.tried.append(count)
             if count > rows:
@@ -292,10 +294,10 @@ class Small:
 
         def run_packed(vit, tokens, layout, indices):
             asked(sum(len(index) for index in indices))
-            return packed.run_packed(vit, tokens, layout, indices)
+            return whole(vit, tokens, layout, indices)
 
         monkeypatch.setattr(probe, "run", run)
-        monkeypatch.setattr(probe, "run_packed", run_packed)
+        monkeypatch.setattr(packed, "run_packed", run_packed)
 
 
 @pytest.mark.parametrize("spec", ["rise(masks=20)", "tis(masks=20)", "kernelshap(samples=30)", "occlusion"])

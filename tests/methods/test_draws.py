@@ -30,7 +30,7 @@ def sources(row: list[int], subset: list[int]) -> list[int]:
 def test_noise_of_a_pair_is_one_draw_of_its_source(at_work):
     row, subset = [2, 0, 0, 1, 2], [5, 0, 1, 3, 4]
 
-    found = masks.noise(PICTURES, 7, PICTURES.device)(row, subset)
+    found = masks.noise(PICTURES, 7, PICTURES.device)(torch.tensor(row), torch.tensor(subset))
 
     for one, source in zip(found, sources(row, subset), strict=True):
         assert torch.equal(one, torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(source)))

@@ -382,7 +382,7 @@ def test_vitcx_is_a_loop_over_clusters():
         total = 0
         whole = said(model, picture, target, "probability")
         for c, mask in enumerate(clusters):
-            eps = 0.1 * draw([0], [c])[0] * (1 - mask)
+            eps = 0.1 * draw(torch.tensor([0]), torch.tensor([c]))[0] * (1 - mask)
             with_mask = said(model, picture * mask + eps, target, "probability")
             total += (with_mask - said(model, picture + eps, target, "probability") + whole) * mask
         return total / len(clusters) / sum(clusters)

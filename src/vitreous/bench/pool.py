@@ -19,6 +19,7 @@ from vitreous.bench.cells import Cell
 from vitreous.bench.job import Job, Outcome
 from vitreous.bench.plan import Plan
 from vitreous.bench.run import run_cell
+from vitreous.capture.threads import given_cores
 from vitreous.core.errors import ModelError
 
 Executor: TypeAlias = Callable[[Job, Sequence[Cell]], Iterator[Outcome]]
@@ -129,7 +130,7 @@ def cores() -> int:
     said = os.environ.get("OMP_NUM_THREADS", "")
     if said.isdigit() and int(said):
         return int(said)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return given_cores()
 
 
 def devices(plan: Plan) -> list[str]:

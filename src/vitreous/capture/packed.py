@@ -5,17 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.forward import attention_pool, classified, feed, mix, rows_on, run
 from vitreous.capture.linearise import PLAIN
+from vitreous.capture.pixels import Read
+from vitreous.capture.progress import pieces
+from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Logits, Pooled, Tokens
 from vitreous.models.vit import Attend, AttentionPool, Layout, LinearPool, Place, ViT
 
 Packed = Float[Tensor, "1 all d"]  # the tokens of all rows, one row after the other
 Index = Int[Tensor, "_ _"]  # positions of rows of one length: another shape for each
+
+
+@torch.no_grad()
+def said_among(
+    vit: ViT, tokens: Tokens, layout: Layout, keep: Bool[Tensor, "rows s p"], room: int, read: Read | None = None
+) -> Float[Tensor, "rows s c"]:
+    """The model's logits when only the kept patches of its pictures' tokens enter, or what `read` makes of them; at most
+    `room` tokens run at once. Every picture may bring several rows of subsets."""
+    sizes, flat, subsets = Sizes.of(keep), keep.flatten(0, 1), keep.shape[1]
+    several, prefix = len(flat) // len(tokens), layout.prefix
+    answers: Tensor | None = None
+
+    def some(piece: slice) -> Logits:
+        rows, parts = sizes.order[piece], list(sizes.within(piece))
+        index, first = tokens_of(flat[rows], prefix), rows // several * tokens.shape[1]
+        indices = [index[same, : prefix + count] for count, same in parts]
+        at = torch.cat([(first[same, None] + one).flatten() for (_, same), one in zip(parts, indices, strict=True)])
+        return run_packed(vit, tokens.flatten(0, 1)[at][None], layout, indices)
+
+    for piece, said in pieces(some, len(flat), sizes.that_fit(room, prefix)):
+        rows = sizes.order[piece]
+        told = said if read is None else read(said, rows // subsets)
+        answers = told.new_empty(len(flat), told.shape[-1]) if answers is None else answers
+        answers[rows] = told
+    assert answers is not None
+    return answers.unflatten(0, keep.shape[:2])
 
 
 def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index]) -> Logits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,11 +16,9 @@ from vitreous.capture.forward import Reading, Step, run, run_block, run_head
 from vitreous.capture.layer import Layer, backward, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
-from vitreous.capture.packed import run_packed
+from vitreous.capture.packed import said_among
 from vitreous.capture.pixels import Pictures, Read, said_of
-from vitreous.capture.progress import pieces
 from vitreous.capture.question import Question, ask
-from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.capture.top import Top, top_of
 from vitreous.core.errors import ShapeError
 from vitreous.models.shapes import Images, Keep, Logits, Tokens
@@ -275,7 +273,6 @@ class Probe:
         """Logits when only the kept patches enter the encoder (one sigmoid output z is seen as [0, z])."""
         return two_sided(self._masked(keep).flatten(0, 1)).unflatten(0, keep.shape[:2])
 
-    @torch.no_grad()
     def _masked(self, keep: Keep, read: Read | None = None) -> Float[Tensor, "b s c"]:
         """The model's own logits when only the kept patches enter, or what `read` makes of them; the others truly leave,
         positions stay.
@@ -283,31 +280,13 @@ class Probe:
         Less work is less work: attention runs length by length, all else on the tokens that are there. With no patch
         kept, a head that reads the mean of patches reads the zero vector.
         """
-        flat, share = keep.flatten(0, 1), len(keep) // len(self.images)
         if keep.shape[-1] != self.layout.patches or len(keep) not in (len(self.images), self.rows):
             raise ShapeError(
                 f"keep must be [{len(self.images)} s {self.layout.patches}] (pictures, subsets, patches), not {list(keep.shape)}"
             )
-        tokens, sizes = self.tokens, Sizes.of(keep)
+        tokens = self.tokens
         room = rows_that_fit(1, tokens.shape[-1], tokens.element_size(), tokens.device)
-        asked = partial(self._subsets, flat, keep.shape[1] * share, sizes)
-        answers = None
-        for piece, said in pieces(asked, len(flat), sizes.that_fit(room, self.layout.prefix)):
-            rows = sizes.order[piece]
-            told = said if read is None else read(said, rows // keep.shape[1])
-            answers = told.new_empty(len(flat), told.shape[-1]) if answers is None else answers
-            answers[rows] = told
-        assert answers is not None
-        return answers.unflatten(0, keep.shape[:2])
-
-    def _subsets(self, keep: Bool[Tensor, "all p"], several: int, sizes: Sizes, piece: slice) -> Logits:
-        """What the model says of some subsets, `several` of each picture, from the smallest to the largest."""
-        rows, prefix = sizes.order[piece], self.layout.prefix
-        index, first = tokens_of(keep[rows], prefix), rows // several * self.tokens.shape[1]
-        parts = list(sizes.within(piece))
-        indices = [index[same, : prefix + count] for count, same in parts]
-        at = torch.cat([(first[same, None] + one).flatten() for (_, same), one in zip(parts, indices, strict=True)])
-        return run_packed(self.vit, self.tokens.flatten(0, 1)[at][None], self.layout, indices)
+        return said_among(self.vit, tokens, self.layout, keep, room, read)
 
     def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
         """The question's answer for every subset, per row."""

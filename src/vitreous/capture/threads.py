@@ -22,5 +22,9 @@ def by_threads(work: Callable[..., Found], *rows: Iterable[Any]) -> list[Found]:
 @cache
 def crew(process: int) -> ThreadPoolExecutor:
     """Threads that stay, since beginning them takes longer than their work; a process that was forked begins its own."""
-    cores = len(os.sched_getaffinity(process)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ThreadPoolExecutor(min(MOST, cores), thread_name_prefix="vitreous")
+    return ThreadPoolExecutor(min(MOST, given_cores()), thread_name_prefix="vitreous")
+
+
+def given_cores() -> int:
+    """Cores that the system gives us."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.paths import Look
-from vitreous.capture.pixels import Fresh, Pictures
+from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import noise, piled
@@ -124,21 +124,20 @@ def vitcx(
         alone = probe.alone(image)
         masks = alike(maps[image], probe.layout.size, threshold)
         drawn = noise(alone.originals, seed, alone.images.device)
-        found.append(vitcx_of(alone, masks, lambda rows, places, draw=drawn: deviation * draw(rows, places)))
+        found.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))
     scores = torch.cat(found)
     return scores, {"signed": bool((scores < 0).any()) or probe.question.name != "probability"}
 
 
-def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Fresh) -> PixelScores:
+def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tensor, Tensor], Images]) -> PixelScores:
     """(1/m) Σ w·mask ⊘ Σ mask, with w = t(shown, noise elsewhere) − t(all, noise elsewhere) + t(all), of one picture."""
 
-    def shown(row: Int[Tensor, " k"], place: Int[Tensor, " k"], noise: Images) -> Images:
+    def shown(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Images:
         mask = masks[place // 2][:, None]
         whole = (place % 2).to(mask)[:, None, None, None]  # odd places: the whole picture under the same noise
-        return probe.images[row] * (mask + whole * (1 - mask)) + noise.to(mask) * (1 - mask)
+        return probe.images[row] * (mask + whole * (1 - mask)) + drawn(row, place // 2).to(mask) * (1 - mask)
 
-    pairs = Pictures(1, 2 * len(masks), shown, lambda rows, places: drawn(rows, [place // 2 for place in places]))
-    with_mask, without = probe.pixel_score(pairs).unflatten(1, (-1, 2)).unbind(-1)
+    with_mask, without = probe.pixel_score(Pictures(1, 2 * len(masks), shown)).unflatten(1, (-1, 2)).unbind(-1)
     weight = with_mask - without + described(probe)["score"][:, None]
     cover = masks.sum(0)
     total = piled(weight, lambda index: masks[index]) / len(masks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.pixels import Fresh, Pictures
+from vitreous.capture.pixels import Pictures
 from vitreous.methods.controls import content_seeds, drawn
 from vitreous.models.shapes import Images
 
@@ -119,15 +119,15 @@ class Windows:
         return total / (down.sum(0)[:, None] * right.sum(0)).clamp(min=1)
 
 
-def noise(images: Images, seed: int, device: torch.device) -> Fresh:
+def noise(images: Images, seed: int, device: torch.device) -> Callable[[Index, Index], Images]:
     """Fresh Gaussian noise for every (picture, subset), drawn from the picture's content: no batch or chunk changes it."""
     seeds = content_seeds(images, seed)
 
     def fill(place: Float[Tensor, "3 H W"], source: int) -> None:
         place.normal_(generator=torch.Generator().manual_seed(source))
 
-    def make(rows: Sequence[int], subsets: Sequence[int]) -> Images:
-        sources = [seeds[row] + subset for row, subset in zip(rows, subsets, strict=True)]
+    def make(row: Index, subset: Index) -> Images:
+        sources = [seeds[r] + s for r, s in zip(row.tolist(), subset.tolist(), strict=True)]
         return drawn(fill, sources, images.shape[1:], device).to(images.dtype)
 
     return make

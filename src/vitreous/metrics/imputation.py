@@ -78,9 +78,7 @@ def filling(probe: Probe, noise: float, seed: int) -> Paint:
 
     def paint(visible: Bool[Tensor, "k H W"], image: Index, count: Index) -> Images:
         filled = imputed(probe.images[image], visible)
-        return torch.where(
-            visible[:, None], filled, filled + noise / std * draw(image.tolist(), count.tolist()).to(filled)
-        )
+        return torch.where(visible[:, None], filled, filled + noise / std * draw(image, count).to(filled))
 
     return paint
 

@@ -66,7 +66,7 @@ class Counter:
             self.forwards += vit.depth * (sum(len(index) for index in indices) - 1) if together else 0
             return run_packed(vit, tokens, layout, indices)
 
-        with patch("vitreous.capture.probe.run_packed", packed):
+        with patch("vitreous.capture.packed.run_packed", packed):
             yield replace(vit, blocks=tuple(self._watched(block) for block in vit.blocks))
 
     def _watched(self, block: Block) -> Block:
