@@ -1,0 +1,222 @@
+"""One linearised forward of any module, cut at the inputs of its blocks, and the backward pass through the pieces.
+
+`trace` runs the model's own forward under `LinearisedForward`. At the input of every block the graph is cut: the block gets a
+leaf with the same values. The backward pass then runs block by block from the last to the first and stops wherever its
+consumer stops. Hooks exist only while `trace` runs and act only in the context that registered them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.capture.linearise import Linearisation
+from vitreous.capture.operations import Added, LinearisedForward
+from vitreous.core.errors import ModelError
+from vitreous.models.quiet import evaluating
+
+ACTIVE: ContextVar[Tracer | None] = ContextVar("vitreous_tracer", default=None)
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """One call of a block: where the graph was cut, and what the block returned."""
+
+    index: int  # of the call, in the order of the forward
+    entered: Tensor  # what the model passed to the block, with the graph of what came before
+    leaf: Tensor  # the same values as a leaf: what the block was given
+    output: Tensor | None = None
+    added: list[Added] = field(default_factory=list)  # constants added from this cut to the next one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """A forward in pieces.
+
+    Attributes
+    ----------
+    output
+        What the model returned, with the graph back to the last cuts.
+    segments
+        The block calls from `down_to` on, in the order of the forward.
+    """
+
+    output: Any
+    segments: list[Segment]
+
+    @property
+    def changed_in_place(self) -> bool:
+        """Whether the model changed an output in place whose added constant was recorded."""
+        return any(added.output._version != added.version for part in self.segments for added in part.added)
+
+
+class Tracer:
+    """Cuts the graph at the blocks' inputs while a forward runs."""
+
+    def __init__(self, mode: LinearisedForward, down_to: int, copy_leaves: bool) -> None:
+        self.mode, self.down_to, self.copy_leaves = mode, down_to, copy_leaves
+        self.calls = 0
+        self.segments: list[Segment] = []
+        self.open: list[Segment] = []
+
+    def enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if ACTIVE.get() is not self:
+            return None
+        index, self.calls = self.calls, self.calls + 1
+        if index < self.down_to:
+            return None
+        torch.set_grad_enabled(True)
+        key, x = first_tensor(args, kwargs)
+        leaf = x.detach().requires_grad_()
+        segment = Segment(index, x, leaf)
+        self.close_constants()
+        self.segments.append(segment)
+        self.open.append(segment)
+        given = leaf.clone() if self.copy_leaves else leaf
+        if isinstance(key, int):
+            return (*args[:key], given, *args[key + 1 :]), kwargs
+        return args, {**kwargs, key: given}
+
+    def leave(self, block: nn.Module, args: Any, output: Any) -> None:
+        if ACTIVE.get() is not self or not self.open:
+            return
+        segment = self.open.pop()
+        segment.output = output if isinstance(output, Tensor) else first_tensor(tuple(output), {})[1]
+
+    def close_constants(self) -> None:
+        """Hand what was recorded since the last cut to the segment that it belongs to."""
+        if self.segments:
+            self.segments[-1].added.extend(self.mode.added)
+        self.mode.added.clear()
+
+
+def first_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int | str, Tensor]:
+    for key, value in (*enumerate(args), *kwargs.items()):
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return key, value
+    raise ModelError("a block was called without a tensor of floating-point numbers; name other blocks with blocks=…")
+
+
+def trace(
+    module: nn.Module,
+    forward: Callable[[], Any],
+    blocks: Sequence[nn.Module],
+    linearisation: Linearisation,
+    *,
+    down_to: int = 0,
+    constants: bool = False,
+    copy: bool = False,
+) -> Trace:
+    """Run a forward with the backward rules of a linearisation, cut at the inputs of blocks.
+
+    Parameters
+    ----------
+    module
+        The model; it runs in eval mode and gets its own flags back.
+    forward
+        Calls the model and returns what the model returns.
+    blocks
+        Modules at whose inputs the graph is cut.
+    linearisation
+        The backward rules.
+    down_to
+        The first block call that is part of the graph; what comes before runs without one.
+    constants
+        Whether added constants are recorded, for their shares of a score.
+    copy
+        Give blocks copies and record copies, for models that change tensors in place.
+
+    Returns
+    -------
+    Trace
+    """
+    mode = LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
+    tracer = Tracer(mode, down_to, copy)
+    token = ACTIVE.set(tracer)
+    try:
+        with ExitStack() as stack:
+            for block in dict.fromkeys(blocks):
+                before = block.register_forward_pre_hook(tracer.enter, prepend=True, with_kwargs=True)
+                stack.callback(before.remove)
+                stack.callback(block.register_forward_hook(tracer.leave).remove)
+            stack.enter_context(evaluating(module))
+            stack.enter_context(torch.set_grad_enabled(False))  # restores the caller's flag; `enter` switches it on
+            stack.enter_context(mode)
+            output = forward()
+    finally:
+        ACTIVE.reset(token)
+    tracer.close_constants()
+    return Trace(output, tracer.segments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """What a score says of one block call."""
+
+    segment: Segment
+    gradient: Tensor  # at the block's input
+    output_gradient: Tensor | None  # at the block's output
+    added: list[tuple[Added, Tensor]]  # constants of this segment with the gradients at their outputs
+    missing: float  # share of the score that entered the cut above and did not come out here
+
+
+def backward(trace: Trace, score: Tensor, *, outputs: bool = False) -> Iterator[Backward]:
+    """The gradient at every block's input, from the last block call to the first.
+
+    A block may be reached on several ways (a decoder that reads several stages): contributions add up before the block is
+    left. `score` is one number.
+    """
+    segments = trace.segments
+    gradients: list[Tensor | None] = [None] * len(segments)
+    output_gradients: list[Tensor | None] = [None] * len(segments)
+    constants: list[list[tuple[Added, Tensor]]] = [[] for _ in segments]
+
+    def spread(source: Tensor, upstream: Tensor | None, below: int) -> float:
+        """Send the gradient of `source` to all cuts below it; return what got lost of source · upstream."""
+        inputs: list[Tensor] = []
+        kinds: list[tuple[int, Any]] = []
+        for i in range(below):
+            inputs.append(segments[i].leaf)
+            kinds.append((i, None))
+            if outputs and (out := segments[i].output) is not None and out.requires_grad:
+                inputs.append(out)
+                kinds.append((i, "output"))
+            for added in segments[i].added:
+                inputs.append(added.output)
+                kinds.append((i, added))
+        if not inputs or not source.requires_grad:
+            return 0.0
+        found = torch.autograd.grad(source, inputs, upstream, allow_unused=True, retain_graph=True)
+        arrived = source.new_zeros((), dtype=torch.float64)
+        for (i, kind), tensor, grad in zip(kinds, inputs, found, strict=True):
+            if grad is None:
+                continue
+            if kind is None:
+                gradients[i] = grad if gradients[i] is None else gradients[i] + grad
+                arrived += (tensor.detach() * grad).sum(dtype=torch.float64)
+            elif kind == "output":
+                output_gradients[i] = grad if output_gradients[i] is None else output_gradients[i] + grad
+            else:
+                constants[i].append((kind, grad))
+                arrived += share(kind.constant, grad).sum(dtype=torch.float64)
+        total = (source.detach() if upstream is None else source.detach() * upstream).sum(dtype=torch.float64)
+        return (total - arrived).item()
+
+    missing = spread(score, None, len(segments))
+    for i in reversed(range(len(segments))):
+        segment = segments[i]
+        gradient = gradients[i] if gradients[i] is not None else torch.zeros_like(segment.leaf)
+        yield Backward(segment, gradient, output_gradients[i], constants[i], missing)
+        if i:
+            missing = spread(segment.entered, gradient, i)
+
+
+def share(constant: Tensor, gradient: Tensor) -> Tensor:
+    """constant · gradient, and 0 where the gradient is 0: masks add −inf where nothing passes."""
+    return torch.where(gradient == 0, torch.zeros_like(gradient), constant * gradient)
