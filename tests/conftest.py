@@ -1,4 +1,9 @@
-"""Shapes and types are enforced while tests run; assets and goldens are found through the environment."""
+"""Fixtures of the whole suite; shapes and types are enforced while tests run.
+
+Reference outputs of the small models are in `tests/goldens`. Real weights, photographs and the reference outputs of the
+real model lie outside the repository: `VITREOUS_ASSETS` and `VITREOUS_GOLDENS` name their folders, and tests that need
+them are skipped without.
+"""
 
 from __future__ import annotations
 
@@ -28,5 +33,11 @@ def assets() -> Path:
 
 @pytest.fixture(scope="session")
 def goldens() -> Path:
-    """Reference outputs of public implementations."""
+    """Reference outputs of public implementations on the two small models."""
+    return Path(__file__).parent / "goldens"
+
+
+@pytest.fixture(scope="session")
+def real_goldens() -> Path:
+    """Reference outputs of public implementations on the real model."""
     return folder("VITREOUS_GOLDENS")

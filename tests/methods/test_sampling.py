@@ -526,9 +526,9 @@ def golden(request, goldens) -> Golden:
 
 
 @pytest.fixture(scope="module")
-def real(goldens, assets):
+def real(real_goldens, assets):
     """The real model, in the precision of the published run."""
-    golden = Golden(goldens, "real", assets / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
+    golden = Golden(real_goldens, "real", assets / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     weights = {key: value.float() for key, value in golden.vit.module.state_dict().items()}
     model = type(golden.vit.module)(embed_dim=192, num_heads=3)
     model.load_state_dict(weights)
