@@ -36,8 +36,17 @@ def terminal(monkeypatch):
 
 
 @pytest.fixture
-def pressed(monkeypatch):
+def sigint_handler():
+    """Set the handler of SIGINT for one test; the suite may have been started with SIGINT ignored (nohup, cron)."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+@pytest.fixture
+def pressed(monkeypatch, sigint_handler):
     """Ctrl-C while the first long method is at work."""
+    sigint_handler(signal.default_int_handler)
     add = Tally.add
 
     def once(self, count):
@@ -102,3 +111,11 @@ def test_an_interruption_at_once_says_that_nothing_was_finished(tmp_path, presse
     assert main(["explain", file, *TINY, "--method", "rise(masks=64)", "--out", str(tmp_path / "o")]) == 130
     assert capsys.readouterr().err == "interrupted; nothing was finished\n"
     assert not list((tmp_path / "o").iterdir())
+
+
+def test_a_run_that_was_started_with_interruptions_ignored_goes_on(tmp_path, pressed, sigint_handler):
+    """`nohup vitreous … &`: a Ctrl-C in the terminal is meant for the program in the foreground."""
+    sigint_handler(signal.SIG_IGN)
+
+    assert explain(tmp_path) == 0
+    assert len(list((tmp_path / "o").glob("*.safetensors"))) == 2
