@@ -1,0 +1,43 @@
+"""Many cases in one test: every case runs, and each failing one is reported by itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+
+def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test function for every case, as `pytest.mark.parametrize` does, within one test.
+
+    Use it for cheap cases of one promise. Fixtures are made once for all cases, so a test that changes what a fixture
+    gave it (`monkeypatch`, `tmp_path`) needs `pytest.mark.parametrize`.
+
+    Parameters
+    ----------
+    names : str
+        Names of the arguments that the cases give, separated by commas.
+    cases : iterable
+        A value per case, or a tuple of values where there are several names.
+    """
+    keys = [name.strip() for name in names.split(",")]
+    values = [case if len(keys) > 1 else (case,) for case in cases]
+    assert values, f"no case for {names}"
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function)
+        fixtures = [p for p in signature.parameters.values() if p.name not in keys]
+
+        @wraps(function)
+        def run(subtests: Any, **given: Any) -> None:
+            for value in values:
+                case = dict(zip(keys, value, strict=True))
+                with subtests.test(**{key: str(part) for key, part in case.items()}):
+                    function(**given, **case)
+
+        requested = inspect.Parameter("subtests", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        run.__signature__ = signature.replace(parameters=[requested, *fixtures])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
