@@ -11,7 +11,7 @@ from typing import Any
 def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test function for every case, as `pytest.mark.parametrize` does, within one test.
 
-    Use it for cheap cases of one promise. Fixtures are made once for all cases, so a test that changes what a fixture
+    Use it for cheap cases of one promise; `--first-case` runs only the first. Fixtures are made once for all cases, so a test that changes what a fixture
     gave it (`monkeypatch`, `tmp_path`) needs `pytest.mark.parametrize`.
 
     Parameters
@@ -30,14 +30,16 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
         fixtures = [p for p in signature.parameters.values() if p.name not in keys]
 
         @wraps(function)
-        def run(subtests: Any, **given: Any) -> None:
-            for value in values:
+        def run(subtests: Any, pytestconfig: Any, **given: Any) -> None:
+            for value in values[:1] if pytestconfig.getoption("first_case") else values:
                 case = dict(zip(keys, value, strict=True))
                 with subtests.test(**{key: str(part) for key, part in case.items()}):
                     function(**given, **case)
 
-        requested = inspect.Parameter("subtests", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        run.__signature__ = signature.replace(parameters=[requested, *fixtures])  # type: ignore[attr-defined]
+        requested = [
+            inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("subtests", "pytestconfig")
+        ]
+        run.__signature__ = signature.replace(parameters=[*requested, *fixtures])  # type: ignore[attr-defined]
         return run
 
     return decorate

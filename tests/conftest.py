@@ -18,6 +18,27 @@ HOOK = install_import_hook("vitreous", "beartype.beartype")  # before anything i
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--first-case", action="store_true", help="run only the first case of every parametrised test (make quick)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        used = getattr(item, "fixturenames", ())
+        if "browser" in used:
+            item.add_marker("browser")
+        if "[real" in item.name or ({"real", "assets"} & set(used) and "golden" not in used):
+            item.add_marker("slow")  # real weights: seconds a test
+    if config.getoption("first_case"):
+        cases: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+        config.hook.pytest_deselected(items=[item for function in cases.values() for item in function[1:]])
+        items[:] = [function[0] for function in cases.values()]
+
+
 def folder(variable: str) -> Path:
     place = os.environ.get(variable)
     if not place or not Path(place).is_dir():

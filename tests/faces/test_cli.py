@@ -284,6 +284,7 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
 # ── a real model ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_maps_of_a_real_model_sit_on_the_zebra_and_on_the_elephant(assets, tmp_path):
     weights = assets / "weights" / "deit_tiny_patch16_224.wvfunc-lnq8.safetensors"
     photograph = assets / "multiclass-samples" / "el3.png"

@@ -199,6 +199,7 @@ def test_any_name_can_be_drawn_without_a_warning(name):
     saved(sheet([found, found]))
 
 
+@pytest.mark.slow
 def test_many_rows_are_capped_and_the_figure_says_so():
     found = attribution(torch.rand(40, 64), pictures=None, preprocess=None)
 

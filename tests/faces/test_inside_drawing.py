@@ -80,6 +80,7 @@ def test_signals_have_the_sign_of_the_map_and_measures_have_none():
     assert line_of(one, "length", True, 1).scales[0].high == pytest.approx(3.5)
 
 
+@pytest.mark.slow
 def test_a_method_that_ignores_the_class_says_so():
     one = made()
 
@@ -105,6 +106,7 @@ def _look():
     return Look()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 3, 24])
 def test_nothing_lies_outside_the_board_or_over_another_strip(layers):
     signal = torch.rand(1, layers, GRID * GRID, generator=torch.Generator().manual_seed(0))
@@ -122,6 +124,7 @@ def test_nothing_lies_outside_the_board_or_over_another_strip(layers):
         assert box.x1 <= board.bbox.x1 + 1
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_limit_are_counted():
     text = words(strips(made(4), limit=3))
 

@@ -70,6 +70,7 @@ def test_a_long_method_shows_a_bar_on_a_terminal(tmp_path, impatient, terminal):
     assert "explaining" not in shown  # of one picture, how many are done says nothing
 
 
+@pytest.mark.slow
 def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
     assert explain(tmp_path, names=("x.png", "y.png")) == 0
 
@@ -89,6 +90,7 @@ def test_a_pipe_stays_silent(tmp_path, impatient, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, pressed, capsys):
     assert explain(tmp_path, names=("x.png", "y.png")) == 130
 
@@ -98,6 +100,7 @@ def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, 
     assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h")  # the cursor is back
 
 
+@pytest.mark.slow
 def test_an_interrupted_document_has_what_was_finished(tmp_path, pressed, capsys):
     assert explain(tmp_path, "--json", names=("x.png", "y.png")) == 130
 

@@ -140,6 +140,7 @@ def slowly(family: str, kind: str, activation: str = "ratio", start: int = 0, qu
 # ── agreement ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("bias", BIASES)
 def test_biases_are_handed_out_as_published(family, bias):
@@ -222,6 +223,7 @@ def vits(request):
     return tiny_vits(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [
@@ -235,6 +237,7 @@ def test_the_law(spec, vits):
     assert check_method(spec, vits)
 
 
+@pytest.mark.slow
 def test_the_law_for_what_is_carried_forward(vits):
     carried = resolve("decompx(bias='absdot')+last")
 

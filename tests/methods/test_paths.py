@@ -180,6 +180,7 @@ def vits(request):
     return tiny_vits(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [

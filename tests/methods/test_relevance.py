@@ -113,6 +113,7 @@ def vits(request):
     return tiny_vits(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [

@@ -139,6 +139,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_real_run_makes_a_whole_page(real: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["report", str(real), "--gallery", "2"]) == 0
     said = capsys.readouterr()

@@ -209,6 +209,7 @@ def test_a_number_that_is_too_small_for_its_digits_is_not_zero() -> None:
     assert [seconds(x) for x in (1.5, 0.02, 3e-6, nan)] == ["1.5 s", "20 ms", "3 µs", "–"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "lines"), [("a_b", ["a_b"]), ("deletion_accuracy", ["deletion_", "accuracy"])])
 def test_long_names_break_at_their_joints(text: str, lines: list[str]) -> None:
     from vitreous.report.words import broken

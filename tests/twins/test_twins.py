@@ -131,6 +131,7 @@ def test_pictures_of_another_shape_agree_with_their_twins(spec: str, family: str
     torch.testing.assert_close(fast.patches, slow[:, -15:], rtol=0, atol=1e-9 * slow.abs().max().item())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", HELD)
 def test_the_surgery_of_the_twins_leaves_the_logits_alone(held: str) -> None:
     for family in (*MODELS, "vit-swiglu", "vit-rmsnorm"):

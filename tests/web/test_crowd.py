@@ -19,6 +19,7 @@ from vitreous.web.settings import Settings
 CLIENTS = 50
 
 
+@pytest.mark.slow
 def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
     vit = vitreous.load("scenes")
     with Served(Settings(port=0, queue=20)) as served:
@@ -58,6 +59,7 @@ def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
         torch.testing.assert_close(torch.tensor(found["scores"]), expected.patches[0], atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_when_the_client_leaves_the_work_stops(served):
     served.ask("/api/model?name=scenes")
     worker = served.app.state.studio.worker
