@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
+import torch
+
+from vitreous.models.vit import ViT
+from vitreous.testing import tiny_vits
+
 
 def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test function for every case, as `pytest.mark.parametrize` does, within one test.
@@ -43,3 +48,9 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
         return run
 
     return decorate
+
+
+def contract_models(dtype: torch.dtype) -> dict[str, ViT]:
+    """Return the models of the contract tests: both in float64, one in float32, since pooling does not depend on it."""
+    models = tiny_vits(dtype)
+    return models if dtype == torch.float64 else {"class token": models["class token"]}

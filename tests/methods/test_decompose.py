@@ -10,13 +10,14 @@ from timm.layers import GluMlp
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
+from tests.cases import contract_models
 from tests.models.families import pictures, seen, tiny
 from tests.twins.scene import QUESTIONS, Scene, look
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods import decompose
 from vitreous.methods.spec import resolve
-from vitreous.testing import check_method, tiny_vits
+from vitreous.testing import check_method
 
 FAMILIES = ("vit-even", "vit-mean", "deit-distilled", "vit-no-biases", "vit-rmsnorm-class-token", "clip")
 BIASES = ("cls", "equal", "absdot", "abssim", "norm")
@@ -220,7 +221,7 @@ def test_hidden_units_stay_within_the_budget(monkeypatch):
 
 @pytest.fixture(scope="module", params=[torch.float64, torch.float32], ids=["float64", "float32"])
 def vits(request):
-    return tiny_vits(request.param)
+    return contract_models(request.param)
 
 
 @pytest.mark.slow
