@@ -78,7 +78,7 @@ def load(
         If there is no such model, its weights do not fit, or `classes` and `outputs` do not fit its outputs.
     """
     check_declared(outputs)
-    checked_names(classes)  # before weights are fetched
+    classes = checked_names(classes)  # before weights are fetched
     return confirm(build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs), classes, outputs)
 
 
@@ -123,6 +123,8 @@ def wrap(
         raise ModelError(
             f"a model is an nn.Module, a ViT or a name such as 'timm:vit_base_patch16_224', not {type(model).__name__!r}"
         )
+    if name is not None and not isinstance(name, str):
+        raise ModelError(f"name is text, what the model is called in captions, not {name!r}")
     if preprocess is not None and not isinstance(preprocess, Preprocess):
         raise ModelError(f"preprocess is a vitreous.models.picture.Preprocess, not {type(preprocess).__name__!r}")
     if black_box:
@@ -188,6 +190,8 @@ def explain(
         If model, images, target, question or method do not fit together; the message says what would work.
     """
     check_batch_size(batch_size)
+    if hold not in (None, True, False):
+        raise SpecError(f"hold={hold!r}; True, False or None would work")
     chosen = resolve(method, **options)
     vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else looked_at(model, chosen)
     chosen = chosen.of_black_box() if is_black_box(vit) else chosen
@@ -284,11 +288,13 @@ def answered(vit: ViT, images: Images) -> ViT:
 
 
 def check_batch_size(batch_size: Any) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise SpecError(f"batch_size={batch_size!r}; a whole number from 1 on would work")
 
 
 def refuse_not_finite(images: Images) -> None:
+    if images.is_meta or images.layout != torch.strided:
+        raise ShapeError(f"images must be a dense tensor that holds values, not one on {images.device} of layout {images.layout}")
     bad = ~images.flatten(1).isfinite().all(1)
     if bad.any():
         first = int(bad.nonzero()[0, 0])
@@ -338,7 +344,9 @@ def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | Non
     if target is None:
         return None
     if isinstance(target, np.ndarray | np.generic):
-        target = torch.as_tensor(target)
+        target = torch.as_tensor(target) if target.dtype.kind in "biufc" else target.tolist()
+    if isinstance(target, Tensor) and (target.is_meta or target.layout != torch.strided):
+        raise ShapeError(f"target must be a dense tensor that holds values, not one on {target.device} of layout {target.layout}")
     if isinstance(target, bool):
         raise ShapeError("target must be a class, not True or False")
     if isinstance(target, str | int):

@@ -42,6 +42,8 @@ def agreed(vit: ViT, agreement: Agreement, classes: Any = None, outputs: str | N
 
 def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
     """Run model and parts on a random batch; a `ModelError` where they differ or one of them fails."""
+    if vit.device.type == "meta":
+        raise ModelError(f"{vit.name!r} lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(2, 3, *vit.size, generator=generator).to(vit.device, vit.dtype)
     try:

@@ -40,6 +40,9 @@ def build(
     source, colon, rest = name.partition(":")
     if colon and not rest.strip() and source in EXAMPLES:
         raise ModelError(f"{name!r} names no model; write it behind the colon, as in '{source}:{EXAMPLES[source]}'")
+    if checkpoint is not None and not isinstance(checkpoint, str | Path):
+        raise ModelError(f"checkpoint is the path of a local .safetensors or .pth file, not {checkpoint!r}")
+    check_device(device)
     if not rest:
         source, rest = ("scenes" if name in SCENES else "timm"), name
     match source:
@@ -62,13 +65,23 @@ def build(
         vit.module.to(device or vit.device)
     except (RuntimeError, AssertionError, TypeError) as problem:
         raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
-    if vit.device.type == "meta":
-        raise ModelError("a model on the device 'meta' has no values; 'cpu' would work")
     return replace(
         vit,
         name=rest if source == "scenes" else f"{source}:{rest}",
         facts={**vit.facts, "checkpoint": str(checkpoint) if checkpoint else None},
     )
+
+
+def check_device(device: Any) -> None:
+    try:
+        known = isinstance(device, str | int | torch.device) and not isinstance(device, bool)
+        kind = torch.device(device).type if known and device != "" else None
+    except (RuntimeError, ValueError) as problem:
+        raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
+    if device is not None and not known:
+        raise ModelError(f"device is a name such as 'cpu' or 'cuda:0', not {device!r}")
+    if kind == "meta":
+        raise ModelError("a model on the device 'meta' has no values; 'cpu' would work")
 
 
 def build_scenes(name: str, checkpoint: str | Path | None, kwargs: dict[str, Any]) -> ViT:
@@ -105,7 +118,7 @@ def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwarg
         if not (pretrained and state is None):
             raise ModelError(f"timm cannot build {name!r}: {str(problem).splitlines()[0]}") from None
         raise ModelError(no_hub(f"timm:{name}", problem)) from None
-    except (TypeError, AssertionError, ValueError) as problem:
+    except (TypeError, AssertionError, ValueError, ArithmeticError) as problem:
         raise ModelError(f"timm cannot build {name!r} with {kwargs}: {problem}") from None
     if state is not None:
         load_into(model, fitted(model, state), name)
