@@ -294,7 +294,9 @@ def check_batch_size(batch_size: Any) -> None:
 
 def refuse_not_finite(images: Images) -> None:
     if images.is_meta or images.layout != torch.strided:
-        raise ShapeError(f"images must be a dense tensor that holds values, not one on {images.device} of layout {images.layout}")
+        raise ShapeError(
+            f"images must be a dense tensor that holds values, not one on {images.device} of layout {images.layout}"
+        )
     bad = ~images.flatten(1).isfinite().all(1)
     if bad.any():
         first = int(bad.nonzero()[0, 0])
@@ -346,7 +348,9 @@ def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | Non
     if isinstance(target, np.ndarray | np.generic):
         target = torch.as_tensor(target) if target.dtype.kind in "biufc" else target.tolist()
     if isinstance(target, Tensor) and (target.is_meta or target.layout != torch.strided):
-        raise ShapeError(f"target must be a dense tensor that holds values, not one on {target.device} of layout {target.layout}")
+        raise ShapeError(
+            f"target must be a dense tensor that holds values, not one on {target.device} of layout {target.layout}"
+        )
     if isinstance(target, bool):
         raise ShapeError("target must be a class, not True or False")
     if isinstance(target, str | int):

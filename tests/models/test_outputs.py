@@ -12,8 +12,8 @@ import vitreous
 import vitreous.testing
 from tests.models.families import build, pictures, seen, tiny
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
-from vitreous.draw.words import label, probability, standing, title
 from vitreous.draw.scale import scale_of
+from vitreous.draw.words import label, probability, standing, title
 from vitreous.methods.attribution import Attribution
 from vitreous.models.opaque import greet
 from vitreous.models.timm import from_timm
@@ -164,7 +164,9 @@ def test_the_own_probability_of_a_binary_class_is_its_sigmoid():
 
     found = vitreous.explain(vit, pictures(), [[0, 1], [0, 1]], "ixg", "sigmoid")
 
-    torch.testing.assert_close(found.score, torch.stack([(-Z[0]).sigmoid(), Z[0].sigmoid(), (-Z[1]).sigmoid(), Z[1].sigmoid()]))
+    torch.testing.assert_close(
+        found.score, torch.stack([(-Z[0]).sigmoid(), Z[0].sigmoid(), (-Z[1]).sigmoid(), Z[1].sigmoid()])
+    )
     torch.testing.assert_close(found.patches[0::2], -found.patches[1::2])
 
 
@@ -216,9 +218,12 @@ def test_a_loaded_model_can_be_binary_or_named():
 )
 @pytest.mark.parametrize("black_box", [False, True])
 def test_names_that_do_not_fit_the_outputs_are_refused(given, sentence, black_box, as_users_run_it):
-    with pytest.raises(ModelError, match=sentence):
+    def wrap_and_explain() -> None:
         vit = vitreous.wrap(tiny("vit"), black_box=black_box, **given)
         vitreous.explain(vit, pictures(), method="rise(masks=2)")
+
+    with pytest.raises(ModelError, match=sentence):
+        wrap_and_explain()
 
 
 def test_names_of_one_output_are_one_or_two():

@@ -115,9 +115,7 @@ class Subject:
             "role": self.roles[column],
             "label": int(self.labels[picture]),
             "predicted": int(self.logits[picture].argmax()),
-            "probability": math.nan
-            if self.vit.scalar
-            else float(self.logits[picture].double().softmax(-1)[target]),
+            "probability": math.nan if self.vit.scalar else float(self.logits[picture].double().softmax(-1)[target]),
             "pixels": self.pixels[picture],
         }
 

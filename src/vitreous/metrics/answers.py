@@ -16,7 +16,7 @@ from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
-from vitreous.metrics.metric import FIXTURES, NeedsClasses
+from vitreous.metrics.metric import FIXTURES, NoClassesError
 from vitreous.metrics.order import Ranks, patch_ranks, pixel_ranks
 from vitreous.models.shapes import Images
 
@@ -73,7 +73,7 @@ def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Ten
 def classes_of(attribution: Attribution, probe: Probe, labels: Labels) -> Int[Tensor, "r 3"]:
     """The class that the whole picture gets, the true one and the one that was explained; −1 where no label is known."""
     if probe.full_logits.shape[-1] == 1:
-        raise NeedsClasses(f"{probe.vit.name!r} answers with one number")
+        raise NoClassesError(f"{probe.vit.name!r} answers with one number")
     predicted = probe.full_logits.argmax(-1).repeat_interleave(probe.targets_per_image, 0)
     explained = attribution.targets.to(predicted.device)
     known = torch.full_like(predicted, -1) if labels is None else labels.to(predicted)

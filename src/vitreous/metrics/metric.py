@@ -67,7 +67,7 @@ class Measured:
     flipped: bool = False  # shown as its complement: the better direction turns round
 
 
-class NeedsClasses(SpecError):
+class NoClassesError(SpecError):
     """A metric read the probability of a class, and the model has no classes; `Metric` adds which metric it was."""
 
 
@@ -136,7 +136,7 @@ class Metric:
         passed = {name: given[name] for name in self.takes if given.get(name) is not None}
         try:
             found = self.function(attribution, **passed, **self.settings)
-        except NeedsClasses as problem:
+        except NoClassesError as problem:
             raise SpecError(
                 f"metric {self.name!r} reads class probabilities, and {problem}; metrics of masks, of the map alone and of its "
                 "robustness work ('ap', 'sparseness', 'max_sensitivity'), and wrap(model, outputs='binary') makes it two classes"
