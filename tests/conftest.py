@@ -62,3 +62,13 @@ def goldens() -> Path:
 def real_goldens() -> Path:
     """Reference outputs of public implementations on the real model."""
     return folder("VITREOUS_GOLDENS")
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Arguments of wrong types reach the library, as they do where nothing checks its annotations."""
+    from jaxtyping import config
+
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)

@@ -270,8 +270,8 @@ def test_a_module_is_greeted_once_and_anew_when_its_parts_change(monkeypatch):
     from vitreous import front
 
     greeted = []
-    shake = front.handshake
-    monkeypatch.setattr(front, "handshake", lambda vit: greeted.append(vit.name) or shake(vit))
+    compare = front.compare_with_model
+    monkeypatch.setattr(front, "compare_with_model", lambda vit: greeted.append(vit.name) or compare(vit))
     model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
     for _ in range(3):
         assert vitreous.wrap(model).outputs == 7

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,25 +17,25 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.blackbox import is_black_box, probe_of
-from vitreous.capture.handshake import handshake
+from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
 from vitreous.capture.linearise import PLAIN
-from vitreous.capture.question import Question, ask
+from vitreous.capture.question import PROBABILITIES, Question, ask
 from vitreous.capture.texts import TextTarget
-from vitreous.core.errors import Caveat, ModelError, ShapeError
+from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import TENSORS, Attribution
 from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.methods.spec import resolve
 from vitreous.models.load import build, view
 from vitreous.models.opaque import greet, opaque
+from vitreous.models.outputs import check_declared, checked_names
 from vitreous.models.picture import Preprocess
+from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images
-from vitreous.models.texts import KEY as EMBEDDING
 from vitreous.models.vit import ViT
 
-WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = (
-    WeakKeyDictionary()
-)  # what a handshake found
+# what a handshake found of a module, and the state of the module that it holds for
+WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], Agreement]] = WeakKeyDictionary()
 
 
 def load(
@@ -43,16 +43,43 @@ def load(
     checkpoint: str | Path | None = None,
     pretrained: bool = True,
     device: str | torch.device | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    outputs: Literal["binary"] | None = None,
     **kwargs: Any,
 ) -> ViT:
-    """A model by name: "timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16".
+    """A model by name, its parts compared with its own logits.
 
-    `checkpoint` is a local safetensors or torch file (read with `weights_only=True`); other arguments go to the builder
-    (`img_size=`, `num_classes=`, …). The model's parts are held to its own logits before it is handed out.
+    Parameters
+    ----------
+    name
+        Such as "timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16" or "scenes".
+    checkpoint
+        A local safetensors or torch file (read with `weights_only=True`) with the weights.
+    pretrained
+        Whether to fetch weights where there is no checkpoint; False gives random ones.
+    device
+        Such as "cpu" or "cuda"; None: where the builder puts the model.
+    classes
+        Names of the classes, one per output; two names for one output make it binary.
+    outputs
+        "binary": the model's one output decides between two classes by its sigmoid. None: one output is a number
+        (a regression), whose value is explained, and several are classes.
+    **kwargs
+        For the builder: `img_size=`, `num_classes=`, …
+
+    Returns
+    -------
+    ViT
+
+    Raises
+    ------
+    ModelError
+        If there is no such model, its weights do not fit, or `classes` and `outputs` do not fit its outputs.
     """
-    vit = build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
-    handshake(vit)
-    return vit
+    check_declared(outputs)
+    classes = checked_names(classes)  # before weights are fetched
+    return confirm(build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs), classes, outputs)
 
 
 def wrap(
@@ -61,34 +88,60 @@ def wrap(
     *,
     preprocess: Any = None,
     classes: Sequence[str] | None = None,
+    outputs: Literal["binary"] | None = None,
     black_box: bool = False,
 ) -> ViT:
     """A module that you already have, seen as a `ViT`; it is read, never patched, and held to its own logits.
 
-    `black_box`: any classifier, of which only pixels are asked.
+    Parameters
+    ----------
+    model
+        A timm, Hugging Face or torchvision transformer, also one with LoRA layers or inside a PEFT model.
+    name
+        What the model is called in captions and files.
+    preprocess
+        How images become what the model takes.
+    classes
+        Names of the classes, one per output; two names for one output make it binary.
+    outputs
+        "binary": the model's one output decides between two classes by its sigmoid. None: one output is a number
+        (a regression), whose value is explained, and several are classes.
+    black_box
+        Treat any model as one of which only the answers to images are known. Names of classes are then held against
+        the first answer.
+
+    Returns
+    -------
+    ViT
+
+    Raises
+    ------
+    ModelError
+        If the module's parts are not known or disagree with it, or `classes` and `outputs` do not fit its outputs.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"a model is an nn.Module, a ViT or a name such as 'timm:vit_base_patch16_224', not {type(model).__name__!r}"
         )
+    if name is not None and not isinstance(name, str):
+        raise ModelError(f"name is text, what the model is called in captions, not {name!r}")
     if preprocess is not None and not isinstance(preprocess, Preprocess):
         raise ModelError(f"preprocess is a vitreous.models.picture.Preprocess, not {type(preprocess).__name__!r}")
     if black_box:
-        return opaque(model, name=name, preprocess=preprocess, classes=classes)
+        return opaque(model, name=name, preprocess=preprocess, classes=classes, outputs=outputs)
     parts = tuple(
         (id(part), len(part._forward_hooks), len(part._forward_pre_hooks), "forward" in vars(part))
         for part in model.modules()
     )
     vit, known = view(model), WRAPPED.get(model)
     if known is not None and known[0] == parts:
-        vit.facts.update(known[1])
+        agreement = known[1]
     else:
-        handshake(vit)
-        WRAPPED[model] = (parts, {key: vit.facts[key] for key in ("outputs", "affine")})
+        agreement = compare_with_model(vit)
+        WRAPPED[model] = (parts, agreement)
     changes: dict[str, Any] = {"name": name} if name else {}
     changes |= {"preprocess": preprocess} if preprocess is not None else {}
-    changes |= {"classes": tuple(classes)} if classes is not None else {}
-    return replace(vit, **changes) if changes else vit
+    return agreed(replace(vit, **changes), agreement, classes, outputs)
 
 
 def explain(
@@ -104,22 +157,53 @@ def explain(
 ) -> Attribution:
     """Which patches made the model say so.
 
-    `model`: a loaded ViT, a module that you have, or a name. `images`: a tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
-    `target`: None for the predicted class, a class index or name, one per picture, or [b k] for k classes per picture
-    (returned as b·k rows in that order), or a `text_target`. `question`: "logit", "probability", "margin", or a callable
-    of the logits; None asks what the method's paper asks, and of a text the cosine; a method whose spec says what it asks is taken at its word. `hold`: keep the graph (True), recompute it (False), or decide by memory.
-    Other arguments are the method's options.
+    Parameters
+    ----------
+    model
+        A loaded `ViT`, a module that you have, or a name.
+    images
+        A tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
+    target
+        None for the predicted class, a class index or name, one per image, or [b k] for k classes per image (returned
+        as b·k rows in that order), or a `text_target`. A model with one number as its output has target 0 alone.
+    method
+        A method's spec, such as "temper" or "decompx+plus".
+    question
+        The score function: "logit", "probability" (softmax), "log-probability", "margin", "sigmoid" (a class's own
+        probability, for heads with several labels), or a callable of the logits, or of logits and targets. None: what
+        the method's paper asks; of a text the cosine, and of a model with one number as its output the value. A spec
+        that names its question is taken at its word.
+    batch_size
+        How many images are explained at once.
+    hold
+        Keep the graph (True), recompute it (False), or decide by memory (None).
+    **options
+        Options of the method.
+
+    Returns
+    -------
+    Attribution
+
+    Raises
+    ------
+    VitreousError
+        If model, images, target, question or method do not fit together; the message says what would work.
     """
+    check_batch_size(batch_size)
+    if hold not in (None, True, False):
+        raise SpecError(f"hold={hold!r}; True, False or None would work")
     chosen = resolve(method, **options)
     vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else looked_at(model, chosen)
     chosen = chosen.of_black_box() if is_black_box(vit) else chosen
     texts = target if isinstance(target, TextTarget) else None
-    asked = ask(chosen.asked(question if texts is None or question is not None else "logit"))
-    asked = asked if texts is None else texts.question(asked)
-    with torch.inference_mode(False):
+    if question is not None:
+        ask(question)  # refused before images are read
+    with torch.inference_mode(False), evaluating(vit.module):
         pictures, tensor = as_images(vit, images)
-        if is_black_box(vit):
-            greet(vit, tensor)
+        refuse_not_finite(tensor)
+        vit = answered(vit, tensor)
+        asked = ask(chosen.asked(question, scalar=vit.scalar or texts is not None))
+        asked = asked if texts is None else texts.question(asked)
         targets = as_targets(vit, target, len(tensor)) if texts is None else texts.check(vit, len(tensor))
         caution = cautions(chosen, vit)
         if caution:
@@ -132,6 +216,12 @@ def explain(
             else:
                 parts.append(texts.answered(chosen(probe_of(*texts.part(vit, part, those), asked, hold))))
     found = join(parts)
+    if found.negligible.any():
+        faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
+        remedy = "; question='logit' may have more to show" if asked.name in PROBABILITIES else ""
+        if not caution:
+            warnings.warn(f"{chosen.spec} on {vit.name}: {faint}{remedy}", Caveat, stacklevel=2)
+        caution = f"{caution}; {faint}{remedy}" if caution else faint + remedy
     k = len(found) // len(tensor)
     return replace(
         found,
@@ -171,7 +261,7 @@ def inside(
 
 def cautions(method: Method, vit: ViT) -> str:
     """What must be known of this method's numbers on this model; empty: nothing."""
-    if not vit.facts.get("affine", True) and method.linearisation != PLAIN:
+    if not vit.affine and method.linearisation != PLAIN:
         return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
     return method.caveat(method, vit) if method.caveat else ""
 
@@ -188,6 +278,29 @@ def looked_at(model: Any, method: Method) -> ViT:
                 f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods()}"
             ) from None
         return opaque(model, str(problem))
+
+
+def answered(vit: ViT, images: Images) -> ViT:
+    """`vit` with its outputs known: a black box is asked about the first image, parts put together by hand are compared."""
+    if is_black_box(vit):
+        return greet(vit, images)
+    return vit if vit.output_type is not None else confirm(vit)
+
+
+def check_batch_size(batch_size: Any) -> None:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise SpecError(f"batch_size={batch_size!r}; a whole number from 1 on would work")
+
+
+def refuse_not_finite(images: Images) -> None:
+    if images.is_meta or images.layout != torch.strided:
+        raise ShapeError(
+            f"images must be a dense tensor that holds values, not one on {images.device} of layout {images.layout}"
+        )
+    bad = ~images.flatten(1).isfinite().all(1)
+    if bad.any():
+        first = int(bad.nonzero()[0, 0])
+        raise ShapeError(f"image {first} holds NaN or infinite values; finite floats would work")
 
 
 def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
@@ -225,30 +338,36 @@ def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
 
 def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | None:
     """One row of classes per picture."""
-    if EMBEDDING in vit.facts:
+    if vit.embedding:
         raise ModelError(
-            f"{vit.name!r} has no classifier ({vit.facts[EMBEDDING]}), so its outputs are no classes; ask about an embedding "
+            f"{vit.name!r} has no classifier ({vit.embedding}), so its outputs are no classes; ask about an embedding "
             "with target=vitreous.text_target(…), or give it a head"
         )
     if target is None:
         return None
     if isinstance(target, np.ndarray | np.generic):
-        target = torch.as_tensor(target)
+        target = torch.as_tensor(target) if target.dtype.kind in "biufc" else target.tolist()
+    if isinstance(target, Tensor) and (target.is_meta or target.layout != torch.strided):
+        raise ShapeError(
+            f"target must be a dense tensor that holds values, not one on {target.device} of layout {target.layout}"
+        )
     if isinstance(target, bool):
         raise ShapeError("target must be a class, not True or False")
     if isinstance(target, str | int):
         target = [target] * pictures
+    if isinstance(target, set | frozenset | dict):
+        raise ShapeError(f"target must be a list, which has an order, not a {type(target).__name__}")
     if not isinstance(target, Tensor):
         try:
             rows = [[class_index(vit, t) for t in (row if isinstance(row, list | tuple) else [row])] for row in target]
             target = torch.tensor(rows)
         except ShapeError:
             raise
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError, RuntimeError):
             raise ShapeError(
                 f"target must be a class, one per picture, or [pictures, k]; got {target!r} for {pictures} pictures"
             ) from None
-    if target.is_floating_point() or target.dtype == torch.bool:
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ShapeError(
             f"target must be whole numbers, not {target.dtype}; an embedding is given as vitreous.text_target(…)"
         )
@@ -260,17 +379,23 @@ def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | Non
         raise ShapeError(f"target has {len(target)} entries for {pictures} pictures{hint}")
     target = target.reshape(pictures, -1).long()
     count = vit.outputs
+    if not target.numel():
+        raise ShapeError(f"target holds no class for {pictures} pictures; give at least one for each, or None")
     if target.min() < 0 or target.max() >= count:
-        raise ShapeError(
-            f"target {int(target.max() if target.min() >= 0 else target.min())} is not a class: the model has classes 0 to {count - 1}"
-        )
+        wrong = int(target.max() if target.min() >= 0 else target.min())
+        if vit.scalar:
+            raise ShapeError(
+                f"target {wrong} is not an output: {vit.name!r} answers with one number, target 0; "
+                "wrap(model, outputs='binary') says that it decides between the classes 0 and 1"
+            )
+        raise ShapeError(f"target {wrong} is not a class: the model has classes 0 to {count - 1}")
     return target
 
 
 def class_index(vit: ViT, target: Any) -> int:
     """A class by number or by name."""
     if not isinstance(target, str):
-        if int(target) != target:
+        if isinstance(target, bool) or int(target) != target:
             raise ValueError(target)
         return int(target)
     if target.lstrip("-").isdigit():
@@ -307,6 +432,7 @@ def provenance(vit: ViT, method: Method, question: Question, images: Images, cau
         "torch": torch.__version__,
         "model": vit.name,
         **{key: value for key, value in vit.facts.items() if value is not None},
+        **described_outputs(vit),
         "method": method.spec,
         "options": {
             key: value
@@ -321,6 +447,16 @@ def provenance(vit: ViT, method: Method, question: Question, images: Images, cau
         "picture": list(images.shape[-2:]),
         **({"caveat": caution} if caution else {}),
     }
+
+
+def described_outputs(vit: ViT) -> dict[str, Any]:
+    """What is known of the model's outputs, for the provenance."""
+    known = vit.output_type
+    counted = {} if known is None else {"outputs": known.count}
+    kind = {} if known is None or known.kind == "classes" else {"output_type": known.kind}
+    reasons = {"black_box": vit.black_box, "embedding": vit.embedding}
+    affine = {} if vit.black_box else {"affine": vit.affine}
+    return {**counted, **kind, **affine, **{key: reason for key, reason in reasons.items() if reason}}
 
 
 def list_methods() -> list[dict[str, Any]]:

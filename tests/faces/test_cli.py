@@ -147,8 +147,23 @@ def test_json_is_one_document_and_nothing_else(tmp_path, capsys):
     assert all(Path(path).is_file() for path in files)
 
 
-def test_a_single_sigmoid_output_is_two_classes(tmp_path, capsys):
-    arguments = [*TINY, "--model-arg", "num_classes=1", "--target", "0", "--target", "1", "--json"]
+def test_a_single_output_is_a_value(tmp_path, capsys):
+    arguments = [*TINY, "--model-arg", "num_classes=1", "--out", str(tmp_path / "o")]
+
+    assert main(["explain", picture(tmp_path / "x.png"), *arguments, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["pictures"]
+    (entry,) = one["top"]
+    assert (entry["class"], entry["index"], entry["probability"]) == ("output", 0, None)
+    assert entry["value"] == pytest.approx(one["explained"][0]["score"])
+    assert main(["explain", picture(tmp_path / "y.png"), *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "value" in printed
+    assert "%" not in printed
+
+
+def test_a_binary_output_is_two_classes(tmp_path, capsys):
+    declared = ["--model-arg", "num_classes=1", "--model-arg", "outputs=binary"]
+    arguments = [*TINY, *declared, "--target", "0", "--target", "1", "--json"]
 
     assert main(["explain", picture(tmp_path / "x.png"), *arguments, "--out", str(tmp_path / "o")]) == 0
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import vitreous
 from tests.cases import each
 from tests.models.families import FAMILIES, SIZE, SMALL, build, made, named, pictures, seen, shaken, tiny
-from vitreous.capture.handshake import handshake
+from vitreous.capture.handshake import compare_with_model, handshake
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.methods import load_all
@@ -43,10 +43,10 @@ OWN = [name for name in METHODS if METHODS.owner(name).removeprefix("vitreous.me
 def test_the_parts_say_what_the_model_says(family: str) -> None:
     vit = from_timm(tiny(family), family)
 
-    gap = handshake(vit)
+    agreement = compare_with_model(vit)
 
-    assert gap < 1e-12
-    assert vit.facts["outputs"] == tiny(family).num_classes
+    assert agreement.gap < 1e-12
+    assert agreement.count == tiny(family).num_classes
 
 
 @EVERY

@@ -39,7 +39,11 @@ def explain(
     ] = None,
     question: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="logit, probability or margin.", show_default="the method's own"),
+        typer.Option(
+            metavar="NAME",
+            help="logit, probability, log-probability, margin or sigmoid.",
+            show_default="the method's own",
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")] = None,
     model_arg: Annotated[

@@ -12,7 +12,7 @@ import typer
 from vitreous.cli.files import Shelf, safe
 from vitreous.cli.say import console, show, table
 from vitreous.draw import figure, scale_of, sheet
-from vitreous.draw.words import class_name, percent, probability
+from vitreous.draw.words import class_name, percent, probabilities, probability, value, written_value
 from vitreous.methods.attribution import Attribution
 from vitreous.models.vit import ViT
 
@@ -55,6 +55,7 @@ class Results:
             "class": class_name(one),
             "index": int(one.targets[0]),
             "probability": probability(one),
+            **({} if value(one) is None else {"value": value(one)}),
             "score": None if one.score is None else float(one.score[0]),
             "residual": None if one.residual is None else float(one.residual[0]),
             "overlay": str(self.shelf.folder / name),
@@ -75,9 +76,10 @@ def class_part(found: Attribution, row: int) -> str:
 
 
 def top(found: Attribution, vit: ViT, most: int = 5) -> list[Record]:
-    """The classes that the model holds most likely."""
-    assert found.logits is not None
-    chances = found.logits[0].double().softmax(-1)
+    """The classes that the model holds most likely, or its one output with the value."""
+    chances = probabilities(found)
+    if chances is None:
+        return [{"class": vit.class_name(0), "index": 0, "probability": None, "value": value(found)}]
     best = chances.topk(min(most, len(chances)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [{"class": vit.class_name(index), "index": index, "probability": chance} for index, chance in pairs]
@@ -90,12 +92,13 @@ def tell(record: Record) -> None:
     """The prediction as a table, and where the files are."""
     out = console()
     out.print(record["picture"], style="bold", soft_wrap=True)
-    shown = table("", "class", "index", "probability", right=("index", "probability"))
+    number = "value" if "value" in record["top"][0] else "probability"
+    shown = table("", "output" if number == "value" else "class", "index", number, right=("index", number))
     explained = {one["index"]: one for one in record["explained"]}
     listed = [one["index"] for one in record["top"]]
     for one in [*record["top"], *(one for index, one in explained.items() if index not in listed)]:
         mark = "*" if one["index"] in explained else ""
-        shown.add_row(mark, one["class"], str(one["index"]), percent(one["probability"]))
+        shown.add_row(mark, one["class"], str(one["index"]), quantity(one))
     show(shown)
     out.print("* explained", style="dim")
     for kind, files in (
@@ -109,8 +112,13 @@ def tell(record: Record) -> None:
 
 
 def tell_briefly(record: Record) -> None:
-    best = ", ".join(f"{one['class']} {percent(one['probability'])}" for one in record["top"][:3])
+    best = ", ".join(f"{one['class']} {quantity(one)}" for one in record["top"][:3])
     console().print(f"{record['picture']}  {best}  → {record['sheet']}", soft_wrap=True)
+
+
+def quantity(one: Record) -> str:
+    """A class's probability, or an output's value."""
+    return written_value(one["value"]) if "value" in one else percent(one["probability"])
 
 
 def tell_failure(problem: Exception) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from vitreous.draw.overlay import overlay_image
 from vitreous.draw.scale import Scale, scale_of
-from vitreous.draw.words import class_name, label, percent, probability, remarks
+from vitreous.draw.words import class_name, label, percent, probability, remarks, value, written_value
 from vitreous.methods.attribution import Attribution
 
 ROWS, SIDE = 4, 300  # rows shown, and the longest side of each
@@ -35,11 +35,12 @@ def html(attribution: Attribution, *, limit: int = ROWS) -> str:
 
 def card(one: Attribution) -> str:
     scale = scale_of(one)
-    chance, said = probability(one), remarks(one)
+    chance, number, said = probability(one), value(one), remarks(one)
     name = escape(class_name(one))
+    caption = f" = {written_value(number)}" if number is not None else "" if chance is None else f" {percent(chance)}"
     return (
         f"<figure style='margin:0;max-width:{SIDE}px'>"
-        f"<figcaption><b>{name}</b>{'' if chance is None else f' {percent(chance)}'}"
+        f"<figcaption><b>{name}</b>{caption}"
         f"{f' <i>{escape(said)}</i>' if said else ''}</figcaption>"
         f"<img alt='{escape(one.method)} for {name}' style='max-width:100%;display:block' src='{address(overlay_image(one, scale=scale, longest=2 * SIDE))}'>"
         f"{bar(scale)}<div style='text-align:center;font-size:11px;opacity:.7'>{escape(label(one, scale))}</div></figure>"

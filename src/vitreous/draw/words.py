@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.draw.scale import Number, Scale, scale_of
@@ -12,8 +14,10 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def title(one: Attribution) -> str:
-    """Class and probability of a single row."""
-    chance = probability(one)
+    """Class and probability of a single row, or the output and its value."""
+    chance, number = probability(one), value(one)
+    if number is not None:
+        return f"{class_name(one)} = {written_value(number)}"
     return class_name(one) + ("" if chance is None else f" · {percent(chance)}")
 
 
@@ -22,10 +26,27 @@ def class_name(one: Attribution) -> str:
 
 
 def probability(one: Attribution) -> float | None:
-    """What the model gives the class of a single row."""
-    if one.logits is None:
+    """What the model gives the class of a single row; None where it answers with one number, or is not known."""
+    chances = probabilities(one)
+    return None if chances is None else float(chances[int(one.targets[0])])
+
+
+def probabilities(one: Attribution) -> Float[Tensor, " c"] | None:
+    """Probability of every class for a single row: by softmax, or each by its own sigmoid where that was asked."""
+    if one.logits is None or value(one) is not None:
         return None
-    return float(one.logits[0].double().softmax(-1)[int(one.targets[0])])
+    own = one.provenance.get("question") == "sigmoid" and one.provenance.get("output_type") != "binary"
+    logits = one.logits[0].double()
+    return logits.sigmoid() if own else logits.softmax(-1)
+
+
+def value(one: Attribution) -> float | None:
+    """The number that a model with a scalar output answers with; None for classes. A binary output has two columns."""
+    return float(one.logits[0, 0]) if one.logits is not None and one.logits.shape[-1] == 1 else None
+
+
+def written_value(number: float) -> str:
+    return f"{number:.4g}"
 
 
 def standing(one: Attribution) -> list[str]:
@@ -33,6 +54,8 @@ def standing(one: Attribution) -> list[str]:
     index, chance = int(one.targets[0]), probability(one)
     told = not one.names or one.names[0] == f"class {index}" or one.provenance.get("target") == "text"
     named = [] if told else [f"class {index}"]
+    if (number := value(one)) is not None:
+        return [f"= {written_value(number)}"]
     if chance is None or one.logits is None:
         return named
     rank = int((one.logits[0] > one.logits[0, index]).sum()) + 1
@@ -54,6 +77,7 @@ def remarks(one: Attribution) -> str:
 def label(one: Attribution, scale: Scale) -> str:
     """What the colour bar counts, and how far scores lie beyond its ends."""
     asked = one.provenance.get("question")
+    asked = "value" if asked == "logit" and value(one) is not None else asked
     beyond = {"min": (scale.least,), "max": (scale.most,), "both": (scale.least, scale.most), "neither": ()}
     reach = " and ".join(scale.written(value) for value in beyond[scale.extend])
     unit = f" × 10{str(scale.exponent).translate(RAISED)}" if scale.exponent else ""

@@ -16,6 +16,7 @@ from vitreous.capture.linearise import Linearisation
 from vitreous.capture.paths import Look
 from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
+from vitreous.capture.question import PROBABILITIES
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import noise, piled
 from vitreous.methods.method import described, method
@@ -126,7 +127,7 @@ def vitcx(
         drawn = noise(alone.originals, seed, alone.images.device)
         found.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))
     scores = torch.cat(found)
-    return scores, {"signed": bool((scores < 0).any()) or probe.question.name != "probability"}
+    return scores, {"signed": bool((scores < 0).any()) or probe.question.name not in PROBABILITIES}
 
 
 def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tensor, Tensor], Images]) -> PixelScores:

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitreous.core.errors import DataError, ShapeError
+from vitreous.core.errors import DataError, ShapeError, VitreousError
 from vitreous.models.vit import Layout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NEGLIGIBLE = 1e-4  # of the explained score: a map whose scores add up to less has next to nothing to show
 TENSORS = ("patches", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images")
 
 
@@ -152,6 +153,30 @@ class Attribution:
         rows, columns = self.layout.grid
         what = "pixels" if self.patches is None else "patches"
         return f"Attribution({self.method!r}, {len(self)} x {rows}x{columns} {what}, targets={self.targets.tolist()})"
+
+    @property
+    def negligible(self) -> Bool[Tensor, " r"]:
+        """Rows whose map has next to nothing to show, so that colours scaled to its own maximum would mislead.
+
+        True where every finite score of the map is exactly zero, and, for methods whose map depends on the target, where
+        the finite scores add up, without their signs, to less than 1e-4 of |score|, the number that is explained (a
+        probability that has saturated: at p = 1 − 1e-26 a gradient is of that size). A row without any finite score, and a
+        map of unknown making that is not zero, is not negligible. Maps that do not depend on the target, such as
+        attention roll-outs, are not in units of the score and are compared with zero alone.
+        """
+        from vitreous.methods.spec import resolve
+
+        maps = self.maps().flatten(1).double()
+        finite = maps.isfinite()
+        total = maps.where(finite, 0).abs().sum(-1)
+        faint = total == 0
+        try:
+            in_units_of_the_score = self.score is not None and resolve(self.method).class_specific
+        except VitreousError:
+            in_units_of_the_score = False
+        if self.score is not None and in_units_of_the_score:
+            faint = faint | (total < NEGLIGIBLE * self.score.to(total).abs())
+        return faint & finite.any(-1)
 
 
 def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, "r p"]:

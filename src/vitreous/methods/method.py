@@ -14,6 +14,7 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.probe import Probe
+from vitreous.capture.question import PROBABILITIES
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution, patch_sums
@@ -119,13 +120,18 @@ class Method:
         made = replace(self, fold=self.fold.with_options(**moved)) if moved else self
         return made, {key: value for key, value in given.items() if key not in moved}
 
-    def asked(self, question: Any = None) -> Any:
-        """What to ask: what the spec says, else what is asked of all methods, else what the method's paper asks."""
+    def asked(self, question: Any = None, *, scalar: bool = False) -> Any:
+        """What to ask: what the spec says, else what is asked of all methods, else what the method's paper asks.
+
+        `scalar`: the model answers with one number, whose value is asked for instead of what the paper asks.
+        """
         own = self.options.get("question")
-        return own if own is not None else self.question if question is None else question
+        if own is not None:
+            return own
+        return question if question is not None else "logit" if scalar else self.question
 
     def _signed_by(self, question: Any) -> bool:
-        return self.averages and getattr(question, "name", question) != "probability"
+        return self.averages and getattr(question, "name", question) not in PROBABILITIES
 
     def of_black_box(self) -> Method:
         """The form that asks about pixels only."""

@@ -67,6 +67,10 @@ class Measured:
     flipped: bool = False  # shown as its complement: the better direction turns round
 
 
+class NoClassesError(SpecError):
+    """A metric read the probability of a class, and the model has no classes; `Metric` adds which metric it was."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """A named way to measure explanations. Facts are promises; `vitreous.testing.check_metric` tries to break them."""
@@ -130,7 +134,13 @@ class Metric:
             if given.get(name) is None:
                 raise SpecError(f"metric {self.name!r} needs {FIXTURES[name]}")
         passed = {name: given[name] for name in self.takes if given.get(name) is not None}
-        found = self.function(attribution, **passed, **self.settings)
+        try:
+            found = self.function(attribution, **passed, **self.settings)
+        except NoClassesError as problem:
+            raise SpecError(
+                f"metric {self.name!r} reads class probabilities, and {problem}; metrics of masks, of the map alone and of its "
+                "robustness work ('ap', 'sparseness', 'max_sensitivity'), and wrap(model, outputs='binary') makes it two classes"
+            ) from None
         found = found if isinstance(found, Measured) else Measured(found)
         better = self.higher_is_better
         return MetricResult(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 
 import torch
 from jaxtyping import Float, Shaped
@@ -170,8 +169,9 @@ def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
 
 def seen_again(vit: ViT, module: nn.Module) -> ViT:
     """Another module of the same make, seen as this model is."""
-    make = partial(opaque, preprocess=vit.preprocess) if vit.facts.get("black_box") else view
-    return replace(make(module), name=vit.name, preprocess=vit.preprocess, classes=vit.classes, facts=dict(vit.facts))
+    copy = opaque(module, preprocess=vit.preprocess) if vit.black_box else view(module)
+    same = ("name", "preprocess", "classes", "output_type", "affine", "black_box", "embedding", "facts")
+    return replace(copy, **{field: getattr(vit, field) for field in same})
 
 
 # ── beside another class ─────────────────────────────────────────────────────────────────────────

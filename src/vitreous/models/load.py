@@ -13,10 +13,17 @@ import torch
 from torch import nn
 
 from vitreous.core.errors import ModelError
+from vitreous.models.adapters import adapted_model
 from vitreous.models.checkpoint import load_into, read_checkpoint
 from vitreous.models.vit import ViT
 
 SCENES = ("scenes", "scenes-biased")
+EXAMPLES = {
+    "scenes": "scenes",
+    "timm": "vit_base_patch16_224",
+    "hf": "google/vit-base-patch16-224",
+    "torchvision": "vit_b_16",
+}
 
 
 def build(
@@ -28,7 +35,14 @@ def build(
     **kwargs: Any,
 ) -> ViT:
     """The model of that name, in eval mode, its parameters not asking for gradients."""
-    source, _, rest = name.partition(":")
+    if not isinstance(name, str) or not name.strip():
+        raise ModelError(f"a model name is text such as 'timm:vit_base_patch16_224', not {name!r}")
+    source, colon, rest = name.partition(":")
+    if colon and not rest.strip() and source in EXAMPLES:
+        raise ModelError(f"{name!r} names no model; write it behind the colon, as in '{source}:{EXAMPLES[source]}'")
+    if checkpoint is not None and not isinstance(checkpoint, str | Path):
+        raise ModelError(f"checkpoint is the path of a local .safetensors or .pth file, not {checkpoint!r}")
+    check_device(device)
     if not rest:
         source, rest = ("scenes" if name in SCENES else "timm"), name
     match source:
@@ -49,13 +63,25 @@ def build(
     vit.module.eval().requires_grad_(False)
     try:
         vit.module.to(device or vit.device)
-    except (RuntimeError, AssertionError) as problem:
+    except (RuntimeError, AssertionError, TypeError) as problem:
         raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
     return replace(
         vit,
         name=rest if source == "scenes" else f"{source}:{rest}",
         facts={**vit.facts, "checkpoint": str(checkpoint) if checkpoint else None},
     )
+
+
+def check_device(device: Any) -> None:
+    try:
+        known = isinstance(device, str | int | torch.device) and not isinstance(device, bool)
+        kind = torch.device(device).type if known and device != "" else None
+    except (RuntimeError, ValueError) as problem:
+        raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
+    if device is not None and not known:
+        raise ModelError(f"device is a name such as 'cpu' or 'cuda:0', not {device!r}")
+    if kind == "meta":
+        raise ModelError("a model on the device 'meta' has no values; 'cpu' would work")
 
 
 def build_scenes(name: str, checkpoint: str | Path | None, kwargs: dict[str, Any]) -> ViT:
@@ -92,7 +118,7 @@ def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwarg
         if not (pretrained and state is None):
             raise ModelError(f"timm cannot build {name!r}: {str(problem).splitlines()[0]}") from None
         raise ModelError(no_hub(f"timm:{name}", problem)) from None
-    except (TypeError, AssertionError, ValueError) as problem:
+    except (TypeError, AssertionError, ValueError, ArithmeticError) as problem:
         raise ModelError(f"timm cannot build {name!r} with {kwargs}: {problem}") from None
     if state is not None:
         load_into(model, fitted(model, state), name)
@@ -134,6 +160,7 @@ def view(model: Any, name: str | None = None) -> ViT:
     """A module that the user already has, seen as a `ViT`; it is read, never patched."""
     for shell in ("_orig_mod", "module"):  # compiled and data-parallel shells
         model = getattr(model, shell, None) or model
+    model = adapted_model(model)
     label = name or type(model).__name__
     for ancestor in type(model).__mro__:
         match ancestor.__module__.split(".")[0]:

@@ -104,6 +104,11 @@ class Roster:
             raise ModelError(f"{name!r} cannot be loaded: {said}") from None
         if vit.preprocess is None:
             raise ModelError(f"{name!r} does not say how pictures are prepared, so it cannot be shown any here")
+        if vit.scalar:
+            raise ModelError(
+                f"{name!r} answers with one number, and the playground shows probabilities of classes; vitreous.explain and "
+                "`vitreous explain` show what the number is made of"
+            )
         self._loaded[name] = vit
         while len(self._loaded) > LOADED:
             self._loaded.popitem(last=False)
