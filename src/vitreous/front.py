@@ -29,9 +29,10 @@ from vitreous.methods.spec import resolve
 from vitreous.models.load import build, view
 from vitreous.models.opaque import greet, opaque
 from vitreous.models.outputs import check_declared, checked_names
-from vitreous.models.picture import Preprocess
+from vitreous.models.picture import open_picture
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images
+from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 
 # what a handshake found of a module, and the state of the module that it holds for
@@ -44,6 +45,7 @@ def load(
     pretrained: bool = True,
     device: str | torch.device | None = None,
     *,
+    preprocess: Any = None,
     classes: Sequence[str] | None = None,
     outputs: Literal["binary"] | None = None,
     **kwargs: Any,
@@ -65,6 +67,8 @@ def load(
     outputs
         "binary": the model's one output decides between two classes by its sigmoid. None: one output is a number
         (a regression), whose value is explained, and several are classes.
+    preprocess
+        How images become tensors, in place of what the model's own library does; as for `wrap`.
     **kwargs
         For the builder: `img_size=`, `num_classes=`, …
 
@@ -79,7 +83,9 @@ def load(
     """
     check_declared(outputs)
     classes = checked_names(classes)  # before weights are fetched
-    return confirm(build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs), classes, outputs)
+    preprocess = None if preprocess is None else as_preprocess(preprocess)
+    vit = confirm(build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs), classes, outputs)
+    return vit if preprocess is None else replace(vit, preprocess=preprocess)
 
 
 def wrap(
@@ -100,7 +106,10 @@ def wrap(
     name
         What the model is called in captions and files.
     preprocess
-        How images become what the model takes.
+        How images become tensors: a `Preprocess`, a torchvision transform (or weights), a timm transform, a Hugging Face
+        image processor, or any callable from an RGB PIL image to a float tensor [3, H, W]. Maps are brought back to the
+        original image where its geometry is understood; where it is not, a `Caveat` says so. None takes what the model
+        brings along: timm's data config, or the processor in the folder that a Hugging Face model was loaded from.
     classes
         Names of the classes, one per output; two names for one output make it binary.
     outputs
@@ -125,8 +134,7 @@ def wrap(
         )
     if name is not None and not isinstance(name, str):
         raise ModelError(f"name is text, what the model is called in captions, not {name!r}")
-    if preprocess is not None and not isinstance(preprocess, Preprocess):
-        raise ModelError(f"preprocess is a vitreous.models.picture.Preprocess, not {type(preprocess).__name__!r}")
+    preprocess = None if preprocess is None else as_preprocess(preprocess)
     if black_box:
         return opaque(model, name=name, preprocess=preprocess, classes=classes, outputs=outputs)
     parts = tuple(
@@ -162,7 +170,8 @@ def explain(
     model
         A loaded `ViT`, a module that you have, or a name.
     images
-        A tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
+        A float tensor [b 3 H W] as the model takes it; or a path, a PIL image, a uint8 array [H W 3] (also [H W], [H W 4],
+        or a tensor [3 H W]), or a list of these.
     target
         None for the predicted class, a class index or name, one per image, or [b k] for k classes per image (returned
         as b·k rows in that order), or a `text_target`. A model with one number as its output has target 0 alone.
@@ -304,36 +313,47 @@ def refuse_not_finite(images: Images) -> None:
 
 
 def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
-    """The original pictures, if there are any, and what the model sees."""
-    if isinstance(images, Tensor):
+    """The original images, if any were given, and what the model sees.
+
+    Float tensors are taken as they are. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
+    preprocessing.
+    """
+    if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_eight_bit(images):
+        images = list(images)  # one array per image
+    if isinstance(images, Tensor) and not is_eight_bit(images):
         batch = images[None] if images.ndim == 3 else images
         if batch.ndim != 4 or batch.shape[1] != 3 or not len(batch):
             raise ShapeError(f"images must be [b 3 H W] with at least one picture, not {list(images.shape)}")
         if not batch.is_floating_point():
             raise ShapeError(
-                f"images must be normalised floats, not {batch.dtype}; pass a PIL image to have it prepared"
+                f"images must be normalised floats, or uint8 colours from 0 to 255 to have them prepared, not {batch.dtype}"
             )
         return None, batch.clone() if batch.is_inference() else batch
-    several = list(images) if isinstance(images, list | tuple) else [images]
-    if not several:
+    sources: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
+    if not sources:
         raise ShapeError("no pictures were given")
-    for one in several:
-        if not isinstance(one, Tensor | str | bytes | PathLike | Image):
-            raise ShapeError(f"a picture is a path, a PIL image or a tensor, not {type(one).__name__!r}")
-    if len({isinstance(one, Tensor) for one in several}) > 1:
+    for source in sources:
+        if not isinstance(source, Tensor | np.ndarray | str | bytes | PathLike | Image):
+            raise ShapeError(
+                f"a picture is a path, a PIL image, a uint8 array [H, W, 3] or a tensor, not {type(source).__name__!r}"
+            )
+    prepared = [isinstance(source, Tensor) and not is_eight_bit(source) for source in sources]
+    if any(prepared) and not all(prepared):
         raise ShapeError("tensors and pictures cannot be mixed in one list")
-    if all(isinstance(one, Tensor) for one in several):
-        shapes = {tuple(one.shape) for one in several}
+    if all(prepared):
+        shapes = {tuple(source.shape) for source in sources}
         if len(shapes) > 1:
             raise ShapeError(f"pictures of one batch must have one shape, not {sorted(shapes)}")
-        return as_images(vit, torch.stack([one[0] if one.ndim == 4 and len(one) == 1 else one for one in several]))
+        return as_images(vit, torch.stack([t[0] if t.ndim == 4 and len(t) == 1 else t for t in sources]))
     if vit.preprocess is None:
         wrapped = f"wrap(model, {'black_box=True, ' if is_black_box(vit) else ''}preprocess=…)"
         raise ModelError(f"{vit.name!r} does not say how pictures are prepared; pass tensors, or {wrapped}")
-    from vitreous.models.picture import open_picture
-
-    pictures = tuple(open_picture(one) for one in several)
+    pictures = tuple(open_picture(source) for source in sources)
     return pictures, vit.preprocess.batch(list(pictures))
+
+
+def is_eight_bit(array: np.ndarray | Tensor) -> bool:
+    return array.dtype in (torch.uint8, np.uint8)
 
 
 def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | None:

@@ -285,7 +285,7 @@ def test_a_fault_of_the_program_is_one_sentence_and_70(tmp_path, capsys, monkeyp
 
 
 def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
-    def interrupted(self, path):
+    def interrupted(self, path, **_):
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
 

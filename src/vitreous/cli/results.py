@@ -64,7 +64,7 @@ class Results:
     def maps(self, stem: str, found: Attribution) -> str:
         name = f"{stem}.{safe(found.method)}.safetensors"
         with self.shelf.writing(name) as file:
-            found.save(file)
+            found.save(file, format="safetensors")
         return str(self.shelf.folder / name)
 
 

@@ -13,6 +13,7 @@ from vitreous.core.errors import ShapeError
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, toned
 from vitreous.methods.attribution import Attribution
 from vitreous.models.picture import open_picture, resample
+from vitreous.models.transforms import OpaquePreprocess
 
 Mode = Literal["nearest", "bilinear", "bicubic"]
 Window = tuple[float, float, float, float]  # left, top, right, bottom of what the model sees, in pixels shown
@@ -59,7 +60,7 @@ def bare_image(one: Attribution, *, mode: Mode, scale: Scale) -> Image.Image:
 
 def backdrop(one: Attribution, longest: int = LARGE) -> tuple[Image.Image, Window] | None:
     """The picture to show of a single row, and where in it the model looks."""
-    if one.pictures is not None and one.preprocess is not None:
+    if one.pictures is not None and one.preprocess is not None and not isinstance(one.preprocess, OpaquePreprocess):
         picture = upright(one.pictures[0])
         window = one.preprocess.window(picture)
     elif one.images is not None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from vitreous.core.errors import VitreousError
 from vitreous.draw.scale import Number, Scale, scale_of
 from vitreous.methods.attribution import Attribution
+from vitreous.models.transforms import OpaquePreprocess
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -101,4 +102,9 @@ def footnotes(one: Attribution, *, clipped: bool, framed: bool, quantile: Number
         notes.append(f"colours end at the {100 * quantile:g} % quantile of |score|, arrows mark what lies beyond")
     if framed:
         notes.append("the frame is what the model sees")
+    if isinstance(one.preprocess, OpaquePreprocess):
+        notes.append(
+            "drawn on what the model saw, in colours from its least to its largest value: the geometry and normalisation of "
+            "its preprocessing are not known"
+        )
     return " · ".join([*notes, left_out] if left_out else notes)

@@ -108,6 +108,23 @@ def preprocess_of(name: str) -> Preprocess | None:
     return Preprocess.from_hf(processor)
 
 
+def saved_preprocess(model: Any) -> Preprocess | None:
+    """How images are prepared for a module that transformers loaded: the processor beside its weights, if that is here.
+
+    Nothing is fetched. A processor whose geometry is not known is left to the user, who may pass it as `preprocess=`.
+    """
+    name = getattr(getattr(model, "config", None), "_name_or_path", "")
+    if not name:
+        return None
+    from transformers import AutoImageProcessor
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(name, trust_remote_code=False, local_files_only=True)
+        return Preprocess.from_hf(processor)
+    except (OSError, ValueError):  # of transformers, and our own ModelError
+        return None
+
+
 # ── families ─────────────────────────────────────────────────────────────────────────────────────
 
 

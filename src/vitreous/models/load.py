@@ -176,9 +176,9 @@ def view(model: Any, name: str | None = None) -> ViT:
                     vit, preprocess=Preprocess.from_timm(config), classes=imagenet_classes(model.num_classes)
                 )
             case "transformers":
-                from vitreous.models.huggingface import from_huggingface
+                from vitreous.models.huggingface import from_huggingface, saved_preprocess
 
-                return from_huggingface(model, label)
+                return replace(from_huggingface(model, label), preprocess=saved_preprocess(model))
             case "torchvision":
                 from vitreous.models.torchvision import from_torchvision
 

@@ -94,7 +94,11 @@ def logits_of(answer: Any, name: str) -> Tensor:
 
 
 def preprocess_of(module: nn.Module) -> Preprocess | None:
-    """How timm's models want their pictures; of others it is not known."""
+    """How timm's models, and those of transformers that lie in a folder, want their pictures; of others it is not known."""
+    if hasattr(getattr(module, "config", None), "_name_or_path"):
+        from vitreous.models.huggingface import saved_preprocess
+
+        return saved_preprocess(module)
     if not isinstance(getattr(module, "pretrained_cfg", None), dict):
         return None
     from timm.data import resolve_model_data_config

@@ -61,5 +61,5 @@ def as_archive(found: Sequence[Attribution]) -> bytes:
     with TemporaryDirectory() as folder, ZipFile(stream, "w") as archive:
         for number, one in enumerate(found):
             name = re.sub(r"[^\w+@=.-]+", "-", one.method).strip("-")[:80]
-            archive.write(one.save(Path(folder) / f"{number}"), f"{number + 1}-{name}.safetensors")
+            archive.write(one.save(Path(folder) / f"{number}.safetensors"), f"{number + 1}-{name}.safetensors")
     return stream.getvalue()
