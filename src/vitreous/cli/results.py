@@ -11,8 +11,8 @@ import typer
 
 from vitreous.cli.files import Shelf, safe
 from vitreous.cli.say import console, show, table
-from vitreous.draw import figure, scale_of, sheet
-from vitreous.draw.words import class_name, percent, probability
+from vitreous.draw import figure, sheet
+from vitreous.draw.captions import class_name, percent, probability
 from vitreous.methods.attribution import Attribution
 from vitreous.models.vit import ViT
 
@@ -25,7 +25,7 @@ class Results:
 
     shelf: Shelf
     mode: Any = "bilinear"
-    shared_scale: bool = False
+    shared_scale: bool = True
 
     def keep(self, picture: Path, found: Sequence[Attribution], vit: ViT) -> Record:
         """Write everything about one picture; returns what was found and where it is."""
@@ -47,9 +47,8 @@ class Results:
         """One row over its picture, labelled."""
         one = found[row]
         name = f"{stem}.{class_part(found, row)}.{safe(one.method)}.png"
-        scale = scale_of(found) if self.shared_scale else None
         with self.shelf.writing(name) as file:
-            figure(one, mode=self.mode, scale=scale).savefig(file, format="png")
+            figure(found, rows=[row], mode=self.mode, shared_scale=self.shared_scale).savefig(file, format="png")
         return {
             "method": one.method,
             "class": class_name(one),
