@@ -424,12 +424,19 @@ def test_scores_of_a_method_that_ignores_the_class_are_in_no_unit_of_the_questio
     assert "probability" not in words(figure(rollout))
 
 
+def test_a_class_explained_by_its_own_sigmoid_is_captioned_with_that_probability():
+    label = attribution(one_hot(1, 1), logits=torch.tensor([[2.0, 5.0]]), provenance={"question": "sigmoid"})
+
+    assert describe_target(label) == "thing 0 · 88.1 %"
+
+
 @pytest.mark.parametrize(("value", "written"), [(61.25, "61.25"), (-3.0, "−3"), (1.5e9, "1.5\xa0×\xa010⁹")])
 def test_a_single_output_is_a_value_and_no_class(value, written):
     age = attribution(one_hot(1, 1), logits=torch.tensor([[value]]), names=("age",))
 
     assert describe_target(age) == f"age = {written}"
     assert "%" not in words(figure(age))
+    assert "score (value)" in words(figure(age))
     assert f"= {written}" in words(sheet([age]))
     assert "rank" not in words(sheet([age]))
     assert f"<b>age</b> = {written}" in html(age)

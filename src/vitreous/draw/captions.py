@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
+from torch import Tensor
 
 from vitreous.core.errors import VitreousError
 from vitreous.draw.scale import Number, Scale, find_negligible_rows, map_values, scale_of
@@ -54,10 +56,18 @@ def output_value(attribution: Attribution) -> float | None:
 
 
 def probability(attribution: Attribution) -> float | None:
-    """Softmax probability of the first row's target class; None where there are no classes to compare."""
-    if attribution.logits is None or attribution.logits.shape[-1] == 1:
+    """Probability of the first row's target class; None where there are no classes to compare."""
+    shares = probabilities(attribution)
+    return None if shares is None else float(shares[int(attribution.targets[0])])
+
+
+def probabilities(attribution: Attribution) -> Float[Tensor, " c"] | None:
+    """Probability of every class in the first row: softmax, or each class's own sigmoid where that was explained."""
+    if attribution.logits is None or output_value(attribution) is not None:
         return None
-    return float(attribution.logits[0].double().softmax(-1)[int(attribution.targets[0])])
+    provenance, logits = attribution.provenance, attribution.logits[0].double()
+    independent = provenance.get("question") == "sigmoid" and provenance.get("output_type") != "binary"
+    return logits.sigmoid() if independent else logits.softmax(-1)
 
 
 def percent(share: float) -> str:
@@ -105,6 +115,7 @@ def describe_negligible(attribution: Attribution) -> str:
 def label(attribution: Attribution, scale: Scale) -> str:
     """Unit of the colour bar, how far scores lie beyond its ends, and why scores of a probability lie beyond 1."""
     question = attribution.provenance.get("question") if class_specific(attribution.method) else None
+    question = "value" if question == "logit" and output_value(attribution) is not None else question
     beyond = {"min": (scale.least,), "max": (scale.most,), "both": (scale.least, scale.most), "neither": ()}
     reach = " and ".join(scale.written(value) for value in beyond[scale.extend])
     unit = f" ×{NBSP}10{str(scale.exponent).translate(RAISED)}" if scale.exponent else ""
