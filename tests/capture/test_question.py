@@ -213,8 +213,8 @@ def test_subsets_and_black_boxes_are_asked_for_the_sigmoid_too() -> None:
 
 def test_captions_of_a_sigmoid_say_the_classes_own_probability() -> None:
     import vitreous
-    from vitreous.draw.words import title
+    from vitreous.draw.captions import describe_target
 
     found = vitreous.explain(seen("vit"), pictures(), 2, "ixg", "sigmoid")
 
-    assert title(found[0]).endswith(f"{100 * tiny('vit')(pictures())[0, 2].sigmoid():.1f} %")
+    assert describe_target(found[0]).endswith(f"{100 * tiny('vit')(pictures())[0, 2].sigmoid():.1f} %")

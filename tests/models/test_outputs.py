@@ -13,7 +13,7 @@ import vitreous.testing
 from tests.models.families import build, pictures, seen, tiny
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.draw.scale import scale_of
-from vitreous.draw.words import label, probability, standing, title
+from vitreous.draw.captions import describe_rank, describe_target, label, probability
 from vitreous.methods.attribution import Attribution
 from vitreous.models.opaque import greet
 from vitreous.models.timm import from_timm
@@ -117,13 +117,13 @@ def test_a_black_box_with_one_output_is_a_number_too():
 def test_captions_say_the_value():
     found = vitreous.explain(regression(60.0, classes=["age"]), pictures(), method="ixg")
 
-    assert title(found[0]) == f"age = {Z[0] + 60:.4g}"
+    assert describe_target(found[0]) == f"age = {Z[0] + 60:.4g}"
     assert probability(found[0]) is None
-    assert standing(found[0]) == [f"= {Z[0] + 60:.4g}"]
+    assert describe_rank(found[0]) == [f"= {Z[0] + 60:.4g}"]
     assert label(found[0], scale_of(found[0])).startswith("score (value)")
     assert f"<b>age</b> = {Z[0] + 60:.4g}" in found._repr_html_()
-    assert "%" not in title(vitreous.explain(regression(), pictures(), method="ixg")[1])
-    assert title(vitreous.explain(regression(), pictures(), method="ixg")[1]).startswith("output = ")
+    assert "%" not in describe_target(vitreous.explain(regression(), pictures(), method="ixg")[1])
+    assert describe_target(vitreous.explain(regression(), pictures(), method="ixg")[1]).startswith("output = ")
 
 
 def test_metrics_of_class_probabilities_refuse_a_number_by_name():
@@ -155,7 +155,7 @@ def test_a_binary_classifier_says_so(given):
     assert vit.output_type == Outputs("binary", 1)
     torch.testing.assert_close(found.score, torch.stack([-Z[0], Z[0], -Z[1], Z[1]]))
     assert vitreous.explain(vit, pictures(), method="ixg").targets.tolist() == (Z > 0).long().tolist()
-    assert title(found[1]).endswith(f"{100 * Z[0].sigmoid():.1f} %")
+    assert describe_target(found[1]).endswith(f"{100 * Z[0].sigmoid():.1f} %")
     assert found.provenance["output_type"] == "binary"
 
 

@@ -54,8 +54,11 @@ def explain(
     ),
     mode: Annotated[str, typer.Option(metavar="NAME", help="nearest, bilinear or bicubic.")] = "bilinear",
     shared_scale: Annotated[
-        bool, typer.Option("--shared-scale", help="One colour scale for all targets of a method.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map."
+        ),
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> int:
     """Show which patches made the model say so: an overlay per method and class, a sheet, and the raw maps."""

@@ -11,8 +11,8 @@ import typer
 
 from vitreous.cli.files import Shelf, safe
 from vitreous.cli.say import console, show, table
-from vitreous.draw import figure, scale_of, sheet
-from vitreous.draw.words import class_name, percent, probabilities, probability, value, written_value
+from vitreous.draw import figure, sheet
+from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
 from vitreous.methods.attribution import Attribution
 from vitreous.models.vit import ViT
 
@@ -25,7 +25,7 @@ class Results:
 
     shelf: Shelf
     mode: Any = "bilinear"
-    shared_scale: bool = False
+    shared_scale: bool = True
 
     def keep(self, picture: Path, found: Sequence[Attribution], vit: ViT) -> Record:
         """Write everything about one picture; returns what was found and where it is."""
@@ -47,15 +47,14 @@ class Results:
         """One row over its picture, labelled."""
         one = found[row]
         name = f"{stem}.{class_part(found, row)}.{safe(one.method)}.png"
-        scale = scale_of(found) if self.shared_scale else None
         with self.shelf.writing(name) as file:
-            figure(one, mode=self.mode, scale=scale).savefig(file, format="png")
+            figure(found, rows=[row], mode=self.mode, shared_scale=self.shared_scale).savefig(file, format="png")
         return {
             "method": one.method,
             "class": class_name(one),
             "index": int(one.targets[0]),
             "probability": probability(one),
-            **({} if value(one) is None else {"value": value(one)}),
+            **({} if output_value(one) is None else {"value": output_value(one)}),
             "score": None if one.score is None else float(one.score[0]),
             "residual": None if one.residual is None else float(one.residual[0]),
             "overlay": str(self.shelf.folder / name),
@@ -79,7 +78,7 @@ def top(found: Attribution, vit: ViT, most: int = 5) -> list[Record]:
     """The classes that the model holds most likely, or its one output with the value."""
     chances = probabilities(found)
     if chances is None:
-        return [{"class": vit.class_name(0), "index": 0, "probability": None, "value": value(found)}]
+        return [{"class": vit.class_name(0), "index": 0, "probability": None, "value": output_value(found)}]
     best = chances.topk(min(most, len(chances)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [{"class": vit.class_name(index), "index": index, "probability": chance} for index, chance in pairs]
@@ -118,7 +117,7 @@ def tell_briefly(record: Record) -> None:
 
 def quantity(one: Record) -> str:
     """A class's probability, or an output's value."""
-    return written_value(one["value"]) if "value" in one else percent(one["probability"])
+    return format_value(one["value"]) if "value" in one else percent(one["probability"])
 
 
 def tell_failure(problem: Exception) -> None:

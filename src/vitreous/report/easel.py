@@ -136,6 +136,6 @@ def plan_of(run: Run) -> Plan:
 
 def class_specific(methods: Sequence[str]) -> list[str]:
     """Methods whose maps depend on the class."""
-    from vitreous.draw.words import class_specific as own
+    from vitreous.draw.captions import class_specific as own
 
     return [method for method in methods if own(method)]

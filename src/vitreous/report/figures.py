@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitreous.core.errors import VitreousError
 from vitreous.draw import overlay_image
-from vitreous.draw.words import percent
+from vitreous.draw.captions import percent
 from vitreous.methods.attribution import Attribution
 from vitreous.report.block import Column, Question
 from vitreous.report.easel import Easel, class_specific

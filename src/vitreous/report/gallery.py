@@ -13,7 +13,7 @@ from jaxtyping import Float
 from PIL import Image
 
 from vitreous.draw import overlay_image
-from vitreous.draw.words import percent
+from vitreous.draw.captions import percent
 from vitreous.metrics.metric import resolve_metric
 from vitreous.report.block import Block, Question
 from vitreous.report.easel import Easel
