@@ -89,7 +89,10 @@ def test_counts_are_rounded_to_two_digits():
 
 @pytest.fixture(scope="module")
 def slow_client():
-    """A server on which a forward pass is said to take one second, so that 60 s allow for 29 of them."""
+    """A server on which a forward pass is said to take one second, so that 60 s allow for 29 of them.
+
+    Estimates are not compared with real times here.
+    """
     calls: list[str] = []
 
     def cost(vit) -> PassCost:
@@ -98,6 +101,7 @@ def slow_client():
 
     with client_of(Settings(seconds=60), cost) as client:
         client.calls = calls
+        client.app.state.service.check_estimate = lambda *_: None
         yield client
 
 
@@ -146,3 +150,17 @@ def test_methods_without_samples_say_nothing_of_them(slow_client):
     assert slow_client.post("/api/explain", json=body).json()["samples"] is None
     plan = slow_client.get("/api/plan", params={"model": "scenes", "method": "GenAtt"}).json()
     assert (plan["spec"], plan["option"], plan["previews"]) == ("genatt", "", [])
+
+
+def test_a_model_is_measured_again_when_an_estimate_was_wrong():
+    costs = iter([PassCost(1.0, 0.0), PassCost(0.01, 0.0)])
+    with client_of(Settings(), lambda vit: next(costs)) as client:
+        service = client.app.state.service
+        (first,) = service.plan([("scenes", "rise")])
+        service.check_estimate("scenes", first, 30.0)  # as estimated
+        assert service.plan([("scenes", "rise")]) == [first]
+        service.check_estimate("scenes", first, 0.3)
+        (second,) = service.plan([("scenes", "rise")])
+
+    assert (first.used, second.used) == (29, 2900)
+    assert service.plan_version == 1

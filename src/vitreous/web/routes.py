@@ -198,7 +198,7 @@ async def plan(request: Request, model: ModelQuery, method: Annotated[schemas.Sp
 async def plan_method(request: Request, model: str, method: str) -> SamplingPlan:
     service = get_service(request)
     service.models.entry(model)
-    return await await_result(request, ("plan", model, method), service.plan, (model, method))
+    return await await_result(request, ("plan", service.plan_version, model, method), service.plan, (model, method))
 
 
 @api.post("/explain")
@@ -217,6 +217,7 @@ async def explain(request: Request, body: schemas.ExplainRequest) -> schemas.Exp
     # a batch of sampling methods would multiply the time of each
     batch_key = None if plan.option else ("explain", body.model, plan.spec, body.question, len(payload.targets))
     explanation = await await_result(request, ("explain", payload), service.explain, payload, batch_key)
+    service.check_estimate(body.model, plan, explanation.seconds)
     return await to_thread.run_sync(lambda: explained(explanation, find_evidence(body.picture, body.model), plan))
 
 

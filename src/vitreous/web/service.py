@@ -85,6 +85,7 @@ class Service:
         self.worker = Worker(settings.queue, self.cache)
         self._measure_cost = cost
         self._costs: dict[str, PassCost] = {}
+        self.plan_version = 0  # part of the cache key of plans
 
     def tensor(self, model: str, image: str) -> Tensor:
         """Return the preprocessed image [3 H W]."""
@@ -119,10 +120,22 @@ class Service:
         return plans
 
     def _cost(self, model: str, vit: ViT) -> PassCost:
-        """Measure a model once; every later plan uses the same numbers, so that all endpoints choose the same count."""
+        """Return the measured cost of a model's passes; measured once, and again after `check_estimate` dropped it."""
         if model not in self._costs:
             self._costs[model] = self._measure_cost(vit)
         return self._costs[model]
+
+    def check_estimate(self, model: str, plan: SamplingPlan, seconds: float) -> None:
+        """Drop a model's measured cost where an explanation took less than half or more than twice its estimate.
+
+        The machine may have been busy, or idle, when the model was measured.
+        """
+        if plan.seconds is None or model not in self._costs:
+            return
+        expected = plan.seconds * plan.used / plan.asked
+        if not expected / 2 <= seconds <= expected * 2:
+            del self._costs[model]
+            self.plan_version += 1
 
     def predict(self, payloads: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[Tensor]:
         """Return probabilities [c] for every (model, image, removed patches); the model is the same for all."""

@@ -126,7 +126,7 @@ async function curves(common) {
   for (const method of methods) {
     if (world.curves.has(method) || world.maps.get(method)?.error) continue;
     try {
-      const answer = await ask("/api/curve", { ...common, method, target }, signal);
+      const answer = await ask("/api/curve", { ...common, method: world.maps.get(method)?.method ?? method, target }, signal);
       world.curves.set(method, { ...answer, key });
     } catch (problem) {
       if (left(problem)) return;

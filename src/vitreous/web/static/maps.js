@@ -82,7 +82,7 @@ function sampled({ partial, stopped, samples }) {
 
 function remarks(maps, map) {
   const notes = [];
-  if (map.evidence) notes.push(`${map.evidence.peak ? "highest score on the evidence" : "highest score off the evidence"} · AP ${map.evidence.precision?.toFixed(2) ?? "–"}`);
+  if (map.evidence) notes.push(`${map.evidence.peak ? "peak on the evidence" : "peak off the evidence"} · AP ${map.evidence.precision?.toFixed(2) ?? "–"}`);
   if (!maps.class_specific) notes.push("the same for every class");
   if (map.scale.constant) notes.push("constant map");
   const missing = map.scores.filter((v) => v === null).length;

@@ -5,7 +5,9 @@ import { ask, left, only } from "./net.js";
 import { overlay, ramp, sizeFor, toned } from "./paint.js";
 import { className, found, on, patches, state, world, written as fragment } from "./state.js";
 
-const screen = () => ({ model: state.model, picture: state.picture, methods: state.methods.filter((m) => found(m)?.maps),
+const computed = (method) => found(method)?.maps && found(method).method; // what is shown, with its number of samples
+
+const screen = () => ({ model: state.model, picture: state.picture, methods: [...new Set(state.methods.map(computed).filter(Boolean))],
   targets: state.classes, question: state.question, removed: [...state.removed] });
 
 export function start(trouble) {
