@@ -123,7 +123,7 @@ def render_crop(image: Image.Image, preprocess: Preprocess) -> Image.Image:
     whole = image.resize(size, Image.Resampling.LANCZOS)
     across, down = size[0] / image.width, size[1] / image.height
     box = round(left * across), round(top * down), round(right * across), round(bottom * down)
-    shown = whole.point(lambda value: round(DIMMED * value))
+    shown = whole.point([round(DIMMED * value) for value in range(256)] * 3)
     shown.paste(whole.crop(box), box[:2])
     if box[2] > box[0] and box[3] > box[1]:
         ImageDraw.Draw(shown).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=(255, 255, 255), width=2)
