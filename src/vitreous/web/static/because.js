@@ -32,6 +32,6 @@ function tell() {
   const pressed = (chosen) => chosen && chosen.size === state.removed.size && [...chosen].every((one) => state.removed.has(one));
   const button = (words, back, chosen) => el("button", { type: "button", "data-key": words, "aria-pressed": String(pressed(chosen)),
     onclick: () => remove(pressed(chosen) ? new Set() : chosen) }, pressed(chosen) ? back : words);
-  fill($("because"), ...lines, el("div", { class: "buttons" }, end && button("Remove them", "Restore them", world.decisive), enough && button("Keep only the highest", "Restore all", alone)),
+  fill($("because"), ...lines, el("div", { class: "buttons" }, end && button("Remove them", "Restore them", world.decisive), enough && button("Keep only the top patches", "Restore all", alone)),
     el("p", { class: "soft small" }, "Patches are ranked by ", el("code", {}, found.method), ". Their tokens are removed from the input; nothing is painted over."));
 }
