@@ -12,8 +12,8 @@ import vitreous
 import vitreous.testing
 from tests.models.families import build, pictures, seen, tiny
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
-from vitreous.draw.scale import scale_of
 from vitreous.draw.captions import describe_rank, describe_target, label, probability
+from vitreous.draw.scale import scale_of
 from vitreous.methods.attribution import Attribution
 from vitreous.models.opaque import greet
 from vitreous.models.timm import from_timm
