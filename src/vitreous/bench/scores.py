@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,7 +59,8 @@ class ScoreSection:
     @cached_property
     def measured(self) -> pd.DataFrame:
         """Rows of images that could be read, with their `method_at` and `question_at`: places in the arrays."""
-        rows = self.rows[self.rows["target"] >= 0] if (self.rows["target"] >= 0).any() else self.rows
+        is_read = self.rows["target"].to_numpy() >= 0
+        rows = self.rows.loc[is_read] if is_read.any() else self.rows
         places = {
             "method_at": rows.groupby("method", sort=False).ngroup(),
             "question_at": rows.groupby(QUESTION, sort=False, dropna=False).ngroup(),
@@ -71,7 +73,7 @@ class ScoreSection:
 
     @cached_property
     def questions(self) -> tuple[ImageTarget, ...]:
-        rows = self.measured.drop_duplicates("question_at")[[*ImageTarget.__slots__]].astype(object)
+        rows = self.measured.drop_duplicates("question_at").loc[:, [*ImageTarget.__slots__]].astype(object)
         missing = {**MISSING, "target_name": "class " + rows["target"].astype(str)}
         return tuple(ImageTarget(**record) for record in rows.fillna(missing).to_dict("records"))
 
@@ -103,7 +105,7 @@ class ScoreSection:
 
     def of_role(self, role: str, explained: str = "") -> ScoreSection:
         """The questions of one role alone; rows of unreadable images, which have no role, stay."""
-        return ScoreSection(self.model, self.dataset, explained, self.rows[role_of(self.rows).isin(("", role))])
+        return ScoreSection(self.model, self.dataset, explained, self.rows.loc[role_of(self.rows).isin(("", role))])
 
     def pivot(self, values: pd.Series) -> Float[np.ndarray, "m q"]:
         """Numbers of some of the measured rows as methods × questions; NaN where there is no row."""
@@ -127,8 +129,8 @@ class MetricScores:
         import pandas as pd
 
         named = pd.DataFrame([parts or {} for parts in self.rows["parts"]], index=self.rows.index)
-        pooled = {str(name): self.section.pivot(named[name]) for name in named.columns}
-        return {"score": self.section.pivot(self.rows["value"]), **pooled}
+        pooled = {str(name): self.section.pivot(named.loc[:, name]) for name in named.columns}
+        return {"score": self.section.pivot(self.rows.loc[:, "value"]), **pooled}
 
     @property
     def scores(self) -> Float[np.ndarray, "m q"]:
@@ -161,7 +163,7 @@ class MetricScores:
 
     @property
     def seconds(self) -> Float[np.ndarray, "m q"]:
-        return self.section.pivot(self.rows["seconds"])
+        return self.section.pivot(self.rows.loc[:, "seconds"])
 
     @cached_property
     def protocol(self) -> dict[str, Any]:
@@ -171,9 +173,8 @@ class MetricScores:
     @cached_property
     def levels(self) -> tuple[float, ...]:
         """The levels of the curve that most rows have; empty where the metric has no curve."""
-        levels = self.rows["levels"].dropna().map(tuple)
-        levels = levels[levels.map(len) > 0]
-        return levels.value_counts(sort=False).idxmax() if len(levels) else ()
+        counts = Counter(tuple(levels) for levels in self.rows["levels"] if levels is not None and len(levels))
+        return counts.most_common(1)[0][0] if counts else ()
 
     @cached_property
     def curve(self) -> Float[np.ndarray, "m q s"] | None:
@@ -190,7 +191,7 @@ class MetricScores:
 
 def role_of(rows: pd.DataFrame) -> pd.Series:
     """The role of each row; empty where the image could not be read."""
-    return rows["role"].astype(object).fillna("")
+    return rows.loc[:, "role"].astype(object).fillna("")
 
 
 def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> list[ScoreSection]:
@@ -209,8 +210,8 @@ def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> l
     list of ScoreSection
     """
     sections: list[ScoreSection] = []
-    for (model, dataset), group in as_frame(rows).reset_index(drop=True).groupby(["model", "dataset"], sort=False):
-        section = ScoreSection(str(model), str(dataset), "", group)
+    for _, group in as_frame(rows).reset_index(drop=True).groupby(["model", "dataset"], sort=False):
+        section = ScoreSection(str(group["model"].iloc[0]), str(group["dataset"].iloc[0]), "", group)
         roles: Sequence[str] = [role for role in role_of(group).unique() if role]
         split = by_class and set(roles) == {"predicted", "label"}
         sections += [section.of_role(role, role) for role in roles] if split else [section]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan, nan
@@ -108,11 +109,11 @@ def summarise(
 def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> MetricSummary:
     """Values, intervals, ranks and ties of every method by one metric."""
     section = scores.section
-    rows = section.rows[section.rows["metric"] == scores.metric]
-    failed = rows[rows["error"].notna()]
-    counts = rows.groupby("method", sort=False).size()
-    errors = failed.groupby("method").size().reindex(counts.index, fill_value=0)
-    judged = [str(method) for method in counts.index if errors[method] < counts[method]]
+    rows = section.rows.loc[section.rows["metric"] == scores.metric]
+    failed = rows.loc[rows["error"].notna()]
+    counts = Counter(map(str, rows["method"]))  # in the order of the plan
+    errors = Counter(map(str, failed["method"]))
+    judged = [method for method in counts if errors[method] < counts[method]]
     units = common_questions(scores, failed, judged)
     pictures = [(section.questions[unit].index, section.questions[unit].picture) for unit in units]
     places = {method: section.methods.index(method) for method in judged} if len(units) else {}
@@ -132,7 +133,7 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
             return holds_0(interval(drawn[method] - drawn[best], level))  # paired by construction: the same resamples
         return holds_0(gap(parts[best], parts[method], scores.reduce, pictures, draws, level, seed)[1:])
 
-    messages = failed.drop_duplicates("method").set_index("method")["error"]
+    messages = dict(zip(reversed([*failed["method"]]), reversed([*failed["error"]]), strict=True))  # the first of each
     costs = rows.groupby("method", sort=False)[COSTS].median()
     entries = [
         MethodSummary(
@@ -144,11 +145,11 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
             tied=method in ranks and is_tied(method),
             rows=len(units) if method in values else 0,
             undefined=int(np.isnan(parts[method]["score"]).sum()) if method in values else 0,
-            errors=int(errors[method]),
+            errors=errors[method],
             error=messages.get(method),
             **{name: float(value) for name, value in costs.loc[method].items()},
         )
-        for method in map(str, counts.index)
+        for method in counts
     ]
     where = (section.model, section.dataset, scores.metric, section.explained, scores.higher_is_better)
     return MetricSummary(*where, len(set(pictures)), tuple(entries), scores)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import StringIO
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -36,7 +37,7 @@ VARIABLES = {
 }
 DASHES = ("-", (0, (7, 3)), (0, (2, 2.5)), (0, (9, 3, 2, 3)))  # lines differ without colour as well
 MARKERS = ("o", "s", "^", "D", "x")
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "vitreous",
     "font.size": 11.5,
@@ -52,6 +53,8 @@ STYLE = {
     "axes.edgecolor": GRID,
     "axes.axisbelow": True,
     "axes.xmargin": 0.0,
+    "axes.ymargin": 0.0,
+    "axes.autolimit_mode": "round_numbers",
     "grid.color": GRID,
     "xtick.color": GRID,
     "ytick.color": GRID,
@@ -65,7 +68,7 @@ STYLE = {
 }
 POINTS = 12  # curves with more points get fewer markers
 INNER = 0.1  # radius of the worst method on a radar
-RADAR = (520, 380, 128)  # width, height, radius
+RADAR = (560, 380, 128)  # width, height, radius
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +83,7 @@ class ChartLine:
     high: Float[np.ndarray, " s"] | None = None
 
 
-def line_style(style: int) -> dict[str, object]:
+def line_style(style: int) -> dict[str, Any]:
     colour = LINES[style % len(LINES)]
     marker = {"marker": MARKERS[style % len(MARKERS)], "markerfacecolor": CARD, "markeredgecolor": colour}
     return {"color": colour, "linestyle": DASHES[style % len(DASHES)], **marker}
@@ -136,10 +139,10 @@ def draw_lines(
     for number, line in enumerate(lines):
         step = -(-len(line.y) // POINTS)
         axes.plot(line.x, line.y, markevery=step, gid=f"line-{number}", **line_style(line.style))
-    if len({x for line in lines for x in line.x}) == 1:
-        axes.set_xlim(lines[0].x[0] - 0.5, lines[0].x[0] + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(12 if whole else 6, integer=whole))
-    axes.yaxis.set_major_locator(MaxNLocator(6))
+    left, right = min(min(line.x) for line in lines), max(max(line.x) for line in lines)
+    axes.set_xlim((left, right) if right > left else (left - 0.5, right + 0.5))
+    axes.xaxis.set_major_locator(MaxNLocator(12 if whole else 5, integer=whole))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlabel(x_label)
     for place, word in marks:
         axes.axvline(place, color=SOFT, linewidth=1, linestyle=DASHES[2])

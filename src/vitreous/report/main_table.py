@@ -86,7 +86,7 @@ def row_count(summary: MetricSummary) -> int:
 def map_seconds(section: ScoreSection) -> dict[str, float]:
     """Median seconds per map of every method."""
     maps = section.measured.drop_duplicates(["method", "question_at"], keep="last")
-    return {str(method): float(value) for method, value in maps.groupby("method")["map_seconds"].median().items()}
+    return maps.groupby("method")["map_seconds"].median().astype(float).to_dict()
 
 
 def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> list[str]:

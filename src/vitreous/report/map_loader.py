@@ -63,7 +63,7 @@ class MapLoader:
     def _read(self, method: str, question: ImageTarget) -> Attribution | None:
         maps = self.maps
         same = (maps["picture"] == question.picture) & (maps["target"] == question.target) & (maps["method"] == method)
-        rows = maps[same & maps["error"].isna()]
+        rows = maps.loc[same & maps["error"].isna()]
         if not len(rows) or rows.iloc[0]["grid"] is None:
             return None
         row: dict[str, Any] = rows.iloc[0].to_dict()
@@ -120,7 +120,7 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
     vit = have.vit
     if plan.preprocess is not None and vit.preprocess is not None:
         vit = replace(vit, preprocess=Preprocess.published(plan.preprocess, vit.preprocess))
-    maps = run.maps[(run.maps["model"] == section.model) & (run.maps["dataset"] == section.dataset)]
+    maps = run.maps.loc[(run.maps["model"] == section.model) & (run.maps["dataset"] == section.dataset)]
     return MapLoader(vit, opened(data), section, maps, plan.question)
 
 

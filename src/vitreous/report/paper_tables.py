@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import nan
 
 from vitreous.bench.scores import ScoreSection
@@ -44,6 +43,8 @@ INSERTION = {
     )
 }
 PROBABILITY = (PublishedColumn("AOPC", "aopc"), PublishedColumn("LOdds", "lodds"))
+POINTING = (PublishedColumn("pointing game", "pointing_game"),)
+SENSITIVITY = (PublishedColumn("max sensitivity", "max_sensitivity"),)
 
 Sections = dict[str, ScoreSection]  # by slug
 Groups = Sequence[tuple[str, Sequence[FilledColumn]]]  # columns under their common title
@@ -70,16 +71,15 @@ def make_paper_tables(sections: Sections) -> list[PaperTable]:
     -------
     list of PaperTable
     """
-    side_by_side = (
-        ("TokenTM, table 3: impact on probability", "tokentm-3", PROBABILITY),
-        ("TIS, table 3: pointing game", "tis-3", [PublishedColumn("pointing game", "pointing_game")]),
-        ("TIS, table 4: max sensitivity", "tis-4", [PublishedColumn("max sensitivity", "max_sensitivity")]),
-    )
-    tokentm_3, *tis = [
-        models_side_by_side(f"{title}, models side by side", *rest, sections) for title, *rest in side_by_side
+    return [
+        *accuracy_tables(sections),
+        *localisation_tables(sections),
+        *models_side_by_side("TokenTM, table 3: impact on probability", "tokentm-3", PROBABILITY, sections),
+        *ablation_tables(sections),
+        *insertion_tables(sections),
+        *models_side_by_side("TIS, table 3: pointing game", "tis-3", POINTING, sections),
+        *models_side_by_side("TIS, table 4: max sensitivity", "tis-4", SENSITIVITY, sections),
     ]
-    makers = [accuracy_tables(sections), localisation_tables(sections), tokentm_3]
-    return list(chain(*makers, ablation_tables(sections), insertion_tables(sections), *tis))
 
 
 def build_table(
@@ -215,6 +215,7 @@ def models_side_by_side(
     title: str, prefix: str, wanted: Sequence[PublishedColumn], sections: Sections
 ) -> Iterator[PaperTable]:
     """One dataset, the models as columns, metric by metric."""
+    title = f"{title}, models side by side"
     for dataset, group in group_sections(sections, lambda section: section.dataset).items():
         methods = list(dict.fromkeys(method for section in group.values() for method in section.methods))
         groups, missing = [], []
