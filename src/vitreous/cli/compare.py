@@ -23,11 +23,11 @@ def compare(
 
     with notes(), busy("comparing"):
         from vitreous.report.compare import compare_runs, comparison_page
-        from vitreous.report.page import put
+        from vitreous.report.page import write_text
 
         found = compare_runs(before, after, *(runs or (None, None)))
         if html is not None:
-            put(html, comparison_page(found))
+            write_text(html, comparison_page(found))
     if json:
         document(found.plain())
         return
