@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,7 +20,8 @@ from vitreous.metrics.metric import FIXTURES, NoClassesError
 from vitreous.metrics.order import Ranks, patch_ranks, pixel_ranks
 from vitreous.models.shapes import Images
 
-CLASSES = ("predicted", "label", "explained")
+Class = Literal["predicted", "label", "explained"]
+CLASSES = get_args(Class)
 
 Memo = dict[Any, Any]
 Index = Int[Tensor, " k"]

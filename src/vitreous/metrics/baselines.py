@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,8 +17,9 @@ from vitreous.metrics.answers import Index, Paint
 from vitreous.models.shapes import Images
 from vitreous.models.transforms import OpaquePreprocess
 
-BASELINES = ("blur", "blur-rise", "black", "mean", "random")
-SPACES = ("normalised", "pixels")
+Baseline = Literal["blur", "blur-rise", "black", "mean", "random"]
+Space = Literal["normalised", "pixels"]
+BASELINES, SPACES = get_args(Baseline), get_args(Space)
 
 
 def normalisation(probe: Probe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
