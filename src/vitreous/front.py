@@ -228,8 +228,6 @@ def explain(
     if found.negligible.any():
         faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
         remedy = "; question='logit' may have more to show" if asked.name in PROBABILITIES else ""
-        if not caution:
-            warnings.warn(f"{chosen.spec} on {vit.name}: {faint}{remedy}", Caveat, stacklevel=2)
         caution = f"{caution}; {faint}{remedy}" if caution else faint + remedy
     k = len(found) // len(tensor)
     return replace(
