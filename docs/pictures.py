@@ -65,7 +65,7 @@ def playground() -> None:
             )
             page = browser.new_page(viewport={"width": 1280, "height": 940})
             page.goto("http://127.0.0.1:8733/")
-            page.get_by_text("The prediction depends on").wait_for()
+            page.get_by_text("The prediction depends on").wait_for(timeout=120_000)
             page.wait_for_timeout(3000)
             page.screenshot(path=HERE / "playground.jpg", type="jpeg", quality=82)
             browser.close()
