@@ -18,6 +18,9 @@ from vitreous.report.read import read_run
 from vitreous.report.tables import Cell, Head, Table
 from vitreous.report.words import digits_of, number, plural
 
+# float32 sums taken in another order move a score by less than this share of the largest one (docs/how-to/benchmark.md)
+TOLERANCE = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -35,7 +38,7 @@ class Change:
     low: float  # of the paired 95 % interval
     high: float
     paired: int  # questions that both runs answer with a number
-    equal: int  # of these, with the very same one
+    equal: int  # of these, with the same one within TOLERANCE
     only_before: int  # questions that only one of them answers
     only_after: int
 
@@ -116,7 +119,7 @@ def change_of(before: Block, after: Block, method: str, column: Column, other: C
         else np.nan
         for side in (old, new)
     ]
-    same = int((old["score"][both] == new["score"][both]).sum())
+    same = count_equal(old["score"][both], new["score"][both])
     answered = int(both.sum())
     alone = [
         int((~np.isnan(one.scores[row, list(at.values())])).sum()) - answered
@@ -124,6 +127,13 @@ def change_of(before: Block, after: Block, method: str, column: Column, other: C
     ]
     where = (before.model, before.dataset, before.explained, method, column.metric, other.higher)
     return Change(*where, figures[0], figures[1], gap, low, high, answered, same, *alone)
+
+
+def count_equal(before: np.ndarray, after: np.ndarray) -> int:
+    """Count the scores that agree within `TOLERANCE` of the largest finite score."""
+    scores = np.abs(np.concatenate([before, after]))
+    largest = scores[np.isfinite(scores)].max(initial=0.0)
+    return int(np.isclose(before, after, rtol=0.0, atol=TOLERANCE * largest).sum())
 
 
 def caveats_of(before: Block, after: Block) -> list[str]:
@@ -211,7 +221,7 @@ def comparison_page(found: Comparison) -> str:
         "Vitreous: what changed",
         f"""<h1>What changed</h1><p>From <code>{escape(found.before)}</code> to <code>{escape(found.after)}</code>.</p>
 <p class="soft">Differences are paired: over the questions (picture × class) that both runs answer, with 95 % intervals of pictures resampled
-together. “Unclear” is an interval that holds 0.</p>
+together. “The same” are scores that agree within 1e-5 of the largest, which is rounding; “unclear” is an interval that holds 0.</p>
 {f'<h3>Not the same under the same name</h3><ul class="notes">{caveats}</ul>' if caveats else ""}{body}
 {f'<h2>In one run only</h2><ul class="notes">{only}</ul>' if only else ""}""",
     )
