@@ -97,9 +97,11 @@ def test_a_plan_in_a_file_and_json(filled, tmp_path, capsys):
 def test_a_narrow_terminal_gets_some_columns_under_the_others(filled, capsys, monkeypatch):
     from rich.console import Console
 
-    from vitreous.cli import say
+    from vitreous.cli import console
 
-    monkeypatch.setattr(say, "console", lambda **_: Console(width=60, highlight=False, markup=False, emoji=False))
+    monkeypatch.setattr(
+        console, "open_console", lambda **_: Console(width=60, highlight=False, markup=False, emoji=False)
+    )
 
     assert main(["bench", *FLAGS, "--out", str(filled)]) == 0
 

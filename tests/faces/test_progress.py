@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.faces.test_cli import TINY, picture
 from vitreous.capture.progress import Tally
-from vitreous.cli import say
+from vitreous.cli import console
 from vitreous.cli.main import main
 
 SLOW = ["--method", "decompx", "--method", "rise(masks=64)"]
@@ -19,19 +19,19 @@ SLOW = ["--method", "decompx", "--method", "rise(masks=64)"]
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(say, "PATIENCE", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
 
 
 @pytest.fixture
 def terminal(monkeypatch):
     """Stderr as a terminal, kept."""
-    screen, own = StringIO(), say.console
+    screen, own = StringIO(), console.open_console
 
-    def console(*, stderr: bool = False) -> Console:
-        made = Console(file=screen, force_terminal=True, width=100, highlight=False, color_system=None)
-        return made if stderr else own()
+    def open_console(*, stderr: bool = False) -> Console:
+        recorded = Console(file=screen, force_terminal=True, width=100, highlight=False, color_system=None)
+        return recorded if stderr else own()
 
-    monkeypatch.setattr(say, "console", console)
+    monkeypatch.setattr(console, "open_console", open_console)
     return screen
 
 
@@ -54,6 +54,9 @@ def pressed(monkeypatch, sigint_handler):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Tally, "add", once)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 def explain(tmp_path, *more, names=("x.png",)):
@@ -79,7 +82,7 @@ def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
 
 
 def test_quick_work_shows_none(tmp_path, terminal, monkeypatch):
-    monkeypatch.setattr(say, "PATIENCE", 3600.0)
+    monkeypatch.setattr(console, "PATIENCE", 3600.0)
 
     assert explain(tmp_path) == 0
     assert "rise" not in terminal.getvalue()

@@ -100,11 +100,21 @@ def build_scenes(name: str, checkpoint: str | Path | None, kwargs: dict[str, Any
 
 
 def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> ViT:
-    import timm
     from timm.data import resolve_model_data_config
 
     from vitreous.models.picture import Preprocess
     from vitreous.models.timm import from_timm
+
+    model = create_timm(name, checkpoint, pretrained, kwargs)
+    vit = from_timm(model, f"timm:{name}")
+    config = resolve_model_data_config(model)
+    config["input_size"] = (3, *vit.size)
+    return replace(vit, preprocess=Preprocess.from_timm(config), classes=imagenet_classes(model.num_classes))
+
+
+def create_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> Any:
+    """Create any model of timm by name, with its weights."""
+    import timm
 
     if not timm.is_model(name.split(".", 1)[0]):
         near = get_close_matches(name, [*SCENES, *timm.list_models()], n=1)
@@ -122,10 +132,7 @@ def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwarg
         raise ModelError(f"timm cannot build {name!r} with {kwargs}: {problem}") from None
     if state is not None:
         load_into(model, fitted(model, state), name)
-    vit = from_timm(model, f"timm:{name}")
-    config = resolve_model_data_config(model)
-    config["input_size"] = (3, *vit.size)
-    return replace(vit, preprocess=Preprocess.from_timm(config), classes=imagenet_classes(model.num_classes))
+    return model
 
 
 def no_hub(name: str, problem: Exception) -> str:

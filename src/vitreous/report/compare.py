@@ -17,6 +17,9 @@ from vitreous.report.rendering import render_page
 from vitreous.report.stored_run import StoredRun, read_run
 from vitreous.report.tables import ReportTable, TableCell, TableHead
 
+# float32 sums taken in another order move a score by less than this share of the largest one (docs/how-to/benchmark.md)
+TOLERANCE = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -34,7 +37,7 @@ class Change:
     low: float  # of the paired 95 % interval
     high: float
     paired: int  # questions that both runs answer with a number
-    equal: int  # of these, with the very same one
+    equal: int  # of these, with the same one within TOLERANCE
     only_before: int  # questions that only one of them answers
     only_after: int
 
@@ -117,7 +120,7 @@ def change_of(
         else np.nan
         for side in (old, new)
     ]
-    same = int((old["score"][both] == new["score"][both]).sum())
+    same = count_equal(old["score"][both], new["score"][both])
     answered = int(both.sum())
     alone = [
         int((~np.isnan(one.scores[row, list(at.values())])).sum()) - answered
@@ -125,6 +128,13 @@ def change_of(
     ]
     where = (before.model, before.dataset, before.explained, method, column.metric, other.higher_is_better)
     return Change(*where, figures[0], figures[1], gap, low, high, answered, same, *alone)
+
+
+def count_equal(before: np.ndarray, after: np.ndarray) -> int:
+    """Count the scores that agree within `TOLERANCE` of the largest finite score."""
+    scores = np.abs(np.concatenate([before, after]))
+    largest = scores[np.isfinite(scores)].max(initial=0.0)
+    return int(np.isclose(before, after, rtol=0.0, atol=TOLERANCE * largest).sum())
 
 
 def caveats_of(before: ScoreSection, after: ScoreSection) -> list[str]:
