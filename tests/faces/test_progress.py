@@ -54,9 +54,6 @@ def pressed(monkeypatch, sigint_handler):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Tally, "add", once)
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
 
 
 def explain(tmp_path, *more, names=("x.png",)):
