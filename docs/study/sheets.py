@@ -57,7 +57,9 @@ def read_store(folder: Path) -> list[Sheet]:
             "probability": np.array([one.probability for one in block.questions]),
         }  # fmt: skip
         own = [
-            Sheet(metric=column.metric, higher=column.higher_is_better, parts=column.parts, reduce=column.reduce, **shared)
+            Sheet(
+                metric=column.metric, higher=column.higher_is_better, parts=column.parts, reduce=column.reduce, **shared
+            )
             for column in block.metrics
         ]
         found += [*own, *derived(own)]
