@@ -61,6 +61,7 @@ STYLE: Any = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "ytick.major.size": 0,
+    "ytick.major.pad": 7,
     "lines.linewidth": 1.8,
     "lines.markersize": 6,
     "lines.markeredgewidth": 1.6,
