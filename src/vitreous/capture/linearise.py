@@ -194,12 +194,15 @@ def linearisation(name: str, /, **changes: Any) -> Linearisation:
         allowed = CHOICES[key]
         if allowed and not (isinstance(value, str) and value in allowed):
             raise SpecError(f"linearisation {key}={shown(value)}; known: {', '.join(map(repr, allowed))}")
-        if allowed:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SpecError(f"linearisation {key}={shown(value)} must be a number")
-        if not -LARGEST_FACTOR <= value <= LARGEST_FACTOR:
-            raise SpecError(
-                f"linearisation {key}={shown(value)} must be a number from {-LARGEST_FACTOR} to {LARGEST_FACTOR}"
-            )
+        if not allowed:
+            check_factor(key, value)
     return replace(point, **changes)
+
+
+def check_factor(key: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"linearisation {key}={shown(value)} must be a number")
+    if not -LARGEST_FACTOR <= value <= LARGEST_FACTOR:
+        raise SpecError(
+            f"linearisation {key}={shown(value)} must be a number from {-LARGEST_FACTOR} to {LARGEST_FACTOR}"
+        )
