@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
@@ -58,8 +59,13 @@ def words(figure: Any) -> str:
 def check_texts_fit(figure: Any) -> None:
     """Measure a figure and check that all its texts, also the numbers at colour bars, lie on it and apart."""
     renderer = FigureCanvasAgg(figure).get_renderer()
-    for axes in figure.axes:
-        axes.get_tightbbox(renderer)  # places the tick labels, without painting the images
+    with rc_context({"text.hinting": "none"}):  # as figures draw themselves
+        for axes in figure.axes:
+            axes.get_tightbbox(renderer)  # places the tick labels, without painting the images
+        check_boxes(figure, renderer)
+
+
+def check_boxes(figure: Any, renderer: Any) -> None:
     texts = [*figure.texts, *(tick for axes in figure.axes if axes.axison for tick in axes.get_xticklabels())]
     boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts if text.get_text()]
     page = figure.bbox

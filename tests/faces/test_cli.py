@@ -132,6 +132,25 @@ def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
     assert said.err == ""
 
 
+@pytest.mark.parametrize(("flags", "shared"), [([], True), (["--shared-scale"], True), (["--own-scale"], False)])
+def test_classes_of_an_image_share_a_scale_unless_each_map_has_its_own(tmp_path, monkeypatch, flags, shared):
+    from vitreous.cli import results
+
+    drawn = []
+    for name in ("figure", "sheet"):
+        draw = getattr(results, name)
+        monkeypatch.setattr(
+            results, name, lambda *given, draw=draw, **options: drawn.append(options) or draw(*given, **options)
+        )
+
+    file = picture(tmp_path / "x.png")
+    targets = ["--target", "2", "--target", "5"]
+    assert main(["explain", file, *TINY, *targets, *flags, "--method", "genatt", "--out", str(tmp_path / "o")]) == 0
+
+    assert [options["shared_scale"] for options in drawn] == [shared] * 3  # two overlays and a sheet
+    assert [options.get("rows") for options in drawn] == [[0], [1], None]
+
+
 def test_json_is_one_document_and_nothing_else(tmp_path, capsys):
     file = picture(tmp_path / "x.png")
 

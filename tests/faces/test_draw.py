@@ -147,6 +147,15 @@ def test_classes_of_one_image_share_a_scale_unless_told_otherwise():
     assert "own colour scale per map" in words(own)
 
 
+def test_one_sparse_strong_map_sets_the_scale_of_many_weak_ones():
+    maps = torch.stack([one_hot(1, 1, 1.4), *(one_hot(4, 4, 8e-4) for _ in range(4))])
+
+    strengths = colour_strength(figure(attribution(maps)))
+
+    assert strengths[0] > 60
+    assert max(strengths[1:]) < 5
+
+
 def test_each_method_of_a_sheet_has_one_scale_per_image():
     images = torch.stack([torch.zeros(3, 64, 64), torch.zeros(3, 64, 64), torch.ones(3, 64, 64)])
     sizes = torch.tensor([1e-3, 1.0, 1e-3])
@@ -364,6 +373,19 @@ def test_captions_of_any_unit_are_whole_in_narrow_panels(unit, signed):
         assert "score(log-probability)" in text
         reach = {1.0: "7", 1e-3: "7", 1e-12: "7", 1e9: "7"}[unit]
         assert f"reaching{'−' * signed}{reach}" in text
+
+
+@pytest.mark.parametrize("dpi", [60, 72, 90, 150])
+def test_margins_stay_empty_at_any_resolution(dpi):
+    noted = attribution(one_hot(1, 1), provenance={"model": "a footnote of many words " * 20, "question": "logit"})
+    stream = io.BytesIO()
+
+    figure(noted).savefig(stream, format="png", dpi=dpi)
+
+    pixels = np.asarray(Image.open(stream).convert("L"))
+    margin = int(0.15 * dpi)
+    assert pixels[:, -margin:].min() == 255
+    assert pixels[:, :margin].min() == 255
 
 
 def test_a_narrow_range_far_from_zero_has_numbers_apart():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from io import BytesIO
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from PIL import Image
 
 from vitreous import __version__, scenes
@@ -25,6 +27,7 @@ def page(results: list[ChapterResult]) -> str:
         loader=PackageLoader("vitreous.demo"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
     templates.filters |= {
+        "allow_breaks": allow_breaks,
         "enlarge": enlarge,
         "evidence": draw_evidence,
         "overlay": draw_overlay,
@@ -48,6 +51,11 @@ def class_probability(explained: ExplainedClass) -> float:
     """Softmax probability of the explained class."""
     logits = next(iter(explained.attributions.values())).logits
     return logits[0].softmax(-1)[explained.target].item()
+
+
+def allow_breaks(spec: str) -> Markup:
+    """A method spec that may be broken after a joint."""
+    return Markup("<wbr>").join(re.split(r"(?<=[+(])", spec))
 
 
 def enlarge(image: np.ndarray) -> Image.Image:

@@ -12,7 +12,7 @@ from vitreous.core.errors import ShapeError
 from vitreous.draw.board import FAINT, Board, covers, is_printable
 from vitreous.draw.captions import class_name, class_specific, describe_rank, describe_target, footnotes, label, remarks
 from vitreous.draw.overlay import LARGE, Mode, Window, backdrop, bare_image, overlay_image
-from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, find_negligible_rows, scale_of
+from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, find_negligible_rows, merge_scales, scale_of
 from vitreous.methods.attribution import Attribution
 
 MARGIN, GAP = 0.2, 0.16  # inches
@@ -216,14 +216,12 @@ def group_rows_by_image(attribution: Attribution) -> list[int]:
 def choose_scales(attribution: Attribution, groups: Sequence[int], quantile: Number) -> list[Scale]:
     """Colour scale of every row: that of its group, or a neutral one for a negligible map."""
     negligible = find_negligible_rows(attribution)
-    members = {group: [row for row, own in enumerate(groups) if own == group] for group in groups}
-    shared = {
-        group: scale_of(*(attribution[row] for row in rows), quantile=quantile) for group, rows in members.items()
-    }
-    return [
-        scale_of(attribution[row], quantile=quantile) if negligible[row] else shared[group]
-        for row, group in enumerate(groups)
-    ]
+    own = [scale_of(attribution[row], quantile=quantile) for row in range(len(attribution))]
+    scales = []
+    for row, group in enumerate(groups):
+        members = [own[other] for other in range(len(own)) if groups[other] == group and not negligible[other]]
+        scales.append(own[row] if negligible[row] else merge_scales(members))
+    return scales
 
 
 def describe_scales(attribution: Attribution, shared: bool, methods: int) -> str:

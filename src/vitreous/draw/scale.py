@@ -136,6 +136,19 @@ def scale_of(*attributions: Attribution, quantile: Number = QUANTILE) -> Scale:
     return Scale(-high if signed else low, high, least, most, signed)
 
 
+def merge_scales(scales: Sequence[Scale]) -> Scale:
+    """Scale as wide as the widest of several, so that the strongest map sets it and weaker ones look weaker.
+
+    A quantile of all scores together would not do: with one sparse strong map among weak ones it falls to the weak.
+    """
+    signed = any(scale.signed for scale in scales)
+    high = max(max(abs(scale.low), scale.high) if signed else scale.high for scale in scales)
+    low = -high if signed else min(scale.low for scale in scales)
+    known = [scale for scale in scales if not math.isnan(scale.most)]
+    least = min((scale.least for scale in known), default=math.nan)
+    return Scale(low, high, least, max((scale.most for scale in known), default=math.nan), signed)
+
+
 def find_negligible_rows(attribution: Attribution) -> np.ndarray:
     """Rows whose map is rounding noise: all zero, or nothing beside the value that it explains.
 
