@@ -11,8 +11,8 @@ from PIL import Image
 
 import vitreous
 from vitreous import scenes
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.draw import sheet
-from vitreous.methods.defaults import DEFAULT_METHOD
 
 HERE = Path(__file__).parent / "images"
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.demo import CHAPTERS, METHODS, page, run
-from vitreous.methods.defaults import DEFAULT_METHOD
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from vitreous.capture.handshake import Agreement, agreed, compare_with_model, co
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.question import PROBABILITIES, Question, ask
 from vitreous.capture.texts import TextTarget
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import TENSORS, Attribution
 from vitreous.methods.inside import Inside, watch
@@ -156,7 +157,7 @@ def explain(
     model: Any,
     images: Any,
     target: Any = None,
-    method: str | Method = "temper",
+    method: str | Method = DEFAULT_METHOD,
     question: str | Question | Any | None = None,
     *,
     batch_size: int = 32,

@@ -10,10 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous import scenes
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.front import explain, load
 from vitreous.methods import load_all
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.defaults import DEFAULT_METHOD
 from vitreous.methods.method import METHODS as REGISTRY
 from vitreous.metrics.localisation import ap, pointing_game
 from vitreous.models.vit import ViT

@@ -150,20 +150,8 @@ def merge_scales(scales: Sequence[Scale]) -> Scale:
 
 
 def find_negligible_rows(attribution: Attribution) -> np.ndarray:
-    """Rows whose map is rounding noise: all zero, or nothing beside the value that it explains.
-
-    Only signed maps are compared with that value: those of unsigned methods have units of their own (a product of
-    attention matrices may be 1e-10 everywhere and still rank the patches).
-    """
-    flags = getattr(attribution, "negligible", None)
-    if flags is not None:
-        return np.asarray(flags.cpu(), bool)
-    values = np.abs(map_values(attribution)).reshape(len(attribution), -1)
-    largest = np.nan_to_num(values, nan=-1.0, posinf=np.inf).max(1)  # −1: every score is missing
-    known = largest >= 0
-    if not attribution.signed or attribution.score is None:
-        return known & (largest == 0)
-    return known & (largest <= NEGLIGIBLE * np.abs(attribution.score.double().cpu().numpy()))
+    """Rows whose map is rounding noise: see `Attribution.negligible`."""
+    return attribution.negligible.cpu().numpy()
 
 
 def neutral_scale(attributions: Sequence[Attribution], signed: bool) -> Scale:

@@ -318,25 +318,25 @@ class Attribution:
     def negligible(self) -> Bool[Tensor, " r"]:
         """Rows whose map has next to nothing to show, so that colours scaled to its own maximum would mislead.
 
-        True where every finite score of the map is exactly zero, and, for methods whose map depends on the target, where
-        the finite scores add up, without their signs, to less than 1e-4 of |score|, the number that is explained (a
-        probability that has saturated: at p = 1 − 1e-26 a gradient is of that size). A row without any finite score, and a
-        map of unknown making that is not zero, is not negligible. Maps that do not depend on the target, such as
-        attention roll-outs, are not in units of the score and are compared with zero alone.
+        True where every finite score of the map is exactly zero, and, for signed maps that depend on the target, where the
+        finite scores add up, without their signs, to less than 1e-4 of |score|, the number that is explained (a probability
+        that has saturated: at p = 1 − 1e-26 a gradient is of that size). Other maps are compared with zero alone: an
+        attention roll-out or a product of attention matrices is not in units of the score. A row without any finite score,
+        and a map of an unknown method that is not zero, is not negligible.
         """
         from vitreous.methods.spec import resolve
 
         maps = self.maps().flatten(1).double()
         finite = maps.isfinite()
         total = maps.where(finite, 0).abs().sum(-1)
-        faint = total == 0
+        negligible = total == 0
         try:
-            in_units_of_the_score = self.score is not None and resolve(self.method).class_specific
+            in_units_of_the_score = self.signed and resolve(self.method).class_specific
         except VitreousError:
             in_units_of_the_score = False
         if self.score is not None and in_units_of_the_score:
-            faint = faint | (total < NEGLIGIBLE * self.score.to(total).abs())
-        return faint & finite.any(-1)
+            negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
+        return negligible & finite.any(-1)
 
 
 def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) -> Float[Tensor, "r height width"]:
