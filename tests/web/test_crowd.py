@@ -22,7 +22,7 @@ CLIENTS = 50
 @pytest.mark.slow
 def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
     vit = vitreous.load("scenes")
-    with Served(Settings(port=0, queue=20)) as served:
+    with Served(Settings(port=0, queue=20, seconds=600)) as served:
         served.ask("/api/model?name=scenes")
         gate = threading.Barrier(CLIENTS)
 

@@ -69,7 +69,7 @@ def specs(draw) -> str:
 
 @pytest.fixture(scope="module")
 def client():
-    with client_of(Settings(seconds=30), lambda vit: PassCost(1.0, 1.0)) as opened:
+    with client_of(Settings(seconds=60), lambda vit: PassCost(1.0, 1.0)) as opened:
         yield opened
 
 
