@@ -500,7 +500,7 @@ def test_a_wrong_option_is_refused_in_a_sentence():
         "occlusion(space='air')": "space='air'; known: 'tokens', 'pixels'",
         "lime(fit='spline')": "fit='spline'; known: 'ridge', 'lasso'",
         "pami(regions='stars')": "regions='stars'; known",
-        "tis(kept=1.5)": r"kept=1\.5; a share of the patches lies between 0 and 1",
+        "tis(kept=1.5)": r"kept=1\.5; expected at most 1",
         "scorecam(layer=9)": "layer=9; the model has blocks 0 to 3",
         "rise(question='why')": "no question 'why'",
     }.items():

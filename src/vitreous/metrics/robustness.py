@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from vitreous.capture.probe import Probe
-from vitreous.core.errors import ShapeError, SpecError
+from vitreous.core.errors import ShapeError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.controls import generators
 from vitreous.methods.method import Method
@@ -64,10 +64,6 @@ def max_sensitivity(
     Noise is added to the picture as the model takes it and drawn from the seed and the picture's content; the class asked
     about stays. Lengths are taken at the map's own resolution; a map of length 0 is divided by 1.
     """
-    if not isinstance(samples, int) or samples < 1 or not radius >= 0:
-        raise SpecError(
-            f"samples={samples} and radius={radius}; at least one sample and no negative radius are possible"
-        )
     noise = [
         (torch.rand(samples, *probe.images.shape[1:], generator=source) * 2 - 1) * radius
         for source in generators(probe.originals, seed)
