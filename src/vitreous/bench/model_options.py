@@ -95,7 +95,8 @@ def load_model(
     check_class_count(vit, names, options)
     preprocess = change_preprocess(vit.preprocess, options, vit.name, vit.size)
     wrapped = wrap(vit.module, vit.name, preprocess=preprocess, classes=vit.classes if names is None else names)
-    check_input_size(wrapped, options)
+    if options.size is not None:
+        check_input_size(wrapped, options.size)
     return replace(wrapped, facts={**vit.facts, **wrapped.facts})
 
 
@@ -116,7 +117,7 @@ def load_black_box(
     vit = wrap(module, name, preprocess=built.preprocess, classes=built.classes, black_box=True)
     preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
-    check_input_size(vit, options)
+    check_input_size(vit, vit.size)
     vit = greet(vit, torch.zeros(1, 3, *vit.size)) or vit
     if names is not None:
         check_class_count(vit, names, options)
@@ -132,11 +133,9 @@ def check_class_count(vit: ViT, names: Sequence[str] | None, options: ModelOptio
         )
 
 
-def check_input_size(vit: ViT, options: ModelOptions) -> None:
+def check_input_size(vit: ViT, size: tuple[int, int]) -> None:
     """Refuse a size that the model does not take, before any image is read."""
-    if options.size is None:
-        return
-    height, width = options.size
+    height, width = size
     try:
         with torch.no_grad():
             vit.forward(torch.zeros(1, 3, height, width, device=vit.device, dtype=vit.dtype))
@@ -144,7 +143,7 @@ def check_input_size(vit: ViT, options: ModelOptions) -> None:
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise ModelError(
             f"{vit.name!r} does not take images of {height} × {width} ({reason}); "
-            "timm's models are built for another size by --model-arg img_size=…"
+            "--size states another size, and timm's transformers are built for one by --model-arg img_size=…"
         ) from None
 
 
