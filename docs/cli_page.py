@@ -12,7 +12,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).with_name("cli.md")
 
-HEAD = """# Command line
+HEAD = r"""# Command line
 
 Written by `python docs/cli_page.py` from the commands' own help.
 

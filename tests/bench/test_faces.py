@@ -110,6 +110,7 @@ def test_a_narrow_terminal_gets_some_columns_under_the_others(filled, capsys, mo
     assert not any("…" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_it_would_take_and_takes_nothing(tmp_path, filled, capsys):
     out = tmp_path / "nothing"
 
@@ -143,6 +144,7 @@ def test_costs_are_read_as_they_are_stated(formula, names, value):
     assert spent(formula, names) == value
 
 
+@pytest.mark.slow
 def test_shards_and_their_merge(tmp_path, capsys, original):
     out = ["--out", str(tmp_path)]
     assert main(["bench", *FLAGS, *out, "--shard", "1/2"]) == 0
@@ -206,6 +208,7 @@ def test_failures_are_said_and_end_with_one(tmp_path, capsys):
     assert ", 1 picture\n" in held.out
 
 
+@pytest.mark.slow
 def test_maps_are_read_without_us(tmp_path, capsys):
     import pyarrow.parquet as pq
     from safetensors import safe_open

@@ -102,7 +102,7 @@ def test_class_names_of_another_number_are_refused(tmp_path, capsys):
     given = ["--classes", str(tmp_path / "names.txt"), "-o", str(tmp_path / "o")]
 
     assert main(["explain", picture(tmp_path / "x.png"), *TINY, *given]) == 2
-    assert "names.txt' has 3 class names, and 'timm:vit_tiny_patch16_224' has 7 outputs" in capsys.readouterr().err
+    assert "classes has 3 names for the 7 outputs of 'timm:vit_tiny_patch16_224'" in capsys.readouterr().err
 
 
 def test_any_classifier_is_explained_as_a_black_box(tmp_path, capsys):

@@ -36,8 +36,17 @@ def terminal(monkeypatch):
 
 
 @pytest.fixture
-def pressed(monkeypatch):
-    """Ctrl-C while the first long method is at work, also where the tests were started with SIGINT ignored."""
+def sigint_handler():
+    """Set the handler of SIGINT for one test; the suite may have been started with SIGINT ignored (nohup, cron)."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+@pytest.fixture
+def pressed(monkeypatch, sigint_handler):
+    """Ctrl-C while the first long method is at work."""
+    sigint_handler(signal.default_int_handler)
     add = Tally.add
 
     def once(self, count):
@@ -45,9 +54,6 @@ def pressed(monkeypatch):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Tally, "add", once)
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
 
 
 def explain(tmp_path, *more, names=("x.png",)):
@@ -64,6 +70,7 @@ def test_a_long_method_shows_a_bar_on_a_terminal(tmp_path, impatient, terminal):
     assert "explaining" not in shown  # of one picture, how many are done says nothing
 
 
+@pytest.mark.slow
 def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
     assert explain(tmp_path, names=("x.png", "y.png")) == 0
 
@@ -83,6 +90,7 @@ def test_a_pipe_stays_silent(tmp_path, impatient, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, pressed, capsys):
     assert explain(tmp_path, names=("x.png", "y.png")) == 130
 
@@ -92,6 +100,7 @@ def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, 
     assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h")  # the cursor is back
 
 
+@pytest.mark.slow
 def test_an_interrupted_document_has_what_was_finished(tmp_path, pressed, capsys):
     assert explain(tmp_path, "--json", names=("x.png", "y.png")) == 130
 
@@ -105,3 +114,11 @@ def test_an_interruption_at_once_says_that_nothing_was_finished(tmp_path, presse
     assert main(["explain", file, *TINY, "--method", "rise(masks=64)", "--out", str(tmp_path / "o")]) == 130
     assert capsys.readouterr().err == "interrupted; nothing was finished\n"
     assert not list((tmp_path / "o").iterdir())
+
+
+def test_a_run_that_was_started_with_interruptions_ignored_goes_on(tmp_path, pressed, sigint_handler):
+    """`nohup vitreous … &`: a Ctrl-C in the terminal is meant for the program in the foreground."""
+    sigint_handler(signal.SIG_IGN)
+
+    assert explain(tmp_path) == 0
+    assert len(list((tmp_path / "o").glob("*.safetensors"))) == 2

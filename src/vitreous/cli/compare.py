@@ -23,11 +23,11 @@ def compare(
 
     with caveats_as_notes(), spinner("comparing"):
         from vitreous.report.compare import compare_runs, comparison_page
-        from vitreous.report.page import put
+        from vitreous.report.page import write_text
 
         comparison = compare_runs(before, after, *(runs or (None, None)))
         if html is not None:
-            put(html, comparison_page(comparison))
+            write_text(html, comparison_page(comparison))
     if json:
         print_json(comparison.plain())
         return

@@ -22,9 +22,9 @@ from vitreous.cli.model_options import (
     Std,
     model_arguments,
 )
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError, SpecError
 
-DEFAULT = "temper"
 TABLES = 3  # up to so many images get a table each; of more, each gets a line
 
 
@@ -35,7 +35,7 @@ def explain(
     pretrained: Pretrained = True,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT),
+        typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT_METHOD),
     ] = None,
     target: Annotated[
         list[str] | None,
@@ -47,7 +47,7 @@ def explain(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The score that is explained: logit, probability or margin.",
+            help="The score that is explained: logit, probability, log-probability, margin or sigmoid.",
             show_default="the method's own",
         ),
     ] = None,
@@ -66,8 +66,11 @@ def explain(
         str, typer.Option(metavar="NAME", help="Interpolation of maps: nearest, bilinear or bicubic.")
     ] = "bilinear",
     shared_scale: Annotated[
-        bool, typer.Option("--shared-scale", help="One colour scale for all targets of a method.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map."
+        ),
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> int:
     """Show which patches made the model say so: an overlay per method and class, a sheet, and the raw maps."""
@@ -80,7 +83,7 @@ def explain(
     sources, shelf = gather(pictures), Shelf(out)
     arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     loading = {"checkpoint": checkpoint, "pretrained": pretrained, "device": device, "arguments": arguments}
-    request = Request(model, method or [DEFAULT], target or [], question, loading)
+    request = Request(model, method or [DEFAULT_METHOD], target or [], question, loading)
     with caveats_as_notes(), stop_signals():
         return explain_all(sources, request, shelf, {"mode": mode, "shared_scale": shared_scale}, as_json=json)
 
@@ -90,7 +93,7 @@ class Request:
     """What is to be explained, as it was written on the command line."""
 
     model: str
-    methods: Sequence[str] = (DEFAULT,)
+    methods: Sequence[str] = (DEFAULT_METHOD,)
     targets: Sequence[str] = ()
     question: str | None = None
     loading: dict[str, Any] = field(default_factory=dict)  # arguments of `load_model`

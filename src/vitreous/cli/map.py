@@ -18,9 +18,8 @@ from vitreous.cli.model_options import (
     Std,
     model_arguments,
 )
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
-
-DEFAULT = "temper"
 
 
 def map(  # noqa: A001 - the verb
@@ -36,7 +35,7 @@ def map(  # noqa: A001 - the verb
     crop: Crop = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT),
+        typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT_METHOD),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the maps.")] = Path(
         "vitreous-maps"
@@ -67,7 +66,7 @@ def map(  # noqa: A001 - the verb
         raise SpecError(f"--format {format!r} is not known; known: parquet, safetensors")
     arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     entries = {
-        "models": model_entries([model], checkpoint, arguments), "datasets": [data], "methods": method or [DEFAULT],
+        "models": model_entries([model], checkpoint, arguments), "datasets": [data], "methods": method or [DEFAULT_METHOD],
         "metrics": [], "targets": targets, "question": question, "pictures": pictures, "precision": precision,
         "device": device, "batch_size": batch_size, "slice": slice,
     }  # fmt: skip

@@ -11,8 +11,8 @@ import typer
 
 from vitreous.cli.console import new_table, open_console, print_table
 from vitreous.cli.files import Shelf, safe
-from vitreous.draw import figure, scale_of, sheet
-from vitreous.draw.words import class_name, percent, probability
+from vitreous.draw import figure, sheet
+from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
 from vitreous.methods.attribution import Attribution
 from vitreous.models.vit import ViT
 
@@ -25,7 +25,7 @@ class Results:
 
     shelf: Shelf
     mode: Any = "bilinear"
-    shared_scale: bool = False
+    shared_scale: bool = True
 
     def keep(self, source: Path, attributions: Sequence[Attribution], vit: ViT) -> Record:
         """Write everything about one image; return the prediction and where the files are."""
@@ -47,14 +47,15 @@ class Results:
         """Write one row over its image, labelled."""
         attribution = attributions[row]
         name = f"{stem}.{class_part(attributions, row)}.{safe(attribution.method)}.png"
-        scale = scale_of(attributions) if self.shared_scale else None
         with self.shelf.writing(name) as file:
-            figure(attribution, mode=self.mode, scale=scale).savefig(file, format="png")
+            figure(attributions, rows=[row], mode=self.mode, shared_scale=self.shared_scale).savefig(file, format="png")
+        value = output_value(attribution)
         return {
             "method": attribution.method,
             "class": class_name(attribution),
             "index": int(attribution.targets[0]),
             "probability": probability(attribution),
+            **({} if value is None else {"value": value}),
             "score": None if attribution.score is None else float(attribution.score[0]),
             "residual": None if attribution.residual is None else float(attribution.residual[0]),
             "overlay": str(self.shelf.folder / name),
@@ -64,7 +65,7 @@ class Results:
         """Write the raw maps of one method."""
         name = f"{stem}.{safe(attribution.method)}.safetensors"
         with self.shelf.writing(name) as file:
-            attribution.save(file)
+            attribution.save(file, format="safetensors")
         return str(self.shelf.folder / name)
 
 
@@ -76,10 +77,11 @@ def class_part(attributions: Attribution, row: int) -> str:
 
 
 def top(attributions: Attribution, vit: ViT, most: int = 5) -> list[Record]:
-    """The classes with the largest probabilities."""
-    assert attributions.logits is not None
-    probabilities = attributions.logits[0].double().softmax(-1)
-    best = probabilities.topk(min(most, len(probabilities)))
+    """The classes with the largest probabilities, or the one output with its value."""
+    shares = probabilities(attributions)
+    if shares is None:
+        return [{"class": vit.class_name(0), "index": 0, "probability": None, "value": output_value(attributions)}]
+    best = shares.topk(min(most, len(shares)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [{"class": vit.class_name(index), "index": index, "probability": value} for index, value in pairs]
 
@@ -91,12 +93,13 @@ def print_record(record: Record) -> None:
     """Print the prediction as a table, and where the files are."""
     console = open_console()
     console.print(record["picture"], style="bold", soft_wrap=True)
-    table = new_table("", "class", "index", "probability", right=("index", "probability"))
+    kind, quantity = ("output", "value") if "value" in record["top"][0] else ("class", "probability")
+    table = new_table("", kind, "index", quantity, right=("index", quantity))
     explained = {entry["index"]: entry for entry in record["explained"]}
     listed = [entry["index"] for entry in record["top"]]
     for entry in [*record["top"], *(entry for index, entry in explained.items() if index not in listed)]:
         mark = "*" if entry["index"] in explained else ""
-        table.add_row(mark, entry["class"], str(entry["index"]), percent(entry["probability"]))
+        table.add_row(mark, entry["class"], str(entry["index"]), format_quantity(entry))
     print_table(table)
     console.print("* explained", style="dim")
     for kind, files in (
@@ -111,8 +114,13 @@ def print_record(record: Record) -> None:
 
 def print_line(record: Record) -> None:
     """Print the prediction and its sheet in one line."""
-    best = ", ".join(f"{entry['class']} {percent(entry['probability'])}" for entry in record["top"][:3])
+    best = ", ".join(f"{entry['class']} {format_quantity(entry)}" for entry in record["top"][:3])
     open_console().print(f"{record['picture']}  {best}  → {record['sheet']}", soft_wrap=True)
+
+
+def format_quantity(entry: Record) -> str:
+    """A class's probability, or an output's value."""
+    return format_value(entry["value"]) if "value" in entry else percent(entry["probability"])
 
 
 def print_failure(problem: Exception) -> None:
