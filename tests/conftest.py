@@ -72,3 +72,9 @@ def as_users_run_it():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def no_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that take long on a busy machine print progress into pipes; tests read what else is printed."""
+    monkeypatch.setattr("vitreous.cli.console.INTERVAL", 3600.0)

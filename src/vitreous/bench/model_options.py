@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -89,14 +89,10 @@ def load_model(
     names = None if options.classes is None else read_class_names(options.classes)
     if options.black_box:
         return load_black_box(name, checkpoint, pretrained, device, builder, options, names)
-    vit = load(name, checkpoint, pretrained, device, **builder)
-    if names is None and not options.changes_preprocess:
-        return vit
-    check_class_count(vit, names, options)
-    preprocess = change_preprocess(vit.preprocess, options, vit.name, vit.size)
-    wrapped = wrap(vit.module, vit.name, preprocess=preprocess, classes=vit.classes if names is None else names)
-    check_input_size(wrapped, options)
-    return replace(wrapped, facts={**vit.facts, **wrapped.facts})
+    vit = load(name, checkpoint, pretrained, device, classes=names, **builder)
+    if options.size is not None:
+        check_input_size(vit, options.size)
+    return replace(vit, preprocess=change_preprocess(vit.preprocess, options, vit.name, vit.size))
 
 
 def load_black_box(
@@ -113,30 +109,17 @@ def load_black_box(
         module = built.module.eval().to(device or "cpu")
     except (RuntimeError, AssertionError) as problem:
         raise ModelError(f"device {device!r} is not available here ({str(problem).splitlines()[0]})") from None
-    vit = wrap(module, name, preprocess=built.preprocess, classes=built.classes, black_box=True)
+    classes = built.classes if names is None else names
+    vit = wrap(module, name, preprocess=built.preprocess, classes=classes, black_box=True)
     preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
-    check_input_size(vit, options)
-    vit = greet(vit, torch.zeros(1, 3, *vit.size)) or vit
-    if names is not None:
-        check_class_count(vit, names, options)
-        vit = replace(vit, classes=names)
-    return replace(vit, facts={**vit.facts, "checkpoint": None if checkpoint is None else str(checkpoint)})
+    facts = {**vit.facts, "checkpoint": None if checkpoint is None else str(checkpoint)}
+    return greet(replace(vit, facts=facts), torch.zeros(1, 3, *vit.size))
 
 
-def check_class_count(vit: ViT, names: Sequence[str] | None, options: ModelOptions) -> None:
-    one_output = vit.outputs <= 2  # a single output may have one name, or two if it decides between two classes
-    if names is not None and len(names) != vit.outputs and not (one_output and len(names) <= 2):
-        raise ModelError(
-            f"'{options.classes}' has {len(names)} class names, and {vit.name!r} has {vit.outputs} outputs"
-        )
-
-
-def check_input_size(vit: ViT, options: ModelOptions) -> None:
+def check_input_size(vit: ViT, size: tuple[int, int]) -> None:
     """Refuse a size that the model does not take, before any image is read."""
-    if options.size is None:
-        return
-    height, width = options.size
+    height, width = size
     try:
         with torch.no_grad():
             vit.forward(torch.zeros(1, 3, height, width, device=vit.device, dtype=vit.dtype))
@@ -144,7 +127,7 @@ def check_input_size(vit: ViT, options: ModelOptions) -> None:
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise ModelError(
             f"{vit.name!r} does not take images of {height} × {width} ({reason}); "
-            "timm's models are built for another size by --model-arg img_size=…"
+            "timm's transformers are built for another size by --model-arg img_size=…"
         ) from None
 
 
@@ -154,7 +137,7 @@ def change_preprocess(
     """The model's preprocessing with the given mean, deviation, size and crop in place of its own."""
     if not options.changes_preprocess:
         return preprocess
-    if preprocess is None:
+    if type(preprocess) is not Preprocess:  # None, or a transform that computes everything itself
         if options.mean is None or options.std is None:
             raise ModelError(
                 f"{name!r} does not say how images are prepared; give --mean and --std, and --size if needed"

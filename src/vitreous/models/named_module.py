@@ -10,7 +10,7 @@ from torch import nn
 
 from vitreous.core.errors import ModelError
 from vitreous.models.checkpoint import load_into, read_checkpoint, refuse
-from vitreous.models.load import SCENES, build, create_timm, no_hub
+from vitreous.models.load import SCENES, build, create_timm, imagenet_classes, no_hub
 from vitreous.models.picture import Preprocess
 
 
@@ -45,7 +45,19 @@ def build_module(name: str, checkpoint: str | Path | None, pretrained: bool, kwa
     if (rest and source != "timm") or name in SCENES:
         vit = build(name, checkpoint=checkpoint, pretrained=pretrained, **kwargs)
         return NamedModule(vit.module, vit.preprocess, vit.classes)
-    return NamedModule(create_timm(rest or name, checkpoint, pretrained, kwargs), None, None)  # `opaque` knows timm's
+    return build_timm_module(rest or name, checkpoint, pretrained, kwargs)
+
+
+def build_timm_module(
+    name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]
+) -> NamedModule:
+    from timm.data import resolve_model_data_config
+
+    model = create_timm(name, checkpoint, pretrained, kwargs)
+    config = resolve_model_data_config(model)
+    if side := kwargs.get("img_size"):  # timm's configuration is that of the weights
+        config["input_size"] = (3, *(side if isinstance(side, tuple | list) else (side, side)))
+    return NamedModule(model, Preprocess.from_timm(config), imagenet_classes(model.num_classes))
 
 
 def build_torchvision(
