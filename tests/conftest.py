@@ -14,7 +14,10 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-HOOK = install_import_hook("vitreous", "beartype.beartype")  # before anything imports vitreous
+# shapes of tensors are checked where tensors are; decorating every function would make up half of the start-up time
+CHECKED = ("capture", "methods", "metrics", "models", "front", "measure")
+if os.environ.get("VITREOUS_CHECK_SHAPES", "1") != "0":  # before anything imports vitreous
+    HOOK = install_import_hook([f"vitreous.{package}" for package in CHECKED], "beartype.beartype")
 torch.set_num_threads(1)
 
 
