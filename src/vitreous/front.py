@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
 from vitreous.capture.linearise import PLAIN
+from vitreous.capture.probe import as_constant
 from vitreous.capture.question import PROBABILITIES, Question, ask
 from vitreous.capture.texts import TextTarget
 from vitreous.core.defaults import DEFAULT_METHOD
@@ -210,6 +211,7 @@ def explain(
         ask(question)  # refused before images are read
     with torch.inference_mode(False), evaluating(vit.module):
         pictures, tensor = as_images(vit, images)
+        tensor = as_constant(tensor)
         refuse_not_finite(tensor)
         vit = answered(vit, tensor)
         asked = ask(chosen.asked(question, scalar=vit.scalar or texts is not None))

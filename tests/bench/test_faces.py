@@ -162,7 +162,7 @@ def test_shards_and_their_merge(tmp_path, capsys, original):
         (["bench"], "error: the plan names no models; add --model"),
         (["bench", "nowhere.toml"], "error: there is no plan at 'nowhere.toml'"),
         (["bench", *FLAGS, "--checkpoint", "gone.pt"], "error: --checkpoint: the checkpoint 'gone.pt' of 'scenes' does not exist"),
-        (["bench", *FLAGS, "--model", "scenes-biased", "--checkpoint", "a.pt"], "error: --checkpoint and --model-arg are for one"),
+        (["bench", *FLAGS, "--model", "scenes-biased", "--checkpoint", "a.pt"], "error: --checkpoint, --model-arg, --classes"),
         (["bench", *FLAGS, "--shard", "3/2"], "error: --shard '3/2' is not understood"),
         (["bench", *FLAGS, "--merge", "--out", "{tmp}"], "holds no shards"),
         (["map", "nowhere", "--model", "scenes"], "error: --data: there is no data set at 'nowhere'"),

@@ -279,7 +279,7 @@ def map_of(scores: list[float], score: float | None, method: str = "ixg") -> Att
         ([1e-28, 0.0], None, "ixg", False),
         ([1e-3, 2e-3], 1e6, "rollout", False),  # not in units of the score
         ([0.0, 0.0], 1e6, "rollout", True),
-        ([1e-28, 0.0], 1.0, "given", False),  # of unknown making
+        ([1e-28, 0.0], 1.0, "given", True),  # a method of somebody else, signed
         ([float("nan"), 0.0], 1.0, "ixg", True),
         ([float("nan"), 1.0], 1.0, "ixg", False),
         ([float("nan"), float("nan")], 1.0, "ixg", False),

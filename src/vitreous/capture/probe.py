@@ -347,6 +347,11 @@ class Probe:
         return rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)
 
 
+def as_constant(images: Images) -> Images:
+    """The same images without the graph that made them."""
+    return images.detach()
+
+
 def per_row(answers: Float[Tensor, "b s k"]) -> Float[Tensor, "r s"]:
     """Answers about k targets of every variant → rows image by image, target by target."""
     return answers.transpose(1, 2).flatten(0, 1)

@@ -321,19 +321,19 @@ class Attribution:
         True where every finite score of the map is exactly zero, and, for signed maps that depend on the target, where the
         finite scores add up, without their signs, to less than 1e-4 of |score|, the number that is explained (a probability
         that has saturated: at p = 1 − 1e-26 a gradient is of that size). Other maps are compared with zero alone: an
-        attention roll-out or a product of attention matrices is not in units of the score. A row without any finite score,
-        and a map of an unknown method that is not zero, is not negligible.
+        attention roll-out or a product of attention matrices is not in units of the score. A row without any finite score is
+        not negligible.
         """
         from vitreous.methods.spec import resolve
 
-        maps = self.maps().flatten(1).double()
+        maps = (self.maps() if self.native_pixels is None else self.native_pixels).flatten(1).double()
         finite = maps.isfinite()
         total = maps.where(finite, 0).abs().sum(-1)
         negligible = total == 0
         try:
             in_units_of_the_score = self.signed and resolve(self.method).class_specific
-        except VitreousError:
-            in_units_of_the_score = False
+        except VitreousError:  # a method of somebody else's
+            in_units_of_the_score = self.signed
         if self.score is not None and in_units_of_the_score:
             negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
         return negligible & finite.any(-1)
