@@ -1,15 +1,23 @@
-# Two commands do all the set-up:  make demo  ·  make test
+# Every command does its own set-up:  make demo  ·  make test  ·  make quick (the tests in under a minute)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs format bench clean
+.PHONY: demo test quick coverage lint docs format bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/vitreous demo
 
 test: lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --durations=15
+
+# one case of every test function; no browser, no Ray, nothing slow
+quick: $(VENV)/.dev
+	VITREOUS_CHECK_SHAPES=0 $(BIN)/python -m pytest -n auto --first-case -m "not slow and not browser and not ray" \
+		-p no:schemathesis --ignore=tests/web/test_schema.py --durations=5
+
+coverage: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto --cov=vitreous --cov-report=term:skip-covered --cov-report=html:out/coverage
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -25,10 +25,10 @@ from PIL import Image
 import vitreous
 from vitreous import scenes
 from vitreous.core.errors import Caveat
-from vitreous.draw.board import FAINT, Board, wrapped
+from vitreous.draw.board import FAINT, Board
+from vitreous.draw.captions import RAISED
 from vitreous.draw.overlay import overlay_image
 from vitreous.draw.scale import OPACITY, scale_of
-from vitreous.draw.words import RAISED
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.testing import Counter
@@ -95,7 +95,7 @@ def strip(found: Attribution | None = None) -> Image.Image:
     board = Board(3 * wide + 4 * gap)
     for column, asked in enumerate(PICTURES):
         x, name = gap + column * (wide + gap), asked.scene.objects[asked.thing].name
-        board.write(x + wide / 2, 0.04, wrapped(name, wide, 8, most=1), 8, ha="center")
+        board.write(x + wide / 2, 0.04, [name], 8, ha="center")
         if found is None:
             board.picture(x, top, wide, wide, outlined(asked.picture.resize((480, 480)), asked), None)
             continue

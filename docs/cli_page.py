@@ -12,19 +12,21 @@ from pathlib import Path
 
 PAGE = Path(__file__).with_name("cli.md")
 
-HEAD = """# Command line
+HEAD = r"""# Command line
 
 Written by `python docs/cli_page.py` from the commands' own help.
 
 | exit code | |
 |---|---|
 | 0 | done |
-| 1 | some pictures failed or a law is broken; the rest is done |
+| 1 | some images failed or a contract test did; the rest is done |
 | 2 | the request cannot be met; one sentence on stderr says why |
 | 70 | a fault of the program; `VITREOUS_DEBUG=1` shows where |
-| 130 | interrupted; what was finished stays |
+| 129, 130, 143 | stopped by SIGHUP, SIGINT (Ctrl-C) or SIGTERM; what was finished stays |
+| 141 | the reader of the output is gone, as in `vitreous methods \| head` |
 
-Colours are for terminals only. `vitreous --install-completion` teaches your shell the verbs and options.
+Colours and bars are for terminals only; `check`, `bench` and `map` print plain lines of progress on stderr elsewhere. A `bench` or `map` that is
+stopped says what it has kept and the command that goes on from there. `vitreous --install-completion` teaches your shell the verbs and options.
 """
 
 

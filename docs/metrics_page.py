@@ -15,7 +15,7 @@ from typing import Any
 from atlas_words import papers
 
 import vitreous
-from vitreous.cli.metrics import bounds
+from vitreous.cli.metrics import format_bounds
 from vitreous.metrics.metric import METRICS
 from vitreous.metrics.protocols import PROTOCOLS, Protocol
 
@@ -55,7 +55,7 @@ def entry(facts: dict[str, Any], bibliography: dict[str, str]) -> list[str]:
     reads = " and ".join(facts["needs"]) or " or ".join(name for name in facts["takes"] if name != "labels")
     promises = [
         DIRECTION[metric.higher_is_better],
-        f"from {bounds(facts)}" if metric.bounds else "",
+        f"from {format_bounds(facts)}" if metric.bounds else "",
         "a·map + b scores as the map" if metric.affine_invariant else "",
         "pooled over pictures" if facts["pooled"] else "",
         f"reads {reads}" if reads else "",

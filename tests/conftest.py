@@ -1,4 +1,9 @@
-"""Shapes and types are enforced while tests run; assets and goldens are found through the environment."""
+"""Fixtures of the whole suite; shapes and types are enforced while tests run.
+
+Reference outputs of the small models are in `tests/goldens`. Real weights, photographs and the reference outputs of the
+real model lie outside the repository: `VITREOUS_ASSETS` and `VITREOUS_GOLDENS` name their folders, and tests that need
+them are skipped without.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,32 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-HOOK = install_import_hook("vitreous", "beartype.beartype")  # before anything imports vitreous
+# shapes of tensors are checked where tensors are; decorating every function would make up half of the start-up time
+CHECKED = ("capture", "methods", "metrics", "models", "front", "measure")
+if os.environ.get("VITREOUS_CHECK_SHAPES", "1") != "0":  # before anything imports vitreous
+    HOOK = install_import_hook([f"vitreous.{package}" for package in CHECKED], "beartype.beartype")
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--first-case", action="store_true", help="run only the first case of every parametrised test (make quick)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        used = getattr(item, "fixturenames", ())
+        if "browser" in used:
+            item.add_marker("browser")
+        if "[real" in item.name or ({"real", "assets"} & set(used) and "golden" not in used):
+            item.add_marker("slow")  # real weights: seconds a test
+    if config.getoption("first_case"):
+        cases: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+        config.hook.pytest_deselected(items=[item for function in cases.values() for item in function[1:]])
+        items[:] = [function[0] for function in cases.values()]
 
 
 def folder(variable: str) -> Path:
@@ -28,5 +57,27 @@ def assets() -> Path:
 
 @pytest.fixture(scope="session")
 def goldens() -> Path:
-    """Reference outputs of public implementations."""
+    """Reference outputs of public implementations on the two small models."""
+    return Path(__file__).parent / "goldens"
+
+
+@pytest.fixture(scope="session")
+def real_goldens() -> Path:
+    """Reference outputs of public implementations on the real model."""
     return folder("VITREOUS_GOLDENS")
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Arguments of wrong types reach the library, as they do where nothing checks its annotations."""
+    from jaxtyping import config
+
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def no_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that take long on a busy machine print progress into pipes; tests read what else is printed."""
+    monkeypatch.setattr("vitreous.cli.console.INTERVAL", 3600.0)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import vitreous
+from tests.cases import each
 from vitreous.testing import Counter, tiny_vits
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -46,7 +47,7 @@ def test_a_page_that_is_not_is_named(monkeypatch, capsys, tmp_path):
     assert "elu" in stale.read_text()  # nothing was written
 
 
-@pytest.mark.parametrize("one", BUILT_IN, ids=NAMES)
+@each("one", BUILT_IN)
 def test_every_method_has_a_formula_in_one_line(one):
     assert re.match(r"s\S* [=~] \S", one["formula"]) or one["formula"].startswith("s(u) = ")
     assert "\n" not in one["formula"]

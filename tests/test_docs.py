@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import each
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -17,6 +19,7 @@ def snippets(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.name)
 def test_every_snippet_runs(page, tmp_path, monkeypatch):
     from vitreous import list_methods, list_metrics
@@ -34,7 +37,7 @@ def test_every_snippet_runs(page, tmp_path, monkeypatch):
                 registry.discard(name)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_every_link_to_a_file_leads_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} points to {target}"
@@ -66,6 +69,7 @@ def test_there_are_notebooks_and_a_page_names_each():
     assert all(f"notebooks/{notebook.name}" in named for notebook in NOTEBOOKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
 def test_every_notebook_runs_from_the_first_cell_to_the_last(notebook, tmp_path, monkeypatch):
     """As Jupyter does: the last expression of a cell is shown."""

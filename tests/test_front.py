@@ -62,12 +62,17 @@ def test_a_picture_and_its_file_get_the_same_map(vit, picture, tmp_path):
     ("given", "sentence"),
     [
         (torch.zeros(2, 4, 32, 32), "must be \\[b 3 H W\\]"),
-        (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), "normalised floats"),
+        (torch.zeros(2, 3, 32, 32, dtype=torch.int64), "normalised floats, or uint8"),
         (torch.zeros(0, 3, 32, 32), "at least one picture"),
         (torch.zeros(1, 3, 33, 32), "takes 32x32 pictures"),
         ([], "no pictures"),
         ([torch.zeros(3, 32, 32), torch.zeros(3, 16, 16)], "one shape"),
-        (np.zeros((3, 32, 32)), "not 'ndarray'"),
+        (np.zeros((32, 32, 3)), "float64 does not say which value is white; give uint8"),
+        ([np.zeros((32, 32, 3), np.float32)], "float32 does not say which value is white"),
+        (np.zeros((32, 32, 2), np.uint8), r"\[H, W, 3\].* not \[32, 32, 2\]"),
+        (np.zeros((2, 2, 32, 32, 3), np.uint8), "not \\[2, 2, 32, 32, 3\\]"),
+        (np.zeros((0, 32, 32, 3), np.uint8), "no pictures"),
+        ([np.zeros((32, 32, 3), np.uint8), torch.zeros(3, 32, 32)], "cannot be mixed"),
         (None, "not 'NoneType'"),
         ([torch.zeros(3, 32, 32), "one.png"], "cannot be mixed"),
     ],
@@ -270,8 +275,8 @@ def test_a_module_is_greeted_once_and_anew_when_its_parts_change(monkeypatch):
     from vitreous import front
 
     greeted = []
-    shake = front.handshake
-    monkeypatch.setattr(front, "handshake", lambda vit: greeted.append(vit.name) or shake(vit))
+    compare = front.compare_with_model
+    monkeypatch.setattr(front, "compare_with_model", lambda vit: greeted.append(vit.name) or compare(vit))
     model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
     for _ in range(3):
         assert vitreous.wrap(model).outputs == 7

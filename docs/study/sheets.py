@@ -47,18 +47,20 @@ def mean(parts: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def read_store(folder: Path) -> list[Sheet]:
     """Every sheet of a store's last run, and what is derived from two of them."""
-    from vitreous.report.read import read_run
+    from vitreous.report.stored_run import read_run
 
     found = []
-    for block in read_run(folder).blocks:
+    for block in read_run(folder).sections:
         shared = {
             "model": block.model, "dataset": block.dataset, "explained": block.explained, "methods": block.methods,
             "pictures": tuple(one.picture for one in block.questions), "roles": tuple(one.role for one in block.questions),
             "probability": np.array([one.probability for one in block.questions]),
         }  # fmt: skip
         own = [
-            Sheet(metric=column.metric, higher=column.higher, parts=column.parts, reduce=column.reduce, **shared)
-            for column in block.columns
+            Sheet(
+                metric=column.metric, higher=column.higher_is_better, parts=column.parts, reduce=column.reduce, **shared
+            )
+            for column in block.metrics
         ]
         found += [*own, *derived(own)]
     return found

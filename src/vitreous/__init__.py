@@ -27,14 +27,19 @@ HOMES = {
     "vitreous.capture.linearise": ("Linearisation",),
     "vitreous.capture.probe": ("Probe",),
     "vitreous.capture.texts": ("TextTarget", "text_target"),
+    "vitreous.models.picture": ("Preprocess",),
     "vitreous.models.vit": ("ViT",),
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
 HOME_OF = {name: home for home, names in HOMES.items() for name in names}
+MODULES = ("draw", "scenes", "testing")
 
-__all__ = ["__version__", *HOME_OF]  # noqa: PLE0604 - the names are listed above
+__all__ = ["__version__", *HOME_OF, *MODULES]  # noqa: PLE0604 - the names are listed above
 
 if TYPE_CHECKING:
+    from vitreous import draw as draw
+    from vitreous import scenes as scenes
+    from vitreous import testing as testing
     from vitreous.capture.linearise import Linearisation as Linearisation
     from vitreous.capture.probe import Probe as Probe
     from vitreous.capture.texts import TextTarget as TextTarget
@@ -71,12 +76,13 @@ if TYPE_CHECKING:
     from vitreous.metrics.metric import MetricResult as MetricResult
     from vitreous.metrics.metric import metric as metric
     from vitreous.metrics.metric import resolve_metric as resolve_metric
+    from vitreous.models.picture import Preprocess as Preprocess
     from vitreous.models.vit import ViT as ViT
 
 
 def __getattr__(name: str) -> Any:
-    if name == "scenes":
-        return import_module("vitreous.scenes")
+    if name in MODULES:
+        return import_module(f"vitreous.{name}")
     if name in HOME_OF:
         value = getattr(import_module(HOME_OF[name]), name)
         globals()[name] = value
@@ -85,4 +91,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *HOME_OF})
+    return sorted(__all__)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,25 +17,28 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.blackbox import is_black_box, probe_of
-from vitreous.capture.handshake import handshake
+from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
 from vitreous.capture.linearise import PLAIN
-from vitreous.capture.question import Question, ask
+from vitreous.capture.probe import as_constant
+from vitreous.capture.question import PROBABILITIES, Question, ask
 from vitreous.capture.texts import TextTarget
-from vitreous.core.errors import Caveat, ModelError, ShapeError
+from vitreous.core.defaults import DEFAULT_METHOD
+from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import TENSORS, Attribution
 from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.methods.spec import resolve
 from vitreous.models.load import build, view
 from vitreous.models.opaque import greet, opaque
-from vitreous.models.picture import Preprocess
+from vitreous.models.outputs import check_declared, checked_names
+from vitreous.models.picture import open_picture
+from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images
-from vitreous.models.texts import KEY as EMBEDDING
+from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 
-WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = (
-    WeakKeyDictionary()
-)  # what a handshake found
+# what a handshake found of a module, and the state of the module that it holds for
+WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], Agreement]] = WeakKeyDictionary()
 
 
 def load(
@@ -43,16 +46,48 @@ def load(
     checkpoint: str | Path | None = None,
     pretrained: bool = True,
     device: str | torch.device | None = None,
+    *,
+    preprocess: Any = None,
+    classes: Sequence[str] | None = None,
+    outputs: Literal["binary"] | None = None,
     **kwargs: Any,
 ) -> ViT:
-    """A model by name: "timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16".
+    """A model by name, its parts compared with its own logits.
 
-    `checkpoint` is a local safetensors or torch file (read with `weights_only=True`); other arguments go to the builder
-    (`img_size=`, `num_classes=`, …). The model's parts are held to its own logits before it is handed out.
+    Parameters
+    ----------
+    name
+        Such as "timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16" or "scenes".
+    checkpoint
+        A local safetensors or torch file (read with `weights_only=True`) with the weights.
+    pretrained
+        Whether to fetch weights where there is no checkpoint; False gives random ones.
+    device
+        Such as "cpu" or "cuda"; None: where the builder puts the model.
+    classes
+        Names of the classes, one per output; two names for one output make it binary.
+    outputs
+        "binary": the model's one output decides between two classes by its sigmoid. None: one output is a number
+        (a regression), whose value is explained, and several are classes.
+    preprocess
+        How images become tensors, in place of what the model's own library does; as for `wrap`.
+    **kwargs
+        For the builder: `img_size=`, `num_classes=`, …
+
+    Returns
+    -------
+    ViT
+
+    Raises
+    ------
+    ModelError
+        If there is no such model, its weights do not fit, or `classes` and `outputs` do not fit its outputs.
     """
-    vit = build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
-    handshake(vit)
-    return vit
+    check_declared(outputs)
+    classes = checked_names(classes)  # before weights are fetched
+    preprocess = None if preprocess is None else as_preprocess(preprocess)
+    vit = confirm(build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs), classes, outputs)
+    return vit if preprocess is None else replace(vit, preprocess=preprocess)
 
 
 def wrap(
@@ -61,41 +96,69 @@ def wrap(
     *,
     preprocess: Any = None,
     classes: Sequence[str] | None = None,
+    outputs: Literal["binary"] | None = None,
     black_box: bool = False,
 ) -> ViT:
     """A module that you already have, seen as a `ViT`; it is read, never patched, and held to its own logits.
 
-    `black_box`: any classifier, of which only pixels are asked.
+    Parameters
+    ----------
+    model
+        A timm, Hugging Face or torchvision transformer, also one with LoRA layers or inside a PEFT model.
+    name
+        What the model is called in captions and files.
+    preprocess
+        How images become tensors: a `Preprocess`, a torchvision transform (or weights), a timm transform, a Hugging Face
+        image processor, or any callable from an RGB PIL image to a float tensor [3, H, W]. Maps are brought back to the
+        original image where its geometry is understood; where it is not, a `Caveat` says so. None takes what the model
+        brings along: timm's data config, or the processor in the folder that a Hugging Face model was loaded from.
+    classes
+        Names of the classes, one per output; two names for one output make it binary.
+    outputs
+        "binary": the model's one output decides between two classes by its sigmoid. None: one output is a number
+        (a regression), whose value is explained, and several are classes.
+    black_box
+        Treat any model as one of which only the answers to images are known. Names of classes are then held against
+        the first answer.
+
+    Returns
+    -------
+    ViT
+
+    Raises
+    ------
+    ModelError
+        If the module's parts are not known or disagree with it, or `classes` and `outputs` do not fit its outputs.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"a model is an nn.Module, a ViT or a name such as 'timm:vit_base_patch16_224', not {type(model).__name__!r}"
         )
-    if preprocess is not None and not isinstance(preprocess, Preprocess):
-        raise ModelError(f"preprocess is a vitreous.models.picture.Preprocess, not {type(preprocess).__name__!r}")
+    if name is not None and not isinstance(name, str):
+        raise ModelError(f"name is text, what the model is called in captions, not {name!r}")
+    preprocess = None if preprocess is None else as_preprocess(preprocess)
     if black_box:
-        return opaque(model, name=name, preprocess=preprocess, classes=classes)
+        return opaque(model, name=name, preprocess=preprocess, classes=classes, outputs=outputs)
     parts = tuple(
         (id(part), len(part._forward_hooks), len(part._forward_pre_hooks), "forward" in vars(part))
         for part in model.modules()
     )
     vit, known = view(model), WRAPPED.get(model)
     if known is not None and known[0] == parts:
-        vit.facts.update(known[1])
+        agreement = known[1]
     else:
-        handshake(vit)
-        WRAPPED[model] = (parts, {key: vit.facts[key] for key in ("outputs", "affine")})
+        agreement = compare_with_model(vit)
+        WRAPPED[model] = (parts, agreement)
     changes: dict[str, Any] = {"name": name} if name else {}
     changes |= {"preprocess": preprocess} if preprocess is not None else {}
-    changes |= {"classes": tuple(classes)} if classes is not None else {}
-    return replace(vit, **changes) if changes else vit
+    return agreed(replace(vit, **changes), agreement, classes, outputs)
 
 
 def explain(
     model: Any,
     images: Any,
     target: Any = None,
-    method: str | Method = "temper",
+    method: str | Method = DEFAULT_METHOD,
     question: str | Question | Any | None = None,
     *,
     batch_size: int = 32,
@@ -104,22 +167,55 @@ def explain(
 ) -> Attribution:
     """Which patches made the model say so.
 
-    `model`: a loaded ViT, a module that you have, or a name. `images`: a tensor [b 3 H W] as the model takes it, a PIL image, a path, or a list of these.
-    `target`: None for the predicted class, a class index or name, one per picture, or [b k] for k classes per picture
-    (returned as b·k rows in that order), or a `text_target`. `question`: "logit", "probability", "margin", or a callable
-    of the logits; None asks what the method's paper asks, and of a text the cosine; a method whose spec says what it asks is taken at its word. `hold`: keep the graph (True), recompute it (False), or decide by memory.
-    Other arguments are the method's options.
+    Parameters
+    ----------
+    model
+        A loaded `ViT`, a module that you have, or a name.
+    images
+        A float tensor [b 3 H W] as the model takes it; or a path, a PIL image, a uint8 array [H W 3] (also [H W], [H W 4],
+        or a tensor [3 H W]), or a list of these.
+    target
+        None for the predicted class, a class index or name, one per image, or [b k] for k classes per image (returned
+        as b·k rows in that order), or a `text_target`. A model with one number as its output has target 0 alone.
+    method
+        A method's spec, such as "temper" or "decompx+plus".
+    question
+        The score function: "logit", "probability" (softmax), "log-probability", "margin", "sigmoid" (a class's own
+        probability, for heads with several labels), or a callable of the logits, or of logits and targets. None: what
+        the method's paper asks; of a text the cosine, and of a model with one number as its output the value. A spec
+        that names its question is taken at its word.
+    batch_size
+        How many images are explained at once.
+    hold
+        Keep the graph (True), recompute it (False), or decide by memory (None).
+    **options
+        Options of the method.
+
+    Returns
+    -------
+    Attribution
+
+    Raises
+    ------
+    VitreousError
+        If model, images, target, question or method do not fit together; the message says what would work.
     """
+    check_batch_size(batch_size)
+    if hold not in (None, True, False):
+        raise SpecError(f"hold={hold!r}; True, False or None would work")
     chosen = resolve(method, **options)
     vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else looked_at(model, chosen)
     chosen = chosen.of_black_box() if is_black_box(vit) else chosen
     texts = target if isinstance(target, TextTarget) else None
-    asked = ask(chosen.asked(question if texts is None or question is not None else "logit"))
-    asked = asked if texts is None else texts.question(asked)
-    with torch.inference_mode(False):
+    if question is not None:
+        ask(question)  # refused before images are read
+    with torch.inference_mode(False), evaluating(vit.module):
         pictures, tensor = as_images(vit, images)
-        if is_black_box(vit):
-            greet(vit, tensor)
+        tensor = as_constant(tensor)
+        refuse_not_finite(tensor)
+        vit = answered(vit, tensor)
+        asked = ask(chosen.asked(question, scalar=vit.scalar or texts is not None))
+        asked = asked if texts is None else texts.question(asked)
         targets = as_targets(vit, target, len(tensor)) if texts is None else texts.check(vit, len(tensor))
         caution = cautions(chosen, vit)
         if caution:
@@ -132,6 +228,10 @@ def explain(
             else:
                 parts.append(texts.answered(chosen(probe_of(*texts.part(vit, part, those), asked, hold))))
     found = join(parts)
+    if found.negligible.any():
+        faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
+        remedy = "; question='logit' may have more to show" if asked.name in PROBABILITIES else ""
+        caution = f"{caution}; {faint}{remedy}" if caution else faint + remedy
     k = len(found) // len(tensor)
     return replace(
         found,
@@ -171,7 +271,7 @@ def inside(
 
 def cautions(method: Method, vit: ViT) -> str:
     """What must be known of this method's numbers on this model; empty: nothing."""
-    if not vit.facts.get("affine", True) and method.linearisation != PLAIN:
+    if not vit.affine and method.linearisation != PLAIN:
         return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
     return method.caveat(method, vit) if method.caveat else ""
 
@@ -190,65 +290,105 @@ def looked_at(model: Any, method: Method) -> ViT:
         return opaque(model, str(problem))
 
 
+def answered(vit: ViT, images: Images) -> ViT:
+    """`vit` with its outputs known: a black box is asked about the first image, parts put together by hand are compared."""
+    if is_black_box(vit):
+        return greet(vit, images)
+    return vit if vit.output_type is not None else confirm(vit)
+
+
+def check_batch_size(batch_size: Any) -> None:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise SpecError(f"batch_size={batch_size!r}; a whole number from 1 on would work")
+
+
+def refuse_not_finite(images: Images) -> None:
+    if images.is_meta or images.layout != torch.strided:
+        raise ShapeError(
+            f"images must be a dense tensor that holds values, not one on {images.device} of layout {images.layout}"
+        )
+    bad = ~images.flatten(1).isfinite().all(1)
+    if bad.any():
+        first = int(bad.nonzero()[0, 0])
+        raise ShapeError(f"image {first} holds NaN or infinite values; finite floats would work")
+
+
 def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
-    """The original pictures, if there are any, and what the model sees."""
-    if isinstance(images, Tensor):
+    """The original images, if any were given, and what the model sees.
+
+    Float tensors are taken as they are. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
+    preprocessing.
+    """
+    if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_eight_bit(images):
+        images = list(images)  # one array per image
+    if isinstance(images, Tensor) and not is_eight_bit(images):
         batch = images[None] if images.ndim == 3 else images
         if batch.ndim != 4 or batch.shape[1] != 3 or not len(batch):
             raise ShapeError(f"images must be [b 3 H W] with at least one picture, not {list(images.shape)}")
         if not batch.is_floating_point():
             raise ShapeError(
-                f"images must be normalised floats, not {batch.dtype}; pass a PIL image to have it prepared"
+                f"images must be normalised floats, or uint8 colours from 0 to 255 to have them prepared, not {batch.dtype}"
             )
         return None, batch.clone() if batch.is_inference() else batch
-    several = list(images) if isinstance(images, list | tuple) else [images]
-    if not several:
+    sources: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
+    if not sources:
         raise ShapeError("no pictures were given")
-    for one in several:
-        if not isinstance(one, Tensor | str | bytes | PathLike | Image):
-            raise ShapeError(f"a picture is a path, a PIL image or a tensor, not {type(one).__name__!r}")
-    if len({isinstance(one, Tensor) for one in several}) > 1:
+    for source in sources:
+        if not isinstance(source, Tensor | np.ndarray | str | bytes | PathLike | Image):
+            raise ShapeError(
+                f"a picture is a path, a PIL image, a uint8 array [H, W, 3] or a tensor, not {type(source).__name__!r}"
+            )
+    prepared = [isinstance(source, Tensor) and not is_eight_bit(source) for source in sources]
+    if any(prepared) and not all(prepared):
         raise ShapeError("tensors and pictures cannot be mixed in one list")
-    if all(isinstance(one, Tensor) for one in several):
-        shapes = {tuple(one.shape) for one in several}
+    if all(prepared):
+        shapes = {tuple(source.shape) for source in sources}
         if len(shapes) > 1:
             raise ShapeError(f"pictures of one batch must have one shape, not {sorted(shapes)}")
-        return as_images(vit, torch.stack([one[0] if one.ndim == 4 and len(one) == 1 else one for one in several]))
+        return as_images(vit, torch.stack([t[0] if t.ndim == 4 and len(t) == 1 else t for t in sources]))
     if vit.preprocess is None:
         wrapped = f"wrap(model, {'black_box=True, ' if is_black_box(vit) else ''}preprocess=…)"
         raise ModelError(f"{vit.name!r} does not say how pictures are prepared; pass tensors, or {wrapped}")
-    from vitreous.models.picture import open_picture
-
-    pictures = tuple(open_picture(one) for one in several)
+    pictures = tuple(open_picture(source) for source in sources)
     return pictures, vit.preprocess.batch(list(pictures))
+
+
+def is_eight_bit(array: np.ndarray | Tensor) -> bool:
+    return array.dtype in (torch.uint8, np.uint8)
 
 
 def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | None:
     """One row of classes per picture."""
-    if EMBEDDING in vit.facts:
+    if vit.embedding:
         raise ModelError(
-            f"{vit.name!r} has no classifier ({vit.facts[EMBEDDING]}), so its outputs are no classes; ask about an embedding "
+            f"{vit.name!r} has no classifier ({vit.embedding}), so its outputs are no classes; ask about an embedding "
             "with target=vitreous.text_target(…), or give it a head"
         )
     if target is None:
         return None
     if isinstance(target, np.ndarray | np.generic):
-        target = torch.as_tensor(target)
+        target = torch.as_tensor(target) if target.dtype.kind in "biufc" else target.tolist()
+    if isinstance(target, Tensor) and (target.is_meta or target.layout != torch.strided):
+        raise ShapeError(
+            f"target must be a dense tensor that holds values, not one on {target.device} of layout {target.layout}"
+        )
     if isinstance(target, bool):
         raise ShapeError("target must be a class, not True or False")
     if isinstance(target, str | int):
         target = [target] * pictures
+    if isinstance(target, set | frozenset | dict):
+        raise ShapeError(f"target must be a list, which has an order, not a {type(target).__name__}")
     if not isinstance(target, Tensor):
         try:
             rows = [[class_index(vit, t) for t in (row if isinstance(row, list | tuple) else [row])] for row in target]
             target = torch.tensor(rows)
         except ShapeError:
             raise
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError, RuntimeError):
             raise ShapeError(
                 f"target must be a class, one per picture, or [pictures, k]; got {target!r} for {pictures} pictures"
             ) from None
-    if target.is_floating_point() or target.dtype == torch.bool:
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ShapeError(
             f"target must be whole numbers, not {target.dtype}; an embedding is given as vitreous.text_target(…)"
         )
@@ -260,17 +400,23 @@ def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | Non
         raise ShapeError(f"target has {len(target)} entries for {pictures} pictures{hint}")
     target = target.reshape(pictures, -1).long()
     count = vit.outputs
+    if not target.numel():
+        raise ShapeError(f"target holds no class for {pictures} pictures; give at least one for each, or None")
     if target.min() < 0 or target.max() >= count:
-        raise ShapeError(
-            f"target {int(target.max() if target.min() >= 0 else target.min())} is not a class: the model has classes 0 to {count - 1}"
-        )
+        wrong = int(target.max() if target.min() >= 0 else target.min())
+        if vit.scalar:
+            raise ShapeError(
+                f"target {wrong} is not an output: {vit.name!r} answers with one number, target 0; "
+                "wrap(model, outputs='binary') says that it decides between the classes 0 and 1"
+            )
+        raise ShapeError(f"target {wrong} is not a class: the model has classes 0 to {count - 1}")
     return target
 
 
 def class_index(vit: ViT, target: Any) -> int:
     """A class by number or by name."""
     if not isinstance(target, str):
-        if int(target) != target:
+        if isinstance(target, bool) or int(target) != target:
             raise ValueError(target)
         return int(target)
     if target.lstrip("-").isdigit():
@@ -307,6 +453,7 @@ def provenance(vit: ViT, method: Method, question: Question, images: Images, cau
         "torch": torch.__version__,
         "model": vit.name,
         **{key: value for key, value in vit.facts.items() if value is not None},
+        **described_outputs(vit),
         "method": method.spec,
         "options": {
             key: value
@@ -321,6 +468,16 @@ def provenance(vit: ViT, method: Method, question: Question, images: Images, cau
         "picture": list(images.shape[-2:]),
         **({"caveat": caution} if caution else {}),
     }
+
+
+def described_outputs(vit: ViT) -> dict[str, Any]:
+    """What is known of the model's outputs, for the provenance."""
+    known = vit.output_type
+    counted = {} if known is None else {"outputs": known.count}
+    kind = {} if known is None or known.kind == "classes" else {"output_type": known.kind}
+    reasons = {"black_box": vit.black_box, "embedding": vit.embedding}
+    affine = {} if vit.black_box else {"affine": vit.affine}
+    return {**counted, **kind, **affine, **{key: reason for key, reason in reasons.items() if reason}}
 
 
 def list_methods() -> list[dict[str, Any]]:

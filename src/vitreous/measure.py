@@ -14,12 +14,12 @@ from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.capture.probe import Probe
 from vitreous.capture.question import QUESTIONS
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.front import as_images, as_targets, class_index, load, wrap
+from vitreous.front import answered, as_images, as_targets, check_batch_size, class_index, load, wrap
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import METRICS, Metric, MetricResult, join_results, resolve_metric
-from vitreous.models.opaque import greet
+from vitreous.models.quiet import evaluating
 from vitreous.models.vit import ViT
 
 
@@ -55,16 +55,14 @@ def evaluate(
     several = isinstance(metric, list)
     if several and options:
         raise SpecError("options of several metrics are written into their specs: 'insertion(steps=28)'")
-    if batch_size < 1:
-        raise SpecError(f"batch_size={batch_size}; a whole number from 1 on would work")
+    check_batch_size(batch_size)
     chosen = [resolve_metric(one, **options) for one in (metric if several else [metric])]
     opaque = isinstance(attribution, Attribution) and attribution.patches is None
     vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else seen(model, opaque)
     _, tensor = as_images(
         vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
     )
-    if is_black_box(vit):
-        greet(vit, tensor)
+    vit = answered(vit, tensor)
     found = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
     refuse_texts(found, chosen)
     refuse_unrepeatable(found, chosen)
@@ -83,12 +81,12 @@ def evaluate(
     rows = {name: spread(name, value, len(tensor), share) for name, value in given.items() if value is not None}
     again = remade(found, method)
     parts: list[list[MetricResult]] = []
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), evaluating(vit.module):
         for start in range(0, len(tensor), batch_size):
             those = slice(start * share, (start + batch_size) * share)
             piece = found[those].to(vit.device)
             probe = probe_of(
-                vit, tensor[start : start + batch_size], piece.targets.view(-1, share), *asked(found, again)
+                vit, tensor[start : start + batch_size], piece.targets.view(-1, share), asked(found, again, vit)
             )
             here = {
                 name: value[those] if isinstance(value, list) else value[those].to(vit.device)
@@ -140,7 +138,7 @@ def refuse_unrepeatable(attribution: Attribution, metrics: Sequence[Metric]) -> 
 def as_attribution(vit: ViT, images: Tensor, maps: Tensor, target: Any) -> Attribution:
     """Maps that were made elsewhere."""
     layout = vit.layout((images.shape[-2], images.shape[-1]))
-    targets = as_targets(vit, target, len(images))
+    targets = as_targets(vit, 0 if target is None and vit.scalar else target, len(images))
     if targets is None:
         raise ShapeError("maps of your own need target=…, the class that they explain")
     if not isinstance(maps, Tensor) or maps.ndim not in (2, 3) or len(maps) != targets.numel():
@@ -216,10 +214,10 @@ def remade(attribution: Attribution, method: str | Method | None) -> Method | No
         return None
 
 
-def asked(attribution: Attribution, method: Method | None) -> tuple[Any]:
+def asked(attribution: Attribution, method: Method | None, vit: ViT) -> str:
     """The question that was put when the map was made."""
-    name = attribution.provenance.get("question", "logit" if method is None else method.question)
-    return (name if name in QUESTIONS else "logit",)
+    name = attribution.provenance.get("question", "logit" if method is None else method.asked(scalar=vit.scalar))
+    return name if name in QUESTIONS else "logit"
 
 
 def list_metrics() -> list[dict[str, Any]]:

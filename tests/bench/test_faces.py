@@ -97,9 +97,11 @@ def test_a_plan_in_a_file_and_json(filled, tmp_path, capsys):
 def test_a_narrow_terminal_gets_some_columns_under_the_others(filled, capsys, monkeypatch):
     from rich.console import Console
 
-    from vitreous.cli import say
+    from vitreous.cli import console
 
-    monkeypatch.setattr(say, "console", lambda **_: Console(width=60, highlight=False, markup=False, emoji=False))
+    monkeypatch.setattr(
+        console, "open_console", lambda **_: Console(width=60, highlight=False, markup=False, emoji=False)
+    )
 
     assert main(["bench", *FLAGS, "--out", str(filled)]) == 0
 
@@ -108,6 +110,7 @@ def test_a_narrow_terminal_gets_some_columns_under_the_others(filled, capsys, mo
     assert not any("…" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_it_would_take_and_takes_nothing(tmp_path, filled, capsys):
     out = tmp_path / "nothing"
 
@@ -141,6 +144,7 @@ def test_costs_are_read_as_they_are_stated(formula, names, value):
     assert spent(formula, names) == value
 
 
+@pytest.mark.slow
 def test_shards_and_their_merge(tmp_path, capsys, original):
     out = ["--out", str(tmp_path)]
     assert main(["bench", *FLAGS, *out, "--shard", "1/2"]) == 0
@@ -158,7 +162,7 @@ def test_shards_and_their_merge(tmp_path, capsys, original):
         (["bench"], "error: the plan names no models; add --model"),
         (["bench", "nowhere.toml"], "error: there is no plan at 'nowhere.toml'"),
         (["bench", *FLAGS, "--checkpoint", "gone.pt"], "error: --checkpoint: the checkpoint 'gone.pt' of 'scenes' does not exist"),
-        (["bench", *FLAGS, "--model", "scenes-biased", "--checkpoint", "a.pt"], "error: --checkpoint and --model-arg are for one"),
+        (["bench", *FLAGS, "--model", "scenes-biased", "--checkpoint", "a.pt"], "error: --checkpoint, --model-arg, --classes"),
         (["bench", *FLAGS, "--shard", "3/2"], "error: --shard '3/2' is not understood"),
         (["bench", *FLAGS, "--merge", "--out", "{tmp}"], "holds no shards"),
         (["map", "nowhere", "--model", "scenes"], "error: --data: there is no data set at 'nowhere'"),
@@ -204,6 +208,7 @@ def test_failures_are_said_and_end_with_one(tmp_path, capsys):
     assert ", 1 picture\n" in held.out
 
 
+@pytest.mark.slow
 def test_maps_are_read_without_us(tmp_path, capsys):
     import pyarrow.parquet as pq
     from safetensors import safe_open

@@ -58,6 +58,7 @@ def test_what_is_no_part_is_refused(part):
         small_plan(datasets=[{"spec": SPEC, "part": part}])
 
 
+@pytest.mark.slow
 def test_more_pictures_than_a_part_has_are_refused():
     plan, _ = halves(pictures=10)
     with pytest.raises(SpecError, match=r"part 2/2 of scenes has 10 pictures, so 11 cannot be chosen"):

@@ -37,6 +37,7 @@ def shuffled_and_doubled(job, cells):
     yield from serial(job, order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", [backwards, shuffled_and_doubled])
 def test_order_does_not_matter_and_nothing_is_doubled(executor, tmp_path, original):
     fill(tmp_path, executor)
@@ -44,6 +45,7 @@ def test_order_does_not_matter_and_nothing_is_doubled(executor, tmp_path, origin
     assert same(tmp_path, original)
 
 
+@pytest.mark.slow
 def test_two_processes_say_what_one_says(tmp_path, original):
     fill(tmp_path, processes(2, threads=1))
 
@@ -65,6 +67,7 @@ def always_dies(cell):
     return run_cell(pool.MINE[0], cell)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path, original, monkeypatch):
     monkeypatch.setenv("VITREOUS_TEST_MARK", str(tmp_path / "mark"))
     monkeypatch.setattr(pool, "work", dies_once)
@@ -76,6 +79,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path, original, mon
     assert same(tmp_path / "run", original)
 
 
+@pytest.mark.slow
 def test_a_cell_that_kills_every_worker_is_given_up_and_said(tmp_path, monkeypatch, original):
     monkeypatch.setattr(pool, "work", always_dies)
     monkeypatch.setattr(pool, "LOSSES", 1)
@@ -167,6 +171,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 def test_killed_ten_times_and_resumed_it_is_the_table_of_an_unbroken_run(tmp_path):
     whole = {"slice": 1, "datasets": ["scenes:single?count=8"]}
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "killed"), "7"]
@@ -182,6 +187,7 @@ def test_killed_ten_times_and_resumed_it_is_the_table_of_an_unbroken_run(tmp_pat
     assert not list((tmp_path / "killed" / "parts").glob(".*"))
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent(tmp_path):
     program = """
         import os

@@ -13,6 +13,7 @@ from vitreous.bench import ray as cluster
 from vitreous.core.errors import SpecError
 
 ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
 ROOT = str(Path(__file__).parents[2])
 
 

@@ -99,6 +99,7 @@ def test_a_row_says_how_it_came_to_be(original):
     assert row["peak_mib"] > 10
 
 
+@pytest.mark.slow
 def test_maps_come_back_from_half_precision(original):
     vit = vitreous.load("scenes")
     (batch,) = batches(open_dataset("scenes:single?count=4"), vit.preprocess)
@@ -112,6 +113,7 @@ def test_maps_come_back_from_half_precision(original):
     assert [row["rows"] for row in rows] == [14] * 4
 
 
+@pytest.mark.slow
 def test_pairs_ask_about_both_classes_and_swap_what_is_the_object(tmp_path):
     fill(
         tmp_path, datasets=["scenes:pair?count=2"], targets="pair", methods=["genatt"], metrics=["class_discrimination"]
@@ -154,6 +156,7 @@ def test_predicted_and_true_classes_are_rows_of_their_own_and_computed_once_wher
         assert len(store.known()) == 4
 
 
+@pytest.mark.slow
 def test_a_protocol_measures_what_its_paper_measures(tmp_path):
     plan = small_plan(protocol="tokentm", metrics=None, methods=["genatt"], datasets=["scenes:single?count=2"], slice=2)
 
@@ -182,6 +185,7 @@ def test_other_targets(targets, roles):
         assert all(row["target"] == row["predicted"] for row in rows[::2])
 
 
+@pytest.mark.slow
 def test_double_precision():
     small = {"datasets": ["scenes:single?count=2"], "methods": ["genatt"], "metrics": ["sparseness"]}
     found, usual = (
@@ -194,6 +198,7 @@ def test_double_precision():
     assert 0 < max(abs(a["value"] - b["value"]) for a, b in zip(found, usual, strict=True)) < 1e-5
 
 
+@pytest.mark.slow
 def test_half_precision(original, tmp_path):
     """In a process of its own: where a virtual machine has no AMX tiles, oneDNN must not try them."""
     program = f"""
@@ -221,6 +226,7 @@ def test_what_is_known_is_not_computed_again(filled, monkeypatch):
     assert (again.rows, seen) == (0, [])
 
 
+@pytest.mark.slow
 def test_a_new_method_alone_is_computed(filled, monkeypatch):
     before = told(filled)
 
@@ -231,6 +237,7 @@ def test_a_new_method_alone_is_computed(filled, monkeypatch):
     assert [row for row in told(filled) if row["method"] != "'rollout'"] == before
 
 
+@pytest.mark.slow
 def test_a_new_metric_needs_its_maps_and_no_other_metric(filled, monkeypatch):
     with counting(monkeypatch) as seen:
         fill(filled, metrics=["sparseness", "entropy"])
@@ -239,6 +246,7 @@ def test_a_new_metric_needs_its_maps_and_no_other_metric(filled, monkeypatch):
     assert len(rows_of(filled)) == 4 * 2 * 2  # the table is this plan's, whatever else is known
 
 
+@pytest.mark.slow
 def test_new_pictures_alone_are_computed(tmp_path, monkeypatch):
     many = {"datasets": ["scenes:single?count=20"], "slice": 4, "methods": ["genatt"], "metrics": ["sparseness"]}
     fill(tmp_path, pictures=3, **many)
@@ -248,6 +256,7 @@ def test_new_pictures_alone_are_computed(tmp_path, monkeypatch):
     assert sorted(seen) == [("genatt", 1), ("genatt", 1), ("sparseness", 1), ("sparseness", 1)]
 
 
+@pytest.mark.slow
 def test_new_pictures_and_a_new_metric_cost_what_is_new(tmp_path, monkeypatch):
     many = {"datasets": ["scenes:single?count=20"], "slice": 4, "methods": ["genatt"]}
     fill(tmp_path, pictures=2, metrics=["sparseness"], **many)
@@ -257,6 +266,7 @@ def test_new_pictures_and_a_new_metric_cost_what_is_new(tmp_path, monkeypatch):
     assert sorted(seen) == [("entropy", 2), ("entropy", 2), ("genatt", 2), ("genatt", 2), ("sparseness", 2)]
 
 
+@pytest.mark.slow
 def test_a_folder_that_grew_or_shrank_is_looked_at_anew(whole_folder, tmp_path, monkeypatch):
     plan = {"datasets": [f"folder:{whole_folder}"], "metrics": ["sparseness"], "methods": ["genatt"], "slice": 2}
     (whole_folder / "0.png").rename(tmp_path / "0.png")
@@ -274,6 +284,7 @@ def test_a_folder_that_grew_or_shrank_is_looked_at_anew(whole_folder, tmp_path, 
     assert [row["picture"] for row in rows_of(tmp_path / "run")] == ["0.png"]
 
 
+@pytest.mark.slow
 def test_a_picture_replaced_in_place_is_seen_when_finished_work_is_looked_at_again(whole_folder, tmp_path):
     plan = {"datasets": [f"folder:{whole_folder}"], "metrics": ["sparseness"], "methods": ["genatt"], "slice": 2}
     fill(tmp_path / "run", **plan)
@@ -304,6 +315,7 @@ def test_a_checkpoint_that_was_trained_on_is_another_model(tmp_path):
         assert len(store.table()) == 1
 
 
+@pytest.mark.slow
 def test_the_same_pictures_under_another_name_are_known(filled, monkeypatch):
     with counting(monkeypatch) as seen:
         fill(filled, datasets=[{"spec": "scenes:single?count=4", "label": "renamed"}])
@@ -321,6 +333,7 @@ def test_the_key_knows_every_option():
     assert identity(resolve_metric("pointing_game")) != identity(resolve_metric("pointing_game(tolerance=3)"))
 
 
+@pytest.mark.slow
 def test_other_masks_make_another_row():
     data = ["scenes:part?count=2", "scenes:part?count=2&mask=evidence"]
     plan = small_plan(datasets=data, methods=["genatt"], metrics=["pointing_game", "sparseness"])
@@ -353,6 +366,7 @@ def folder(whole_folder):
     return place
 
 
+@pytest.mark.slow
 def test_a_damaged_picture_is_a_row_with_a_reason_and_is_tried_again(folder, tmp_path):
     plan = {"datasets": [f"folder:{folder}"], "metrics": ["sparseness"], "slice": 3, "methods": ["genatt", "random"]}
 
@@ -387,6 +401,7 @@ def test_a_picture_without_the_label_that_is_asked_about_fails_alone(folder, tmp
     assert said["2.png"] == "'2.png' has no label"
 
 
+@pytest.mark.slow
 def test_a_metric_that_needs_no_label_works_where_there_is_none(folder, tmp_path):
     metrics = ["deletion_accuracy(ratios=(0.5,), judge='label')", "deletion_accuracy(ratios=(0.5,), judge='predicted')"]
 
@@ -409,6 +424,7 @@ def test_a_method_that_refuses_a_model_leaves_the_others_alone(tmp_path):
     assert sum(done.failed.values()) == 8  # its scores and its maps
 
 
+@pytest.mark.slow
 def test_one_bad_picture_does_not_spoil_its_batch(tmp_path):
     def moody(probe):
         """Refuses dark pictures."""
@@ -431,6 +447,7 @@ def test_one_bad_picture_does_not_spoil_its_batch(tmp_path):
     assert sorted(filter(None, said)) == ["RuntimeError: too dark"]
 
 
+@pytest.mark.slow
 def test_batches_of_another_size_say_the_same_to_rounding(original, tmp_path):
     fill(tmp_path, batch_size=1)
 

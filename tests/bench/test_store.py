@@ -102,6 +102,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-40])])
 def test_a_damaged_part_is_seen_and_computed_again(filled, harm):
     before = told(filled)
@@ -196,6 +197,7 @@ def write_many(folder: Path, first: int) -> None:
             store.record(f"r{first}", [outcome(cell, *some)])
 
 
+@pytest.mark.slow
 def test_two_processes_write_one_store(tmp_path):
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=write_many, args=(tmp_path, first)) for first in (0, 10)]  # they overlap
@@ -234,6 +236,7 @@ def test_many_open_a_new_store_at_once(tmp_path):
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_shards_are_merged_into_what_one_run_gives(tmp_path, original):
     from vitreous.bench.drive import execute, missing_cells
 

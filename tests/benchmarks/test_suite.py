@@ -42,6 +42,7 @@ def row(targets=None, ratio=None, what="a", **changes):
 # ── from end to end ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_command_measures_prints_and_keeps_everything(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "MODULES", ("whitebox",))
     kept = tmp_path / "out.json"
@@ -76,6 +77,7 @@ def test_the_command_measures_prints_and_keeps_everything(tmp_path, capsys, monk
     assert all(f"`{what}`" in printed for what in {one["what"] for one in ratios})
 
 
+@pytest.mark.slow
 def test_the_script_starts_by_itself():
     script = [sys.executable, ROOT / "benchmarks" / "run"]  # its first line asks for the python that is on the path
     done = subprocess.run([*script, "--size", "test", "--list"], capture_output=True, text=True, check=True)
@@ -84,6 +86,7 @@ def test_the_script_starts_by_itself():
     assert os.access(ROOT / "benchmarks" / "run", os.X_OK)
 
 
+@pytest.mark.slow
 def test_rows_measured_again_take_the_place_of_old_ones(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "MODULES", ("whitebox",))
     kept = tmp_path / "out.json"
@@ -440,6 +443,7 @@ def test_theory_counts_what_runs(bed):
     assert growth.products("tis(masks=32)", bed, 17) < growth.products("rise(masks=32)", bed, 17)
 
 
+@pytest.mark.slow
 def test_growth_is_measured_and_drawn(tmp_path):
     found = growth.grown("cpu", 1, quick=True)
     growth.drawn(found, tmp_path / "growth.svg")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.cases import each
 from tests.models.families import FAMILIES, pictures, seen
 from vitreous.capture.linearise import DECOMPX, LIBRA, PLAIN, Linearisation
 from vitreous.capture.probe import Probe
 from vitreous.methods.spec import resolve
 
-EVERY = pytest.mark.parametrize("family", FAMILIES)
+EVERY = each("family", FAMILIES)
 COMPLETE = pytest.mark.parametrize("lin", [DECOMPX, LIBRA], ids=["decompx", "libra"])
 GATED = [
     f
@@ -23,10 +24,13 @@ def asked(family: str, question: str) -> Probe:
     return Probe(seen(family), pictures(), torch.tensor([1, 0]), question)
 
 
-@EVERY
+# the question enters behind the head, so a second one is asked of every kind of read-out, not of every family
+HEADS = ("vit", "vit-mean", "vit-mean-of-everything", "vit-one-output", "siglip", "deit-distilled")
+
+
 @COMPLETE
-@pytest.mark.parametrize("question", ["logit", "margin"])
-def test_tokens_and_biases_are_the_score_at_every_layer(family: str, lin: Linearisation, question: str) -> None:
+@each("family, question", [*((f, "logit") for f in FAMILIES), *((f, "margin") for f in HEADS)])
+def test_tokens_and_biases_are_the_score_at_every_layer(family: str, question: str, lin: Linearisation) -> None:
     probe = asked(family, question)
     score = probe.answer(probe.reading.logits, probe.targets)
 
@@ -41,8 +45,8 @@ def test_tokens_and_biases_are_the_score_at_every_layer(family: str, lin: Linear
         assert tokens.abs().max() > 1e-3
 
 
-@EVERY
 @pytest.mark.parametrize("spec", ["decompx", "ixg@libra", "fullgrad@libra", "fullgrad@decompx"])
+@EVERY
 def test_an_attribution_shows_what_it_does_not_hold(family: str, spec: str) -> None:
     found = resolve(spec)(asked(family, "logit"))
 
@@ -60,7 +64,7 @@ def test_a_probability_is_no_sum_of_shares() -> None:
     assert resolve("decompx")(asked("vit", "probability")).residual is None
 
 
-@pytest.mark.parametrize("family", GATED)
+@each("family", GATED)
 def test_gated_models_tell_decompx_and_libra_apart(family: str) -> None:
     decompx, libra = resolve("decompx")(asked(family, "logit")), resolve("ixg@libra")(asked(family, "logit"))
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each
 from tests.models.families import FAMILIES, pictures, seen
 from vitreous.capture import embedding
 
@@ -18,8 +19,9 @@ def made(monkeypatch) -> list[tuple]:
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_tokens_and_the_way_back_are_the_models_own(family, made):
+    made.clear()
     vit, walked, own = seen(family), pictures().clone().requires_grad_(), pictures().clone().requires_grad_()
 
     tokens, expected = embedding.embed(vit, walked), vit.embed(own)

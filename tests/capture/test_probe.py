@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each
 from tests.models.families import build, pictures, seen, tiny
 from vitreous.capture import probe as probing
 from vitreous.capture.linearise import LIBRA
@@ -33,14 +34,22 @@ SPECS = [
     "alti+plus",
     "vanillagrad(space='pixels')",
 ]
-SOME = pytest.mark.parametrize("family", ["vit", "vit-mean", "siglip", "beit", "eva02", "dinov3"])
+FAMILIES = ("vit", "vit-mean", "siglip", "beit", "eva02", "dinov3")
+SOME = each("family", FAMILIES)
+# a sum over layers and a roll-out of every family; every other method of two families
+PAIRS = [(family, spec) for spec in ("decompx+skipplus", "genatt") for family in FAMILIES]
+PAIRS += [
+    (FAMILIES[(place + shift) % 6], spec)
+    for place, spec in enumerate(SPECS)
+    for shift in (0, 3)
+    if spec not in ("decompx+skipplus", "genatt")
+]
 
 
 # ── kept or recomputed ───────────────────────────────────────────────────────────────────────────
 
 
-@SOME
-@pytest.mark.parametrize("spec", SPECS)
+@each("family, spec", PAIRS)
 def test_kept_recomputed_and_chosen_are_the_same_numbers(family: str, spec: str) -> None:
     targets = torch.tensor([[1, 4], [3, 0]])
 
@@ -170,8 +179,7 @@ def test_no_attention_matrix_is_built_unless_asked_for(monkeypatch: pytest.Monke
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@SOME
-@pytest.mark.parametrize("spec", SPECS)
+@each("family, spec", PAIRS)
 def test_several_targets_are_several_runs(family: str, spec: str) -> None:
     targets = torch.tensor([[1, 4, 1], [3, 0, 2]])
     together = resolve(spec)(Probe(seen(family), pictures(), targets))
@@ -186,8 +194,7 @@ def test_several_targets_are_several_runs(family: str, spec: str) -> None:
             assert row.targets.item() == targets[image, k]
 
 
-@SOME
-@pytest.mark.parametrize("spec", SPECS)
+@each("family, spec", PAIRS)
 def test_an_image_is_explained_alone_as_in_company(family: str, spec: str) -> None:
     targets = torch.tensor([1, 3, 0])
     together = resolve(spec)(Probe(seen(family), pictures(3), targets))

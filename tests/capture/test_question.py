@@ -153,3 +153,68 @@ def test_an_answer_without_rivals_has_no_gradient(question: str, logits: list[fl
 
     assert said.item() == (1 if question == "probability" else 0)
     assert given.grad.abs().max() < 1e-30
+
+
+# ── several labels ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_sigmoid_is_of_the_class_alone() -> None:
+    """Against autograd on the formula 1 / (1 + e⁻ᶻ), for several targets of an image."""
+    model, targets = tiny("vit"), torch.tensor([[0, 3], [4, 1]])
+    found = resolve("ixg")(Probe(seen("vit"), pictures(), targets, "sigmoid"))
+
+    tokens = seen("vit").embed(pictures()).detach().requires_grad_()
+    hidden = tokens
+    for block in model.blocks:
+        hidden = block(hidden)
+    logits = model.forward_head(model.norm(hidden))
+    expected = 1 / (1 + (-logits.gather(1, targets)).exp())
+    torch.testing.assert_close(found.score, expected.flatten().detach(), rtol=1e-12, atol=1e-14)
+    for column in range(2):
+        (gradient,) = torch.autograd.grad(expected[:, column].sum(), tokens, retain_graph=True)
+        map_of_column = (tokens * gradient).sum(-1)[:, 1:].detach()
+        torch.testing.assert_close(found.patches[column::2], map_of_column, rtol=1e-10, atol=1e-13)
+
+
+def test_other_classes_do_not_change_a_sigmoid() -> None:
+    logits = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    ask("sigmoid")(logits, torch.tensor([1, 4])).sum().backward()
+
+    assert (logits.grad != 0).nonzero().tolist() == [[0, 1], [1, 4]]
+
+
+@pytest.mark.parametrize("z", [-200.0, -30.0, 0.0, 3.0, 18.0, 30.0])
+def test_the_gradient_of_a_sure_sigmoid_is_not_rounded_away(z: float) -> None:
+    single = torch.tensor([[0.0, z]], requires_grad=True)
+
+    value = ask("sigmoid")(single, torch.tensor([1]))
+    value.sum().backward()
+
+    exact = torch.tensor(z, dtype=torch.float64)
+    torch.testing.assert_close(single.grad[0, 1].double(), exact.sigmoid() * (-exact).sigmoid(), rtol=1e-5, atol=1e-38)
+    torch.testing.assert_close(value[0].double(), exact.sigmoid(), rtol=1e-6, atol=1e-38)
+
+
+def test_subsets_and_black_boxes_are_asked_for_the_sigmoid_too() -> None:
+    import vitreous
+
+    logits = tiny("vit")(pictures()).detach()
+    probe = Probe(seen("vit"), pictures(), torch.tensor([0, 1]), "sigmoid")
+    box = vitreous.wrap(tiny("vit"), black_box=True)
+    found = vitreous.explain(box, pictures(), [[0, 2], [1, 3]], "rise(masks=3)", "sigmoid")
+
+    whole = probe.score(torch.ones(2, 1, 12, dtype=torch.bool))[:, 0]
+    torch.testing.assert_close(whole, logits.gather(1, torch.tensor([[0], [1]]))[:, 0].sigmoid())
+    torch.testing.assert_close(found.score, logits.gather(1, torch.tensor([[0, 2], [1, 3]])).sigmoid().flatten())
+    assert not found.signed
+    assert found.provenance["question"] == "sigmoid"
+
+
+def test_captions_of_a_sigmoid_say_the_classes_own_probability() -> None:
+    import vitreous
+    from vitreous.draw.captions import describe_target
+
+    found = vitreous.explain(seen("vit"), pictures(), 2, "ixg", "sigmoid")
+
+    assert describe_target(found[0]).endswith(f"{100 * tiny('vit')(pictures())[0, 2].sigmoid():.1f} %")

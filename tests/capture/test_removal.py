@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.capture.masked import logits_with_masked_keys
+from tests.cases import each
 from tests.models.families import FAMILIES, pictures, seen, tiny
 from vitreous.capture import packed
 from vitreous.capture import probe as probing
@@ -14,7 +15,7 @@ from vitreous.capture.packed import run_packed
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ShapeError
 
-EVERY = pytest.mark.parametrize("family", FAMILIES)
+EVERY = each("family", FAMILIES)
 
 
 def subsets(count: int = 5, patches: int = 12, images: int = 2, seed: int = 3) -> Tensor:

@@ -264,6 +264,7 @@ def test_every_class_specific_method_explains_a_text(plain, name):
     assert both.logits.shape == (4, 2)
 
 
+@pytest.mark.slow
 def test_the_law_holds_for_a_tower_that_is_asked_about_texts(plain):
     answering = likened(plain, F.normalize(texts(5, WIDE), dim=-1), 2.0)
 

@@ -76,6 +76,7 @@ def test_a_damaged_picture_is_a_failure_and_the_run_goes_on(workers):
     assert found[0].failures == [("a/1", "'1.jpg' is damaged")]
 
 
+@pytest.mark.slow
 def test_threads_change_nothing():
     dataset = open_dataset("scenes:pair?count=7")
     order = subset(dataset, 6, seed=1)

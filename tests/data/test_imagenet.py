@@ -137,7 +137,7 @@ def test_wrong_label_files_name_themselves(flat, file, text, said):
     write(flat / file, text)
 
     with pytest.raises(DataError, match=said):
-        open_dataset(flat)
+        open_dataset(f"imagenet-val:{flat}")
 
 
 def test_meta_mat_must_be_one(flat):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.making import TENCH, noise, save, write
-from vitreous.core.errors import DataError, SpecError
+from vitreous.core.errors import Caveat, DataError, SpecError
 from vitreous.data import READERS, Album, Dataset, Sample, open_dataset, reader
 from vitreous.data.open import recognise
 from vitreous.data.reader import located, need, settled, split
@@ -184,3 +184,27 @@ def test_a_missing_package_is_one_sentence():
 def test_no_name_is_not_the_folder_one_stands_in():
     with pytest.raises(SpecError, match="no data set is named"):
         open_dataset("")
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("photos", "ILSVRC2012_val_0000000{}.JPEG"),
+        ("photos/val", "ILSVRC2012_val_0000000{}.JPEG"),
+        ("photos/images", "ILSVRC2012_val_0000000{}.JPEG"),
+        ("photos", "n01440764_{}.JPEG"),
+    ],
+)
+def test_unlabelled_files_named_as_imagenets_are_a_plain_folder(tmp_path, where, name):
+    for number in (1, 2):
+        save(noise(8, 8), tmp_path / where / name.format(number))
+
+    with pytest.warns(Caveat, match=f"plain folder of images; .* write imagenet-val:{tmp_path / 'photos'}") as caveats:
+        dataset = open_dataset(tmp_path / "photos")
+
+    assert len(caveats) == 1
+    assert list(dataset.keys) == [name.format(1), name.format(2)]
+    assert (dataset.classes, dataset[0].label) == (None, None)
+    for spec, options in ((f"imagenet-val:{tmp_path / 'photos'}", {}), (str(tmp_path / "photos"), {"ids": "caffe"})):
+        with pytest.raises(DataError, match="has 2 pictures and no label file; expected val/<wnid>"):
+            open_dataset(spec, **options)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from vitreous.methods.attribution import Attribution
@@ -52,3 +54,31 @@ def words(figure: Any) -> str:
     """Everything that is written on a figure."""
     texts = [text.get_text() for text in figure.texts]
     return "\n".join([*texts, *(tick.get_text() for axes in figure.axes for tick in axes.get_xticklabels())])
+
+
+def check_texts_fit(figure: Any) -> None:
+    """Measure a figure and check that all its texts, also the numbers at colour bars, lie on it and apart."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    with rc_context({"text.hinting": "none"}):  # as figures draw themselves
+        for axes in figure.axes:
+            axes.get_tightbbox(renderer)  # places the tick labels, without painting the images
+        check_boxes(figure, renderer)
+
+
+def check_boxes(figure: Any, renderer: Any) -> None:
+    texts = [*figure.texts, *(tick for axes in figure.axes if axes.axison for tick in axes.get_xticklabels())]
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts if text.get_text()]
+    page = figure.bbox
+    for text, box in boxes:
+        assert page.x0 <= box.x0, text
+        assert box.x1 <= page.x1, text
+        assert page.y0 <= box.y0, text
+        assert box.y1 <= page.y1, text
+    for place, (text, box) in enumerate(boxes):
+        for other_text, other in boxes[place + 1 :]:
+            assert not box.shrunk(0.9, 0.6).overlaps(other.shrunk(0.9, 0.6)), (text, other_text)
+
+
+def joined(figure: Any) -> str:
+    """All texts of a figure without spaces, so that a wrapped caption can be found as a whole."""
+    return "".join("".join(text.get_text().split()) for text in figure.texts)

@@ -26,6 +26,7 @@ def liar(tmp_path):
     METHODS.discard("liar")
 
 
+@pytest.mark.slow
 def test_a_model_is_held_to_its_logits_and_every_method_is_tried(capsys):
     code = main(["check", "--model", "scenes", "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -132,6 +132,25 @@ def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
     assert said.err == ""
 
 
+@pytest.mark.parametrize(("flags", "shared"), [([], True), (["--shared-scale"], True), (["--own-scale"], False)])
+def test_classes_of_an_image_share_a_scale_unless_each_map_has_its_own(tmp_path, monkeypatch, flags, shared):
+    from vitreous.cli import results
+
+    drawn = []
+    for name in ("figure", "sheet"):
+        draw = getattr(results, name)
+        monkeypatch.setattr(
+            results, name, lambda *given, draw=draw, **options: drawn.append(options) or draw(*given, **options)
+        )
+
+    file = picture(tmp_path / "x.png")
+    targets = ["--target", "2", "--target", "5"]
+    assert main(["explain", file, *TINY, *targets, *flags, "--method", "genatt", "--out", str(tmp_path / "o")]) == 0
+
+    assert [options["shared_scale"] for options in drawn] == [shared] * 3  # two overlays and a sheet
+    assert [options.get("rows") for options in drawn] == [[0], [1], None]
+
+
 def test_json_is_one_document_and_nothing_else(tmp_path, capsys):
     file = picture(tmp_path / "x.png")
 
@@ -147,8 +166,23 @@ def test_json_is_one_document_and_nothing_else(tmp_path, capsys):
     assert all(Path(path).is_file() for path in files)
 
 
-def test_a_single_sigmoid_output_is_two_classes(tmp_path, capsys):
-    arguments = [*TINY, "--model-arg", "num_classes=1", "--target", "0", "--target", "1", "--json"]
+def test_a_single_output_is_a_value(tmp_path, capsys):
+    arguments = [*TINY, "--model-arg", "num_classes=1", "--out", str(tmp_path / "o")]
+
+    assert main(["explain", picture(tmp_path / "x.png"), *arguments, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["pictures"]
+    (entry,) = one["top"]
+    assert (entry["class"], entry["index"], entry["probability"]) == ("output", 0, None)
+    assert entry["value"] == pytest.approx(one["explained"][0]["score"])
+    assert main(["explain", picture(tmp_path / "y.png"), *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "value" in printed
+    assert "%" not in printed
+
+
+def test_a_binary_output_is_two_classes(tmp_path, capsys):
+    declared = ["--model-arg", "num_classes=1", "--model-arg", "outputs=binary"]
+    arguments = [*TINY, *declared, "--target", "0", "--target", "1", "--json"]
 
     assert main(["explain", picture(tmp_path / "x.png"), *arguments, "--out", str(tmp_path / "o")]) == 0
 
@@ -270,7 +304,7 @@ def test_a_fault_of_the_program_is_one_sentence_and_70(tmp_path, capsys, monkeyp
 
 
 def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
-    def interrupted(self, path):
+    def interrupted(self, path, **_):
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -284,6 +318,7 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
 # ── a real model ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_maps_of_a_real_model_sit_on_the_zebra_and_on_the_elephant(assets, tmp_path):
     weights = assets / "weights" / "deit_tiny_patch16_224.wvfunc-lnq8.safetensors"
     photograph = assets / "multiclass-samples" / "el3.png"

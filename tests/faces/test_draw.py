@@ -11,9 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.faces.maps import GRID, attribution, one_hot, redness, words
+from tests.faces.maps import GRID, attribution, check_texts_fit, joined, one_hot, redness, words
 from vitreous.core.errors import ShapeError
 from vitreous.draw import figure, html, overlay_image, scale_of, sheet
+from vitreous.draw.board import text_width, wrap_text
+from vitreous.draw.captions import describe_target, explain_range
 
 
 def saved(made) -> Image.Image:
@@ -125,11 +127,91 @@ def test_outliers_lie_beyond_the_bar_and_are_stated():
     assert "95 % quantile" in text
 
 
-def test_a_shared_scale_is_one_for_all_rows():
-    found = attribution(torch.stack([one_hot(0, 0, 1.0), one_hot(0, 0, 8.0)]))
+def colour_strength(figure) -> list[float]:
+    """Strongest colour of every map that is drawn over a grey image, in drawing order."""
+    drawn = [axes.get_images()[0].get_array() for axes in figure.axes if axes.get_images()]
+    return [float(np.abs(redness(Image.fromarray(np.asarray(image)))).max()) for image in drawn]
 
-    assert words(figure(found, shared_scale=True)).count("8") == 4
-    assert words(figure(found)).count("8") == 2
+
+def test_classes_of_one_image_share_a_scale_unless_told_otherwise():
+    image = torch.zeros(1, 3, 64, 64)
+    weak_and_strong = attribution(
+        torch.stack([one_hot(2, 2, 1e-3), one_hot(5, 5, 1.0)]), pictures=None, images=image.expand(2, -1, -1, -1)
+    )
+
+    shared, own = figure(weak_and_strong), figure(weak_and_strong, shared_scale=False)
+
+    assert colour_strength(shared)[0] < 5 < 60 < colour_strength(shared)[1]
+    assert min(colour_strength(own)) > 60
+    assert "one colour scale for all classes of an image" in words(shared)
+    assert "own colour scale per map" in words(own)
+
+
+def test_one_sparse_strong_map_sets_the_scale_of_many_weak_ones():
+    maps = torch.stack([one_hot(1, 1, 1.4), *(one_hot(4, 4, 8e-4) for _ in range(4))])
+
+    strengths = colour_strength(figure(attribution(maps)))
+
+    assert strengths[0] > 60
+    assert max(strengths[1:]) < 5
+
+
+def test_each_method_of_a_sheet_has_one_scale_per_image():
+    images = torch.stack([torch.zeros(3, 64, 64), torch.zeros(3, 64, 64), torch.ones(3, 64, 64)])
+    sizes = torch.tensor([1e-3, 1.0, 1e-3])
+    maps = one_hot(3, 3).flatten() * sizes[:, None]
+    small, large = (attribution(maps * unit, pictures=None, images=images) for unit in (1.0, 1e3))
+
+    drawn = sheet([small, large])
+
+    strengths = np.array(colour_strength(drawn)).reshape(3, 3)[:, 1:]  # without the images themselves
+    assert (strengths[0] < 5).all()  # weak beside the other class of its image
+    assert (strengths[1:] > 60).all()  # the third row is alone with its image
+    assert "one colour scale for all classes of an image, per method" in words(drawn)
+    assert "own colour scale per map" in words(sheet([small, large], shared_scale=False))
+
+
+def test_a_row_drawn_alone_keeps_the_scale_of_its_image():
+    rows = attribution(torch.stack([one_hot(2, 2, 1e-3), one_hot(5, 5, 1.0)]))
+
+    assert colour_strength(figure(rows, rows=[0]))[0] < 5
+    assert "more row" not in words(figure(rows, rows=[0]))
+
+
+def test_images_with_one_class_each_keep_their_own_scales():
+    images = torch.arange(2.0)[:, None, None, None].expand(2, 3, 64, 64)
+    rows = attribution(torch.stack([one_hot(2, 2, 1e-3), one_hot(5, 5, 1.0)]), pictures=None, images=images)
+
+    assert min(colour_strength(figure(rows))) > 60
+    assert "colour scale" not in words(figure(rows))
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_map_that_is_negligible_beside_its_score_is_drawn_neutral_and_called_so(signed):
+    noise = torch.rand(64, generator=torch.Generator().manual_seed(0)) * 1e-28
+    score = torch.tensor([60.0])
+    strong = attribution(one_hot(1, 1), score=score)
+
+    drawn = figure(attribution(noise, score=score, signed=signed))
+
+    if signed:
+        assert "negligiblemap:scoresupto9.9" in joined(drawn).replace("9.8", "9.9")
+        assert "besideavalueof60" in joined(drawn)
+        assert colour_strength(drawn)[0] <= 2
+    else:  # in units of its own: a product of attention matrices may be small and informative
+        assert "negligible" not in words(drawn)
+    assert "negligible" not in words(figure(strong))
+
+
+def test_a_negligible_map_does_not_take_the_scale_of_a_smaller_one():
+    maps = torch.stack([torch.rand(64) * 1e-9, one_hot(1, 1, 1e-10).flatten()])
+    rows = attribution(maps, score=torch.tensor([0.9, 1e-10]))
+
+    drawn = figure(rows)
+
+    assert colour_strength(drawn)[0] <= 2
+    assert colour_strength(drawn)[1] > 60
+    assert words(drawn).count("negligible map") == 1
 
 
 @pytest.mark.parametrize("value", [0.0, 2.5, -1e-9])
@@ -199,6 +281,7 @@ def test_any_name_can_be_drawn_without_a_warning(name):
     saved(sheet([found, found]))
 
 
+@pytest.mark.slow
 def test_many_rows_are_capped_and_the_figure_says_so():
     found = attribution(torch.rand(40, 64), pictures=None, preprocess=None)
 
@@ -235,19 +318,151 @@ def test_a_sheet_of_different_subjects_is_refused():
         sheet([])
 
 
-def test_texts_of_a_sheet_stay_on_the_page_and_apart():
-    found = attribution(torch.rand(2, 64), names=("a rather long name of a class", "b"))
+LONG_METHOD = "anneal(of='fuse(share=temper)',samples=16,kept=0.5,seed=1234567)@libra+skipplus(start=7)"
 
-    made = sheet([found] * 5)
-    saved(made)
-    boxes = [text.get_window_extent() for text in made.texts if text.get_text()]
 
-    page = made.bbox
-    assert all(box.x0 >= page.x0 and box.x1 <= page.x1 and box.y0 >= page.y0 and box.y1 <= page.y1 for box in boxes)
-    overlaps = [
-        (a, b) for i, a in enumerate(boxes) for b in boxes[i + 1 :] if a.shrunk(0.9, 0.6).overlaps(b.shrunk(0.9, 0.6))
-    ]
-    assert not overlaps
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a rather long name of a class, with (several) parts/of speech",
+        "W" * 90,
+        "i" * 60 + "M" * 60,
+        "斑马" * 30,
+        "жираф " * 12,
+    ],
+    ids=["words", "wide", "uneven", "boxes", "cyrillic"],
+)
+@pytest.mark.parametrize("methods", [1, 7])
+def test_captions_of_a_sheet_are_whole_on_the_page_and_apart(name, methods):
+    maps = torch.rand(2, 64, generator=torch.Generator().manual_seed(1)) ** 9
+    rows = attribution(
+        maps, names=(name, "b"), method=LONG_METHOD, provenance={"model": "m" * 300, "question": "margin"}
+    )
+
+    drawn = sheet([rows] * methods, quantile=0.9)
+    check_texts_fit(drawn)
+
+    text = joined(drawn)
+    assert ("▯" * 60 if "斑" in name else "".join(name.split())) in text
+    assert LONG_METHOD in text
+    assert "m" * 300 in text
+    assert text.count("arrowsmarkwhatliesbeyond") == 1
+    assert not any(line.get_text().endswith("…") for line in drawn.texts)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-3, 1.0, 1e9])
+@pytest.mark.parametrize("signed", [True, False])
+def test_captions_of_any_unit_are_whole_in_narrow_panels(unit, signed):
+    maps = torch.linspace(0.1, 1, 64).repeat(5, 1)
+    maps[:, 5] = -7 if signed else 7
+    rows = attribution(
+        maps * unit,
+        names=("name of a class that does not fit into one line of a panel",) * 5,
+        method=LONG_METHOD,
+        signed=signed,
+        provenance={"model": "timm:made_by_hand", "question": "log-probability"},
+    )
+
+    for drawn in (
+        figure(rows, columns=5, quantile=0.9),
+        figure(rows[0], quantile=0.9),
+        sheet([rows[:1]] * 6, quantile=0.9),
+    ):
+        check_texts_fit(drawn)
+        text = joined(drawn)
+        assert "score(log-probability)" in text
+        reach = {1.0: "7", 1e-3: "7", 1e-12: "7", 1e9: "7"}[unit]
+        assert f"reaching{'−' * signed}{reach}" in text
+
+
+@pytest.mark.parametrize("dpi", [60, 72, 90, 150])
+def test_margins_stay_empty_at_any_resolution(dpi):
+    noted = attribution(one_hot(1, 1), provenance={"model": "a footnote of many words " * 20, "question": "logit"})
+    stream = io.BytesIO()
+
+    figure(noted).savefig(stream, format="png", dpi=dpi)
+
+    pixels = np.asarray(Image.open(stream).convert("L"))
+    margin = int(0.15 * dpi)
+    assert pixels[:, -margin:].min() == 255
+    assert pixels[:, :margin].min() == 255
+
+
+def test_a_narrow_range_far_from_zero_has_numbers_apart():
+    check_texts_fit(sheet([attribution(torch.linspace(9999, 9999.04, 64), signed=False)] * 5))
+
+
+def test_a_unit_is_not_torn_apart_and_no_letter_is_lost():
+    text = "score (probability) ×\N{NO-BREAK SPACE}10⁻³, reaching " + "x" * 80
+
+    lines = wrap_text(text, 1.0, 7)
+
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    assert all(text_width(line, 7) <= 1.0 for line in lines)
+    assert any("×\N{NO-BREAK SPACE}10⁻³" in line for line in lines)
+
+
+def test_a_class_whose_name_the_font_cannot_draw_is_told_by_its_index():
+    assert "class0" in joined(figure(attribution(one_hot(1, 1), names=("斑马",))))
+
+
+# ── probabilities and values ─────────────────────────────────────────────────────────────────────
+
+TEMPERED = {"fold": "plus", "linearisation": {"qk": 0.25, "norm": "frozen"}, "question": "probability"}
+PLAIN = {"fold": "first", "linearisation": {"qk": 1.0, "norm": "exact"}, "question": "probability"}
+RULES = {"fold": None, "linearisation": {"qk": 1.0, "norm": "exact"}, "question": "probability"}
+
+
+@pytest.mark.parametrize(
+    ("provenance", "phrase"),
+    [
+        (TEMPERED, "contributions in the linearised model follow the probability’s tangent"),
+        (PLAIN, "first-order terms follow the probability’s tangent"),
+        (RULES, "scores weigh patches and are not probabilities"),
+    ],
+)
+def test_a_score_of_a_probability_beyond_one_is_explained_at_the_colour_bar(provenance, phrase):
+    beyond = attribution(one_hot(1, 1, 1.3), provenance=provenance)
+    within = attribution(one_hot(1, 1, 0.9), provenance=provenance)
+    logit = attribution(one_hot(1, 1, 1.3), provenance={**provenance, "question": "logit"})
+
+    assert "".join(phrase.split()) in joined(figure(beyond))
+    assert "".join(phrase.split()) in joined(sheet([beyond]))
+    assert phrase in html(beyond)
+    assert "beyond" not in words(figure(within))
+    assert "beyond" not in words(figure(logit))
+    assert ("added over layers" in explain_range(beyond)) == (provenance is TEMPERED)
+
+
+def test_patches_that_add_up_to_more_than_a_probability_are_explained_in_a_footnote():
+    many = attribution(torch.full((8, 8), 0.1) + one_hot(1, 1, 0.1), provenance=TEMPERED)
+
+    assert "patchesadduptoasmuchas6.5;contributionsinthelinearisedmodel" in joined(figure(many))
+    assert "add up" not in words(figure(attribution(one_hot(1, 1, 0.9), provenance=TEMPERED)))
+
+
+def test_scores_of_a_method_that_ignores_the_class_are_in_no_unit_of_the_question():
+    rollout = attribution(one_hot(1, 1), method="rollout", signed=False, provenance={"question": "probability"})
+
+    assert "probability" not in words(figure(rollout))
+
+
+def test_a_class_explained_by_its_own_sigmoid_is_captioned_with_that_probability():
+    label = attribution(one_hot(1, 1), logits=torch.tensor([[2.0, 5.0]]), provenance={"question": "sigmoid"})
+
+    assert describe_target(label) == "thing 0 · 88.1 %"
+
+
+@pytest.mark.parametrize(("value", "written"), [(61.25, "61.25"), (-3.0, "−3"), (1.5e9, "1.5\xa0×\xa010⁹")])
+def test_a_single_output_is_a_value_and_no_class(value, written):
+    age = attribution(one_hot(1, 1), logits=torch.tensor([[value]]), names=("age",))
+
+    assert describe_target(age) == f"age = {written}"
+    assert "%" not in words(figure(age))
+    assert "score (value)" in words(figure(age))
+    assert f"= {written}" in words(sheet([age]))
+    assert "rank" not in words(sheet([age]))
+    assert f"<b>age</b> = {written}" in html(age)
 
 
 def test_impossible_wishes_are_refused():

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.faces.maps import GRID, attribution, one_hot, redness, words
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.draw import strips
-from vitreous.draw.strips import cell, line_of
+from vitreous.draw.strips import draw_layer_map, make_strip
 from vitreous.methods.inside import Inside
 
 LAYERS = 3
@@ -42,7 +42,7 @@ def panels(board) -> list[np.ndarray]:
 def test_parts_layers_classes_and_scales_are_written():
     text = words(made(2).plot())
 
-    for word in ("decompx+plus", "thing 0", "thing 1", "picture", "all layers together", "signal", "sum", "length"):
+    for word in ("decompx+plus", "thing 0", "thing 1", "image", "all layers together", "signal", "sum", "length"):
         assert word in text
     assert [line for line in text.splitlines() if line.startswith("layer")][:3] == ["layer 6", "layer 5", "layer 4"]
     assert "what this layer adds to the map" in " ".join(text.split())
@@ -75,11 +75,12 @@ def test_one_scale_for_a_strip_unless_every_layer_has_its_own():
 def test_signals_have_the_sign_of_the_map_and_measures_have_none():
     one = made()
 
-    assert line_of(one, "signal", True, 1).scales[0].signed
-    assert not line_of(one, "length", True, 1).scales[0].signed
-    assert line_of(one, "length", True, 1).scales[0].high == pytest.approx(3.5)
+    assert make_strip(one, "signal", True, 1).scales[0].signed
+    assert not make_strip(one, "length", True, 1).scales[0].signed
+    assert make_strip(one, "length", True, 1).scales[0].high == pytest.approx(3.5)
 
 
+@pytest.mark.slow
 def test_a_method_that_ignores_the_class_says_so():
     one = made()
 
@@ -96,7 +97,7 @@ def test_without_a_picture_the_maps_stand_alone_and_missing_scores_are_hatched()
 
     assert len(panels(board)) == 1 + LAYERS
     assert saved(board).width > 600
-    assert cell(one.at("sum", 4), line_of(one, "sum", True, 1).scales[0], _look()).size == (480, 480)
+    assert draw_layer_map(one.at("sum", 4), make_strip(one, "sum", True, 1).scales[0], _look()).size == (480, 480)
 
 
 def _look():
@@ -105,6 +106,7 @@ def _look():
     return Look()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 3, 24])
 def test_nothing_lies_outside_the_board_or_over_another_strip(layers):
     signal = torch.rand(1, layers, GRID * GRID, generator=torch.Generator().manual_seed(0))
@@ -122,6 +124,7 @@ def test_nothing_lies_outside_the_board_or_over_another_strip(layers):
         assert box.x1 <= board.bbox.x1 + 1
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_limit_are_counted():
     text = words(strips(made(4), limit=3))
 

@@ -101,6 +101,7 @@ def test_every_metric_has_a_formula_in_one_line_and_a_paper_that_exists():
             assert facts["paper"] in {"", *keys}
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_registry_says(tmp_path):
     script = [sys.executable, str(DOCS / "metrics_page.py"), "--check"]
     done = subprocess.run(script, capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.faces.test_cli import TINY, picture
 from vitreous.capture.progress import Tally
-from vitreous.cli import say
+from vitreous.cli import console
 from vitreous.cli.main import main
 
 SLOW = ["--method", "decompx", "--method", "rise(masks=64)"]
@@ -19,25 +19,34 @@ SLOW = ["--method", "decompx", "--method", "rise(masks=64)"]
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(say, "PATIENCE", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
 
 
 @pytest.fixture
 def terminal(monkeypatch):
     """Stderr as a terminal, kept."""
-    screen, own = StringIO(), say.console
+    screen, own = StringIO(), console.open_console
 
-    def console(*, stderr: bool = False) -> Console:
-        made = Console(file=screen, force_terminal=True, width=100, highlight=False, color_system=None)
-        return made if stderr else own()
+    def open_console(*, stderr: bool = False) -> Console:
+        recorded = Console(file=screen, force_terminal=True, width=100, highlight=False, color_system=None)
+        return recorded if stderr else own()
 
-    monkeypatch.setattr(say, "console", console)
+    monkeypatch.setattr(console, "open_console", open_console)
     return screen
 
 
 @pytest.fixture
-def pressed(monkeypatch):
+def sigint_handler():
+    """Set the handler of SIGINT for one test; the suite may have been started with SIGINT ignored (nohup, cron)."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+@pytest.fixture
+def pressed(monkeypatch, sigint_handler):
     """Ctrl-C while the first long method is at work."""
+    sigint_handler(signal.default_int_handler)
     add = Tally.add
 
     def once(self, count):
@@ -61,6 +70,7 @@ def test_a_long_method_shows_a_bar_on_a_terminal(tmp_path, impatient, terminal):
     assert "explaining" not in shown  # of one picture, how many are done says nothing
 
 
+@pytest.mark.slow
 def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
     assert explain(tmp_path, names=("x.png", "y.png")) == 0
 
@@ -69,7 +79,7 @@ def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
 
 
 def test_quick_work_shows_none(tmp_path, terminal, monkeypatch):
-    monkeypatch.setattr(say, "PATIENCE", 3600.0)
+    monkeypatch.setattr(console, "PATIENCE", 3600.0)
 
     assert explain(tmp_path) == 0
     assert "rise" not in terminal.getvalue()
@@ -80,6 +90,7 @@ def test_a_pipe_stays_silent(tmp_path, impatient, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, pressed, capsys):
     assert explain(tmp_path, names=("x.png", "y.png")) == 130
 
@@ -89,6 +100,7 @@ def test_an_interruption_keeps_what_was_finished(tmp_path, impatient, terminal, 
     assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h")  # the cursor is back
 
 
+@pytest.mark.slow
 def test_an_interrupted_document_has_what_was_finished(tmp_path, pressed, capsys):
     assert explain(tmp_path, "--json", names=("x.png", "y.png")) == 130
 
@@ -102,3 +114,11 @@ def test_an_interruption_at_once_says_that_nothing_was_finished(tmp_path, presse
     assert main(["explain", file, *TINY, "--method", "rise(masks=64)", "--out", str(tmp_path / "o")]) == 130
     assert capsys.readouterr().err == "interrupted; nothing was finished\n"
     assert not list((tmp_path / "o").iterdir())
+
+
+def test_a_run_that_was_started_with_interruptions_ignored_goes_on(tmp_path, pressed, sigint_handler):
+    """`nohup vitreous … &`: a Ctrl-C in the terminal is meant for the program in the foreground."""
+    sigint_handler(signal.SIG_IGN)
+
+    assert explain(tmp_path) == 0
+    assert len(list((tmp_path / "o").glob("*.safetensors"))) == 2

@@ -88,6 +88,7 @@ def test_coalitions_may_be_drawn_one_by_one():
     torch.testing.assert_close(found.patches[~alone], whole.patches[~alone])
 
 
+@pytest.mark.slow
 def test_coalitions_run_together_or_one_by_one(monkeypatch):
     probe = Probe(seen("vit-mean"), pictures(), torch.tensor([[1, 2], [3, 4]]), "probability")
     together = resolve("anneal(coalitions=6)")(probe).patches

@@ -237,6 +237,7 @@ def test_masked_pictures_never_exist_all_at_once(monkeypatch):
 # ── progress, interruption, memory ───────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_long_work_tells_how_far_it_is(monkeypatch):
     monkeypatch.setattr("vitreous.capture.probe.rows_that_fit", lambda *_: 8)
     for spec, total in (("rise(masks=30)", 60), ("tis(masks=12)", 24), ("occlusion", 24)):

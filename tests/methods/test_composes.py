@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import vitreous
+from tests.cases import each
 from vitreous import SpecError, resolve
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import Caveat
@@ -51,7 +52,7 @@ def test_every_method_has_every_cell():
     assert all(tuple(row) == ENDINGS for row in TABLE.values())
 
 
-@pytest.mark.parametrize("spec", COMPOSES)
+@each("spec", COMPOSES)
 def test_what_composes_runs(spec, vits, images):
     for vit in vits.values():
         found = scores(vit, images, spec)
@@ -91,7 +92,7 @@ def test_readings_differ_where_the_table_says_so(name, vits, images):
         assert same(layers, scores(vit, images, f"{name}+{fold}"))
 
 
-@pytest.mark.parametrize("spec", REFUSED)
+@each("spec", REFUSED)
 def test_what_does_not_compose_is_refused_with_a_hint_that_works(spec, vits, images):
     with pytest.raises(SpecError) as refusal:
         vitreous.explain(vits["class token"], images, TARGETS, spec)

@@ -10,13 +10,14 @@ from timm.layers import GluMlp
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
+from tests.cases import contract_models
 from tests.models.families import pictures, seen, tiny
 from tests.twins.scene import QUESTIONS, Scene, look
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods import decompose
 from vitreous.methods.spec import resolve
-from vitreous.testing import check_method, tiny_vits
+from vitreous.testing import check_method
 
 FAMILIES = ("vit-even", "vit-mean", "deit-distilled", "vit-no-biases", "vit-rmsnorm-class-token", "clip")
 BIASES = ("cls", "equal", "absdot", "abssim", "norm")
@@ -140,6 +141,7 @@ def slowly(family: str, kind: str, activation: str = "ratio", start: int = 0, qu
 # ── agreement ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("bias", BIASES)
 def test_biases_are_handed_out_as_published(family, bias):
@@ -219,9 +221,10 @@ def test_hidden_units_stay_within_the_budget(monkeypatch):
 
 @pytest.fixture(scope="module", params=[torch.float64, torch.float32], ids=["float64", "float32"])
 def vits(request):
-    return tiny_vits(request.param)
+    return contract_models(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [
@@ -235,6 +238,7 @@ def test_the_law(spec, vits):
     assert check_method(spec, vits)
 
 
+@pytest.mark.slow
 def test_the_law_for_what_is_carried_forward(vits):
     carried = resolve("decompx(bias='absdot')+last")
 

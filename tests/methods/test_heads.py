@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.cases import contract_models
 from tests.methods.published import agree, agrees, arrays, explained, golden, targets  # noqa: F401 - a fixture
 from tests.models.families import pictures, seen, tiny
 from tests.twins.scene import Scene, look, read_out
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.spec import resolve
-from vitreous.testing import Counter, check_method, tiny_vits
+from vitreous.testing import Counter, check_method
 
 FAMILIES = ("vit-even", "vit-mean", "map-skips-prefix", "deit-distilled")
 TARGETS = (1, 3)
@@ -177,9 +178,10 @@ def test_the_last_block_of_legrad_is_the_models_own_gradient():
 
 @pytest.fixture(scope="module", params=[torch.float64, torch.float32], ids=["float64", "float32"])
 def vits(request):
-    return tiny_vits(request.param)
+    return contract_models(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import vitreous
+from tests.cases import each
 from vitreous.capture.linearise import LIBRA
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods import load_all
@@ -45,7 +46,7 @@ def test_many_methods_compose():
 
 @pytest.mark.filterwarnings("ignore::vitreous.core.errors.Caveat")
 @pytest.mark.parametrize("fold", ["plus", "skipplus", "plus(mode='restart')"])
-@pytest.mark.parametrize("name", COMPOSING)
+@each("name", COMPOSING)
 def test_signals_add_up_to_the_map(vit, images, name, fold):
     spec = f"{name}+{fold}"
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vitreous
+from tests.cases import contract_models
 from vitreous.testing import LawBroken, check_method, check_model, tiny_vits
 
 NAMES = [facts["name"] for facts in vitreous.list_methods()]
@@ -29,7 +30,7 @@ MORE = [
 
 @pytest.fixture(scope="module", params=[torch.float64, torch.float32], ids=["float64", "float32"])
 def vits(request):
-    return tiny_vits(request.param)
+    return contract_models(request.param)
 
 
 @pytest.mark.parametrize("spec", NAMES + MORE)

@@ -19,7 +19,7 @@ from vitreous.testing import tiny_vits
         ("tis(masks=True)", "masks=True; expected int"),
         ("kernelshap(samples=-1)", "samples=-1; expected at least 1"),
         ("hsic(cells=0)", "cells=0; expected at least 1"),
-        ("pami(regions=0)", "regions=0; expected at least 1"),
+        ("pami(regions=0)", "regions=0; expected 'slic'"),
         ("ig(steps='many')", "steps='many'; expected int"),
         ("smoothgrad(abs=3)", "abs=3; expected bool"),
         ("smoothgrad(rel_sigma='x')", "rel_sigma='x'; expected float or None"),

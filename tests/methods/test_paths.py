@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import vitreous
+from tests.cases import contract_models
 from tests.methods.published import agree, agrees, arrays, few, golden, probe_of, targets  # noqa: F401 - a fixture
 from tests.models.families import pictures, seen, tiny
 from vitreous.capture import paths
@@ -177,9 +178,10 @@ def test_what_is_missing_shrinks_with_the_steps():
 
 @pytest.fixture(scope="module", params=[torch.float64, torch.float32], ids=["float64", "float32"])
 def vits(request):
-    return tiny_vits(request.param)
+    return contract_models(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [

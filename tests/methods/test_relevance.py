@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import vitreous
+from tests.cases import contract_models
 from tests.methods.published import agree, agrees, arrays, golden, probe_of  # noqa: F401 - a fixture
 from tests.methods.walk import TARGETS, Walk, walked
 from tests.models.families import pictures, seen
@@ -110,9 +111,10 @@ def test_joint_denominators_keep_what_separate_ones_double():
 
 @pytest.fixture(scope="module", params=[torch.float64, torch.float32], ids=["float64", "float32"])
 def vits(request):
-    return tiny_vits(request.param)
+    return contract_models(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [

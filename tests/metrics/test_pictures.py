@@ -221,7 +221,7 @@ def test_equal_pixels_go_patch_by_patch():
 
 def test_black_boxes_are_measured_by_their_pixels():
     box = replace(vitreous.wrap(tiny("vit"), black_box=True), preprocess=None)
-    greet(box, images())
+    box = greet(box, images())
     attribution = maps(probe("vit"), pixels=True)
     targets = attribution.targets
     spec = "deletion(steps=6)"

@@ -226,6 +226,6 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
     with pytest.raises(ShapeError, match="2 maps"):
         measured("deletion_aopc", attribution[:2], asked)
     box = vitreous.wrap(tiny("vit"), black_box=True)
-    greet(box, images())
+    box = greet(box, images())
     with pytest.raises(ModelError, match="black box"):
         vitreous.evaluate(box, images(), torch.zeros(COUNT, 24, 32).double(), "deletion_aopc", target=[0, 0, 0])

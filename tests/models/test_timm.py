@@ -20,15 +20,16 @@ from timm.models.vision_transformer import (
 from torch import Tensor, nn
 
 import vitreous
+from tests.cases import each
 from tests.models.families import FAMILIES, SIZE, SMALL, build, made, named, pictures, seen, shaken, tiny
-from vitreous.capture.handshake import handshake
+from vitreous.capture.handshake import compare_with_model, handshake
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
 from vitreous.models.timm import from_timm
 
-EVERY = pytest.mark.parametrize("family", FAMILIES)
+EVERY = each("family", FAMILIES)
 
 load_all()
 ROOMS = ("tokens", "cams", "attention", "vectors", "transition", "controls")  # one forward and backward each
@@ -42,10 +43,10 @@ OWN = [name for name in METHODS if METHODS.owner(name).removeprefix("vitreous.me
 def test_the_parts_say_what_the_model_says(family: str) -> None:
     vit = from_timm(tiny(family), family)
 
-    gap = handshake(vit)
+    agreement = compare_with_model(vit)
 
-    assert gap < 1e-12
-    assert vit.facts["outputs"] == tiny(family).num_classes
+    assert agreement.gap < 1e-12
+    assert agreement.count == tiny(family).num_classes
 
 
 @EVERY
@@ -278,7 +279,7 @@ def used(model: nn.Module) -> nn.Module:
 MIXED_HEADS = ("beit-3", "eva02-clip")  # a norm over all heads together: what one head sends is not defined
 
 
-@EVERY
+@pytest.mark.parametrize("family", FAMILIES)
 def test_no_method_leaves_a_trace_on_the_model(family: str) -> None:
     model = used(build(family))
     before, random_before = fingerprint(model), torch.get_rng_state()

@@ -9,15 +9,23 @@ import numpy as np
 import pytest
 
 from tests.report.stores import put, row, rows_of
-from vitreous.report.chart import INNER, Series, legend, lines, marker, outward, radar, ticks
-from vitreous.report.gallery import chosen, margins
-from vitreous.report.plots import curves, families, radars, started, sweep_families, sweeps, unfolded
-from vitreous.report.read import read_run
-from vitreous.report.stats import standings_of
+from tests.report.test_stats import standings_of
+from vitreous.report.chart_groups import (
+    draw_curves,
+    draw_radars,
+    draw_sweeps,
+    group_folds,
+    group_starts,
+    split_start,
+    strip_fold,
+)
+from vitreous.report.charts import INNER, ChartLine, draw_lines, draw_radar, draw_swatch, scale_outward
+from vitreous.report.gallery import choose_questions, median_margins
+from vitreous.report.stored_run import read_run
 
 
 def test_outward_is_better_whatever_the_metric_says() -> None:
-    radii, ends = outward(np.array([[0.9, 0.9, 1.0], [0.1, 0.1, 1.0], [np.nan, 0.5, 1.0]]), [1, -1, 1])
+    radii, ends = scale_outward(np.array([[0.9, 0.9, 1.0], [0.1, 0.1, 1.0], [np.nan, 0.5, 1.0]]), [1, -1, 1])
 
     assert radii[:, 0].tolist()[:2] == [1.0, pytest.approx(INNER)]
     assert radii[:, 1].tolist() == pytest.approx([INNER, 1.0, (1 + INNER) / 2])
@@ -26,39 +34,46 @@ def test_outward_is_better_whatever_the_metric_says() -> None:
     assert ends == [(0.1, 0.9), (0.9, 0.1), (1.0, 1.0)]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (-0.02, 0.93), (0.001, 0.0017), (-5, 130), (2, 2)])
-def test_ticks_are_round_and_hold_the_range(low: float, high: float) -> None:
-    found = ticks(low, high)
-
-    assert found[0] <= low
-    assert found[-1] >= high or low == high
-    assert len(found) <= 8
-
-
 def test_a_missing_point_is_a_gap_and_names_are_escaped() -> None:
-    series = [Series("<b>&", 0, [0.0, 0.5, 1.0, 1.5], np.array([0.1, np.nan, 0.3, 0.4]), np.zeros(4), np.ones(4))]
-    tree = ElementTree.fromstring(lines(series, "x", "<y>"))
-    (path,) = [one for one in tree.iter("path") if "line" in one.get("class", "")]
+    line = ChartLine("<b>&$x$", 0, [0.0, 0.5, 1.0, 1.5], np.array([0.1, np.nan, 0.3, 0.4]), np.zeros(4), np.ones(4))
+    drawn = draw_lines([line], "x", "<y>")
+    tree = ElementTree.fromstring(drawn)
+    (group,) = [one for one in tree.iter("g") if one.get("class") == "line"]
 
-    assert path.get("d", "").count("M") == 2
-    assert next(tree.iter("title")).text == "<b>&"
+    assert next(group.iter("path")).get("d", "").count("M") == 2
+    assert next(group.iter("title")).text == "<b>&$x$"
     assert tree.get("aria-label") == "<y> over x"
-    assert lines([], "x", "y") == ""
+    assert draw_lines([], "x", "y") == ""
 
 
-def test_radars_and_legends_are_well_formed_for_any_name() -> None:
-    names = [("<script>", 0), ("a&b", 9)]
-    drawn = radar(names, [("m<1>", "↑"), ("b", "↓"), ("c", "↑")], np.array([[1.0, 2, 3], [np.nan, 1, 2]]), [1, -1, 1])
+def test_charts_are_deterministic_and_take_their_colours_from_the_page() -> None:
+    """No ids, which would clash on a page with many charts; no colours of their own; no addresses."""
+    lines = [ChartLine(f"m{n}", n, [0.0, 1.0], np.array([0.0, n]), np.zeros(2), np.ones(2)) for n in range(8)]
+    drawn = draw_lines(lines, "x", "y", [(0.5, "here")])
     tree = ElementTree.fromstring(drawn)
 
-    assert len(list(tree.iter("polyline"))) == 1  # the one that lacks an axis is left open
-    ElementTree.fromstring(legend(names))
+    assert drawn == draw_lines(lines, "x", "y", [(0.5, "here")])
+    assert not any("id" in one.attrib for one in tree.iter())
+    assert "#" not in drawn
+    assert "http" not in drawn
+    assert all(f"var(--c{n})" in drawn for n in range(8))
 
 
-def test_markers_differ_without_colour() -> None:
-    shapes = {marker(style, 0, 0).replace(f"c{style}", "") for style in range(5)}
+def test_radars_are_well_formed_for_any_name() -> None:
+    names = [("<script>", 0), ("a&b", 9)]
+    drawn = draw_radar(
+        names, [("m<1>", "↑"), ("b", "↓"), ("c", "↑")], np.array([[1.0, 2, 3], [np.nan, 1, 2]]), [1, -1, 1]
+    )
+    tree = ElementTree.fromstring(drawn)
+    paths = [next(one.iter("path")).get("d", "") for one in tree.iter("g") if one.get("class") == "line"]
 
-    assert len(shapes) == 5
+    assert [path.count("L") for path in paths] == [3, 1]  # the one that lacks an axis is left open
+
+
+def test_lines_differ_without_colour() -> None:
+    import re
+
+    assert len({re.sub(r"var\(--c\d\)", "", draw_swatch(style)) for style in range(20)}) == 20
 
 
 # ── plots ────────────────────────────────────────────────────────────────────────────────────────
@@ -74,7 +89,7 @@ def test_folds_and_first_layers_make_families() -> None:
         "x(a='b+c')+at(layer=1)",
     )
 
-    assert [unfolded(one) for one in methods] == [
+    assert [strip_fold(one) for one in methods] == [
         "decompx",
         "decompx",
         "decompx",
@@ -82,35 +97,34 @@ def test_folds_and_first_layers_make_families() -> None:
         "gradcampp",
         "x(a='b+c')",
     ]
-    assert families(methods) == {"decompx": [0, 1, 2]}
-    assert started("a+skipplus(mode='layers', start=3)") == ("a+skipplus(mode='layers')", 3)
-    assert started("a+skipplus(start=3)") == ("a+skipplus", 3)
-    assert started("a") is None
+    assert group_folds(methods) == {"decompx": [0, 1, 2]}
+    assert split_start("a+skipplus(mode='layers', start=3)") == ("a+skipplus(mode='layers')", 3)
+    assert split_start("a+skipplus(start=3)") == ("a+skipplus", 3)
+    assert split_start("a") is None
     swept = (*(f"a+skipplus(start={n})" for n in (4, 0, 2)), "b(start=1)", "b(start=2)")
-    assert sweep_families(swept) == {"a+skipplus": [(0, 1), (2, 2), (4, 0)]}
+    assert group_starts(swept) == {"a+skipplus": [(0, 1), (2, 2), (4, 0)]}
 
 
 def test_a_sweep_is_drawn_when_methods_differ_by_their_start_alone(tmp_path: Path) -> None:
     values = {f"decompx+skipplus(start={n})": [0.1 * n, 0.1 * n + 0.05] for n in (0, 3, 6)}
-    block = read_run(put(tmp_path, rows_of({"ap": values}))).blocks[0]
-    drawn = sweeps(block, standings_of(block), depth=12)
+    block = read_run(put(tmp_path, rows_of({"ap": values}))).sections[0]
+    group = draw_sweeps(block, standings_of(block), depth=12)
 
-    assert "decompx+skipplus</li>" in drawn
-    assert "SkipPLUS" in drawn
-    assert drawn.count('class="band') == 1
-    assert radars(block, standings_of(block)) == ""  # one metric makes no radar
-    other = read_run(put(tmp_path / "other", rows_of({"ap": {"a": [1.0], "b": [0.5]}}))).blocks[0]
-    assert sweeps(other, standings_of(other)) == ""
+    assert [entry.name for entry in group.legend] == ["decompx+skipplus"]
+    assert "SkipPLUS" in group.cards[0].chart
+    assert group.cards[0].chart.count('class="band') == 1
+    assert draw_radars(block, standings_of(block)) is None  # one metric makes no radar
+    other = read_run(put(tmp_path / "other", rows_of({"ap": {"a": [1.0], "b": [0.5]}}))).sections[0]
+    assert draw_sweeps(other, standings_of(other)) is None
 
 
 def test_radars_show_all_methods_and_every_family(tmp_path: Path) -> None:
     methods = {"decompx+plus": [0.5, 0.6], "decompx+skipplus": [0.7, 0.8], "genatt": [0.1, 0.2]}
-    block = read_run(put(tmp_path, rows_of(dict.fromkeys(("ap", "f1", "deletion_accuracy"), methods)))).blocks[0]
-    drawn = radars(block, standings_of(block))
+    block = read_run(put(tmp_path, rows_of(dict.fromkeys(("ap", "f1", "deletion_accuracy"), methods)))).sections[0]
+    group = draw_radars(block, standings_of(block))
 
-    assert drawn.count('<svg class="chart"') == 2
-    assert "decompx and its folds" in drawn
-    assert "accuracy\u00a0↓" in drawn  # the axis says which way its metric points
+    assert [card.title for card in group.cards] == ["Methods against each other", "decompx and its folds"]
+    assert "accuracy\u00a0↓" in group.cards[0].chart  # the axis says which way its metric points
 
 
 def test_curves_come_with_bands(tmp_path: Path) -> None:
@@ -127,11 +141,11 @@ def test_curves_come_with_bands(tmp_path: Path) -> None:
         for method in ("genatt", "ixg")
         for n in range(3)
     ]
-    block = read_run(put(tmp_path, rows)).blocks[0]
-    drawn = curves(block, standings_of(block))
+    block = read_run(put(tmp_path, rows)).sections[0]
+    (card,) = draw_curves(block, standings_of(block)).cards
 
-    assert drawn.count('class="band') == 2
-    assert "share removed, highest scores first" in drawn
+    assert card.chart.count('class="band') == 2
+    assert "share removed, highest scores first" in card.chart
 
 
 # ── the gallery's order ──────────────────────────────────────────────────────────────────────────
@@ -139,14 +153,18 @@ def test_curves_come_with_bands(tmp_path: Path) -> None:
 
 def test_the_gallery_begins_with_the_best_and_the_worst_disagreement(tmp_path: Path) -> None:
     scores = {"ap": {"a": [0.9, 0.5, 0.1, 0.95, 0.6], "b": [0.1, 0.5, 0.5, 0.5, 0.5], "c": [0.1, 0.5, 0.5, 0.5, 0.5]}}
-    block = read_run(put(tmp_path, rows_of(scores))).blocks[0]
+    block = read_run(put(tmp_path, rows_of(scores))).sections[0]
     found = standings_of(block)
 
-    gap = margins(found, 0)
+    gap = median_margins(found, 0)
     assert np.sign(gap).tolist() == [1, 0, -1, 1, 1]
-    assert [place for place, _ in chosen(block, found, 3)] == [0, 2, 3]  # furthest ahead, furthest behind, next
-    assert chosen(block, found, 0) == []
-    assert len(chosen(block, found, 99)) == 5
+    assert [place for place, _ in choose_questions(block, found, 3)] == [
+        0,
+        2,
+        3,
+    ]  # furthest ahead, furthest behind, next
+    assert choose_questions(block, found, 0) == []
+    assert len(choose_questions(block, found, 99)) == 5
 
 
 def test_a_picture_is_in_the_gallery_once(tmp_path: Path) -> None:
@@ -164,8 +182,8 @@ def test_a_picture_is_in_the_gallery_once(tmp_path: Path) -> None:
         for n in range(3)
         for target in (1, 2)
     ]
-    block = read_run(put(tmp_path, rows)).blocks[0]
+    block = read_run(put(tmp_path, rows)).sections[0]
 
     assert len(block.questions) == 6
     assert len(block.clusters) == 3
-    assert len(chosen(block, standings_of(block), 9)) == 3
+    assert len(choose_questions(block, standings_of(block), 9)) == 3

@@ -74,6 +74,24 @@ def test_a_change_that_may_be_chance_is_unclear(tmp_path: Path) -> None:
     assert described.verdict == "changed"
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 100.0])
+def test_differences_of_rounding_are_the_same_and_larger_ones_are_not(tmp_path: Path, scale: float) -> None:
+    base = [0.1, 0.5, 0.9, 0.3]
+    shifts = {"rounded": 1e-8, "scattered": -1e-6, "better": 1e-4}
+    old = {name: [scale * x for x in base] for name in shifts}
+    new = {name: [scale * (x + shift) for x in base] for name, shift in shifts.items()}
+    new["scattered"] = [scale * (x + (-1) ** place * 1e-6) for place, x in enumerate(base)]
+    changes = compare_runs(
+        put(tmp_path / "old", rows_of({"ap": old})), put(tmp_path / "new", rows_of({"ap": new}))
+    ).changes
+
+    assert {one.method: (one.verdict, one.equal) for one in changes} == {
+        "rounded": ("the same", 4),
+        "scattered": ("the same", 4),
+        "better": ("better", 0),
+    }
+
+
 def test_the_page_and_the_command_line(two: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     before, after = map(str, two)
 

@@ -9,19 +9,32 @@ import numpy as np
 import pytest
 
 from tests.report.stores import put, row, rows_of
+from vitreous.bench.resample import curve_band
 from vitreous.bench.resample import gap as difference
+from vitreous.bench.scores import ScoreSection
+from vitreous.bench.summary import MetricSummary, mean_ranks, order_by_rank, summarise_metric
 from vitreous.metrics.localisation import shares
 from vitreous.metrics.metric import mean
-from vitreous.report.block import Block
-from vitreous.report.read import of_role, read_run
-from vitreous.report.stats import Standing, band, mean_ranks, order_of, standings_of
+from vitreous.report.stored_run import read_run
 
 
-def block_of(folder: Path, rows: list) -> Block:
-    return read_run(put(folder, rows)).blocks[0]
+def block_of(folder: Path, rows: list) -> ScoreSection:
+    return read_run(put(folder, rows)).sections[0]
 
 
-def only(folder: Path, rows: list) -> Standing:
+def standings_of(section: ScoreSection) -> list[MetricSummary]:
+    return [summarise_metric(scores) for scores in section.metrics]
+
+
+def fields(summary: MetricSummary, name: str) -> list:
+    return [getattr(entry, name) for entry in summary.aligned]
+
+
+def spans(summary: MetricSummary) -> list[tuple[float, float]]:
+    return [(entry.low, entry.high) for entry in summary.aligned]
+
+
+def only(folder: Path, rows: list) -> MetricSummary:
     (one,) = standings_of(block_of(folder, rows))
     return one
 
@@ -30,8 +43,8 @@ def test_a_mean_is_over_the_pictures_on_which_a_method_is_defined(tmp_path: Path
     one = only(tmp_path, rows_of({"ap": {"genatt": [0.2, nan, 0.4], "ixg": [0.5, 0.5, 0.5]}}))
 
     assert one.values.tolist() == pytest.approx([0.3, 0.5])
-    assert one.undefined.tolist() == [1, 0]
-    assert one.ranks == (2, 1)
+    assert fields(one, "undefined") == [1, 0]
+    assert fields(one, "rank") == [2, 1]
 
 
 def test_a_pooled_figure_is_pooled_and_its_interval_is_of_the_pooled_figure(tmp_path: Path) -> None:
@@ -51,43 +64,43 @@ def test_a_pooled_figure_is_pooled_and_its_interval_is_of_the_pooled_figure(tmp_
     one = only(tmp_path, rows)
 
     assert one.values.tolist() == pytest.approx([2 / 100, 99 / 100])  # means over pictures would be 0.505 and 0.5
-    assert one.ranks == (2, 1)
-    assert one.spans[0] == pytest.approx((1 / 99, 1.0))  # two pictures: both, or one of them twice
+    assert fields(one, "rank") == [2, 1]
+    assert spans(one)[0] == pytest.approx((1 / 99, 1.0))  # two pictures: both, or one of them twice
 
 
 def test_lower_is_better_where_the_metric_says_so_and_equals_share_a_rank(tmp_path: Path) -> None:
     one = only(tmp_path, rows_of({"deletion_accuracy": {"a": [0.1, 0.3], "b": [0.3, 0.1], "c": [0.9, 0.8]}}))
 
-    assert one.ranks == (1, 1, 3)
-    assert one.tied == (True, True, False)
+    assert fields(one, "rank") == [1, 1, 3]
+    assert fields(one, "tied") == [True, True, False]
 
 
 def test_a_metric_that_does_not_judge_gives_no_ranks(tmp_path: Path) -> None:
     block = block_of(tmp_path, rows_of({"sparseness": {"a": [0.1, 0.3], "b": [0.3, 0.1]}}))
     found = standings_of(block)
 
-    assert found[0].ranks == (None, None)
+    assert fields(found[0], "rank") == [None, None]
     assert all(isnan(rank) for rank in mean_ranks(found))
-    assert order_of(found) == [0, 1]
+    assert order_by_rank(found) == [0, 1]
 
 
 def test_ties_are_told_in_pairs(tmp_path: Path) -> None:
     """Pictures differ by far more than methods do, yet on every picture the first is ahead."""
     hard = np.linspace(0, 0.9, 40)
     one = only(tmp_path, rows_of({"ap": {"a": hard + 0.02, "b": hard, "c": hard + 0.02 * (-1) ** np.arange(40)}}))
-    (low, high), (other_low, other_high) = one.spans[0], one.spans[1]
+    (low, high), (other_low, other_high), _ = spans(one)
 
     assert low < other_high  # unpaired intervals overlap,
     assert high > other_low
-    assert one.ranks == (1, 2, 2)
-    assert one.tied == (True, False, False)
+    assert fields(one, "rank") == [1, 2, 2]
+    assert fields(one, "tied") == [True, False, False]
 
 
 def test_one_picture_has_no_interval_and_nothing_is_told_apart(tmp_path: Path) -> None:
     one = only(tmp_path, rows_of({"ap": {"a": [0.9], "b": [0.1]}}))
 
-    assert all(isnan(end) for span in one.spans for end in span)
-    assert one.tied == (True, True)
+    assert all(isnan(end) for span in spans(one) for end in span)
+    assert fields(one, "tied") == [True, True]
 
 
 def test_a_picture_that_could_not_be_read_asks_nothing(tmp_path: Path) -> None:
@@ -106,7 +119,7 @@ def test_mean_ranks_and_order(tmp_path: Path) -> None:
     found = standings_of(block_of(tmp_path, rows))
 
     assert mean_ranks(found) == [1.5, 1.5]
-    assert order_of(found) == [0, 1]
+    assert order_by_rank(found) == [0, 1]
 
 
 def test_predicted_and_true_classes_are_blocks_of_their_own(tmp_path: Path) -> None:
@@ -114,11 +127,11 @@ def test_predicted_and_true_classes_are_blocks_of_their_own(tmp_path: Path) -> N
     rows += rows_of({"ap": {"a": [0.2, 0.2], "b": [0.3, 0.3]}}, role="label", target=5)
     run = read_run(put(tmp_path, rows))
 
-    assert [block.explained for block in run.blocks] == ["predicted", "label"]
-    assert run.blocks[1].title == "m on d, the true class explained"
-    assert [standings_of(block)[0].values.tolist() for block in run.blocks] == [[0.9, 0.1], [0.2, 0.3]]
-    assert len(run.wholes) == 1
-    assert len(run.wholes[0].questions) == 4
+    assert [block.explained for block in run.sections] == ["predicted", "label"]
+    assert run.sections[1].title == "m on d, the true class explained"
+    assert [standings_of(block)[0].values.tolist() for block in run.sections] == [[0.9, 0.1], [0.2, 0.3]]
+    assert len(run.whole_sections) == 1
+    assert len(run.whole_sections[0].questions) == 4
 
 
 def test_two_classes_of_one_picture_share_a_block_and_are_drawn_together(tmp_path: Path) -> None:
@@ -129,22 +142,22 @@ def test_two_classes_of_one_picture_share_a_block_and_are_drawn_together(tmp_pat
     one = standings_of(block)[0]
 
     assert len(block.clusters) == 2
-    assert one.spans[0] == (0.0, 1.0)  # one picture twice; four rows drawn apart would give a narrower one
-    assert [standings_of(of_role(block, role))[0].values.tolist() for role in block.roles] == [[0.5], [0.5]]
+    assert spans(one)[0] == (0.0, 1.0)  # one picture twice; four rows drawn apart would give a narrower one
+    assert [standings_of(block.of_role(role))[0].values.tolist() for role in block.roles] == [[0.5], [0.5]]
 
 
 # ── curves ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_band_of_two_pictures_reaches_from_one_to_the_other() -> None:
-    middle, low, high = band(np.array([[0.0, 1.0], [1.0, 1.0]], np.float32), [np.array([0]), np.array([1])])
+    middle, low, high = curve_band(np.array([[0.0, 1.0], [1.0, 1.0]], np.float32), [np.array([0]), np.array([1])])
 
     assert middle.tolist() == [0.5, 1.0]
     assert (low.tolist(), high.tolist()) == ([0.0, 1.0], [1.0, 1.0])
 
 
 def test_a_band_leaves_out_what_is_missing_and_one_picture_has_none() -> None:
-    middle, low, _ = band(np.array([[0.0, np.nan], [1.0, 0.5]], np.float32), [np.array([0, 1])])
+    middle, low, _ = curve_band(np.array([[0.0, np.nan], [1.0, 0.5]], np.float32), [np.array([0, 1])])
 
     assert middle.tolist() == [0.5, 0.5]
     assert np.isnan(low).all()
@@ -154,7 +167,7 @@ def test_a_band_is_the_bootstrap_of_its_slow_twin() -> None:
     draw = np.random.default_rng(1)
     curve = draw.normal(size=(30, 1))
     clusters = [np.array([2 * n, 2 * n + 1]) for n in range(15)]
-    _, low, high = band(curve, clusters, draws=4000)
+    _, low, high = curve_band(curve, clusters, draws=4000)
     sampled = []
     for _ in range(4000):
         pictures = draw.integers(15, size=15)

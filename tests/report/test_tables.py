@@ -10,48 +10,55 @@ from pathlib import Path
 import pytest
 
 from tests.report.stores import put, row, rows_of
+from tests.report.test_stats import standings_of
 from vitreous.report import tables
-from vitreous.report.main_table import counted, main_table, passes, tidy
-from vitreous.report.papers import paper_tables
-from vitreous.report.read import read_run
-from vitreous.report.stats import standings_of
-from vitreous.report.tables import Cell, Head, Table, places
+from vitreous.report.main_table import count_passes, make_main_table, tabulate_all
+from vitreous.report.page import name_sections
+from vitreous.report.paper_tables import make_paper_tables
+from vitreous.report.rendering import render_macro
+from vitreous.report.stored_run import read_run
+from vitreous.report.tables import ReportTable, TableCell, TableHead, place_values
 
 HOSTILE = "=<script>alert(1)</script>|`&\\$_%#{}~^\"'"
 
 
-def table(name: str = "genatt") -> Table:
+def table(name: str = "genatt") -> ReportTable:
     cells = [
-        Cell("0.5", 0.5, "[0.4, 0.6]", 1),
-        Cell("0.4", 0.4, place=2, tied=True),
-        Cell("–", nan, aside="2 of 3 undefined"),
+        TableCell("0.5", 0.5, "[0.4, 0.6]", 1),
+        TableCell("0.4", 0.4, place=2, tied=True),
+        TableCell("–", nan, aside="2 of 3 undefined"),
     ]
-    heads = [Head("ap", True, True), Head(name, False, True), Head("entropy")]
-    return Table("t", name, heads, [(name, cells)], groups=[("left", 1), (name, 2)], notes=[name])
+    heads = [TableHead("ap", True, True), TableHead(name, False, True), TableHead("entropy")]
+    return ReportTable("t", name, heads, [(name, cells)], groups=[("left", 1), (name, 2)], notes=[name])
 
 
 def test_best_is_bold_second_underlined_and_equals_share() -> None:
-    assert places([0.1, 0.3, 0.3, nan, 0.2], True) == [None, 1, 1, None, 2]
-    assert places([0.1, 0.3, 0.3, nan, 0.2], False) == [1, None, None, None, 2]
-    assert places([0.1, 0.3], None) == [None, None]
+    assert place_values([0.1, 0.3, 0.3, nan, 0.2], True) == [None, 1, 1, None, 2]
+    assert place_values([0.1, 0.3, 0.3, nan, 0.2], False) == [1, None, None, None, 2]
+    assert place_values([0.1, 0.3], None) == [None, None]
 
 
 def test_every_language_says_the_same() -> None:
     made = table()
 
-    assert "<b>0.5</b><small>[0.4, 0.6]</small>" in tables.html(made)
-    assert "<u>0.4</u>" in tables.html(made)
-    assert 'data-v="0.5"' in tables.html(made)
-    assert 'data-v="nan"' not in tables.html(made)
-    assert "| **0.5** \\[0.4, 0.6\\] | <u>0.4</u> ≈ | – 2 of 3 undefined |" in tables.markdown(made)
-    assert r"\textbf{0.5} {\scriptsize [0.4, 0.6]} & \underline{0.4}$^{\approx}$ & --" in tables.latex(made)
-    assert r" & \multicolumn{1}{c}{left} & \multicolumn{2}{c}{genatt} \\" in tables.latex(made)
-    assert tables.table_csv(made).splitlines()[1] == "genatt,0.5,0.4,"
+    assert "<b>0.5</b><small>[0.4, 0.6]</small>" in render_macro("table", made)
+    assert "<u>0.4</u>" in render_macro("table", made)
+    assert 'data-v="0.5"' in render_macro("table", made)
+    assert 'data-v="nan"' not in render_macro("table", made)
+    assert "| **0.5** \\[0.4, 0.6\\] | <u>0.4</u> ≈ | – 2 of 3 undefined |" in tables.to_markdown(made)
+    assert r"\textbf{0.5} {\scriptsize [0.4, 0.6]} & \underline{0.4}$^{\approx}$ & --" in tables.to_latex(made)
+    assert r" & \multicolumn{1}{c}{left} & \multicolumn{2}{c}{genatt} \\" in tables.to_latex(made)
+    assert tables.to_csv(made).splitlines()[1] == "genatt,0.5,0.4,"
 
 
 def test_hostile_names_stay_names() -> None:
     made = table(HOSTILE)
-    page, text, tex, cells = tables.html(made), tables.markdown(made), tables.latex(made), tables.table_csv(made)
+    page, text, tex, cells = (
+        render_macro("table", made),
+        tables.to_markdown(made),
+        tables.to_latex(made),
+        tables.to_csv(made),
+    )
 
     assert "<script" not in page
     assert "&lt;script&gt;" in page
@@ -66,21 +73,20 @@ def test_hostile_names_stay_names() -> None:
 def test_a_newline_in_a_name_breaks_no_table() -> None:
     made = table("two\nlines")
 
-    assert len([line for line in tables.markdown(made).splitlines() if line.startswith("|")]) == 3
-    assert r"\texttt{two lines}" in tables.latex(made)
+    assert len([line for line in tables.to_markdown(made).splitlines() if line.startswith("|")]) == 3
+    assert r"\texttt{two lines}" in tables.to_latex(made)
 
 
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_passes_are_counted_out_where_the_options_tell() -> None:
-    assert passes("genatt") == (1, 1)
-    assert passes("tis(masks=256)") == (257, 0)
-    assert passes("occlusion", patches=196) == (197, 0)
-    assert passes("occlusion") == ("1 + patches", 0)
-    assert passes("vitcx") == ("1 + 2 * clusters", 0)
-    assert passes("no such method") == ("?", "?")
-    assert counted("__import__('os')", {}) == "__import__('os')"
+    assert count_passes("genatt") == (1, 1)
+    assert count_passes("tis(masks=256)") == (257, 0)
+    assert count_passes("occlusion", patches=196) == (197, 0)
+    assert count_passes("occlusion") == ("1 + patches", 0)
+    assert count_passes("vitcx") == ("1 + 2 * clusters", 0)
+    assert count_passes("no such method") == ("?", "?")
 
 
 # ── the main table ───────────────────────────────────────────────────────────────────────────────
@@ -89,8 +95,8 @@ def test_passes_are_counted_out_where_the_options_tell() -> None:
 def test_the_main_table_shows_figures_intervals_ranks_ties_undefined_and_cost(tmp_path: Path) -> None:
     rows = rows_of({"ap": {"genatt": [0.8, 0.9, nan], "ixg": [0.8, 0.8, 0.8], "rollout": [0.1, 0.2, 0.1]}})
     rows += [row(metric="ap", method="genatt", picture="bad", index=9, target=-1, error="'bad' is damaged")]
-    block = read_run(put(tmp_path, rows)).blocks[0]
-    made = main_table(block, standings_of(block), "slug")
+    block = read_run(put(tmp_path, rows)).sections[0]
+    made = make_main_table(block, standings_of(block), "slug")
     cells = dict(made.rows)
 
     assert [head.title for head in made.heads] == ["ap ↑", "mean rank ↓", "cost"]
@@ -110,8 +116,8 @@ def test_the_tidy_table_is_complete_and_in_full_precision(tmp_path: Path) -> Non
     rows = rows_of(
         {"ap": {"genatt": [1 / 3, 1 / 3], "ixg": [nan, nan]}, "sparseness": {"genatt": [0.5, 0.5], "ixg": [0.25, 0.25]}}
     )
-    block = read_run(put(tmp_path, rows)).blocks[0]
-    lines = list(csv.DictReader(StringIO(tidy([(block, standings_of(block))]))))
+    block = read_run(put(tmp_path, rows)).sections[0]
+    lines = list(csv.DictReader(StringIO(tabulate_all([(block, standings_of(block))]))))
 
     assert len(lines) == 4
     assert float(lines[0]["value"]) == 1 / 3
@@ -126,9 +132,8 @@ def test_the_tidy_table_is_complete_and_in_full_precision(tmp_path: Path) -> Non
 
 def told(folder: Path, rows: list) -> dict[str, list]:
     found: dict[str, list] = {}
-    blocks = read_run(put(folder, rows)).wholes
-    for one in paper_tables(blocks, [f"s{place}" for place in range(len(blocks))]):
-        found.setdefault(one.paper.split(":")[0], []).append(one)
+    for one in make_paper_tables(name_sections(read_run(put(folder, rows)).whole_sections)):
+        found.setdefault(one.title.split(":")[0], []).append(one)
     return found
 
 
@@ -170,8 +175,8 @@ def test_the_tables_of_tokentm(tmp_path: Path) -> None:
     first = found["TokenTM, table 1"][0].table
     assert [head.title for head in first.heads] == ["Neg. (Pred.) ↑", "Pos. (Pred.) ↓"]  # what both data sets have
     full = dict(first.rows)["TokenTM: tokentm"]
-    assert tables.cell_html(full[0]) == '<td data-v="60.0"><b>60.00</b> / <b>61.00</b></td>'
-    assert tables.cell_html(full[1]) == '<td data-v="60.0"><u>60.00</u> / <u>61.00</u></td>'
+    assert render_macro("cell", full[0]) == '<td data-v="60.0"><b>60.00</b> / <b>61.00</b></td>'
+    assert render_macro("cell", full[1]) == '<td data-v="60.0"><u>60.00</u> / <u>61.00</u></td>'
     assert "positive_auc of the label" in " ".join(first.notes)
 
     second = found["TokenTM, table 2"][0].table
@@ -203,14 +208,16 @@ def test_shares_that_are_percent_already_are_not_multiplied(tmp_path: Path) -> N
 
 
 def test_a_number_that_is_too_small_for_its_digits_is_not_zero() -> None:
-    from vitreous.report.words import number, seconds
+    from vitreous.report.formatting import format_number as number
+    from vitreous.report.formatting import format_seconds as seconds
 
     assert [number(x) for x in (0.0, 1e-5, -0.25, nan, float("inf"))] == ["0.000", "1e−05", "−0.250", "–", "∞"]
     assert [seconds(x) for x in (1.5, 0.02, 3e-6, nan)] == ["1.5 s", "20 ms", "3 µs", "–"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "lines"), [("a_b", ["a_b"]), ("deletion_accuracy", ["deletion_", "accuracy"])])
 def test_long_names_break_at_their_joints(text: str, lines: list[str]) -> None:
-    from vitreous.report.words import broken
+    from vitreous.report.formatting import wrap_spec as broken
 
     assert broken(text, 12) == lines

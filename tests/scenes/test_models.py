@@ -34,6 +34,7 @@ def share(values):
     return torch.as_tensor(values).float().mean().item()
 
 
+@pytest.mark.slow
 def test_single_things_are_recognised():
     album = list(Scenes("single", 100, FRESH))
     found = answers("scenes", album).argmax(1)
@@ -41,6 +42,7 @@ def test_single_things_are_recognised():
     assert share(found == torch.tensor([scene.target for scene in album])) >= 0.97
 
 
+@pytest.mark.slow
 def test_twins_are_told_apart():
     album = list(Scenes("part", 60, FRESH))
     found = answers("scenes", album).argmax(1)
@@ -48,6 +50,7 @@ def test_twins_are_told_apart():
     assert share(found == torch.tensor([scene.target for scene in album])) >= 0.95
 
 
+@pytest.mark.slow
 def test_both_things_of_a_pair_lead():
     album = list(Scenes("pair", 60, FRESH))
     found = answers("scenes", album).topk(2).indices.tolist()
@@ -55,6 +58,7 @@ def test_both_things_of_a_pair_lead():
     assert share([{thing.label for thing in s.objects} == set(two) for s, two in zip(album, found, strict=True)]) >= 0.9
 
 
+@pytest.mark.slow
 def test_the_biased_model_follows_the_stamp_and_the_other_does_not():
     album = list(Scenes("shortcut", 40, FRESH, mark="moved"))
     target, mark = (torch.tensor([getattr(scene, fact) for scene in album]) for fact in ("target", "mark"))
@@ -85,6 +89,7 @@ def test_an_unknown_model_is_refused_by_name():
         load_model("scenery")
 
 
+@pytest.mark.slow
 def test_training_runs_and_writes_weights_that_load(tmp_path):
     command = [sys.executable, "-W", "error", str(TRAINING / "train.py"), "--smoke", "--device", "cpu"]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}

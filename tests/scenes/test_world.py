@@ -116,6 +116,7 @@ def test_the_mark_is_the_only_difference_between_twins(label):
         assert (scene.objects[0].evidence == other.objects[0].evidence).all()
 
 
+@pytest.mark.slow
 def test_the_mark_of_a_twin_is_never_hidden():
     for kind in ("part", "pair"):
         for index in range(20):
@@ -162,6 +163,7 @@ def test_every_class_has_its_own_stamp():
     assert len(set(CODES)) >= len(CLASSES)
 
 
+@pytest.mark.slow
 def test_colour_is_no_evidence():
     """The mean colour of a thing spreads as widely within a class as over all of them."""
     means = np.array(

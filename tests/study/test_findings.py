@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import vitreous
 from vitreous.cli import explain
 from vitreous.cli import map as mapped
@@ -14,6 +16,7 @@ from vitreous.cli import map as mapped
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_quoted_numbers_are_those_of_the_study():
     told = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "study" / "make.py"), "--check"],

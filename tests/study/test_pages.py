@@ -65,6 +65,7 @@ def table(path, rows):
         csv.writer(file).writerows([zebras.COLUMNS, *rows])
 
 
+@pytest.mark.slow
 def test_pages_say_what_the_committed_results_say(capsys):
     assert make.main(["--check"]) == 0, capsys.readouterr().out
 
@@ -83,6 +84,7 @@ def test_a_slot_that_nobody_fills_is_refused():
         pages.filled("<!-- table: nothing -->\n<!-- end -->", pages.Results(), "page.md")
 
 
+@pytest.mark.slow
 def test_every_page_can_be_filled_twice_and_says_the_same(results):
     for page in pages.pages():
         once = pages.filled(page.read_text(), results, page.name)
@@ -91,6 +93,7 @@ def test_every_page_can_be_filled_twice_and_says_the_same(results):
         assert once.count("<!-- end -->") == page.read_text().count("<!-- end -->")
 
 
+@pytest.mark.slow
 def test_made_up_results_fill_every_slot_with_something(results, assets):
     unfilled = [name for name, fill in pages.FILLS.items() if "Not measured yet" in fill(results)]
 
@@ -114,6 +117,7 @@ def test_every_plot_can_be_drawn(name, results, tmp_path, monkeypatch, assets):
     assert len(pages.caption(name)) > 20
 
 
+@pytest.mark.slow
 def test_a_store_is_read_as_the_library_reads_it(tmp_path):
     metrics = ["deletion_aopc(ratios=(0.25, 0.5, 0.75))", "pixel_accuracy", "pointing_game"]
     fill_store(tmp_path / "run", metrics=metrics)
@@ -130,6 +134,7 @@ def test_a_store_is_read_as_the_library_reads_it(tmp_path):
         assert [found.mean, found.low, found.high] == pytest.approx([entry.value, entry.low, entry.high], abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_store_without_rows_is_said_and_stops_no_other(tmp_path, capsys):
     fill_store(tmp_path / "scenes", metrics=["pointing_game", "deletion_aopc"], methods=["genatt", "random"])
     with Store(tmp_path / "tis") as store:
@@ -143,6 +148,7 @@ def test_a_store_without_rows_is_said_and_stops_no_other(tmp_path, capsys):
     assert not (tmp_path / "results" / "tis.csv").exists()
 
 
+@pytest.mark.slow
 def test_faithfulness_is_deletion_and_insertion(tmp_path):
     fill_store(tmp_path / "run", metrics=["deletion_aopc", "insertion_aopc"], methods=["genatt"], targets="label")
     with Store(tmp_path / "run") as store:

@@ -26,6 +26,7 @@ def test_every_plan_is_run_and_every_name_has_a_plan():
     assert len(set(ORDER)) == len(ORDER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_plans_on_scenes_can_be_run_anywhere(name):
     plan = plan_of(name)
@@ -35,6 +36,7 @@ def test_plans_on_scenes_can_be_run_anywhere(name):
     assert all("mask=evidence" in data.spec for data in plan.datasets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PHOTOGRAPHS)
 def test_plans_on_photographs_can_be_run_with_the_assets(name, assets):
     plan = plan_of(name)

@@ -74,6 +74,7 @@ def test_a_sentence_that_the_results_contradict_is_named(quotes, ask, words):
     assert words in quotes.wrong[0]
 
 
+@pytest.mark.slow
 def test_a_contradiction_is_said_by_page_and_fails_the_check(monkeypatch, capsys):
     monkeypatch.setitem(SHORT, "tis", lambda quotes: quotes.holds(False, "TIS is last") or points())
 

@@ -39,6 +39,7 @@ def small(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
     assert small("small", "--pictures", "2") == 0
     assert "2 pictures, 4 new rows" in capsys.readouterr().out
@@ -53,6 +54,7 @@ def test_time_that_is_up_ends_it_between_two_pieces_of_work(small, capsys):
     assert "time is up" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(small, capsys, tmp_path):
     (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
 
@@ -62,6 +64,7 @@ def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(sm
     assert "3 pictures, 6 new rows" in said[1]
 
 
+@pytest.mark.slow
 def test_plans_at_once_are_each_in_a_process_and_leave_what_they_would_alone(small, capsys, tmp_path):
     (tmp_path / "other.toml").write_text(PLAN.replace("pictures = 3", "pictures = 2"))
 
@@ -101,6 +104,7 @@ def test_a_name_that_is_no_plan_is_refused(small, capsys):
     assert "--jobs 0 must be 1 or more" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):
     vit = vitreous.load(
         "timm:vit_tiny_patch16_224",

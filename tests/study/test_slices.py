@@ -54,11 +54,13 @@ def lies_within(plan: str, sheets) -> None:
         assert abs(one.mean - whole.mean) <= reach, one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["scenes", "scenes-pair"])
 def test_scenes_come_out_as_published(plan, tmp_path):
     compared(plan, tmp_path)
 
 
+@pytest.mark.slow
 def test_photographs_come_out_as_published(tmp_path, assets, monkeypatch):
     """Their results are a GPU's, where torch rounds what a convolution multiplies to TF32; the patch embedding is one."""
     plain, seen = torch.nn.functional.conv2d, []

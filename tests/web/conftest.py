@@ -21,20 +21,36 @@ from PIL import Image
 import vitreous
 from vitreous.cli.serve import listen
 from vitreous.web.app import create_app
+from vitreous.web.budget import PassCost
 from vitreous.web.settings import Settings
 
 # Modules are imported here and not by the worker: Python 3.11 cannot compile in two threads at once, as the shape checks do
 vitreous.load("scenes")
 vitreous.list_methods()
-for module in ("draw", "metrics.localisation", "web.views", "web.film", "web.scores", "web.answers", "web.script"):
+for module in (
+    "draw",
+    "metrics.localisation",
+    "bench.cost",
+    "metrics.answers",
+    "web.render",
+    "web.layerwise",
+    "web.export_scores",
+    "web.responses",
+    "web.export_python",
+):
     import_module(f"vitreous.{module}")
 
 HERE = "http://127.0.0.1"
 SUBJECT = {"model": "scenes", "picture": "pair-1-6"}
 
 
-def client_of(settings: Settings) -> TestClient:
-    return TestClient(create_app(settings), base_url=HERE, raise_server_exceptions=False)
+def no_cost(_) -> PassCost:
+    """A model that takes no time: every method gets all its samples, on however slow a machine."""
+    return PassCost(0.0, 0.0)
+
+
+def client_of(settings: Settings, cost=no_cost) -> TestClient:
+    return TestClient(create_app(settings, cost), base_url=HERE, raise_server_exceptions=False)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +71,9 @@ def png(width: int = 60, height: int = 40, form: str = "PNG", **options) -> byte
 class Served:
     """A server in a thread."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, cost=no_cost) -> None:
         listening, self.settings = listen(settings)
-        self.app = create_app(self.settings)
+        self.app = create_app(self.settings, cost)
         config = uvicorn.Config(self.app, log_level="error", ws="none", timeout_graceful_shutdown=1)
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from dataclasses import replace
 from hashlib import sha256
 from io import BytesIO
 from zipfile import ZipFile
@@ -15,9 +16,11 @@ from PIL import Image
 
 import vitreous
 from tests.web.conftest import SUBJECT, png
-from vitreous.methods.fold import FOLDS
-from vitreous.web import views
-from vitreous.web.film import shoot
+from vitreous.core.errors import ShapeError
+from vitreous.models.picture import Preprocess
+from vitreous.web import render
+from vitreous.web.class_search import find_classes
+from vitreous.web.layerwise import explain_layers
 
 
 @pytest.fixture(scope="module")
@@ -87,25 +90,111 @@ def test_a_curve_is_every_mask_alone(client, vit, scene):
             said = probe.logits(keep)[0, 0].softmax(-1)
             assert found[side][at]["probability"] == pytest.approx(float(said[6]), abs=1e-5)
             assert found[side][at]["top"][0]["index"] == int(said.argmax())
+            assert len(found[side][at]["top"]) == 1
+
+
+def test_ties_are_ordered_and_areas_computed_as_metrics_do(client, vit, scene, monkeypatch):
+    """A constant map has no order of its own: `vitreous.metrics` draws one from the image's content."""
+    from vitreous.metrics.order import area_under, patch_ranks
+    from vitreous.web.service import ExplainPayload, patch_scores
+
+    service = client.app.state.service
+    image = vit.preprocess.batch([Image.fromarray(scene.image)])
+    attribution = vitreous.explain(vit, image, [[6]], "genatt", "probability")
+    constant = replace(attribution, patches=torch.ones_like(patch_scores(attribution)))
+    monkeypatch.setattr(service, "maps", lambda payload: [constant])
+    (curve,) = service.curve([ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability")])
+
+    probe = vitreous.Probe(vit, image, torch.tensor([[6]]), "probability")
+    assert curve.order == patch_ranks(constant, probe)[0].argsort().tolist()
+    assert curve.order != list(range(196))
+    shares = [count / 196 for count in curve.counts]
+    torch.testing.assert_close(curve.areas, area_under(curve.probability, shares, "normalised"))
+    undefined = replace(attribution, patches=torch.full_like(patch_scores(attribution), torch.nan))
+    monkeypatch.setattr(service, "maps", lambda payload: [undefined])
+    with pytest.raises(ShapeError, match="no order"):
+        service.curve([ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability")])
+
+
+# ── what is cut off ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    "method",
-    ["decompx", "genatt", "fullgrad", "rawattention", "ig(steps=2)", "attnlrp", "legrad", "tokentm", "gradcam"],
+    ("size", "preprocess", "seen", "sentence"),
+    [
+        ((100, 200), Preprocess.plain(64), 0.5, "cuts off 25 % of its width on the left and right each."),
+        ((300, 100), Preprocess.plain(64), 1 / 3, "cuts off 33 % of its height on the top and bottom each."),
+        ((64, 64), Preprocess.plain(64), 1.0, ""),
+        ((80, 240), Preprocess((64, 64), (64, 64), "stretch"), 1.0, ""),
+        ((40, 40), Preprocess((64, 64)), 1.0, "filled with one colour"),
+        ((101, 64), Preprocess((64, 64)), 64 / 101, "19 % of its height on the bottom"),
+    ],
 )
-def test_a_film_is_every_layer_and_every_start_by_its_spec(method):
+def test_the_part_that_is_cut_off_is_described(size, preprocess, seen, sentence):
+    crop = render.describe_crop(size, preprocess)
+
+    assert crop.seen == pytest.approx(seen, abs=0.005)
+    assert sentence in crop.sentence
+    assert bool(crop.sentence) == bool(sentence)
+    kept = (1 - crop.left - crop.right) * (1 - crop.top - crop.bottom)
+    assert kept == pytest.approx(crop.seen)
+
+
+def test_the_crop_is_told_and_drawn(client):
+    name = client.post("/api/pictures", content=png(200, 100)).json()["picture"]
+    facts = client.get("/api/picture", params={"model": "scenes", "picture": name}).json()
+    shown = np.asarray(
+        Image.open(BytesIO(client.get("/api/crop", params={"model": "scenes", "picture": name}).content)), float
+    )
+
+    assert facts["size"] == [100, 200]
+    assert facts["crop"]["box"] == pytest.approx([50, 0, 150, 100])
+    assert facts["crop"]["sentence"].startswith("The model sees 50 % of the image's area")
+    original = np.asarray(Image.open(BytesIO(png(200, 100))).resize((360, 180), Image.Resampling.LANCZOS), float)
+    np.testing.assert_allclose(shown[4:-4, 100:260], original[4:-4, 100:260])
+    np.testing.assert_allclose(shown[:, :85], np.round(0.3 * original[:, :85]), atol=1)
+    assert client.get("/api/picture", params=SUBJECT).json()["crop"]["sentence"] == ""
+
+
+# ── class names ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("gaer", "gear"), ("GEAR", "gear"), ("square window hose", "square-window house"), ("zzzzzz", None)],
+)
+def test_misspelt_classes_are_found(client, text, expected):
+    matches = client.get("/api/classes", params={"model": "scenes", "name": text}).json()
+
+    assert len(matches) <= 6
+    assert (matches[0]["name"] if matches else None) == expected
+    classes = client.get("/api/model", params={"name": "scenes"}).json()["classes"]
+    assert all(classes[match["index"]] == match["name"] for match in matches)
+
+
+def test_names_that_contain_the_text_come_before_similar_ones():
+    names = ["tabby cat", "tiger cat", "cart", "cat"]
+
+    assert find_classes(names, " CAT ") == [3, 0, 1, 2]
+    assert find_classes(names, "  ") == []
+    assert find_classes(["cat"] * 20, "cat") == list(range(6))
+
+
+@pytest.mark.parametrize("method", ["decompx", "genatt", "fullgrad", "ig(steps=2)", "tokentm", "gradcam"])
+def test_layers_are_those_of_inside_and_sums_those_of_explain(method):
     torch.manual_seed(0)
     vit = vitreous.load(
         "timm:vit_tiny_patch16_224", pretrained=False, depth=3, embed_dim=48, num_heads=3, img_size=64, num_classes=7
     )
-    images, made = torch.randn(1, 3, 64, 64), vitreous.resolve(method)
-    found = shoot(vit, images, made, 2, "logit")
+    images, resolved = torch.randn(1, 3, 64, 64), vitreous.resolve(method)
+    views = explain_layers(vit, images, resolved, 2, "logit")
 
+    inside = vitreous.inside(vit, images, [[2]], f"{method}+plus", "logit")
+    assert views["starts"] == [f"{method}+skipplus(start={layer})" for layer in range(3)]
     for layer in range(3):
-        alone = made.folded(FOLDS["at"].with_options(layer=layer)).spec
-        for rows, spec in ((found["layers"], alone), (found["totals"], found["starts"][layer])):
-            expected = vitreous.explain(vit, images, [[2]], spec, "logit").patches[0]
-            torch.testing.assert_close(rows[layer], expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(views["layers"][layer], inside.at("signal", layer).patches[0])
+        expected = vitreous.explain(vit, images, [[2]], views["starts"][layer], "logit").patches[0]
+        torch.testing.assert_close(views["totals"][layer], expected, atol=1e-6, rtol=1e-5)
 
 
 def test_scores_are_taken_away_as_json_and_as_safetensors(client, vit, scene, tmp_path):
@@ -145,7 +234,7 @@ def test_the_python_lines_reproduce_the_screen(client, tmp_path, monkeypatch, ca
         for row, one in enumerate(maps["maps"]):
             close(one["scores"], names["maps"][method].patches[row])
     assert capsys.readouterr().out.splitlines()[0].startswith(said["top"][0]["name"])
-    close(said["probabilities"], names["said"])
+    close(said["probabilities"], names["probabilities"])
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".png", ".png", ".safetensors", ".safetensors"]
 
 
@@ -160,7 +249,7 @@ def test_an_upload_is_named_by_its_bytes_and_explained(client):
     close(found["scores"], vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0])
     assert found["evidence"] is None  # nobody knows it of a stranger's picture
     code = client.post("/api/python", json={**subject, "methods": ["genatt"], "targets": [0]}).json()["code"]
-    assert "Image.open('picture.png')" in code
+    assert "Image.open('image.png')" in code
 
 
 def test_what_the_model_sees_is_shown(client, vit):
@@ -168,7 +257,7 @@ def test_what_the_model_sees_is_shown(client, vit):
     name = client.post("/api/pictures", content=png()).json()["picture"]
     shown = Image.open(BytesIO(client.get("/api/seen", params={"model": "scenes", "picture": name}).content))
 
-    assert shown.size == (views.SIDE, views.SIDE)
+    assert shown.size == (render.SIDE, render.SIDE)
     small = np.asarray(shown.resize(picture.size, Image.Resampling.BOX), float)
     assert np.abs(small - np.asarray(picture, float))[4:-4, 4:-4].mean() < 3
 
@@ -182,7 +271,7 @@ def test_the_evidence_is_outlined_where_it_is_known(client, scene):
     mask = next(thing.evidence for thing in scene.objects if thing.label == 6)
     large = np.asarray(Image.fromarray(mask).resize(alpha.shape, Image.Resampling.NEAREST))
     assert 0 < alpha.sum() < large.sum()
-    assert not alpha[views.thickened(large, 6) == 0].any()
+    assert not alpha[render.dilate(large, 6) == 0].any()
     assert client.get("/api/evidence", params={**SUBJECT, "target": 1}).status_code == 404
     moved = {"model": "scenes-biased", "picture": "shortcut-1-1-moved"}
     assert len(client.get("/api/picture", params=moved).json()["known"]) == 2
@@ -192,6 +281,7 @@ def test_the_page_is_told_what_it_needs(client):
     about = client.get("/api/about").json()
 
     assert [one["name"] for one in about["models"]] == ["scenes", "scenes-biased"]
+    assert about["default"] == "temper"
     assert {"decompx", "genatt", "rollout"} <= {one["name"] for one in about["methods"]}
     assert [len(about["colours"][key]) for key in ("signed", "unsigned")] == [256, 256]
     (low, _, blue), (red, _, high) = about["colours"]["signed"][0], about["colours"]["signed"][-1]
@@ -204,7 +294,7 @@ def test_the_page_is_told_what_it_needs(client):
 
 
 def test_answers_have_no_nan(client, monkeypatch):
-    from vitreous.web.answers import rounded
+    from vitreous.web.responses import round_numbers
 
-    assert rounded(torch.tensor([1.0, torch.nan, torch.inf])) == [1.0, None, None]
+    assert round_numbers(torch.tensor([1.0, torch.nan, torch.inf])) == [1.0, None, None]
     json.dumps(client.get("/api/about").json(), allow_nan=False)

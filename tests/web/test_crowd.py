@@ -19,9 +19,10 @@ from vitreous.web.settings import Settings
 CLIENTS = 50
 
 
+@pytest.mark.slow
 def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
     vit = vitreous.load("scenes")
-    with Served(Settings(port=0, queue=20)) as served:
+    with Served(Settings(port=0, queue=20, seconds=600)) as served:
         served.ask("/api/model?name=scenes")
         gate = threading.Barrier(CLIENTS)
 
@@ -58,9 +59,10 @@ def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
         torch.testing.assert_close(torch.tensor(found["scores"]), expected.patches[0], atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_when_the_client_leaves_the_work_stops(served):
     served.ask("/api/model?name=scenes")
-    worker = served.app.state.studio.worker
+    worker = served.app.state.service.worker
     asked = json.dumps({**SUBJECT, "method": "rise(masks=4000, seed=7)", "targets": [3]})
     connection = http.client.HTTPConnection("127.0.0.1", served.settings.port, timeout=60)
     connection.request("POST", "/api/explain", asked, {"content-type": "application/json"})
@@ -83,7 +85,7 @@ def test_a_picture_that_never_arrives_is_not_waited_for():
         connection.close()
 
     assert answer.status == 504
-    assert said == {"error": "the picture took more than 0.5 seconds to arrive"}
+    assert said == {"error": "the image took more than 0.5 seconds to arrive"}
 
 
 def wait_until(condition, patience: float = 60) -> None:

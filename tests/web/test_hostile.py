@@ -16,8 +16,8 @@ from tests.web.conftest import HERE, SUBJECT, client_of, png
 from vitreous.core.errors import DataError, ModelError
 from vitreous.web import guard
 from vitreous.web.app import STATIC
-from vitreous.web.pictures import FORMATS
-from vitreous.web.roster import from_folder, offered
+from vitreous.web.image_store import FORMATS
+from vitreous.web.model_pool import list_entries, list_folder
 from vitreous.web.settings import Settings
 
 
@@ -101,7 +101,7 @@ def test_uploads_are_bounded_in_bytes_however_they_come():
 
         assert "5,000" in sentence(client.post("/api/pictures", content=dripping()), 413)  # no Content-Length
         assert client.post("/api/pictures", content=png(20, 20)).status_code == 200
-        assert sentence(client.post("/api/says", content=b"[" * (guard.BODY + 1)), 413)
+        assert sentence(client.post("/api/says", content=b"[" * (guard.MAX_BODY + 1)), 413)
 
 
 def test_old_uploads_make_room_for_new_ones():
@@ -110,7 +110,7 @@ def test_old_uploads_make_room_for_new_ones():
         names = [client.post("/api/pictures", content=data).json()["picture"] for data in (first, second)]
 
         assert sentence(client.get("/api/thumbnail", params={"picture": names[0]}), 404).startswith(
-            "that picture is not here"
+            "that image is not here"
         )
         assert client.get("/api/thumbnail", params={"picture": names[1]}).status_code == 200
 
@@ -238,7 +238,7 @@ def test_a_folder_offers_its_checkpoints_and_nothing_outside(tmp_path):
     (folder / "link.safetensors").symlink_to(outside)
     (folder / "notes.txt").write_text("x")
 
-    (only,) = from_folder(folder)
+    (only,) = list_folder(folder)
     assert (only.name, only.load) == ("deit_tiny_patch16_224.mine", "timm:deit_tiny_patch16_224")
     with client_of(Settings(folder=folder)) as client:
         said = sentence(client.get("/api/model", params={"name": only.name}), 422)
@@ -249,9 +249,9 @@ def test_a_folder_offers_its_checkpoints_and_nothing_outside(tmp_path):
 def test_what_cannot_be_offered_is_refused_at_start(tmp_path):
     for settings in (Settings(folder=tmp_path), Settings(folder=tmp_path / "no"), Settings(models=("timm:x=no.pth",))):
         with pytest.raises(DataError):
-            offered(settings)
+            list_entries(settings)
     with pytest.raises(ModelError, match="two models"):
-        offered(Settings(models=("timm:a", "timm:a")))
+        list_entries(Settings(models=("timm:a", "timm:a")))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_fault_of_the_program_is_one_sentence(client, monkeypatch, caplog):
     def broken(*_):
         raise RuntimeError("the abacus\nfell from /home/somebody")
 
-    monkeypatch.setattr(client.app.state.studio, "curve", broken)
+    monkeypatch.setattr(client.app.state.service, "curve", broken)
     said = sentence(client.post("/api/curve", json={**SUBJECT, "method": "ixg", "target": 1}), 500)
 
     assert "RuntimeError" in said
@@ -319,18 +319,18 @@ def test_a_fault_of_the_program_is_one_sentence(client, monkeypatch, caplog):
 
 def test_work_that_takes_too_long_is_stopped():
     with client_of(Settings(seconds=0.6)) as client:
-        studio = client.app.state.studio
-        studio.facts(["scenes"])  # loaded, so that only the work counts
-        studio.worker.submit(("facts", "scenes"), None, studio.facts, "scenes").answer.result(60)
+        service = client.app.state.service
+        service.facts(["scenes"])  # loaded, so that only the work counts
+        service.worker.submit(("facts", "scenes"), None, service.facts, "scenes").result.result(60)
         said = sentence(client.post("/api/explain", json={**SUBJECT, "method": "rise", "targets": [1]}), 504)
         assert "0.6 seconds" in said
-        last = studio.worker.submit("last", "last", lambda payloads: ["done"], None)
-        assert last.answer.result(60) == "done"  # the thread is free again, long before 4 000 masks are through
+        last = service.worker.submit("last", "last", lambda payloads: ["done"], None)
+        assert last.result.result(60) == "done"  # the thread is free again, long before 4 000 masks are through
 
 
 def test_when_too_many_wait_the_next_is_told():
     with client_of(Settings(queue=2)) as client:
-        worker, gate = client.app.state.studio.worker, threading.Event()
+        worker, gate = client.app.state.service.worker, threading.Event()
         begun = threading.Event()
 
         def held(payloads):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
 import json
+import re
 import time
 from io import BytesIO
 
@@ -15,9 +17,11 @@ from PIL import Image
 import vitreous
 from tests.web.conftest import Served, png
 from vitreous.draw import overlay_image
+from vitreous.web.budget import PassCost
 from vitreous.web.settings import Settings
 
 PATIENCE = 60_000
+METHODS = ["temper", "decompx+skipplus", "genatt", "rollout"]
 
 
 class Visit:
@@ -51,7 +55,7 @@ class Visit:
             "document.querySelectorAll('.card.waiting').length === 0 && document.querySelector('#because button')"
             " && document.querySelector('#strip .layer') && document.getElementById('status').hidden"
         )
-        self.until("!document.getElementById('duel').textContent.includes('asking')")
+        self.until("!document.getElementById('duel').textContent.includes('computing')")
 
     def shares(self) -> dict[str, str]:
         rows = self.page.eval_on_selector_all(
@@ -82,17 +86,20 @@ def visit(browser, served: Served):
 def test_within_a_minute_the_page_says_why(visit):
     seen = visit()
 
-    assert seen.says() == "The model says gear 50 %"
+    assert seen.says() == "The model predicts gear 50 %"
     because = seen.page.inner_text("#because").replace("\xa0", " ")
-    assert "because of 18 patches of 196" in because
-    assert "it says square-window house" in because
+    assert re.search(r"The prediction depends on \d+ patches of 196", because)
+    assert "the model predicts square-window house" in because
+    assert seen.page.locator(".chip code").all_inner_texts() == METHODS
+    default = inspect.signature(vitreous.explain).parameters["method"].default
+    assert seen.page.locator(".card b").first.inner_text() == default
     assert seen.page.locator(".card").count() >= 4
-    seen.page.click("text=Take them away")
+    seen.page.click("#because >> text=Remove them")
     seen.until("document.getElementById('says-name').textContent === 'square-window house'")
-    assert seen.says().startswith("Without 18 patches it now says square-window house")
-    assert seen.page.evaluate("document.activeElement.textContent") == "Put them back"  # drawn anew, it keeps the focus
+    assert re.match(r"Without \d+ patches it now predicts square-window house", seen.says())
+    assert seen.page.evaluate("document.activeElement.textContent") == "Restore them"  # drawn anew, it keeps the focus
     seen.page.keyboard.press("Enter")
-    seen.until("document.getElementById('says-lead').textContent === 'The model says'")
+    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
 
 
 def test_a_picture_is_dropped_and_explained(visit, served):
@@ -107,11 +114,11 @@ def test_a_picture_is_dropped_and_explained(visit, served):
         [base64.b64encode(data).decode()],
     )
     name = hashlib.sha256(data).hexdigest()
-    seen.page.wait_for_selector(".tile[aria-pressed='true'] >> text=your picture")
+    seen.page.wait_for_selector(".tile[aria-pressed='true'] >> text=your image")
     seen.until("name => location.hash.includes(name)", arg=name)
     seen.settle()
 
-    assert "does not hold your picture" in seen.page.inner_text("#link-note")
+    assert "does not contain your image" in seen.page.inner_text("#link-note")
     assert seen.page.locator("#truth-field").is_hidden()
     again = visit(seen.page.evaluate("location.hash"))  # while the server remembers it, the link works
     assert again.shares() == seen.shares()
@@ -124,7 +131,7 @@ def test_a_link_to_a_forgotten_picture_says_so_and_the_picture_brings_it_back(br
         context = browser.new_context()
         page = context.new_page()
         page.goto(f"{fresh.address}/#picture={name}&method=ixg&method=genatt&classes=3")
-        page.wait_for_selector("text=The picture of this link is not here any more")
+        page.wait_for_selector("text=The image of this link is not here any more")
         page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": data})
         page.wait_for_selector("text=Why key?", timeout=PATIENCE)
         assert page.locator(".chip").count() == 2
@@ -138,7 +145,7 @@ def test_what_is_no_picture_is_refused_in_words(browser, served):
     page.wait_for_selector(".row")
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"nonsense"})
     page.wait_for_selector("#trouble:visible")
-    assert page.inner_text("#trouble").startswith("That is not a picture, or a damaged one")
+    assert page.inner_text("#trouble").startswith("That is not an image, or a damaged one")
     assert page.locator(".row").count() >= 5  # what was there stays
     context.close()
 
@@ -165,7 +172,7 @@ def test_patches_are_brushed_away_and_come_back(visit):
     mouse.click(*at(7, 6))  # a patch that is gone comes back
     seen.until("document.getElementById('says-lead').textContent.startsWith('Without 6 ')")
     seen.page.click("#restore")
-    seen.until("document.getElementById('says-lead').textContent === 'The model says'")
+    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
     assert seen.shares() == before
 
 
@@ -175,7 +182,7 @@ def test_patches_are_taken_away_by_keyboard(visit):
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Space"):
         seen.page.keyboard.press(key)
     assert seen.page.inner_text("#cursor-says").startswith("Row 2, column 2, score")
-    assert seen.page.inner_text("#cursor-says").endswith("taken away")
+    assert seen.page.inner_text("#cursor-says").endswith("removed")
     seen.page.keyboard.press("Shift+ArrowRight")
     seen.until("document.getElementById('says-live').textContent.startsWith('Without 2 of 196 patches')")
     readings = seen.page.locator(".cards .reads").all_inner_texts()
@@ -225,17 +232,17 @@ def test_a_patch_is_read_in_all_maps_at_once(visit):
     seen.page.locator(".card .pane").nth(1).hover(position={"x": 10, "y": 10})
     first = seen.page.locator(".cards .reads").all_inner_texts()
     vit, scene = vitreous.load("scenes"), vitreous.scenes.draw("pair", seed=1, index=6)
-    for text, method in zip(first, ["decompx+skipplus", "genatt", "ixg", "rollout"], strict=True):
+    for text, method in zip(first, METHODS, strict=True):
         score = float(vitreous.explain(vit, Image.fromarray(scene.image), [[6]], method, "probability").patches[0, 0])
         shown, _, power = text.replace("−", "-").partition(" × 10")
         power = int(power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")) or 0)
         assert float(shown) * 10**power == pytest.approx(score, abs=0.02 * 10**power), method
 
 
-@pytest.mark.parametrize("method", ["decompx+skipplus", "rollout"])
+@pytest.mark.parametrize("method", ["temper", "rollout"])
 def test_colours_are_the_library_s_own(visit, method):
     seen = visit()
-    at = ["decompx+skipplus", "genatt", "ixg", "rollout"].index(method)
+    at = METHODS.index(method)
     url = (
         seen.page.locator(".card .pane")
         .nth(at)
@@ -298,13 +305,13 @@ def test_the_slider_takes_away_what_two_methods_rank_first(visit):
     assert seen.page.inner_text("#share-says").replace("\xa0", " ") == "11 % · 21 of 196 patches"
     probe = vitreous.Probe(vit, vit.preprocess.batch([Image.fromarray(scene.image)]))
     said = seen.page.locator(".duel-says strong").all_inner_texts()
-    for text, method in zip(said, ["decompx+skipplus", "rollout"], strict=True):
+    for text, method in zip(said, ["temper", "rollout"], strict=True):
         scores = vitreous.explain(vit, Image.fromarray(scene.image), [[6]], method, "probability").patches[0]
         keep = (scores.argsort(descending=True, stable=True).argsort() >= 21)[None, None]
         share = float(probe.logits(keep)[0, 0].softmax(-1)[6])
         assert float(text.replace("\xa0", "").rstrip("%")) == pytest.approx(100 * share, abs=0.6), method
     assert "the more faithful map" in seen.page.inner_text("#verdict")
-    seen.page.click("text=Let only the highest in")
+    seen.page.click("#mode >> text=Keep only the highest")
     assert seen.page.inner_text("#share-says").startswith("0")
     seen.page.click("#play")
     seen.until("document.getElementById('share').value === document.getElementById('share').max")
@@ -319,7 +326,7 @@ def test_the_start_layer_moves_the_map(visit):
     seen.page.keyboard.press("ArrowRight")
     seen.page.keyboard.press("ArrowRight")
 
-    assert (first, seen.page.inner_text("#film-sum b")) == ("decompx+skipplus(start=6)", "decompx+skipplus(start=8)")
+    assert (first, seen.page.inner_text("#film-sum b")) == ("temper+skipplus(start=6)", "temper+skipplus(start=8)")
     assert seen.page.evaluate("document.querySelector('#film-sum canvas.over').toDataURL()") != drawn
     assert seen.page.locator(".layer").count() == 12
     assert seen.page.locator(".layer.out").count() == 8
@@ -327,22 +334,22 @@ def test_the_start_layer_moves_the_map(visit):
     assert seen.page.locator(".layer.out").count() == 2
     seen.page.click("#film-add")
     seen.settle()
-    assert seen.page.locator(".card b").all_inner_texts()[4] == "decompx+skipplus(start=2)"
+    assert seen.page.locator(".card b").all_inner_texts()[4] == "temper+skipplus(start=2)"
 
 
 def test_a_link_restores_the_screen(visit):
     seen = visit()
     seen.page.click(".row >> text=square-window house")
     seen.settle()
-    seen.page.click("text=Take them away")
+    seen.page.click("#because >> text=Remove them")
     seen.page.select_option("#question", "logit")
     seen.settle()
     seen.page.fill("#opacity", "60")
     seen.page.select_option("#scale", "method")
-    seen.page.click("text=Let only the highest in")
+    seen.page.click("#mode >> text=Keep only the highest")
     seen.page.fill("#share", "5")
     seen.page.click("[aria-label='Start at layer 3']")
-    seen.page.click("#view >> text=Picture")
+    seen.page.click("#view >> text=Image")
     seen.until(
         "location.hash.includes('removed=') && location.hash.includes('view=picture') && location.hash.includes('start=3')"
     )
@@ -363,7 +370,7 @@ def test_a_link_restores_the_screen(visit):
 
 def test_everything_can_be_taken_away(visit, tmp_path, monkeypatch):
     seen = visit()
-    seen.page.click("text=Take them away")
+    seen.page.click("#because >> text=Remove them")
     seen.until("document.getElementById('code').textContent.includes('keep[0, 0')")
     files = {}
     for button in ("save-png", "save-json", "save-tensors"):
@@ -377,14 +384,14 @@ def test_everything_can_be_taken_away(visit, tmp_path, monkeypatch):
     assert sheet.width > 2500
     assert np.asarray(sheet.convert("RGB")).std() > 20
     told = json.loads(files["vitreous-scores.json"].read_text())["maps"]
-    assert [one["method"] for one in told] == ["decompx+skipplus", "genatt", "ixg", "rollout"]
+    assert [one["method"] for one in told] == METHODS
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "exported"}
     exec(compile(seen.page.text_content("#code"), "exported", "exec"), names)  # the lines as they stand on the screen
     for one in told:
         found = names["maps"][one["method"]].patches[0].tolist()
         assert one["classes"][0]["scores"] == pytest.approx(found, abs=1e-6, rel=1e-4)
-    assert names["vit"].class_name(int(names["said"].argmax())) == seen.page.inner_text("#says-name")
+    assert names["vit"].class_name(int(names["probabilities"].argmax())) == seen.page.inner_text("#says-name")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -397,8 +404,8 @@ def test_it_works_at_the_width_of_a_phone(visit, scheme):
         "all => all.filter(e => e.offsetParent && e.getBoundingClientRect().height < 30).map(e => e.outerHTML)",
     )
     assert small == []  # a finger finds them
-    seen.page.click("text=Take them away")
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 18')")
+    seen.page.click("#because >> text=Remove them")
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without ')")
     background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = sum(int(part) for part in background[4:-1].split(",")) > 380
     assert light == (scheme == "light")
@@ -410,3 +417,114 @@ def test_the_api_page_lists_every_endpoint(visit, served):
     seen.page.wait_for_selector("section")
     listed = seen.page.inner_text("main")
     assert all(path in listed for path in served.ask("/openapi.json")[1]["paths"])
+
+
+# ── images that are cropped, misspelt classes, the cursor ────────────────────────────────────────
+
+
+def drop_image(seen: Visit, data: bytes) -> str:
+    """Drop an image on the page, which leaves the focus where it is; return its name."""
+    seen.page.evaluate(
+        """([bytes]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([Uint8Array.from(atob(bytes), c => c.charCodeAt(0))], 'x.png', {type: 'image/png'}));
+            document.body.dispatchEvent(new DragEvent('drop', {bubbles: true, cancelable: true, dataTransfer: data}));
+        }""",
+        [base64.b64encode(data).decode()],
+    )
+    name = hashlib.sha256(data).hexdigest()
+    seen.until("name => location.hash.includes(name)", arg=name)
+    return name
+
+
+def test_a_new_image_shows_its_crop_and_no_cursor_of_the_last_one(visit):
+    seen = visit()
+    statuses: list[tuple[str, int]] = []
+    seen.page.on("response", lambda answer: statuses.append((answer.url, answer.status)))
+    assert seen.page.locator("#crop").is_hidden()
+    seen.page.focus("#stage")
+    for key in (
+        "ArrowRight",
+        "ArrowDown",
+        "ArrowRight",
+        "Space",
+    ):  # the removal schedules a request for the Python lines
+        seen.page.keyboard.press(key)
+    drop_image(seen, png(400, 200))
+    seen.settle()
+
+    assert seen.page.evaluate("document.activeElement.id") == "stage"
+    assert seen.page.inner_text("#cursor-says") == ""
+    marked = "[...document.querySelectorAll('#stage canvas.marks')].some(c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v, i) => i % 4 === 3 && v && c.width / 14 * 2 > i / 4 % c.width && i / 4 / c.width < c.height / 14 * 2))"
+    assert not seen.page.evaluate(marked)  # nothing is drawn around rows and columns 1 and 2
+    assert [(url, status) for url, status in statuses if status >= 400] == []
+    assert "50 % of the image's area" in seen.page.inner_text("#crop-says")
+    seen.until("document.getElementById('crop-image').naturalWidth === 360")
+    seen.page.locator(".tile").nth(1).click()
+    seen.until("document.getElementById('crop').hidden")
+    seen.settle()
+
+
+def test_a_misspelt_class_is_suggested(visit):
+    seen = visit()
+    seen.page.fill("#another", "squre window hose")
+    seen.page.keyboard.press("Enter")
+    seen.page.click("#suggestions >> text=square-window house")
+    seen.page.wait_for_selector("text=Why square-window house?")
+    assert seen.page.locator("#suggestions").inner_text() == ""
+    assert seen.page.input_value("#another") == ""
+    for text, expected in (("qqqqqq", "none that resembles it"), ("77", "classes 0 to 19")):
+        seen.page.fill("#another", text)
+        seen.page.keyboard.press("Enter")
+        seen.page.wait_for_selector(f"#suggestions >> text={expected}")
+    seen.settle()
+
+
+# ── sampling ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def slow_server():
+    """A server on which a forward pass is said to take a tenth of a second, so that 60 s allow for 290 of them."""
+    with Served(Settings(port=0), lambda vit: PassCost(0.1, 0.2)) as running:
+        yield running
+
+
+def test_partial_maps_are_shown_with_their_number_of_samples(browser, slow_server):
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    asked: list[str] = []
+
+    def pass_on(route):
+        asked.append(json.loads(route.request.post_data)["method"])
+        if asked[-1] == "rise":  # the last request waits until the preview has been looked at
+            page.wait_for_selector(".card.partial >> text=Partial result: 72 of 290 masks; computing more…")
+            assert page.inner_text(".card.partial b") == "rise(masks=72)"
+        route.continue_()
+
+    page.route("**/api/explain", pass_on)
+    page.goto(f"{slow_server.address}/#method=rise")
+    page.wait_for_selector("text=290 of 4,000 masks; all of them would take about 400 s here.")
+    assert asked == ["rise(masks=18)", "rise(masks=72)", "rise"]
+    assert page.inner_text(".card b") == "rise(masks=290)"
+    assert page.locator(".card.partial").count() == 0
+    context.close()
+
+
+def test_the_last_partial_map_stays_when_the_rest_fails(browser, slow_server):
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+
+    def fail_last(route):
+        if json.loads(route.request.post_data)["method"] == "hsic":
+            route.fulfill(status=504, json={"error": "that took too long"})
+        else:
+            route.continue_()
+
+    page.route("**/api/explain", fail_last)
+    page.goto(f"{slow_server.address}/#method=hsic")
+    page.wait_for_selector("text=Partial result: 72 of 290 masks. Stopped: that took too long")
+    assert page.inner_text(".card b") == "hsic(masks=72)"
+    context.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.web.conftest import no_cost
 from vitreous.web.app import create_app
 from vitreous.web.settings import Settings
 
@@ -20,7 +21,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 THERE = {"picture": "pair-1-6", "model": "scenes", "name": "scenes", "method": "genatt", "methods": ["ixg", "rollout"]}
 THERE |= {"targets": [6, 15], "target": 6, "removed": [0, 77]}
-APP = create_app(Settings(seconds=30, demo=None))
+APP = create_app(Settings(seconds=600, demo=None), no_cost)
 schema = schemathesis.openapi.from_asgi("/openapi.json", APP, headers={"host": "localhost"})
 MODEST = settings(
     max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None

@@ -17,6 +17,7 @@ from vitreous.core.errors import DataError
 from vitreous.web.settings import Settings
 
 
+@pytest.mark.slow
 def test_it_says_where_it_is_and_ends_when_interrupted(tmp_path):
     command = [sys.executable, "-m", "vitreous", "serve", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:

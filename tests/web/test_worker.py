@@ -9,8 +9,8 @@ import torch
 
 from vitreous.capture.progress import Tally
 from vitreous.core.errors import ShapeError
-from vitreous.web.cache import LEAST, Cache, weigh
-from vitreous.web.worker import TOGETHER, Busy, Worker
+from vitreous.web.cache import ENTRY_BYTES, Cache, count_bytes
+from vitreous.web.worker import MAX_BATCH, QueueFull, Worker
 
 PATIENCE = 20
 
@@ -52,22 +52,22 @@ def test_what_is_asked_twice_is_computed_once(worker):
     for one in (gate, work):
         one.open.set()
 
-    assert first.answer.result(PATIENCE) == "1!"
-    assert worker.submit("key", "key", work, 1).answer.result(0) == "1!"  # from the cache
+    assert first.result.result(PATIENCE) == "1!"
+    assert worker.submit("key", "key", work, 1).result.result(0) == "1!"  # from the cache
     assert work.seen == [[1]]
 
 
 def test_what_is_alike_is_computed_together(worker):
-    worker.most = 100
+    worker.max_waiting = 100
     gate, work, other = hold(worker), Gate(), Gate()
     for one in (gate, work, other):
         one.open.set() if one is not gate else None
-    jobs = [worker.submit(("alike", i), "alike", work, i) for i in range(TOGETHER + 1)]
+    jobs = [worker.submit(("alike", i), "alike", work, i) for i in range(MAX_BATCH + 1)]
     worker.submit("other", "other", other, "x")
     gate.open.set()
 
-    assert [job.answer.result(PATIENCE) for job in jobs] == [f"{i}!" for i in range(TOGETHER + 1)]
-    assert work.seen == [list(range(TOGETHER)), [TOGETHER]]
+    assert [job.result.result(PATIENCE) for job in jobs] == [f"{i}!" for i in range(MAX_BATCH + 1)]
+    assert work.seen == [list(range(MAX_BATCH)), [MAX_BATCH]]
 
 
 def test_one_that_fails_does_not_spoil_the_batch(worker):
@@ -80,18 +80,18 @@ def test_one_that_fails_does_not_spoil_the_batch(worker):
     jobs = [worker.submit(("mixed", one), "mixed", work, one) for one in ("good", "bad", "fine")]
     gate.open.set()
 
-    assert [jobs[0].answer.result(PATIENCE), jobs[2].answer.result(PATIENCE)] == ["good", "fine"]
+    assert [jobs[0].result.result(PATIENCE), jobs[2].result.result(PATIENCE)] == ["good", "fine"]
     with pytest.raises(ShapeError):
-        jobs[1].answer.result(PATIENCE)
+        jobs[1].result.result(PATIENCE)
     again = worker.submit(("mixed", "bad"), "mixed", lambda payloads: ["now"], "bad")
-    assert again.answer.result(PATIENCE) == "now"  # failures are not remembered
+    assert again.result.result(PATIENCE) == "now"  # failures are not remembered
 
 
 def test_the_queue_is_bounded(worker):
     gate = hold(worker)
     for i in range(4):
         worker.submit(i, i, gate, i)
-    with pytest.raises(Busy):
+    with pytest.raises(QueueFull):
         worker.submit(4, 4, gate, 4)
     assert worker.waiting == 4
     worker.submit(3, 3, gate, 3)  # waits with the one that is there
@@ -109,7 +109,7 @@ def test_what_nobody_waits_for_is_never_begun(worker):
     gate.open.set()
     last = worker.submit("last", "last", lambda payloads: ["done"], None)
 
-    assert last.answer.result(PATIENCE) == "done"
+    assert last.result.result(PATIENCE) == "done"
     assert work.seen == []
 
 
@@ -130,15 +130,15 @@ def test_work_that_nobody_waits_for_stops_at_its_next_report(worker):
     worker.leave(job)
     left.set()
 
-    assert worker.submit("next", "next", lambda payloads: ["done"], None).answer.result(PATIENCE) == "done"
+    assert worker.submit("next", "next", lambda payloads: ["done"], None).result.result(PATIENCE) == "done"
     assert pieces == [0]
-    assert not job.answer.done()
+    assert not job.result.done()
     anew = worker.submit("long", "long", lambda payloads: ["anew"], 1)
-    assert anew.answer.result(PATIENCE) == "anew"
+    assert anew.result.result(PATIENCE) == "anew"
 
 
 def test_a_cache_keeps_the_latest_that_fit():
-    cache = Cache(3 * (LEAST + 100))
+    cache = Cache(3 * (ENTRY_BYTES + 100))
     for name in "abc":
         cache.put(name, b"x" * 100)
     cache.get("a")
@@ -149,18 +149,18 @@ def test_a_cache_keeps_the_latest_that_fit():
     assert cache.get("huge") is None
     assert len(cache) == 3
     cache.put("a", b"y")
-    assert cache.held == 3 * LEAST + 201
+    assert cache.used_bytes == 3 * ENTRY_BYTES + 201
 
 
 def test_everything_is_weighed():
     import vitreous
 
-    assert weigh({"a": [torch.zeros(10), (b"123", "45")]}) == 45
+    assert count_bytes({"a": [torch.zeros(10), (b"123", "45")]}) == 45
     found = vitreous.explain("scenes", torch.zeros(1, 3, 112, 112), [[0]], "rollout")
-    assert weigh(found) > 3 * 112 * 112 * 4
+    assert count_bytes(found) > 3 * 112 * 112 * 4
 
 
 def test_a_closed_worker_opens_again_when_it_is_asked(worker):
     for key in range(3):
-        assert worker.submit(key, key, lambda payloads: ["done"], None).answer.result(PATIENCE) == "done"
+        assert worker.submit(key, key, lambda payloads: ["done"], None).result.result(PATIENCE) == "done"
         worker.close()

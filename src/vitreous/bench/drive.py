@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from vitreous.bench.cells import Cell, asked_of, cells_of, opened, shard_of
 from vitreous.bench.job import Job, Outcome
 from vitreous.bench.plan import Plan
 from vitreous.bench.pool import Executor, serial
+from vitreous.bench.signals import deferred_signals
 from vitreous.bench.store import Store
 
 PATIENCE = 2.0  # seconds that outcomes may wait to be written together: small files are many files
@@ -81,23 +83,26 @@ def execute(
     held: list[Outcome] = []
     since = time.monotonic()
     try:
-        for outcome in executor(Job(plan, known), open_cells):
-            held.append(outcome)
-            told.add(outcome)
-            if time.monotonic() - since >= patience or told.done_cells == told.cells:
-                told.rows += write(store, plan.run, held, asked)
-                since = time.monotonic()
-            if report:
-                report(told)
+        with closing(executor(Job(plan, known), open_cells)) as outcomes:
+            for outcome in outcomes:
+                with deferred_signals():  # counted and to be written, or neither
+                    held.append(outcome)
+                    told.add(outcome)
+                if time.monotonic() - since >= patience or told.done_cells == told.cells:
+                    write(store, plan.run, held, asked, told)
+                    since = time.monotonic()
+                if report:
+                    report(told)
     finally:
-        told.rows += write(store, plan.run, held, asked)  # also of a run that is interrupted
+        write(store, plan.run, held, asked, told)  # also of a run that is interrupted
     return told
 
 
-def write(store: Store, run: str, held: list[Outcome], asked: dict[int, str]) -> int:
-    new = store.record(run, held, asked) if held else 0
-    held.clear()
-    return new
+def write(store: Store, run: str, held: list[Outcome], asked: dict[int, str], told: Progress) -> None:
+    """Write the outcomes that are held and count their new rows; a signal waits until both are done."""
+    with deferred_signals():
+        told.rows += store.record(run, held, asked) if held else 0
+        held.clear()
 
 
 def pictures_in(cells: Sequence[Cell]) -> int:

@@ -10,8 +10,8 @@ import torch
 
 from vitreous.bench.cells import Cell, stamp
 from vitreous.bench.keys import hash_of_weights, identity
+from vitreous.bench.model_options import load_model
 from vitreous.bench.plan import ModelSpec, Plan
-from vitreous.front import load
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
@@ -27,14 +27,15 @@ class Loaded:
 
 
 def loaded(model: ModelSpec, precision: str, device: str | None) -> Loaded:
-    """A model, once per process, or again when its checkpoint has changed."""
-    return as_stored(model, precision, device, stamp(model.checkpoint))
+    """Load a model once per process, or again when its checkpoint or its file of class names has changed."""
+    files = (model.checkpoint, dict(model.arguments).get("classes"))
+    return as_stored(model, precision, device, "; ".join(map(stamp, files)))
 
 
 @lru_cache(maxsize=2)
 def as_stored(model: ModelSpec, precision: str, device: str | None, stamp: str) -> Loaded:
     """The weights are hashed as they were stored."""
-    vit = load(model.name, model.checkpoint, model.pretrained, device, **dict(model.arguments))
+    vit = load_model(model.name, model.checkpoint, model.pretrained, device, dict(model.arguments))
     weights = hash_of_weights(vit.module)
     vit.module.to(DTYPES[precision])
     return Loaded(vit, weights)

@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -19,14 +20,15 @@ from vitreous.bench.cells import Cell
 from vitreous.bench.job import Job, Outcome
 from vitreous.bench.plan import Plan
 from vitreous.bench.run import run_cell
+from vitreous.bench.signals import children_ignore_terminal, deferred_signals
 from vitreous.capture.threads import given_cores
-from vitreous.core.errors import ModelError
+from vitreous.core.errors import Caveat, ModelError
 
-Executor: TypeAlias = Callable[[Job, Sequence[Cell]], Iterator[Outcome]]
+Executor: TypeAlias = Callable[[Job, Sequence[Cell]], Generator[Outcome, None, None]]
 LOSSES = 3  # workers that one cell may take down before it is given up
 
 
-def serial(job: Job, cells: Sequence[Cell]) -> Iterator[Outcome]:
+def serial(job: Job, cells: Sequence[Cell]) -> Generator[Outcome, None, None]:
     """Here, one after the other."""
     job = replace(job, device=devices(job.plan)[0])
     for cell in cells:
@@ -38,7 +40,9 @@ def processes(workers: int, threads: int | None = None) -> Executor:
     return partial(run_processes, workers=workers, threads=threads)
 
 
-def run_processes(job: Job, cells: Sequence[Cell], workers: int, threads: int | None = None) -> Iterator[Outcome]:
+def run_processes(
+    job: Job, cells: Sequence[Cell], workers: int, threads: int | None = None
+) -> Generator[Outcome, None, None]:
     each = max(1, cores() // workers) if threads is None else threads
     waiting, lost = list(reversed(cells)), dict.fromkeys((cell.number for cell in cells), 0)
     while waiting:
@@ -48,13 +52,19 @@ def run_processes(job: Job, cells: Sequence[Cell], workers: int, threads: int | 
                 while waiting or flying:
                     while waiting and len(flying) < workers + 1:  # one in hand, so that nobody waits
                         cell = waiting.pop()
-                        flying[pool.submit(work, cell)] = cell
+                        flying[submit(pool, cell)] = cell
                     for future in wait(flying, return_when=FIRST_COMPLETED).done:
                         found = future.result()
                         del flying[future]
                         yield found
             except BrokenProcessPool:
                 yield from survivors(job, flying, lost, waiting)
+
+
+def submit(pool: ProcessPoolExecutor, cell: Cell) -> Future[Outcome]:
+    """Submit a cell, which may start a worker; an interruption in the middle of that would leave the worker behind."""
+    with deferred_signals(), children_ignore_terminal():
+        return pool.submit(work, cell)
 
 
 def survivors(
@@ -81,21 +91,34 @@ def given_up(job: Job, cell: Cell) -> Outcome:
 
 
 class crew:  # noqa: N801 - read as a word: with crew(…)
-    """A pool that leaves nobody behind: not after an error, not after Ctrl-C, not when we are killed."""
+    """A pool of worker processes; none of them outlives it, whether it ends by an error, a signal or a kill."""
 
     def __init__(self, job: Job, workers: int, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
-        arguments = (job, threads, devices(job.plan), context.Value("i", 0))
+        with children_ignore_terminal():  # the tracker of semaphores ignores SIGINT and SIGTERM, and not SIGHUP
+            counter = context.Value("i", 0)
+        arguments = (job, threads, devices(job.plan), counter)
         self.pool = ProcessPoolExecutor(workers, context, initializer=begin, initargs=arguments)
 
     def __enter__(self) -> ProcessPoolExecutor:
         return self.pool
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is not None:
-            for process in list((self.pool._processes or {}).values()):
-                process.terminate()
-        self.pool.shutdown(wait=True, cancel_futures=True)
+        with deferred_signals():
+            if kind is not None:
+                self.kill_workers()
+            self.pool.shutdown(wait=True, cancel_futures=True)
+
+    def kill_workers(self) -> None:
+        """Workers write no files, so they can be killed at any moment."""
+        processes = list((self.pool._processes or {}).values())
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+        # of a message that a worker had not finished the pool would wait for the rest, as long as a writer is open
+        results: Any = self.pool._result_queue
+        results._writer.close()
 
 
 # ── in a worker ──────────────────────────────────────────────────────────────────────────────────
@@ -104,8 +127,9 @@ MINE: list[Job] = []
 
 
 def begin(job: Job, threads: int, places: Sequence[str], counter: Any) -> None:
-    """A worker's first moments: its threads, its device, and an eye on its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends us
+    """Prepare a worker: threads, device, and a thread that ends it when its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles SIGINT and ends the workers
+    warnings.simplefilter("ignore", Caveat)  # the parent has opened the same models and datasets, and said it
     threading.Thread(target=leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
     with counter.get_lock():

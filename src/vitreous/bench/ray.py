@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,12 +26,12 @@ def on_ray(address: str, workers: int | None = None, threads: int = 1, gpus: flo
 
 def run_on_ray(
     job: Job, cells: Sequence[Cell], address: str, workers: int | None, threads: int, gpus: float | None
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """At most twice as many cells under way as can run; Ray starts one anew when its worker dies."""
     ray = need_ray()
     ours = not ray.is_initialized()
     if ours:
-        connect(ray, address, workers)
+        connect_keeping_handlers(ray, address, workers)
     try:
         share = gpus if gpus is not None else float(str(job.plan.device).startswith("cuda"))
         task = ray.remote(num_cpus=threads, num_gpus=share, max_retries=LOSSES)(work)
@@ -76,6 +78,14 @@ def need_ray() -> Any:
     except ImportError:
         raise DataError("--ray needs Ray: pip install 'vitreous[ray]'") from None
     return ray
+
+
+def connect_keeping_handlers(ray: Any, address: str, workers: int | None) -> None:
+    """Connect, and undo that Ray replaces the handler of SIGTERM by one that exits; `ray.shutdown` ends its processes."""
+    handler = signal.getsignal(signal.SIGTERM)
+    connect(ray, address, workers)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def connect(ray: Any, address: str, workers: int | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from vitreous.metrics.metric import Reducer
 
@@ -84,3 +85,36 @@ def alike(one: Parts, other: Parts) -> bool:
 def holds_0(ends: tuple[float, float]) -> bool:
     """Whether an interval leaves open which side is ahead; an unknown one does."""
     return not (ends[0] > 0 or ends[1] < 0)
+
+
+def curve_band(
+    curves: Float[np.ndarray, "q s"], clusters: Sequence[np.ndarray], draws: int = 400, seed: int = 0
+) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
+    """The mean curve and the ends of its pointwise interval; images are resampled with all their questions.
+
+    Parameters
+    ----------
+    curves
+        One curve per question, NaN where it is undefined.
+    clusters
+        Places of the questions about each image.
+    draws, seed
+        Number of resamples and their seed.
+
+    Returns
+    -------
+    tuple of three arrays
+        Mean, low and high end; the ends are NaN for a single image.
+    """
+    known = ~np.isnan(curves)
+    totals = np.array([np.where(known, curves, 0.0).astype(float)[places].sum(0) for places in clusters])
+    counts = np.array([known[places].sum(0) for places in clusters])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        middle = totals.sum(0) / counts.sum(0)
+        if len(clusters) < FEW:
+            return middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)
+        even = np.full(len(clusters), 1 / len(clusters))
+        drawn = np.random.default_rng(seed).multinomial(len(clusters), even, size=draws)
+        sampled = (drawn @ totals) / (drawn @ counts)
+    low, high = np.array([interval(point, LEVEL) for point in sampled.T]).T
+    return middle, low, high

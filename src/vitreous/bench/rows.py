@@ -1,4 +1,7 @@
-"""The columns of the store; what they mean is written in `vitreous.bench.store`."""
+"""The row model: one row per image, target class, method and metric, stored as Parquet and read as a pandas frame.
+
+`COLUMNS` names the columns with their pyarrow types; the documentation of `vitreous.bench.store` says what each one means.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 WHERE = {
@@ -95,3 +99,29 @@ def as_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         if odd := row.keys() - known.keys():
             raise KeyError(f"{sorted(odd)} are no columns of {kind}")
     return pa.Table.from_pydict({name: [row.get(name) for row in rows] for name in known}, schema=schema(kind))
+
+
+def as_frame(rows: pa.Table | pd.DataFrame) -> pd.DataFrame:
+    """Rows of a store as a pandas frame.
+
+    Parameters
+    ----------
+    rows
+        What `Store.table()` returns, or a frame that this function made.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `COLUMNS["scores"]` or `COLUMNS["maps"]`, in the order of the plan. `parts` holds a dictionary, `curve`,
+        `levels` and `grid` hold arrays; text that is missing is NA.
+
+    Raises
+    ------
+    DataError
+        If pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise DataError("results are summarised with pandas: pip install 'vitreous[bench]'") from None
+    return rows if isinstance(rows, pd.DataFrame) else rows.to_pandas(maps_as_pydicts="lossy")

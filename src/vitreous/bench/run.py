@@ -113,7 +113,7 @@ def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[
         "model": outcome.model,
         "dataset": outcome.dataset,
         "method": column.spec,
-        "question": column.method.asked(job.plan.question),
+        "question": column.method.asked(job.plan.question, scalar=have.vit.scalar),
         "weights": have.weights,
         "evidence": evidence,
         "precision": job.plan.precision,
@@ -163,7 +163,7 @@ def key(job: Job, have: Loaded, subject: Subject, row: int, column: Column) -> s
         method=column.method_id,
         metric=column.metric_id,
         evidence=subject.evidence(row, column.metric),
-        question=column.method.asked(job.plan.question),
+        question=column.method.asked(job.plan.question, scalar=have.vit.scalar),
         precision=job.plan.precision,
         vitreous=vitreous.__version__,
     )

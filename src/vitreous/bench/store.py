@@ -15,7 +15,7 @@ order. Columns of `kind="scores"` (pyarrow types in `vitreous.bench.rows`):
     model, dataset    labels, as the plan has them
     picture, index    key of the picture in its data set, and its place there
     target            class that was explained; target_name its name; role: "predicted", "label", "rival", "class" (given) or "top 1", "top 2", …
-    label, predicted  true class (−1 unknown) and the model's; probability: of the target, softmax over the whole picture
+    label, predicted  true class (−1 unknown) and the model's; probability: of the target, softmax over the whole picture (NaN where the model answers with one number)
     method            canonical spec; question: what was asked
     metric            canonical spec; value: the number, NaN where undefined; higher_is_better: null where it does not judge
     parts             named numbers for reducers that pool, [(name, number), …]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -114,7 +115,7 @@ class Subject:
             "role": self.roles[column],
             "label": int(self.labels[picture]),
             "predicted": int(self.logits[picture].argmax()),
-            "probability": float(self.logits[picture].double().softmax(-1)[target]),
+            "probability": math.nan if self.vit.scalar else float(self.logits[picture].double().softmax(-1)[target]),
             "pixels": self.pixels[picture],
         }
 

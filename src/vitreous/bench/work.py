@@ -36,7 +36,7 @@ def compute(
     """For every metric (None: the map) and every row its columns. What fails on many pictures is tried on fewer."""
     try:
         made = method.of_black_box() if is_black_box(subject.vit) else method
-        asked = ask(made.asked(question))
+        asked = ask(made.asked(question, scalar=subject.vit.scalar))
         probe = subject.probe.asking(asked)
         with costing(subject.vit.device) as cost:
             found = made(probe)

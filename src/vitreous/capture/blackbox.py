@@ -13,7 +13,6 @@ from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.probe import Probe
 from vitreous.capture.question import Question
 from vitreous.core.errors import ModelError
-from vitreous.models.opaque import KEY
 from vitreous.models.shapes import Images, Keep, Logits
 from vitreous.models.vit import ViT
 
@@ -30,7 +29,7 @@ def probe_of(
 
 
 def is_black_box(vit: ViT) -> bool:
-    return KEY in vit.facts
+    return bool(vit.black_box)
 
 
 class BlackBox(Probe):

@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import torch
 
 from vitreous.capture.forward import adapter_logits
-from vitreous.core.errors import ModelError
+from vitreous.core.errors import ModelError, VitreousError
+from vitreous.models.outputs import with_outputs
 from vitreous.models.quiet import evaluating
 from vitreous.models.vit import LinearPool, ViT
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
 
 
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the comparison of a model with its parts showed."""
+
+    gap: float  # largest difference of their logits, relative to the largest logit
+    count: int  # outputs of the model
+    affine: bool  # whether the classifier is
+
+
 def handshake(vit: ViT, seed: int = 0) -> float:
     """Largest difference between adapter and model on a random batch, relative to the logits' size; refuses beyond tolerance."""
+    return compare_with_model(vit, seed).gap
+
+
+def confirm(vit: ViT, classes: Any = None, outputs: str | None = None) -> ViT:
+    """`vit` after the handshake, with its outputs known; `classes` and `outputs` as for `vitreous.wrap`."""
+    return agreed(vit, compare_with_model(vit), classes, outputs)
+
+
+def agreed(vit: ViT, agreement: Agreement, classes: Any = None, outputs: str | None = None) -> ViT:
+    """`vit` with what an earlier handshake of the same module found."""
+    return with_outputs(replace(vit, affine=agreement.affine), agreement.count, classes, outputs)
+
+
+def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
+    """Run model and parts on a random batch; a `ModelError` where they differ or one of them fails."""
+    if vit.device.type == "meta":
+        raise ModelError(f"{vit.name!r} lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(2, 3, *vit.size, generator=generator).to(vit.device, vit.dtype)
-    with torch.no_grad(), evaluating(vit.module):
-        own, ours = vit.forward(images), adapter_logits(vit, images)
+    try:
+        with torch.no_grad(), evaluating(vit.module):
+            own, ours = vit.forward(images), adapter_logits(vit, images)
+    except VitreousError:
+        raise
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+        raise ModelError(
+            f"{vit.name!r} cannot be run on a random image of {vit.size[0]}x{vit.size[1]} ({reason}); "
+            "a model whose own forward takes such an image would work"
+        ) from problem
     if own.shape != ours.shape:
         raise ModelError(f"{vit.name!r} answers with shape {tuple(own.shape)}, its parts with {tuple(ours.shape)}")
     if not own.isfinite().all():
@@ -33,8 +72,7 @@ def handshake(vit: ViT, seed: int = 0) -> float:
         raise ModelError(
             f"{vit.name!r} seems to answer with probabilities; give it without its last sigmoid or softmax, so that it answers with logits"
         )
-    vit.facts["outputs"], vit.facts["affine"] = own.shape[-1], affine
-    return gap
+    return Agreement(gap, own.shape[-1], affine)
 
 
 @torch.no_grad()

@@ -27,8 +27,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.messages import shown
 from vitreous.core.registry import Registry
 
+LARGEST_FACTOR = 100  # on a gradient; it is applied once per block, so larger ones overflow in single precision
 CHOICES: dict[str, tuple[str, ...]] = {  # empty: any number
     "qk": (),
     "v": (),
@@ -183,15 +185,24 @@ for _name, _point, _aliases in (
     LINEARISATIONS.add(_name, _point, "vitreous", _aliases)
 
 
-def linearisation(name: str, **changes: Any) -> Linearisation:
+def linearisation(name: str, /, **changes: Any) -> Linearisation:
     """A named point of the family, or one near it: `linearisation("linear", qk=0.5, norm="frozen")`."""
     point = LINEARISATIONS[name]
     for key, value in changes.items():
         if key not in CHOICES:
-            raise SpecError(f"linearisation {name!r} has no option {key!r}; known: {', '.join(CHOICES)}")
+            raise SpecError(f"linearisation {name!r} has no option {shown(key)}; known: {', '.join(CHOICES)}")
         allowed = CHOICES[key]
-        if allowed and value not in allowed:
-            raise SpecError(f"linearisation {key}={value!r}; known: {', '.join(map(repr, allowed))}")
-        if not allowed and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise SpecError(f"linearisation {key}={value!r} must be a number")
+        if allowed and not (isinstance(value, str) and value in allowed):
+            raise SpecError(f"linearisation {key}={shown(value)}; known: {', '.join(map(repr, allowed))}")
+        if not allowed:
+            check_factor(key, value)
     return replace(point, **changes)
+
+
+def check_factor(key: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"linearisation {key}={shown(value)} must be a number")
+    if not -LARGEST_FACTOR <= value <= LARGEST_FACTOR:
+        raise SpecError(
+            f"linearisation {key}={shown(value)} must be a number from {-LARGEST_FACTOR} to {LARGEST_FACTOR}"
+        )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -139,10 +140,10 @@ def at_points(
 # ── what a block says by itself ──────────────────────────────────────────────────────────────────
 
 
-def early_answers(probe: Probe, look: Look, lin: Linearisation, pool: str = "head") -> Iterator[Layer]:
+def early_answers(
+    probe: Probe, look: Look, lin: Linearisation, pool: Literal["head", "mean"] = "head"
+) -> Iterator[Layer]:
     """Every block's attention, with the gradient of what the head would say if the block were the last."""
-    if pool not in ("head", "mean"):
-        raise SpecError(f"pool={pool!r}; known: 'head', 'mean'")
     for layer in look(gradients=False, attention=False):
         columns = probe.targets.view(len(probe.images), -1).unbind(1)
         with torch.enable_grad():

@@ -20,7 +20,7 @@ from vitreous.capture.packed import said_among
 from vitreous.capture.pixels import Pictures, Read, said_of
 from vitreous.capture.question import Question, ask
 from vitreous.capture.top import Top, top_of
-from vitreous.core.errors import ShapeError
+from vitreous.core.errors import ShapeError, SpecError
 from vitreous.models.shapes import Images, Keep, Logits, Tokens
 from vitreous.models.vit import Place, ViT
 
@@ -133,8 +133,12 @@ class Probe:
 
     @property
     def full_logits(self) -> Float[Tensor, "b c"]:
-        """Logits of the whole pictures; a single sigmoid output z is seen as the two classes [0, z]."""
-        return two_sided(self.reading.logits)
+        """Logits of the whole pictures; a binary output z is seen as the two classes [0, z]."""
+        return self.sides(self.reading.logits)
+
+    def sides(self, logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
+        """The model's own logits, one column per target: a binary output z as [0, z]."""
+        return two_sided(logits) if self.vit.binary else logits
 
     @cached_property
     def targets(self) -> Int[Tensor, " r"]:
@@ -152,11 +156,16 @@ class Probe:
         return len(self.images) * self.targets_per_image
 
     def answer(self, logits: Float[Tensor, "r c"], targets: Int[Tensor, " r"]) -> Float[Tensor, " r"]:
-        """The question, put to the model's own logits. With one sigmoid output the class's logit is z or −z."""
-        sides = two_sided(logits)
-        if logits.shape[-1] == 1 and self.question.name == "logit":
-            sides = sides - sides.flip(-1)
-        return self.question(sides, targets)
+        """The question, put to the model's own logits. Of a binary output a class's own logit is z or −z."""
+        if self.vit.binary:
+            sides = two_sided(logits)
+            return self.question(sides - sides.flip(-1) if self.question.own else sides, targets)
+        if self.question.compares and logits.shape[-1] == 1:
+            raise SpecError(
+                f"question {self.question.name!r} compares classes, and {self.vit.name!r} answers with one number; 'logit' asks "
+                "for its value, and wrap(model, outputs='binary') says that it is the logit of a binary classifier"
+            )
+        return self.question(logits, targets)
 
     # ── layers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -270,8 +279,8 @@ class Probe:
     # ── what the model says when only these patches enter ────────────────────────────────────────
 
     def logits(self, keep: Keep) -> Float[Tensor, "b s c"]:
-        """Logits when only the kept patches enter the encoder (one sigmoid output z is seen as [0, z])."""
-        return two_sided(self._masked(keep).flatten(0, 1)).unflatten(0, keep.shape[:2])
+        """Logits when only the kept patches enter the encoder (a binary output z is seen as [0, z])."""
+        return self.sides(self._masked(keep).flatten(0, 1)).unflatten(0, keep.shape[:2])
 
     def _masked(self, keep: Keep, read: Read | None = None) -> Float[Tensor, "b s c"]:
         """The model's own logits when only the kept patches enter, or what `read` makes of them; the others truly leave,
@@ -313,7 +322,7 @@ class Probe:
     def pixel_logits(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "b s c"]:
         """Logits of other pictures, `s` of them for each image (or each row), made and run in pieces that fit."""
         said = self._said(pictures)
-        return two_sided(said.flatten(0, 1)).unflatten(0, said.shape[:2])
+        return self.sides(said.flatten(0, 1)).unflatten(0, said.shape[:2])
 
     def pixel_score(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "r s"]:
         """The question's answer for every such picture, per row."""
@@ -338,10 +347,15 @@ class Probe:
         return rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)
 
 
+def as_constant(images: Images) -> Images:
+    """The same images without the graph that made them."""
+    return images.detach()
+
+
 def per_row(answers: Float[Tensor, "b s k"]) -> Float[Tensor, "r s"]:
     """Answers about k targets of every variant → rows image by image, target by target."""
     return answers.transpose(1, 2).flatten(0, 1)
 
 
-def two_sided(logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
-    return logits if logits.shape[-1] != 1 else torch.cat([torch.zeros_like(logits), logits], -1)
+def two_sided(logits: Float[Tensor, "b 1"]) -> Float[Tensor, "b 2"]:
+    return torch.cat([torch.zeros_like(logits), logits], -1)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from vitreous.core.errors import ShapeError, SpecError
+from vitreous.core.errors import ShapeError, SpecError, VitreousError
 from vitreous.core.registry import Registry
 
 Rows = Float[Tensor, "r c"]
@@ -21,11 +21,13 @@ Targets = Int[Tensor, " r"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A named function of logits and targets. `affine`: shares of tokens and biases can add up to it."""
+    """A named function of logits and targets."""
 
     name: str
     function: Callable[[Rows, Targets], Float[Tensor, " r"]]
-    affine: bool = False
+    affine: bool = False  # shares of tokens and biases can add up to it
+    own: bool = False  # reads the target's logit alone
+    compares: bool = False  # is not defined where the target has no other class beside it
 
     def __call__(self, logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
         return self.function(logits, targets)
@@ -42,8 +44,17 @@ def logit(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
 
 def probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """The class's softmax probability."""
-    lead = led(logits, targets)
-    return torch.where(lead > 0, 1 - (-lead).sigmoid(), lead.sigmoid())
+    return precise_sigmoid(led(logits, targets))
+
+
+def sigmoid(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
+    """The class's own probability under a sigmoid, whatever the other classes get: for heads with several labels."""
+    return precise_sigmoid(chosen(logits, targets))
+
+
+def precise_sigmoid(z: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+    """The sigmoid, whose gradient keeps its digits where the value rounds to 1."""
+    return torch.where(z > 0, 1 - (-z).sigmoid(), z.sigmoid())
 
 
 def log_probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
@@ -64,10 +75,15 @@ def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
 
 
 QUESTIONS: Registry[Question] = Registry("question")
-QUESTIONS.add("logit", Question("logit", logit, affine=True), "vitreous", ("score",))
-QUESTIONS.add("probability", Question("probability", probability), "vitreous", ("prob", "softmax"))
-QUESTIONS.add("log-probability", Question("log-probability", log_probability), "vitreous", ("logprob",))
-QUESTIONS.add("margin", Question("margin", margin, affine=True), "vitreous")
+for _question, _aliases in (
+    (Question("logit", logit, affine=True, own=True), ("score", "value")),
+    (Question("probability", probability, compares=True), ("prob", "softmax")),
+    (Question("log-probability", log_probability, compares=True), ("logprob",)),
+    (Question("margin", margin, affine=True, compares=True), ()),
+    (Question("sigmoid", sigmoid, own=True), ()),
+):
+    QUESTIONS.add(_question.name, _question, "vitreous", _aliases)
+PROBABILITIES = frozenset({"probability", "sigmoid"})  # never negative
 
 
 def ask(question: str | Question | Callable[..., Any]) -> Question:
@@ -78,18 +94,43 @@ def ask(question: str | Question | Callable[..., Any]) -> Question:
         return QUESTIONS[question]
     if not callable(question):
         raise SpecError(f"a question is a name or a callable of the logits, not {type(question).__name__!r}")
-    needed = [
-        p
-        for p in inspect.signature(question).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]
+    name, count = getattr(question, "__name__", "custom"), required_arguments(question)
 
     def function(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
-        answer = question(logits) if len(needed) == 1 else question(logits, targets)
-        if answer.shape != targets.shape:
+        try:
+            score = question(logits) if count == 1 else question(logits, targets)
+        except VitreousError:
+            raise
+        except Exception as problem:
+            reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+            raise ShapeError(f"question {name!r} failed on logits {list(logits.shape)} ({reason})") from problem
+        if not isinstance(score, Tensor) or score.shape != targets.shape:
+            given = list(score.shape) if isinstance(score, Tensor) else f"a {type(score).__name__}"
+            raise ShapeError(f"a question must answer with one number per row [{len(targets)}], not {given}")
+        if not score.is_floating_point() or (
+            torch.is_grad_enabled() and logits.requires_grad and not score.requires_grad
+        ):
             raise ShapeError(
-                f"a question must answer with one number per row [{len(targets)}], not {list(answer.shape)}"
+                f"question {name!r} answers with {score.dtype} numbers that do not depend on the logits by a gradient; "
+                "a differentiable function of the logits would work"
             )
-        return answer
+        return score
 
-    return Question(getattr(question, "__name__", "custom"), function)
+    return Question(name, function)
+
+
+def required_arguments(question: Callable[..., Any]) -> int:
+    """How many arguments a score function takes: 1 (the logits), or 2 (logits and targets)."""
+    try:
+        parameters = inspect.signature(question).parameters.values()
+    except (TypeError, ValueError):  # of some built-in functions Python does not know them
+        return 1
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in positional if p.default is p.empty]
+    unnamed = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if len(needed) > 2 or not (positional or unnamed):
+        raise SpecError(
+            f"question {getattr(question, '__name__', 'custom')!r} takes {len(needed)} arguments; "
+            "a function of the logits, or of logits and targets, would work"
+        )
+    return len(needed) or (2 if unnamed and not positional else 1)

@@ -19,8 +19,6 @@ from vitreous.models.shapes import Images
 from vitreous.models.texts import likened
 from vitreous.models.vit import ViT
 
-COMPARING = ("probability", "log-probability", "margin")  # questions that need another text beside the one asked about
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextTarget:
@@ -63,7 +61,7 @@ class TextTarget:
     def question(self, asked: Question) -> Question:
         """The same question, among the texts of the picture's own row."""
         count = self.together
-        if count == 1 and asked.name in COMPARING:
+        if count == 1 and asked.compares:
             raise SpecError(
                 f"question {asked.name!r} compares texts, and each picture has one; give several, or against=…"
             )

@@ -1,1 +1,1 @@
-"""The command line: `main` holds the verbs together, every other file is one verb or what verbs share."""
+"""The command line: `main` dispatches to the verbs; every other module is a verb, or shared by verbs."""

@@ -1,4 +1,4 @@
-"""`vitreous bench`: models × data sets × methods × metrics, measured, resumed, and told as a table."""
+"""`vitreous bench`: measure models × datasets × methods × metrics, resume, and print a table."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
+from vitreous.cli.model_options import BlackBox, Classes, Crop, Mean, ModelArguments, Size, Std, model_arguments
 from vitreous.core.errors import SpecError
 
 Several = list[str] | None
 
 
 def bench(
-    plan: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; or say it by flags.")] = None,
-    model: Annotated[Several, typer.Option("--model", "-m", metavar="NAME", help="Repeat for several.")] = None,
+    plan: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; or give it by options.")] = None,
+    model: Annotated[Several, typer.Option("--model", "-m", metavar="NAME", help="Repeatable.")] = None,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights of the one model.")] = None,
-    model_arg: Annotated[Several, typer.Option(metavar="KEY=VALUE", help="For the model's builder.")] = None,
+    model_arg: ModelArguments = None,
+    classes: Classes = None,
+    black_box: BlackBox = False,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    crop: Crop = None,
     data: Annotated[
         Several, typer.Option("--data", "-d", metavar="SPEC", help="Such as scenes:single?count=20.")
     ] = None,
@@ -25,87 +32,94 @@ def bench(
     ] = None,
     metric: Annotated[
         Several,
-        typer.Option(
-            "--metric", metavar="SPEC", help="Repeat for several; or all.", show_default="all that fit but road"
-        ),
+        typer.Option("--metric", metavar="SPEC", help="Repeatable; or all.", show_default="all that fit but road"),
     ] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A paper's metrics, grids and choices.")] = None,
-    pictures: Annotated[int | None, typer.Option(min=1, help="Of each data set.", show_default="all")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Which pictures.", show_default="0")] = None,
+    pictures: Annotated[int | None, typer.Option(min=1, help="Images of each dataset.", show_default="all")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Decides which images.", show_default="0")] = None,
     targets: Annotated[str | None, typer.Option(help="predicted, label, predicted+label, pair or 'top 2'.")] = None,
-    question: Annotated[str | None, typer.Option(metavar="NAME", show_default="the method's own")] = None,
+    question: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The score that is explained.", show_default="the method's own"),
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="float32, bf16 or float64.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Pictures run at once.")] = None,
-    slice: Annotated[int | None, typer.Option(min=1, help="Pictures in a piece of work.")] = None,  # noqa: A002
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
+    slice: Annotated[int | None, typer.Option(min=1, help="Images in a unit of work.")] = None,  # noqa: A002
     maps: Annotated[bool | None, typer.Option("--maps/--no-maps", help="Keep the maps, for galleries.")] = None,
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/NAME")] = None,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")] = 1,
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")] = None,
     gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")] = None,
     shard: Annotated[str | None, typer.Option(metavar="i/n", help="One part of the work, for job arrays.")] = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Bring the shards together; compute nothing.")] = False,
-    recheck: Annotated[bool, typer.Option("--recheck", help="Look again at pictures of finished work.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and how long it takes.")] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Merge the shards; compute nothing.")] = False,
+    recheck: Annotated[bool, typer.Option("--recheck", help="Read the images of finished work again.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and how long it takes.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> int:
-    """Measure methods on models and data sets. What is known is not computed again: run it twice, add a method, kill it."""
-    from vitreous.cli.say import busy, notes
+    """Measure methods on models and datasets. Finished work is not computed again: run it twice, add a method, kill it."""
+    from vitreous.cli.console import caveats_as_notes, spinner
+    from vitreous.cli.standings import resumable
 
-    given = {
+    arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
+    entries = {
         "methods": method, "metrics": metric, "protocol": protocol, "pictures": pictures, "seed": seed, "targets": targets,
         "question": question, "precision": precision, "device": device, "batch_size": batch_size, "slice": slice,
-        "maps": maps, "out": out, "models": models_of(model, checkpoint, model_arg), "datasets": data,
+        "maps": maps, "out": out, "models": model_entries(model, checkpoint, arguments), "datasets": data,
     }  # fmt: skip
-    with notes():
-        with busy("reading the plan"):
-            asked = plan_of(plan, given)
+    with caveats_as_notes(), resumable():
+        with spinner("reading the plan", lines=True):
+            checked_plan = make_plan(plan, entries)
         if shard is not None:
             from vitreous.bench.cells import shard_of
 
-            shard_of([], shard)  # before a folder is made for it
-        folder = Path(asked.out or (f"runs/{plan.stem}" if plan else "runs/bench"))
+            shard_of([], shard)  # refuse it before a folder is made for it
+        folder = Path(checked_plan.out or (f"runs/{plan.stem}" if plan else "runs/bench"))
         if merge:
-            return merged(asked, folder, as_json=json)
-        with busy("looking at models and data"):
-            looked_at(asked)
+            return merge_shards(checked_plan, folder, as_json=json)
+        with spinner("checking models and data", lines=True):
+            check_plan(checked_plan)
         if dry_run:
-            return foretell(asked, folder, shard, workers, as_json=json)
-        return work(asked, folder, executor(asked, workers, ray, gpus), shard, recheck=recheck, as_json=json)
+            return print_estimate(checked_plan, folder, shard, workers, as_json=json)
+        executor = choose_executor(workers, ray, gpus)
+        return run_plan(checked_plan, folder, executor, shard, recheck=recheck, as_json=json)
 
 
-def models_of(names: Several, checkpoint: str | None, arguments: Several) -> list[Any] | None:
-    """Models as a plan has them."""
-    from vitreous.cli.explain import builder_arguments
-
+def model_entries(names: Several, checkpoint: str | None, arguments: dict[str, Any]) -> list[Any] | None:
+    """The models as entries of a plan."""
+    if not (checkpoint or arguments):
+        return [{"name": name} for name in names] if names else None
+    flags = "--checkpoint, --model-arg, --classes, --black-box, --mean, --std, --size and --crop"
     if not names:
-        if checkpoint or arguments:
-            raise SpecError("--checkpoint and --model-arg belong to a --model")
-        return None
-    if len(names) > 1 and (checkpoint or arguments):
-        raise SpecError("--checkpoint and --model-arg are for one --model; with several, write a plan")
-    given = {**({"checkpoint": checkpoint} if checkpoint else {}), **builder_arguments(arguments or [])}
-    return [{"name": name, **given} for name in names]
+        raise SpecError(f"{flags} belong to a --model")
+    if len(names) > 1:
+        raise SpecError(f"{flags} are for one --model; with several, write a plan")
+    lists = {key: list(value) if isinstance(value, tuple) else value for key, value in arguments.items()}
+    return [{"name": names[0], **({"checkpoint": checkpoint} if checkpoint else {}), **lists}]
 
 
-def plan_of(path: Path | None, given: dict[str, Any]) -> Any:
+def make_plan(path: Path | None, entries: dict[str, Any]) -> Any:
+    """A plan from a file, with `entries` in place of what it says, or from `entries` alone."""
     from vitreous.bench.read import plan_from_flags, read_plan
 
     if path is not None:
-        return read_plan(path, **given)
-    if given["metrics"] is None and given["protocol"] is None:
-        given = {**given, "metrics": "usual"}
-    return plan_from_flags(**given)
+        return read_plan(path, **entries)
+    if entries["metrics"] is None and entries["protocol"] is None:
+        entries = {**entries, "metrics": "usual"}
+    return plan_from_flags(**entries)
 
 
-def looked_at(plan: Any) -> None:
+def check_plan(plan: Any) -> None:
+    """Refuse a plan that could not work, and print what should be known about it."""
     from vitreous.bench.check import check
 
     for note in check(plan):
         typer.echo(f"note: {note}", err=True)
 
 
-def executor(plan: Any, workers: int, ray: str | None, gpus: float | None) -> Any:
+def choose_executor(workers: int, ray: str | None, gpus: float | None) -> Any:
     from vitreous.bench.pool import processes, serial
 
     if ray is not None:
@@ -115,88 +129,75 @@ def executor(plan: Any, workers: int, ray: str | None, gpus: float | None) -> An
     return processes(workers) if workers > 1 else serial
 
 
-def shelf(folder: Path, shard: str | None) -> Path:
+def store_folder(folder: Path, shard: str | None) -> Path:
     return folder if shard is None else folder / "shards" / shard.replace("/", "-of-")
 
 
-def work(plan: Any, folder: Path, run: Any, shard: str | None, *, recheck: bool, as_json: bool) -> int:
+def run_plan(plan: Any, folder: Path, executor: Any, shard: str | None, *, recheck: bool, as_json: bool) -> int:
     """Compute what is missing, then print the table."""
     from vitreous.bench.drive import execute
     from vitreous.bench.store import Store
-    from vitreous.cli.standings import bar, tell
+    from vitreous.cli.standings import print_standings, run_display
 
-    with Store(shelf(folder, shard)) as store:
-        with bar() as report:
-            told = execute(plan, store, run, shard=shard, recheck=recheck, report=report)
-        tell(plan, store, told, as_json=as_json, table=shard is None)
-    return 1 if told.failed else 0
+    with Store(store_folder(folder, shard)) as store:
+        with run_display(store.folder) as display:
+            progress = execute(plan, store, executor, shard=shard, recheck=recheck, report=display)
+        print_standings(plan, store, progress, as_json=as_json, table=shard is None)
+    return 1 if progress.failed else 0
 
 
-def merged(plan: Any, folder: Path, *, as_json: bool) -> int:
+def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
     from vitreous.bench.cells import cells_of
     from vitreous.bench.drive import Progress, missing_cells
     from vitreous.bench.store import Store
-    from vitreous.cli.standings import tell
+    from vitreous.cli.standings import print_standings
 
     shards = sorted((folder / "shards").glob("*-of-*"))
     if not shards:
         raise SpecError(f"'{folder / 'shards'}' holds no shards; `vitreous bench … --shard 1/2` makes one")
     with Store(folder) as store:
-        new = store.merge(shards)
-        store.begin(plan.run, plan.toml, {"merged": [one.name for one in shards]})
+        new_rows = store.merge(shards)
+        store.begin(plan.run, plan.toml, {"merged": [shard.name for shard in shards]})
         missing = missing_cells(plan, store)
-        told = Progress(len(cells_of(plan)), 0, rows=new)
+        progress = Progress(len(cells_of(plan)), 0, rows=new_rows)
         if missing:
-            told.failed = {
-                f"{len(missing)} of {told.cells} pieces of work missing or failed; run their shards, or the plan without --shard": 1
+            progress.failed = {
+                f"{len(missing)} of {progress.cells} pieces of work missing or failed; run their shards, or the plan without --shard": 1
             }
-        tell(plan, store, told, as_json=as_json)
+        print_standings(plan, store, progress, as_json=as_json)
     return 1 if missing else 0
 
 
-def foretell(plan: Any, folder: Path, shard: str | None, workers: int, *, as_json: bool) -> int:
-    """Cells, forwards, backwards, time; what the store knows of this very plan is left out."""
+def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, as_json: bool) -> int:
+    """Print units of work, forwards, backwards and time; what the store has of this very plan is not counted."""
     from vitreous.bench.cells import asked_of, cells_of, shard_of
     from vitreous.bench.cost import estimate
     from vitreous.bench.store import Store
-    from vitreous.cli.say import busy, document, show, table
+    from vitreous.cli.console import format_duration, new_table, print_json, print_table, spinner
 
     cells = cells_of(plan)
     cells = cells if shard is None else shard_of(cells, shard)
-    place, known = shelf(folder, shard), set()
+    place, known = store_folder(folder, shard), set()
     if (place / "ledger.sqlite").exists():
         with Store(place) as store:
             known = store.done(plan.run, asked_of(plan, cells))
-    with busy("calibrating"):
-        told = estimate(plan, [cell for cell in cells if cell.number not in known])
+    with spinner("calibrating", lines=True):
+        estimates = estimate(plan, [cell for cell in cells if cell.number not in known])
     if as_json:
         from dataclasses import asdict
 
-        document(
-            {"folder": str(place), "cells": len(cells), "known": len(known), "estimates": [asdict(one) for one in told]}
-        )
+        counts = {"folder": str(place), "cells": len(cells), "known": len(known)}
+        print_json({**counts, "estimates": [asdict(entry) for entry in estimates]})
         return 0
     names = ("cells", "pictures", "forwards", "backwards", "about")
-    listing = table("model", *names, right=names)
-    for one in told:
-        listing.add_row(
-            one.model,
-            str(one.cells),
-            str(one.pictures),
-            f"{one.forwards:,.0f}",
-            f"{one.backwards:,.0f}",
-            spell(one.seconds / workers),
-        )
-    show(listing)
+    table = new_table("model", *names, right=names)
+    for entry in estimates:
+        counts = (str(entry.cells), str(entry.pictures), f"{entry.forwards:,.0f}", f"{entry.backwards:,.0f}")
+        table.add_row(entry.model, *counts, format_duration(entry.seconds / workers))
+    print_table(table)
     typer.echo(
         f"{len(plan.methods)} methods × {len(plan.metrics)} metrics; {len(known)} of {len(cells)} cells are known; nothing was computed"
     )
-    for name in dict.fromkeys(name for one in told for name in one.unknown):
+    for name in dict.fromkeys(name for entry in estimates for name in entry.unknown):
         typer.echo(f"note: {name} does not say what it costs; it is not counted", err=True)
     return 0
-
-
-def spell(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

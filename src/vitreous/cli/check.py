@@ -1,4 +1,4 @@
-"""`vitreous check`: does this model, method or metric keep what it promises, and which methods will work here?"""
+"""`vitreous check`: run the contract tests of a model, method or metric, and list the methods that work on a model."""
 
 from __future__ import annotations
 
@@ -9,59 +9,75 @@ from typing import Annotated, Any
 
 import typer
 
+from vitreous.cli.model_options import (
+    BlackBox,
+    Checkpoint,
+    Classes,
+    Crop,
+    Mean,
+    ModelArguments,
+    OptionalModel,
+    Pretrained,
+    Size,
+    Std,
+    model_arguments,
+)
 from vitreous.core.errors import DataError, SpecError, VitreousError
 
 
 def check(
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="NAME", help="Such as timm:vit_base_patch16_224.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Local weights: safetensors, or a torch file.")
-    ] = None,
-    pretrained: Annotated[bool, typer.Option(help="Fetch weights when there is no checkpoint.")] = True,
+    model: OptionalModel = None,
+    checkpoint: Checkpoint = None,
+    pretrained: Pretrained = True,
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-x", metavar="SPEC", help="Hold this method to the law.")
+        list[str] | None, typer.Option("--method", "-x", metavar="SPEC", help="Test this method.")
     ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", metavar="SPEC", help="Hold this metric to it.")
-    ] = None,
+    metric: Annotated[list[str] | None, typer.Option("--metric", metavar="SPEC", help="Test this metric.")] = None,
     plugin: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Run this Python file first: it registers your own.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics."),
     ] = None,
-    model_arg: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's builder; repeat for several.")
-    ] = None,
+    model_arg: ModelArguments = None,
+    classes: Classes = None,
+    black_box: BlackBox = False,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    crop: Crop = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> int:
-    """Hold a model to its own logits, a method or metric to the law; say which methods work on the model."""
-    from vitreous.cli.explain import builder_arguments
-    from vitreous.cli.say import document, notes
+    """Compare a model's parts with its own logits, test a method or metric, and list the methods that work on the model."""
+    from vitreous.cli.console import caveats_as_notes, print_json, spinner
 
     if not (model or method or metric):
         raise SpecError("nothing to check: give --model NAME, --method SPEC or --metric SPEC")
-    with notes():
+    arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
+    with caveats_as_notes():
         for file in plugin or []:
             run_file(file)
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         vit = None
         if model:
-            from vitreous.front import load
+            with spinner(f"loading {model}", lines=True):
+                from vitreous.bench.model_options import load_model
 
-            vit = load(model, checkpoint=checkpoint, pretrained=pretrained, **builder_arguments(model_arg or []))
-            found["model"] = {"name": vit.name, **seen(vit)}
-        laws = [*(held_method(spec, vit) for spec in method or []), *(held_metric(spec) for spec in metric or [])]
-        found["laws"] = laws
-        found["methods"] = tried(vit) if vit is not None and not laws else []
+                vit = load_model(model, checkpoint, pretrained, arguments=arguments)
+                result["model"] = {"name": vit.name, **model_facts(vit)}
+        tests = [
+            *(check_method_contract(spec, vit) for spec in method or []),
+            *(check_metric_contract(spec) for spec in metric or []),
+        ]
+        result["laws"] = tests
+        result["methods"] = try_methods(vit) if vit is not None and not tests else []
     if json:
-        document(found)
+        print_json(result)
     else:
-        say(found)
-    return 1 if any(law["broken"] for law in laws) else 0
+        print_result(result)
+    return 1 if any(test["broken"] for test in tests) else 0
 
 
 def run_file(file: Path) -> None:
-    """A file of the user's own, so that what it registers is known."""
+    """Run a Python file of the user's, which registers methods or metrics."""
     spec = spec_from_file_location(file.stem, file)
     if not file.is_file() or spec is None or spec.loader is None:
         raise DataError(f"no Python file {str(file)!r}")
@@ -73,10 +89,13 @@ def run_file(file: Path) -> None:
         raise DataError(f"{str(file)!r} stopped with {type(problem).__name__}: {problem}") from problem
 
 
-def seen(vit: Any) -> dict[str, Any]:
-    """What the handshake found, as plain values."""
+def model_facts(vit: Any) -> dict[str, Any]:
+    """What was found out about a model, as plain values."""
+    from vitreous.capture.blackbox import is_black_box
     from vitreous.capture.handshake import handshake
 
+    if is_black_box(vit):
+        return {"black box": "yes", "input": list(vit.size), "outputs": vit.outputs}
     layout = vit.layout(vit.size)
     return {
         "largest logit difference": float(handshake(vit)),
@@ -88,82 +107,76 @@ def seen(vit: Any) -> dict[str, Any]:
     }
 
 
-def held_method(spec: str, vit: Any) -> dict[str, Any]:
+def check_method_contract(spec: str, vit: Any) -> dict[str, Any]:
     from vitreous.testing import check_method
 
-    return held("method", spec, lambda: check_method(spec, None if vit is None else {vit.name: vit}))
+    return run_contract("method", spec, lambda: check_method(spec, None if vit is None else {vit.name: vit}))
 
 
-def held_metric(spec: str) -> dict[str, Any]:
+def check_metric_contract(spec: str) -> dict[str, Any]:
     from vitreous.testing import check_metric
 
-    return held("metric", spec, lambda: check_metric(spec))
+    return run_contract("metric", spec, lambda: check_metric(spec))
 
 
-def held(kind: str, spec: str, law: Callable[[], dict[str, str]]) -> dict[str, Any]:
-    """What the law says, and the sentence where it is broken."""
-    from vitreous.cli.say import busy
+def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -> dict[str, Any]:
+    """Run contract tests; the result has what they state, or the sentence of the one that failed."""
+    from vitreous.cli.console import spinner
     from vitreous.testing import LawBroken
 
-    with busy(f"trying to break {spec}"):
+    with spinner(f"testing {kind} {spec}", lines=True):
         try:
-            return {"kind": kind, "spec": spec, "held": law(), "broken": ""}
+            return {"kind": kind, "spec": spec, "held": contract(), "broken": ""}
         except LawBroken as broken:
             return {"kind": kind, "spec": spec, "held": {}, "broken": str(broken)}
 
 
-def tried(vit: Any) -> list[dict[str, str]]:
-    """Every method, put to one random picture under the options of a trial: does it work here, and if not, why?"""
+def try_methods(vit: Any) -> list[dict[str, str]]:
+    """Run every method on one random image under its trial options; does it work here, and if not, why?"""
     import warnings
 
     import torch
 
-    from vitreous.cli.say import Watch
+    from vitreous.cli.console import ProgressBar
     from vitreous.core.errors import Caveat
     from vitreous.front import cautions, explain, list_methods
     from vitreous.methods.spec import resolve
 
-    picture = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0)).to(vit.device, vit.dtype)
-    found = []
-    for name in Watch([one["name"] for one in list_methods()], "methods"):
-        made = resolve(name)
-        made = made.with_options(**made.trial)
+    image = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0)).to(vit.device, vit.dtype)
+    trials = []
+    for name in ProgressBar([facts["name"] for facts in list_methods()], "methods", lines=True):
+        method = resolve(name)
+        method = method.with_options(**method.trial)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Caveat)
-                scores = explain(vit, picture, method=made).patches
-            bad = scores is not None and not bool(scores.isfinite().all())
-            found.append(
-                {
-                    "method": name,
-                    "works": "no" if bad else "yes",
-                    "note": "scores are not finite" if bad else cautions(made, vit),
-                }
-            )
+                scores = explain(vit, image, method=method).patches
+            finite = scores is None or bool(scores.isfinite().all())
+            note = cautions(method, vit) if finite else "scores are not finite"
+            trials.append({"method": name, "works": "yes" if finite else "no", "note": note})
         except VitreousError as problem:
-            found.append({"method": name, "works": "no", "note": str(problem)})
-    return found
+            trials.append({"method": name, "works": "no", "note": str(problem)})
+    return trials
 
 
-def say(found: dict[str, Any]) -> None:
-    from vitreous.cli.say import console, show, table
+def print_result(result: dict[str, Any]) -> None:
+    from vitreous.cli.console import new_table, open_console, print_table
 
-    out = console()
-    if "model" in found:
-        facts = table("", "")
+    console = open_console()
+    if "model" in result:
+        facts = new_table("", "")
         facts.show_header = False
-        for key, value in found["model"].items():
+        for key, value in result["model"].items():
             facts.add_row(key, f"{value:.1e}" if isinstance(value, float) else str(value))
-        show(facts)
-    for law in found["laws"]:
-        out.print(
-            f"\n{law['kind']} {law['spec']}: " + (f"BROKEN: {law['broken']}" if law["broken"] else "keeps the law")
-        )
-        for sentence in law["held"].values():
-            out.print(f"  · {sentence}", style="dim")
-    if found["methods"]:
-        rows = table("method", "works", "note")
-        for one in found["methods"]:
-            rows.add_row(one["method"], one["works"], one["note"] or "–")
-        out.print()
-        show(rows)
+        print_table(facts)
+    for test in result["laws"]:
+        verdict = f"BROKEN: {test['broken']}" if test["broken"] else "keeps the law"
+        console.print(f"\n{test['kind']} {test['spec']}: {verdict}")
+        for sentence in test["held"].values():
+            console.print(f"  · {sentence}", style="dim")
+    if result["methods"]:
+        table = new_table("method", "works", "note")
+        for trial in result["methods"]:
+            table.add_row(trial["method"], trial["works"], trial["note"] or "–")
+        console.print()
+        print_table(table)

@@ -1,4 +1,4 @@
-"""`vitreous compare`: what changed between two runs, paired."""
+"""`vitreous compare`: print what changed between two runs, paired by image and class."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ def compare(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page as well.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
-    """Say what changed from RUN_A to RUN_B: differences over the pictures and classes that both have, with intervals."""
-    from vitreous.cli.say import busy, document, notes
+    """Print what changed from RUN_A to RUN_B: differences over the images and classes that both have, with intervals."""
+    from vitreous.cli.console import caveats_as_notes, print_json, spinner
 
-    with notes(), busy("comparing"):
+    with caveats_as_notes(), spinner("comparing"):
         from vitreous.report.compare import compare_runs, comparison_page
-        from vitreous.report.page import put
+        from vitreous.report.page import write_text
 
-        found = compare_runs(before, after, *(runs or (None, None)))
+        comparison = compare_runs(before, after, *(runs or (None, None)))
         if html is not None:
-            put(html, comparison_page(found))
+            write_text(html, comparison_page(comparison))
     if json:
-        document(found.plain())
+        print_json(comparison.plain())
         return
-    say(found)
+    print_comparison(comparison)
     if html is not None:
         typer.echo(f"{html}")
 
 
-def say(found: Any) -> None:
-    from vitreous.cli.say import console, show, table
+def print_comparison(comparison: Any) -> None:
+    from vitreous.cli.console import new_table, open_console, print_table
     from vitreous.report.compare import change_tables
 
-    out = console()
-    for one in change_tables(found):
-        out.print(f"\n{one.title}", style="bold")
-        shown = table("method", *(head.name for head in one.heads), right=("before", "after", "change", "questions"))
-        for name, cells in one.rows:
-            shown.add_row(name, *(" ".join(part for part in (cell.text, cell.span) if part) for cell in cells))
-        show(shown)
-    if not found.changes:
-        out.print("the two runs have no model, data set, method and metric in common")
-    for sentence in found.caveats:
+    console = open_console()
+    for changes in change_tables(comparison):
+        console.print(f"\n{changes.title}", style="bold")
+        right = ("before", "after", "change", "questions")
+        table = new_table("method", *(head.name for head in changes.heads), right=right)
+        for name, cells in changes.rows:
+            table.add_row(name, *(" ".join(part for part in (cell.text, cell.span) if part) for cell in cells))
+        print_table(table)
+    if not comparison.changes:
+        console.print("the two runs have no model, data set, method and metric in common")
+    for sentence in comparison.caveats:
         typer.echo(f"note: {sentence}")
-    for side, kind, name in found.only:
+    for side, kind, name in comparison.only:
         typer.echo(f"only {side}: {kind} {name}")

@@ -1,8 +1,7 @@
-"""`vitreous explain`: pictures in, overlays, sheets and raw maps out."""
+"""`vitreous explain`: write overlays, sheets and raw maps of images."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,176 +9,182 @@ from typing import Annotated, Any
 
 import typer
 
+from vitreous.cli.model_options import (
+    BlackBox,
+    Checkpoint,
+    Classes,
+    Crop,
+    Mean,
+    Model,
+    ModelArguments,
+    Pretrained,
+    Size,
+    Std,
+    model_arguments,
+)
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError, SpecError
 
-DEFAULT = "temper"
-TABLES = 3  # pictures that get a table each; of more, each gets a line
+TABLES = 3  # up to so many images get a table each; of more, each gets a line
 
 
 def explain(
-    pictures: Annotated[list[str], typer.Argument(metavar="PICTURE", help="Files, folders or patterns.")],
-    model: Annotated[str, typer.Option("--model", "-m", metavar="NAME", help="Such as timm:vit_base_patch16_224.")],
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Local weights: safetensors, or a torch file.")
-    ] = None,
-    pretrained: Annotated[bool, typer.Option(help="Fetch weights when there is no checkpoint.")] = True,
+    pictures: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders or patterns.")],
+    model: Model,
+    checkpoint: Checkpoint = None,
+    pretrained: Pretrained = True,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-x", metavar="SPEC", help="Repeat for several.", show_default=DEFAULT),
+        typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT_METHOD),
     ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
-            "--target",
-            "-t",
-            metavar="CLASS",
-            help="Index or name; repeat for several.",
-            show_default="the predicted class",
+            "--target", "-t", metavar="CLASS", help="Index or name; repeatable.", show_default="the predicted class"
         ),
     ] = None,
     question: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="logit, probability or margin.", show_default="the method's own"),
+        typer.Option(
+            metavar="NAME",
+            help="The score that is explained: logit, probability, log-probability, margin or sigmoid.",
+            show_default="the method's own",
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")] = None,
-    model_arg: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's builder; repeat for several.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where results go.")] = Path(
+    model_arg: ModelArguments = None,
+    classes: Classes = None,
+    black_box: BlackBox = False,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    crop: Crop = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the results.")] = Path(
         "vitreous-out"
     ),
-    mode: Annotated[str, typer.Option(metavar="NAME", help="nearest, bilinear or bicubic.")] = "bilinear",
+    mode: Annotated[
+        str, typer.Option(metavar="NAME", help="Interpolation of maps: nearest, bilinear or bicubic.")
+    ] = "bilinear",
     shared_scale: Annotated[
-        bool, typer.Option("--shared-scale", help="One colour scale for all targets of a method.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map."
+        ),
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> int:
     """Show which patches made the model say so: an overlay per method and class, a sheet, and the raw maps."""
+    from vitreous.bench.signals import stop_signals
+    from vitreous.cli.console import caveats_as_notes
     from vitreous.cli.files import Shelf, gather
-    from vitreous.cli.say import notes
 
     if mode not in ("nearest", "bilinear", "bicubic"):
         raise SpecError(f"mode {mode!r} is not known; known: nearest, bilinear, bicubic")
     sources, shelf = gather(pictures), Shelf(out)
-    built = {"checkpoint": checkpoint, "pretrained": pretrained, "device": device, **builder_arguments(model_arg or [])}
-    asked = Asked(model, method or [DEFAULT], target or [], question, built)
-    with notes():
-        return work(sources, asked, shelf, {"mode": mode, "shared_scale": shared_scale}, as_json=json)
-
-
-def builder_arguments(given: Sequence[str]) -> dict[str, Any]:
-    """`img_size=64` as a number, `global_pool=avg` as a word."""
-    found: dict[str, Any] = {}
-    for one in given:
-        key, equals, value = one.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key.isidentifier():
-            raise SpecError(f"--model-arg {one!r} is not understood; write KEY=VALUE, for example img_size=384")
-        if key in ("name", "checkpoint", "pretrained", "device"):
-            raise SpecError(f"--model-arg {key}=… has an option of its own; see `vitreous explain --help`")
-        try:
-            found[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            found[key] = value
-    return found
+    arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
+    loading = {"checkpoint": checkpoint, "pretrained": pretrained, "device": device, "arguments": arguments}
+    request = Request(model, method or [DEFAULT_METHOD], target or [], question, loading)
+    with caveats_as_notes(), stop_signals():
+        return explain_all(sources, request, shelf, {"mode": mode, "shared_scale": shared_scale}, as_json=json)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be explained, as it was written."""
+class Request:
+    """What is to be explained, as it was written on the command line."""
 
     model: str
-    methods: Sequence[str] = (DEFAULT,)
+    methods: Sequence[str] = (DEFAULT_METHOD,)
     targets: Sequence[str] = ()
     question: str | None = None
-    built: dict[str, Any] = field(default_factory=dict)
+    loading: dict[str, Any] = field(default_factory=dict)  # arguments of `load_model`
 
 
 class Explainer:
-    """A model with methods, targets and a question, all found to make sense."""
+    """A model with methods, targets and a score function, all checked."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, request: Request) -> None:
+        from vitreous.bench.model_options import load_model
         from vitreous.capture.question import ask
-        from vitreous.front import class_index, load
+        from vitreous.front import class_index
         from vitreous.methods.spec import resolve
 
-        # what is wrong is said before the model is fetched; the same method under two names is one
-        self.methods = list({made.spec: made for made in map(resolve, asked.methods)}.values())
-        self.question = None if asked.question is None else ask(asked.question)
-        self.vit = load(asked.model, **asked.built)
-        self.targets = list(dict.fromkeys(class_index(self.vit, target) for target in asked.targets))
+        # refuse what is wrong before the model is fetched; one method under two names is one method
+        self.methods = list({method.spec: method for method in map(resolve, request.methods)}.values())
+        self.question = None if request.question is None else ask(request.question)
+        self.vit = load_model(request.model, **request.loading)
+        self.targets = list(dict.fromkeys(class_index(self.vit, target) for target in request.targets))
 
-    def __call__(self, picture: Any, watch: Any) -> Iterator[Any]:
-        """One attribution per method, each as it is found."""
+    def __call__(self, image: Any, progress: Any) -> Iterator[Any]:
+        """Yield one attribution per method."""
         from vitreous.front import explain
 
         target = [self.targets] if self.targets else None
         for method in self.methods:
-            with watch.step(method.spec):
-                found = explain(self.vit, picture, target, method, self.question)
-            yield found
+            with progress.step(method.spec):
+                attribution = explain(self.vit, image, target, method, self.question)
+            yield attribution
 
 
-def work(sources: Sequence[Path], asked: Asked, shelf: Any, look: dict[str, Any], *, as_json: bool) -> int:
-    """Explain every picture; one that cannot be read is reported, and the rest goes on."""
-    from vitreous.cli.say import Watch, busy, document
+def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dict[str, Any], *, as_json: bool) -> int:
+    """Explain every image; one that cannot be read is reported, and the rest is explained."""
+    from vitreous.bench.signals import Stopped
+    from vitreous.cli.console import ProgressBar, print_json, spinner
 
-    with busy(f"loading {asked.model}"):
-        from vitreous.cli.results import Results, tell, tell_briefly, tell_failure
+    with spinner(f"loading {request.model}"):
+        from vitreous.cli.results import Results, print_failure, print_line, print_record
         from vitreous.models.picture import open_picture
 
-        explainer, results = Explainer(asked), Results(shelf, **look)
-    say = tell if len(sources) <= TABLES else tell_briefly
+        explainer, results = Explainer(request), Results(shelf, **look)
+    print_result = print_record if len(sources) <= TABLES else print_line
     records: list[Any] = []
     failed: list[Any] = []
-    watch = Watch(sources, "explaining")
+    progress = ProgressBar(sources, "explaining")
     try:
-        for source in watch:
+        for source in progress:
             try:
-                picture = open_picture(source)
+                image = open_picture(source)
             except DataError as problem:
                 failed.append({"picture": str(source), "reason": str(problem)})
-                watch.hide()
-                tell_failure(problem)
+                progress.hide()
+                print_failure(problem)
                 continue
-            found, stopped = until_interrupted(explainer(picture, watch))
-            records += [results.keep(source, found, explainer.vit)] if found else []
-            if found and not as_json:
-                watch.hide()
-                say(records[-1])
-            if stopped:
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        watch.hide()
-        typer.echo(
-            f"interrupted; {f'what was finished is in {shelf.folder}' if records else 'nothing was finished'}", err=True
-        )
+            attributions, interruption = collect_until_interrupted(explainer(image, progress))
+            if attributions:
+                records.append(results.keep(source, attributions, explainer.vit))
+            if attributions and not as_json:
+                progress.hide()
+                print_result(records[-1])
+            if interruption is not None:
+                raise interruption
+    except KeyboardInterrupt as interruption:
+        progress.hide()
         if as_json:
-            document(report(asked, records, failed))
-        raise
+            print_json(summary(request, records, failed))
+        kept = f"what was finished is in {shelf.folder}" if records else "nothing was finished"
+        raise Stopped.with_kept(interruption, kept) from None
     if as_json:
-        document(report(asked, records, failed))
+        print_json(summary(request, records, failed))
     elif len(sources) > 1:
-        summarise(len(records), len(failed), shelf.folder)
+        print_count(len(records), len(failed), shelf.folder)
     return 1 if failed else 0
 
 
-def until_interrupted(items: Iterator[Any]) -> tuple[list[Any], bool]:
-    """All of them, or those before Ctrl-C; and whether it was that."""
-    found: list[Any] = []
+def collect_until_interrupted(items: Iterator[Any]) -> tuple[list[Any], KeyboardInterrupt | None]:
+    """All items, or those before an interruption; and the interruption."""
+    collected: list[Any] = []
     try:
-        found.extend(items)
-    except KeyboardInterrupt:
-        return found, True
-    return found, False
+        collected.extend(items)
+    except KeyboardInterrupt as interruption:
+        return collected, interruption
+    return collected, None
 
 
-def report(asked: Asked, records: list[Any], failed: list[Any]) -> dict[str, Any]:
+def summary(request: Request, records: list[Any], failed: list[Any]) -> dict[str, Any]:
     from vitreous import __version__
 
-    return {"vitreous": __version__, "model": asked.model, "pictures": records, "failed": failed}
+    return {"vitreous": __version__, "model": request.model, "pictures": records, "failed": failed}
 
 
-def summarise(done: int, failed: int, folder: Path) -> None:
+def print_count(done: int, failed: int, folder: Path) -> None:
     lost = f", {failed} failed" if failed else ""
     typer.echo(f"{done} picture{'' if done == 1 else 's'} explained in {folder}{lost}")

@@ -1,4 +1,4 @@
-"""Where pictures come from and where results go: safe names, whole files or none."""
+"""Find images and write results: safe names, and files that are complete or absent."""
 
 from __future__ import annotations
 
@@ -17,33 +17,30 @@ LONGEST = 80  # characters of one part of a name
 
 
 def gather(given: Sequence[str]) -> list[Path]:
-    """Files as they are, all pictures of a folder, all files of a pattern; each once."""
-    found: dict[Path, None] = {}
-    for one in given:
-        found.update(dict.fromkeys(expanded(one)))
-    return list(found)
+    """Files, all images of folders and all files of patterns, each once."""
+    return list(dict.fromkeys(path for source in given for path in expand(source)))
 
 
-def expanded(one: str) -> list[Path]:
-    path = Path(one).expanduser()
+def expand(source: str) -> list[Path]:
+    path = Path(source).expanduser()
     if path.is_dir():
         inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
         if not inside:
-            raise DataError(f"folder '{one}' holds no pictures ({', '.join(SUFFIXES)})")
+            raise DataError(f"folder '{source}' holds no pictures ({', '.join(SUFFIXES)})")
         return [p for p in inside if not p.name.startswith(".")]
     if path.exists():
         return [path]
-    if not glob.has_magic(one):
-        raise DataError(f"no picture at '{one}'; give a file, a folder or a pattern such as 'photos/*.jpg'")
+    if not glob.has_magic(source):
+        raise DataError(f"no picture at '{source}'; give a file, a folder or a pattern such as 'photos/*.jpg'")
     matches = [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
     files = [p for p in matches if p.is_file()]
     if not files:
-        raise DataError(f"no file matches '{one}'")
+        raise DataError(f"no file matches '{source}'")
     return files
 
 
 def safe(text: str) -> str:
-    """Letters, digits and + @ = _ - . of a text, in a length every file system takes."""
+    """The letters, digits and + @ = _ - . of a text, short enough for every file system."""
     plain = re.sub(r"[^\w+@=.-]+", "-", text.strip(), flags=re.UNICODE)
     plain = re.sub(r"-+", "-", plain).strip("-.") or "unnamed"
     if len(plain.encode()) <= LONGEST:
@@ -52,7 +49,7 @@ def safe(text: str) -> str:
 
 
 class Shelf:
-    """A folder that results are put on, each under a name of its own."""
+    """A folder for results, in which every result has a name of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +60,7 @@ class Shelf:
             raise DataError(f"'{folder}' cannot be made a folder for the results: {problem.strerror}") from None
 
     def claim(self, text: str) -> str:
-        """A safe name that nothing else in this run has, also where capitals do not count."""
+        """Reserve a safe name; names that differ in capitals only count as equal."""
         name, count = safe(text), 1
         while name.casefold() in self._taken:
             count += 1
@@ -73,7 +70,7 @@ class Shelf:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """A temporary file that takes its name when it is whole, and vanishes when it is not."""
+        """A temporary file that gets its name when the block ends, and is removed when it fails."""
         temporary = self.folder / f".{os.getpid()}-{sha256(name.encode()).hexdigest()[:12]}.part"
         try:
             temporary.touch()

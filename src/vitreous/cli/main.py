@@ -1,33 +1,58 @@
-"""`vitreous VERB …`. Here typer alone is imported; a verb's file is, when it is chosen, and torch when it works.
+"""`vitreous VERB …`. Only typer is imported here; a verb's module when the verb is chosen, and torch when it runs.
 
-Exit codes: 0 done; 1 some pictures failed, the rest is done; 2 the request cannot be met, one sentence says why;
-70 a fault of the program; 130 interrupted.
+Exit statuses: 0 done; 1 some images failed or a check did not hold, the rest is done; 2 the request cannot be met, one
+sentence says why; 70 a fault of the program; 129, 130 and 143 stopped by SIGHUP, SIGINT and SIGTERM; 141 the reader of
+the output is gone.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import wraps
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from vitreous.bench.signals import Stopped
 from vitreous.core.errors import VitreousError
 
-# each is the function of that name in the file of that name
+# each is the function of that name in the module of that name
 VERBS = ("explain", "methods", "metrics", "models", "check", "bench", "map", "report", "compare", "serve", "demo")
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
+CLOSED_PIPE = 128 + 13  # SIGPIPE, which Python ignores
+
+
+class Uncaught(BaseException):
+    """An interruption or a closed pipe on its way past typer, which would exit on its own terms."""
+
+    def __init__(self, problem: BaseException) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def pass_typer(verb: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(verb)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return verb(*arguments, **options)
+        except (KeyboardInterrupt, BrokenPipeError) as problem:
+            raise Uncaught(problem) from problem
+
+    return call
 
 
 class Verbs(TyperGroup):
-    """Commands that are imported when they are looked at."""
+    """Commands whose modules are imported when they are needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -36,7 +61,7 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         verb = typer.Typer(add_completion=False, context_settings=SETTINGS)
-        verb.command(cmd_name)(getattr(import_module(f"vitreous.cli.{cmd_name}"), cmd_name))
+        verb.command(cmd_name)(pass_typer(getattr(import_module(f"vitreous.cli.{cmd_name}"), cmd_name)))
         return typer.main.get_command(verb)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -69,31 +94,101 @@ def vitreous(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; errors become one sentence."""
+    """Run a command line and return its exit status; errors become one sentence on stderr.
+
+    Parameters
+    ----------
+    arguments
+        The words behind `vitreous`; None for those of the process.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × should not end the work
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-        code = typer.main.get_command(app).main(args=given, prog_name="vitreous", standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except (typer.Abort, KeyboardInterrupt):
-        typer.echo("interrupted; what was finished stays", err=True)
-        return 130
+        status = run(words, program_name() if arguments is None else ["vitreous"])
+        sys.stdout.flush()  # at exit it would be too late to handle a closed pipe
+        sys.stderr.flush()
+        return status
+    except BrokenPipeError:
+        discard_output()
+        return CLOSED_PIPE
+
+
+def run(words: list[str], program: list[str]) -> int:
+    """Run a command line; only a closed pipe of the standard streams raises."""
+    try:
+        status = typer.main.get_command(app).main(args=words, prog_name="vitreous", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except (Uncaught, typer.Abort, KeyboardInterrupt, SystemExit) as problem:
+        cause = problem.problem if isinstance(problem, Uncaught) else problem
+        closed = cause if isinstance(cause, BrokenPipeError) else cause.__context__
+        if isinstance(closed, BrokenPipeError):  # rich and typer turn it into an exit
+            if any(map(is_closed, (sys.stdout, sys.stderr))) or isinstance(cause, SystemExit):
+                raise BrokenPipeError from None
+            return complain_unexpected(closed)
+        if isinstance(cause, SystemExit):
+            return cause.code if isinstance(cause.code, int) else 1
+        return report_stop(cause, shlex.join([*program, *words]))
     except USAGE as problem:
         return complain(problem.format_message(), 2)
     except VitreousError as problem:
         return complain(str(problem), 2)
+    except BrokenPipeError:
+        raise
     except Exception as problem:  # noqa: BLE001 - whatever it is, the user gets one sentence
-        said = str(problem).strip().splitlines()
-        what = f"{type(problem).__name__}: {said[0]}" if said else type(problem).__name__
-        return complain(f"unexpected {what}; run with VITREOUS_DEBUG=1 for the traceback", 70)
+        return complain_unexpected(problem)
 
 
-def complain(sentence: str, code: int) -> int:
-    """One line on stderr, under the traceback for those who asked for it."""
+def report_stop(cause: BaseException, command: str) -> int:
+    """Say what an interrupted command leaves behind, and how to go on."""
+    stopped = cause if isinstance(cause, Stopped) else Stopped()
+    typer.echo(f"interrupted; {stopped.kept or 'what was finished stays'}", err=True)
+    if stopped.resumable:
+        typer.echo(f"to go on: {command}", err=True)
+    return stopped.exit_status
+
+
+def program_name() -> list[str]:
+    """The words that start this program."""
+    if Path(sys.argv[0]).name == "__main__.py":
+        return [sys.executable, "-m", "vitreous"]
+    return ["vitreous"]
+
+
+def is_closed(stream: Any) -> bool:
+    """Whether the reader of a pipe is gone."""
+    import select
+
+    if not hasattr(select, "poll"):
+        return True
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+def discard_output() -> None:
+    """Point closed standard streams at nothing, so that the interpreter can flush them when it ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None and is_closed(stream):
+            os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def complain_unexpected(problem: BaseException) -> int:
+    lines = str(problem).strip().splitlines()
+    what = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
+    return complain(f"unexpected {what}; run with VITREOUS_DEBUG=1 for the traceback", 70)
+
+
+def complain(sentence: str, status: int) -> int:
+    """Print one line on stderr, below the traceback when debugging."""
     if os.environ.get("VITREOUS_DEBUG"):
         traceback.print_exc()
     typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
     typer.echo(" ".join(sentence.split()), err=True)
-    return code
+    return status

@@ -1,4 +1,4 @@
-"""`vitreous methods`: every method with its facts, or one with its options. Reads the catalogue, not torch."""
+"""`vitreous methods`: list the methods with their properties, or one with its options. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from vitreous.core.errors import SpecError
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, for its options, presets and other names.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method, to see its options, presets and other names.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the methods and what each promises."""
-    from vitreous.cli.say import document
+    """List the methods and their properties."""
+    from vitreous.cli.console import print_json
 
     known = everything()
-    chosen = known if name is None else [look_up(name, known)]
     if json:
-        document(chosen if name is None else chosen[0])
+        print_json(known if name is None else look_up(name, known))
     elif name is None:
         list_all(known)
     else:
-        describe(chosen[0])
+        describe(look_up(name, known))
 
 
 def everything() -> list[dict[str, Any]]:
-    """The catalogue; with plugins installed, what is registered, since only they know their facts."""
+    """Properties of all methods: from the catalogue, or from the registry if plugins are installed."""
     from vitreous.catalogue import FILE, read
 
     if FILE.exists() and not entry_points(group="vitreous.methods"):
@@ -40,8 +39,8 @@ def everything() -> list[dict[str, Any]]:
 
 
 def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
-    """By name or paper name; a whole spec such as 'genatt@libra+plus' finds the method it begins with."""
-    names = {spelling.lower(): one for one in known for spelling in (one["name"], *one["aliases"])}
+    """Find a method by name or alias; a spec such as 'genatt@libra+plus' finds the method that it begins with."""
+    names = {name.lower(): method for method in known for name in (method["name"], *method["aliases"])}
     wanted = name.strip().lower()
     for length in range(len(wanted), 0, -1):
         if wanted[:length] in names and (length == len(wanted) or wanted[length] in "(@+"):
@@ -52,54 +51,57 @@ def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
     )
 
 
-def yes(fact: bool) -> str:
+def yes_or_dash(fact: bool) -> str:
     return "yes" if fact else "–"
 
 
-def cost(one: dict[str, Any]) -> str:
-    return f"{one['forwards']} fwd, {one['backwards']} bwd"
+def format_cost(method: dict[str, Any]) -> str:
+    return f"{method['forwards']} fwd, {method['backwards']} bwd"
 
 
 def list_all(known: list[dict[str, Any]]) -> None:
-    from vitreous.cli.say import console, show, table
+    from vitreous.cli.console import new_table, open_console, print_table
 
-    shown = table("method", "class-specific", "signed", "complete", "cost", "fold", "paper")
-    for one in known:
-        facts = (yes(one["class_specific"]), yes(one["signed"]), yes(one["complete"]))
-        origin = "" if one["origin"] == "vitreous" else f" [{one['origin']}]"
-        shown.add_row(one["name"] + origin, *facts, cost(one), one["fold"] or "–", one["paper"] or "–")
-    out = console()
-    show(shown)
-    out.print(
+    table = new_table("method", "class-specific", "signed", "complete", "cost", "fold", "paper")
+    for method in known:
+        facts = [yes_or_dash(method[name]) for name in ("class_specific", "signed", "complete")]
+        origin = "" if method["origin"] == "vitreous" else f" [{method['origin']}]"
+        table.add_row(
+            method["name"] + origin, *facts, format_cost(method), method["fold"] or "–", method["paper"] or "–"
+        )
+    print_table(table)
+    open_console().print(
         "\nCompose as name(options)@linearisation+fold, for example decompx+skipplus or genatt@libra+plus; "
         "`vitreous methods NAME` shows one method.",
         style="dim",
     )
 
 
-def describe(one: dict[str, Any]) -> None:
-    from vitreous.cli.say import console, show, table
+def describe(method: dict[str, Any]) -> None:
+    """Print everything about one method."""
+    from vitreous.cli.console import new_table, open_console, print_table
 
-    out = console()
-    out.print(one["name"], style="bold", end="  ")
-    out.print(one["title"])
-    facts = table("", "")
+    console = open_console()
+    console.print(method["name"], style="bold", end="  ")
+    console.print(method["title"])
+    facts = new_table("", "")
     facts.show_header = False
-    for word in ("class_specific", "signed", "complete", "attention"):
-        label = {"class_specific": "class-specific", "attention": "reads attention"}.get(word, word)
-        facts.add_row(label, yes(one[word]))
-    facts.add_row("explains", f"the {one['question']}, unless asked otherwise")
-    facts.add_row("cost", cost(one))
-    facts.add_row("map", f"one score per {one['native']}")
-    facts.add_row("fold", fold(one))
-    facts.add_row("paper", one["paper"] or "–")
-    facts.add_row("also called", ", ".join(one["aliases"]) or "–")
-    facts.add_row("presets", ", ".join(f"{one['name']}(preset={preset!r})" for preset in one["presets"]) or "–")
-    facts.add_row("options", ", ".join(f"{key}={value!r}" for key, value in one["options"].items()) or "–")
-    show(facts)
+    for key in ("class_specific", "signed", "complete", "attention"):
+        label = {"class_specific": "class-specific", "attention": "reads attention"}.get(key, key)
+        facts.add_row(label, yes_or_dash(method[key]))
+    facts.add_row("explains", f"the {method['question']}, unless asked otherwise")
+    facts.add_row("cost", format_cost(method))
+    facts.add_row("map", f"one score per {method['native']}")
+    facts.add_row("fold", format_fold(method))
+    facts.add_row("paper", method["paper"] or "–")
+    facts.add_row("also called", ", ".join(method["aliases"]) or "–")
+    facts.add_row("presets", ", ".join(f"{method['name']}(preset={preset!r})" for preset in method["presets"]) or "–")
+    facts.add_row("options", ", ".join(f"{key}={value!r}" for key, value in method["options"].items()) or "–")
+    print_table(facts)
 
 
-def fold(one: dict[str, Any]) -> str:
-    if one["fold"] is None:
+def format_fold(method: dict[str, Any]) -> str:
+    fold = method["fold"]
+    if fold is None:
         return "none: a whole function"
-    return f"{one['fold']}, replaced by writing {one['name']}+FOLD" if one["composes"] else f"{one['fold']}, built in"
+    return f"{fold}, replaced by writing {method['name']}+FOLD" if method["composes"] else f"{fold}, built in"

@@ -1,4 +1,4 @@
-"""`vitreous metrics`: every metric with its facts, one with its options, or a paper's evaluation. Reads the catalogue, not torch."""
+"""`vitreous metrics`: list the metrics, show one with its options, or a paper's evaluation. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BETTER = {True: "more", False: "less", None: "–"}  # of it is better
 
 
 def metrics(
-    name: Annotated[str | None, typer.Argument(help="A metric, for its formula, options and presets.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A metric, to see its formula, options and presets.")] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="A paper's evaluation in our names: skipplus, tokentm, tis or chefer.")
+        str | None, typer.Option(help="A paper's evaluation: skipplus, tokentm, tis or chefer.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the metrics and what each promises."""
-    from vitreous.cli.say import document
+    """List the metrics and their properties."""
+    from vitreous.cli.console import print_json
 
     if protocol is not None:
         if name is not None:
@@ -29,7 +29,7 @@ def metrics(
         return show_protocol(protocol, json)
     known = everything()
     if json:
-        document(known if name is None else look_up(name, known))
+        print_json(known if name is None else look_up(name, known))
     elif name is None:
         list_all(known)
     else:
@@ -38,7 +38,7 @@ def metrics(
 
 
 def everything() -> list[dict[str, Any]]:
-    """The catalogue; with plugins installed, what is registered, since only they know their facts."""
+    """Properties of all metrics: from the catalogue, or from the registry if plugins are installed."""
     from vitreous.catalogue import FILE, read
 
     if FILE.exists() and not entry_points(group="vitreous.metrics"):
@@ -49,8 +49,8 @@ def everything() -> list[dict[str, Any]]:
 
 
 def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
-    """By name or other name; a whole spec such as 'insertion(steps=28)' finds its metric."""
-    names = {spelling: one for one in known for spelling in (one["name"], *one["aliases"])}
+    """Find a metric by name or alias; a spec such as 'insertion(steps=28)' finds its metric."""
+    names = {name: metric for metric in known for name in (metric["name"], *metric["aliases"])}
     wanted = name.strip().lower().split("(")[0].replace("-", "_")
     if wanted in names:
         return names[wanted]
@@ -60,114 +60,114 @@ def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
     )
 
 
-def bounds(one: dict[str, Any]) -> str:
-    if one["bounds"] is None:
+def format_bounds(metric: dict[str, Any]) -> str:
+    if metric["bounds"] is None:
         return "–"
-    low, high = one["bounds"]
-    return f"{'−∞' if low is None else signed(low)} to {'∞' if high is None else signed(high)}"
+    low, high = metric["bounds"]
+    return f"{'−∞' if low is None else format_number(low)} to {'∞' if high is None else format_number(high)}"
 
 
-def signed(number: int | float) -> str:
+def format_number(number: int | float) -> str:
     return f"{number:.4g}".replace("-", "−")
 
 
-def data(one: dict[str, Any]) -> str:
-    """What must be there, and in brackets what may be."""
-    may = [name for name in one["takes"] if name not in one["needs"]]
-    if {"objects", "boxes"} <= set(may):
+def format_data(metric: dict[str, Any]) -> str:
+    """The data that a metric needs, and in brackets what it can use."""
+    optional = [name for name in metric["takes"] if name not in metric["needs"]]
+    if {"objects", "boxes"} <= set(optional):
         return "objects or boxes"
-    return " ".join([*one["needs"], *(f"({name})" for name in may)]) or "–"
+    return " ".join([*metric["needs"], *(f"({name})" for name in optional)]) or "–"
 
 
-def cost(one: dict[str, Any]) -> str:
-    return (
-        "–"
-        if one["forwards"] == 0
-        else f"{one['forwards']} fwd"
-        if isinstance(one["forwards"], int)
-        else one["forwards"]
-    )
+def format_cost(metric: dict[str, Any]) -> str:
+    forwards = metric["forwards"]
+    if forwards == 0:
+        return "–"
+    return f"{forwards} fwd" if isinstance(forwards, int) else forwards
 
 
 def list_all(known: list[dict[str, Any]]) -> None:
-    from vitreous.cli.say import console, show, table
+    from vitreous.cli.console import new_table, open_console, print_table
 
-    shown = table("metric", "better", "from … to", "reads", "forwards", "paper")
-    for one in sorted(known, key=lambda one: (one["family"], one["name"])):
-        origin = "" if one["origin"] == "vitreous" else f" [{one['origin']}]"
-        shown.add_row(
-            one["name"] + origin,
-            BETTER[one["higher_is_better"]],
-            bounds(one),
-            data(one),
-            cost(one),
-            one["paper"] or "–",
+    table = new_table("metric", "better", "from … to", "reads", "forwards", "paper")
+    for metric in sorted(known, key=lambda metric: (metric["family"], metric["name"])):
+        origin = "" if metric["origin"] == "vitreous" else f" [{metric['origin']}]"
+        table.add_row(
+            metric["name"] + origin,
+            BETTER[metric["higher_is_better"]],
+            format_bounds(metric),
+            format_data(metric),
+            format_cost(metric),
+            metric["paper"] or "–",
         )
-    show(shown)
-    console().print(
+    print_table(table)
+    open_console().print(
         "\nOptions are written as name(option=value), for example insertion(baseline='blur', steps=28); "
         "`vitreous metrics NAME` shows one metric, `vitreous metrics --protocol tis` a paper's evaluation.",
         style="dim",
     )
 
 
-def describe(one: dict[str, Any]) -> None:
-    from vitreous.cli.say import console, show, table
+def describe(metric: dict[str, Any]) -> None:
+    """Print everything about one metric."""
+    from vitreous.cli.console import new_table, open_console, print_table
 
-    out = console()
-    out.print(one["name"], style="bold", end="  ")
-    out.print(one["title"])
-    facts = table("", "")
+    console = open_console()
+    console.print(metric["name"], style="bold", end="  ")
+    console.print(metric["title"])
+    facts = new_table("", "")
     facts.show_header = False
     better = {True: "more is better", False: "less is better", None: "it describes and does not judge"}
-    facts.add_row("formula", one["formula"] or "–")
-    facts.add_row("direction", better[one["higher_is_better"]])
-    facts.add_row("from … to", bounds(one))
-    facts.add_row("a·map + b", "scores as the map does" if one["affine_invariant"] else "may score differently")
-    facts.add_row("of a set", "pooled over pictures" if one["pooled"] else "mean over pictures")
-    facts.add_row("reads", data(one))
-    facts.add_row("forwards", cost(one))
-    facts.add_row("family", one["family"] or "–")
-    facts.add_row("paper", one["paper"] or "–")
-    facts.add_row("also called", ", ".join(one["aliases"]) or "–")
-    facts.add_row("presets", ", ".join(f"{one['name']}(preset={preset!r})" for preset in one["presets"]) or "–")
-    options = {key: value for key, value in one["options"].items() if key != "preset"}
+    facts.add_row("formula", metric["formula"] or "–")
+    facts.add_row("direction", better[metric["higher_is_better"]])
+    facts.add_row("from … to", format_bounds(metric))
+    facts.add_row("a·map + b", "scores as the map does" if metric["affine_invariant"] else "may score differently")
+    facts.add_row("of a set", "pooled over pictures" if metric["pooled"] else "mean over pictures")
+    facts.add_row("reads", format_data(metric))
+    facts.add_row("forwards", format_cost(metric))
+    facts.add_row("family", metric["family"] or "–")
+    facts.add_row("paper", metric["paper"] or "–")
+    facts.add_row("also called", ", ".join(metric["aliases"]) or "–")
+    facts.add_row("presets", ", ".join(f"{metric['name']}(preset={preset!r})" for preset in metric["presets"]) or "–")
+    options = {key: value for key, value in metric["options"].items() if key != "preset"}
     facts.add_row("options", ", ".join(f"{key}={value!r}" for key, value in options.items()) or "–")
-    show(facts)
+    print_table(facts)
 
 
 def show_protocol(name: str, json: bool) -> None:
-    from vitreous.cli.say import console, document, show, table
+    """Print a paper's evaluation: its columns, its rows and notes on them."""
+    from vitreous.cli.console import new_table, open_console, print_json, print_table
     from vitreous.metrics.protocols import protocol
 
-    found = protocol(name)
+    evaluation = protocol(name)
     if json:
-        document(
+        columns = {
+            title: {"metric": column.metric, "explained": column.explained, "data": column.data}
+            for title, column in evaluation.columns.items()
+        }
+        print_json(
             {
-                "name": found.name,
-                "paper": found.paper,
-                "preprocess": found.preprocess,
-                "models": found.models,
-                "columns": {
-                    title: {"metric": one.metric, "explained": one.explained, "data": one.data}
-                    for title, one in found.columns.items()
-                },
-                "rows": dict(found.rows),
-                "notes": found.notes,
+                "name": evaluation.name,
+                "paper": evaluation.paper,
+                "preprocess": evaluation.preprocess,
+                "models": evaluation.models,
+                "columns": columns,
+                "rows": dict(evaluation.rows),
+                "notes": evaluation.notes,
             }
         )
         return
-    columns, rows = table("column", "metric", "explained class", "data"), table("row", "method")
-    for title, one in found.columns.items():
-        columns.add_row(title, one.metric, one.explained, one.data)
-    for title, spec in found.rows.items():
+    columns, rows = new_table("column", "metric", "explained class", "data"), new_table("row", "method")
+    for title, column in evaluation.columns.items():
+        columns.add_row(title, column.metric, column.explained, column.data)
+    for title, spec in evaluation.rows.items():
         rows.add_row(title, spec)
-    out = console()
-    out.print(found.name, style="bold", end="  ")
-    out.print(f"{found.paper}; {', '.join(found.models)}\n")
-    show(columns)
-    out.print()
-    show(rows)
-    out.print()
-    for note in found.notes:
-        out.print(f"· {note}")
+    console = open_console()
+    console.print(evaluation.name, style="bold", end="  ")
+    console.print(f"{evaluation.paper}; {', '.join(evaluation.models)}\n")
+    print_table(columns)
+    console.print()
+    print_table(rows)
+    console.print()
+    for note in evaluation.notes:
+        console.print(f"· {note}")

@@ -1,4 +1,4 @@
-"""`vitreous models`: the families that can be seen through. Reads the catalogue, not torch."""
+"""`vitreous models`: list the model families. Reads the catalogue and does not import torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 def models(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the model families, with a name to load each by."""
     from vitreous.catalogue import FAMILIES
-    from vitreous.cli.say import document, show, table
+    from vitreous.cli.console import new_table, print_json, print_table
 
     if json:
-        document(list(FAMILIES))
+        print_json(list(FAMILIES))
         return
-    shown = table("family", "for example", "notes")
-    for one in FAMILIES:
-        shown.add_row(one["family"], one["example"], one["notes"])
-    show(shown)
+    table = new_table("family", "for example", "notes")
+    for family in FAMILIES:
+        table.add_row(family["family"], family["example"], family["notes"])
+    print_table(table)

@@ -1,4 +1,4 @@
-"""`vitreous report`: a run as one page, and its tables as files."""
+"""`vitreous report`: write a run as one page, and its tables as files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def report(
         typer.Option("--out", "-o", metavar="FILE", help="The page.", show_default="RUN/report.html"),
     ] = None,
     gallery: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Pictures shown per model and data set; 0 for none.")
+        int, typer.Option(metavar="N", min=0, help="Images shown per model and dataset; 0 for none.")
     ] = 6,
     name: Annotated[
         str | None, typer.Option("--run", metavar="NAME", help="Which run of the folder.", show_default="the last one")
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about a run, and its tables as Markdown, LaTeX and CSV beside it."""
-    from vitreous.cli.say import busy, notes
+    from vitreous.cli.console import caveats_as_notes, spinner
 
-    with notes(), busy(f"reporting {run}"):
+    with caveats_as_notes(), spinner(f"reporting {run}"):
         from vitreous.report import write_report
 
-        made = write_report(run, out or run / "report.html", gallery=gallery, run=name)
-    for sentence in made.unreached:
+        written = write_report(run, out or run / "report.html", gallery=gallery, run=name)
+    for sentence in written.unreached:
         typer.echo(f"note: no pictures: {sentence}", err=True)
-    typer.echo(f"{made.page} and {len(made.tables)} tables in {made.tables[0].parent}")
+    typer.echo(f"{written.page} and {len(written.tables)} tables in {written.tables[0].parent}")

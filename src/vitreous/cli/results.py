@@ -1,4 +1,4 @@
-"""What `vitreous explain` keeps and says of one picture."""
+"""What `vitreous explain` writes and prints about one image."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
+from vitreous.cli.console import new_table, open_console, print_table
 from vitreous.cli.files import Shelf, safe
-from vitreous.cli.say import console, show, table
-from vitreous.draw import figure, scale_of, sheet
-from vitreous.draw.words import class_name, percent, probability
+from vitreous.draw import figure, sheet
+from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
 from vitreous.methods.attribution import Attribution
 from vitreous.models.vit import ViT
 
@@ -21,98 +21,108 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Writes overlays, a sheet and raw maps of each picture."""
+    """Writes overlays, a sheet and raw maps of each image."""
 
     shelf: Shelf
     mode: Any = "bilinear"
-    shared_scale: bool = False
+    shared_scale: bool = True
 
-    def keep(self, picture: Path, found: Sequence[Attribution], vit: ViT) -> Record:
-        """Write everything about one picture; returns what was found and where it is."""
-        stem = self.shelf.claim(picture.stem)
-        explained = [self.overlay(stem, one, row) for one in found for row in range(len(one))]
+    def keep(self, source: Path, attributions: Sequence[Attribution], vit: ViT) -> Record:
+        """Write everything about one image; return the prediction and where the files are."""
+        stem = self.shelf.claim(source.stem)
+        explained = [self.overlay(stem, group, row) for group in attributions for row in range(len(group))]
         with self.shelf.writing(f"{stem}.sheet.png") as file:
             options = {"mode": self.mode, "shared_scale": self.shared_scale}
-            sheet(found, limit=max(12, len(found[0])), **options).savefig(file, format="png")
+            sheet(attributions, limit=max(12, len(attributions[0])), **options).savefig(file, format="png")
         return {
-            "picture": str(picture),
-            "top": top(found[0], vit),
+            "picture": str(source),
+            "top": top(attributions[0], vit),
             "explained": explained,
             "sheet": str(self.shelf.folder / f"{stem}.sheet.png"),
-            "maps": {one.method: self.maps(stem, one) for one in found},
-            "provenance": {one.method: dict(one.provenance) for one in found},
+            "maps": {attribution.method: self.maps(stem, attribution) for attribution in attributions},
+            "provenance": {attribution.method: dict(attribution.provenance) for attribution in attributions},
         }
 
-    def overlay(self, stem: str, found: Attribution, row: int) -> Record:
-        """One row over its picture, labelled."""
-        one = found[row]
-        name = f"{stem}.{class_part(found, row)}.{safe(one.method)}.png"
-        scale = scale_of(found) if self.shared_scale else None
+    def overlay(self, stem: str, attributions: Attribution, row: int) -> Record:
+        """Write one row over its image, labelled."""
+        attribution = attributions[row]
+        name = f"{stem}.{class_part(attributions, row)}.{safe(attribution.method)}.png"
         with self.shelf.writing(name) as file:
-            figure(one, mode=self.mode, scale=scale).savefig(file, format="png")
+            figure(attributions, rows=[row], mode=self.mode, shared_scale=self.shared_scale).savefig(file, format="png")
+        value = output_value(attribution)
         return {
-            "method": one.method,
-            "class": class_name(one),
-            "index": int(one.targets[0]),
-            "probability": probability(one),
-            "score": None if one.score is None else float(one.score[0]),
-            "residual": None if one.residual is None else float(one.residual[0]),
+            "method": attribution.method,
+            "class": class_name(attribution),
+            "index": int(attribution.targets[0]),
+            "probability": probability(attribution),
+            **({} if value is None else {"value": value}),
+            "score": None if attribution.score is None else float(attribution.score[0]),
+            "residual": None if attribution.residual is None else float(attribution.residual[0]),
             "overlay": str(self.shelf.folder / name),
         }
 
-    def maps(self, stem: str, found: Attribution) -> str:
-        name = f"{stem}.{safe(found.method)}.safetensors"
+    def maps(self, stem: str, attribution: Attribution) -> str:
+        """Write the raw maps of one method."""
+        name = f"{stem}.{safe(attribution.method)}.safetensors"
         with self.shelf.writing(name) as file:
-            found.save(file)
+            attribution.save(file, format="safetensors")
         return str(self.shelf.folder / name)
 
 
-def class_part(found: Attribution, row: int) -> str:
+def class_part(attributions: Attribution, row: int) -> str:
     """The class in a file's name; with its index where two classes have one name."""
-    names = [safe(class_name(found[other])).casefold() for other in range(len(found))]
-    own = safe(class_name(found[row]))
-    return own if names.count(own.casefold()) == 1 else f"{own}-{int(found.targets[row])}"
+    names = [safe(class_name(attributions[other])).casefold() for other in range(len(attributions))]
+    own = safe(class_name(attributions[row]))
+    return own if names.count(own.casefold()) == 1 else f"{own}-{int(attributions.targets[row])}"
 
 
-def top(found: Attribution, vit: ViT, most: int = 5) -> list[Record]:
-    """The classes that the model holds most likely."""
-    assert found.logits is not None
-    chances = found.logits[0].double().softmax(-1)
-    best = chances.topk(min(most, len(chances)))
+def top(attributions: Attribution, vit: ViT, most: int = 5) -> list[Record]:
+    """The classes with the largest probabilities, or the one output with its value."""
+    shares = probabilities(attributions)
+    if shares is None:
+        return [{"class": vit.class_name(0), "index": 0, "probability": None, "value": output_value(attributions)}]
+    best = shares.topk(min(most, len(shares)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [{"class": vit.class_name(index), "index": index, "probability": chance} for index, chance in pairs]
+    return [{"class": vit.class_name(index), "index": index, "probability": value} for index, value in pairs]
 
 
-# ── saying ───────────────────────────────────────────────────────────────────────────────────────
+# ── printing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def tell(record: Record) -> None:
-    """The prediction as a table, and where the files are."""
-    out = console()
-    out.print(record["picture"], style="bold", soft_wrap=True)
-    shown = table("", "class", "index", "probability", right=("index", "probability"))
-    explained = {one["index"]: one for one in record["explained"]}
-    listed = [one["index"] for one in record["top"]]
-    for one in [*record["top"], *(one for index, one in explained.items() if index not in listed)]:
-        mark = "*" if one["index"] in explained else ""
-        shown.add_row(mark, one["class"], str(one["index"]), percent(one["probability"]))
-    show(shown)
-    out.print("* explained", style="dim")
+def print_record(record: Record) -> None:
+    """Print the prediction as a table, and where the files are."""
+    console = open_console()
+    console.print(record["picture"], style="bold", soft_wrap=True)
+    kind, quantity = ("output", "value") if "value" in record["top"][0] else ("class", "probability")
+    table = new_table("", kind, "index", quantity, right=("index", quantity))
+    explained = {entry["index"]: entry for entry in record["explained"]}
+    listed = [entry["index"] for entry in record["top"]]
+    for entry in [*record["top"], *(entry for index, entry in explained.items() if index not in listed)]:
+        mark = "*" if entry["index"] in explained else ""
+        table.add_row(mark, entry["class"], str(entry["index"]), format_quantity(entry))
+    print_table(table)
+    console.print("* explained", style="dim")
     for kind, files in (
         ("sheet", [record["sheet"]]),
-        ("overlay", [one["overlay"] for one in record["explained"]]),
+        ("overlay", [entry["overlay"] for entry in record["explained"]]),
         ("maps", list(record["maps"].values())),
     ):
         for file in files:
-            out.print(f"{kind:8}{file}", soft_wrap=True)
-    out.print()
+            console.print(f"{kind:8}{file}", soft_wrap=True)
+    console.print()
 
 
-def tell_briefly(record: Record) -> None:
-    best = ", ".join(f"{one['class']} {percent(one['probability'])}" for one in record["top"][:3])
-    console().print(f"{record['picture']}  {best}  → {record['sheet']}", soft_wrap=True)
+def print_line(record: Record) -> None:
+    """Print the prediction and its sheet in one line."""
+    best = ", ".join(f"{entry['class']} {format_quantity(entry)}" for entry in record["top"][:3])
+    open_console().print(f"{record['picture']}  {best}  → {record['sheet']}", soft_wrap=True)
 
 
-def tell_failure(problem: Exception) -> None:
+def format_quantity(entry: Record) -> str:
+    """A class's probability, or an output's value."""
+    return format_value(entry["value"]) if "value" in entry else percent(entry["probability"])
+
+
+def print_failure(problem: Exception) -> None:
     typer.secho("failed: ", fg="red", err=True, nl=False)
     typer.echo(" ".join(str(problem).split()), err=True)

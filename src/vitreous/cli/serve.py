@@ -1,4 +1,4 @@
-"""`vitreous serve`: the playground, on this machine unless told otherwise."""
+"""`vitreous serve`: serve the playground, to this machine only by default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ MB = 1 << 20
 def serve(
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", metavar="NAME[=FILE]", help="Offer a model beside the embedded ones; repeat."),
+        typer.Option(
+            "--model", "-m", metavar="NAME[=FILE]", help="Offer a model beside the embedded ones; repeatable."
+        ),
     ] = None,
     models_folder: Annotated[
         Path | None,
@@ -24,21 +26,21 @@ def serve(
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")] = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; others can reach 0.0.0.0.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is open to other machines.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one.")] = PORT,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Another name under which it is addressed; repeat.")
+        list[str] | None, typer.Option(metavar="NAME", help="Another host name of this server; repeatable.")
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     queue: Annotated[int, typer.Option(min=1, max=10_000, help="Requests that may wait.")] = 32,
-    seconds: Annotated[float, typer.Option(min=1, max=3600, help="That a request may take.")] = 60,
-    upload: Annotated[int, typer.Option(min=1, max=200, metavar="MB", help="Size of a picture that is dropped.")] = 20,
-    megapixels: Annotated[int, typer.Option(min=1, max=500, help="Pixels of a picture that is dropped.")] = 40,
-    cache: Annotated[int, typer.Option(min=8, metavar="MB", help="Memory for pictures, and for results.")] = 256,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="Time limit of a request.")] = 60,
+    upload: Annotated[int, typer.Option(min=1, max=200, metavar="MB", help="Largest upload.")] = 20,
+    megapixels: Annotated[int, typer.Option(min=1, max=500, help="Largest image in an upload.")] = 40,
+    cache: Annotated[int, typer.Option(min=8, metavar="MB", help="Memory for images, and as much for results.")] = 256,
     demo_page: Annotated[Path, typer.Option(metavar="FILE", help="The page of `vitreous demo`, for a link.")] = DEMO,
 ) -> None:
-    """Open the playground: drop a picture, see which patches made the model say so, take them away."""
+    """Open the playground: drop an image, see which patches made the model say so, remove them."""
     settings = Settings(
         models=tuple(model or ()),
         folder=models_folder,
@@ -75,7 +77,7 @@ def run(settings: Settings, open_page: bool = False) -> None:
 
 
 def listen(settings: Settings) -> tuple[Any, Settings]:
-    """A socket that is ours before anything is loaded, and the settings with its port."""
+    """Bind the socket before anything is loaded; return it, and the settings with its port."""
     import socket
     from dataclasses import replace
 
@@ -84,7 +86,7 @@ def listen(settings: Settings) -> tuple[Any, Settings]:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
-        listening.listen(128)  # from now on whoever comes waits until all is ready
+        listening.listen(128)  # from now on clients wait until the models are ready
     except OSError as problem:
         listening.close()
         where = f"{settings.host}:{settings.port}"

@@ -1,68 +1,131 @@
-"""What `bench` and `map` say: how far they are, and the table of methods × metrics."""
+"""What `bench` and `map` print: progress, what an interrupted run keeps, and the table of methods × metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import isnan
+from math import isfinite, isnan
+from pathlib import Path
 from typing import Any
 
 import typer
 
 
+class RunDisplay:
+    """Receives the progress of a run and remembers the last state."""
+
+    def __init__(self, show: Callable[[Any], None] | None = None) -> None:
+        self.progress: Any = None
+        self.show = show
+
+    def __call__(self, progress: Any) -> None:
+        self.progress = progress
+        if self.show is not None:
+            self.show(progress)
+
+    @property
+    def line(self) -> str:
+        """The state as a line of text."""
+        progress = self.progress
+        if progress is None:
+            return "preparing"
+        left = progress.seconds_left
+        remaining = f", about {duration(left)} left" if isfinite(left) and left > 0 else ""
+        return f"{progress.done_pictures} of {progress.pictures} pictures, {rate(progress)}{remaining}"
+
+
+def duration(seconds: float) -> str:
+    from vitreous.cli.console import format_duration
+
+    return format_duration(seconds)
+
+
+def rate(progress: Any) -> str:
+    failures = f", {sum(progress.failed.values())} failures" if progress.failed else ""
+    return f"{progress.pictures_per_second:.2f} pictures/s{failures}"
+
+
 @contextmanager
-def bar() -> Iterator[Callable[[Any], None] | None]:
-    """On a terminal: pictures per second, time left, failures."""
+def run_display(folder: Path) -> Iterator[RunDisplay]:
+    """Show the progress of a run: a bar on a terminal, plain lines elsewhere.
+
+    An interruption leaves with a statement of what the run has kept in `folder`.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from vitreous.cli.say import console
+    from vitreous.bench.signals import Stopped
+    from vitreous.cli.console import open_console, progress_lines
 
-    err = console(stderr=True)
-    if not err.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as shown:
-        task = shown.add_task("pictures", total=None, rate="")
+    console, display = open_console(stderr=True), RunDisplay()
+    try:
+        if not console.is_terminal:
+            with progress_lines(lambda: display.line):
+                yield display
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        columns = (*columns, TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("pictures", total=None, rate="")
+            display.show = lambda progress: bar.update(
+                task, total=progress.pictures, completed=progress.done_pictures, rate=rate(progress)
+            )
+            yield display
+    except KeyboardInterrupt as interruption:
+        raise Stopped.with_kept(interruption, describe_kept(display.progress, folder), resumable=True) from None
 
-        def report(told: Any) -> None:
-            failures = f", {sum(told.failed.values())} failures" if told.failed else ""
-            rate = f"{told.pictures_per_second:.2f} pictures/s{failures}"
-            shown.update(task, total=told.pictures, completed=told.done_pictures, rate=rate)
 
-        yield report
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Inside, stop signals interrupt; the same command goes on where it was interrupted."""
+    from vitreous.bench.signals import Stopped, stop_signals
+
+    with stop_signals():
+        try:
+            yield
+        except KeyboardInterrupt as interruption:
+            if isinstance(interruption, Stopped) and interruption.kept:
+                raise
+            raise Stopped.with_kept(interruption, "nothing new was computed", resumable=True) from None
 
 
-def tell(plan: Any, store: Any, told: Any, *, as_json: bool, table: bool = True) -> None:
-    """What was done, and what the numbers say."""
+def describe_kept(progress: Any, folder: Path) -> str:
+    if progress is None or progress.done_pictures == 0:
+        return "nothing new was computed"
+    rows = f", {progress.rows} new rows" if progress.rows else ""
+    return f"{progress.done_pictures} of {progress.pictures} pictures are done and kept in {folder}{rows}"
+
+
+def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, table: bool = True) -> None:
+    """Print what was done and, with `table`, the scores."""
     from vitreous.bench.summary import summarise
-    from vitreous.cli.say import document
+    from vitreous.cli.console import print_json
 
     columns = summarise(store.table()) if table and plan.metrics else []
     if as_json:
-        done = {"folder": str(store.folder), "run": plan.run, "pictures": told.pictures, "new_rows": told.rows}
-        document({**done, "skipped": told.skipped, "failed": told.failed, "columns": [one.plain() for one in columns]})
+        done = {"folder": str(store.folder), "run": plan.run, "pictures": progress.pictures, "new_rows": progress.rows}
+        scores = [column.plain() for column in columns]
+        print_json({**done, "skipped": progress.skipped, "failed": progress.failed, "columns": scores})
         return
-    for name in told.mended:
+    for name in progress.mended:
         typer.echo(f"note: {name} was damaged; what it held was computed again", err=True)
-    for where in dict.fromkeys((one.model, one.dataset) for one in columns):
-        print_table(*where, [one for one in columns if (one.model, one.dataset) == where])
+    for where in dict.fromkeys((column.model, column.dataset) for column in columns):
+        print_scores(*where, [column for column in columns if (column.model, column.dataset) == where])
     if columns:
         typer.echo(
             "mean [95 % interval over pictures]; * best, = not told from the best, ↑ more is better, ↓ less is better"
         )
-    if any(one.pictures == 1 for one in columns):
+    if any(column.pictures == 1 for column in columns):
         typer.echo("note: one picture has no interval, and tells no method from another", err=True)
-    for sentence, count in told.failed.items():
+    for sentence, count in progress.failed.items():
         typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
-    fresh = f"{told.rows} new rows" if told.rows else "nothing new"
-    skipped = f", {told.skipped} pictures left out by the protocol" if told.skipped else ""
+    fresh = f"{progress.rows} new rows" if progress.rows else "nothing new"
+    skipped = f", {progress.skipped} pictures left out by the protocol" if progress.skipped else ""
     typer.echo(f"{fresh}{skipped}; results in {store.folder}")
 
 
-def print_table(model: str, dataset: str, columns: list[Any]) -> None:
-    """Methods × metrics; where the terminal is narrow, some metrics under the others."""
-    from vitreous.cli.say import console, show, table
+def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
+    """Print methods × metrics; on a narrow terminal in several tables one below the other."""
+    from vitreous.cli.console import new_table, open_console, print_table
 
     arrow = {True: " ↑", False: " ↓", None: ""}
     names = [
@@ -70,9 +133,9 @@ def print_table(model: str, dataset: str, columns: list[Any]) -> None:
         for column in columns
     ]
     methods = [entry.method for entry in columns[0].entries]
-    figures = [[figure(entry) for entry in column.entries] for column in columns]
+    figures = [[format_entry(entry) for entry in column.entries] for column in columns]
     widths = [max(map(len, (name, *own))) + 2 for name, own in zip(names, figures, strict=True)]
-    room = console().width - max(map(len, ("method", *methods))) - 2
+    room = open_console().width - max(map(len, ("method", *methods))) - 2
     count = columns[0].pictures
     typer.echo(f"{model} on {dataset}, {count} picture{'' if count == 1 else 's'}")
     start = 0
@@ -80,17 +143,17 @@ def print_table(model: str, dataset: str, columns: list[Any]) -> None:
         stop = start + 1
         while stop < len(names) and sum(widths[start : stop + 1]) <= room:
             stop += 1
-        listing = table("method", *names[start:stop], right=names[start:stop])
+        table = new_table("method", *names[start:stop], right=names[start:stop])
         for row, method in enumerate(methods):
-            listing.add_row(method, *(own[row] for own in figures[start:stop]))
-        show(listing)
+            table.add_row(method, *(own[row] for own in figures[start:stop]))
+        print_table(table)
         start = stop
 
 
-def figure(entry: Any) -> str:
+def format_entry(entry: Any) -> str:
     if entry.rows == 0:
         return "failed"
-    known = not isnan(entry.low)  # without an interval nobody is ahead
+    known = not isnan(entry.low)  # without an interval no method is ahead
     mark = "" if not known else "*" if entry.rank == 1 else "=" if entry.tied else " "
     lost = f" ({entry.undefined} undefined)" if entry.undefined else ""
     span = f" [{entry.low:.3f}, {entry.high:.3f}]" if known else ""

@@ -28,6 +28,14 @@ Drawn = tuple[
 ]  # wnid, corners, width and height of the picture they are in
 
 
+class UnlabelledImagesError(DataError):
+    """A flat folder of images without a label file: it can be read as images, not as ImageNet's validation set."""
+
+    def __init__(self, message: str, folder: Path = Path()) -> None:  # the default is for unpickling
+        super().__init__(message)
+        self.folder = folder
+
+
 @reader("imagenet-val")
 def imagenet_val(
     place: str | Path,
@@ -67,7 +75,7 @@ def flat_files(root: Path, base: Path, labels: str | Path | None, ids: Ids | Non
     places = [folder / name for name in LISTS for folder in (root, base, root.parent, root / "data")]
     found = located(labels) if labels else next((one for one in places if one.is_file()), None)
     if found is None:
-        raise DataError(f"'{root}' has {len(names)} pictures and no label file; expected {LAYOUT}")
+        raise UnlabelledImagesError(f"'{root}' has {len(names)} pictures and no label file; expected {LAYOUT}", base)
     classes = read_list(found, stems, ids, meta)
     if missing := [stem for stem in stems if stem not in classes]:
         raise DataError(f"'{found}' has no class for {missing[0]!r} ({len(missing)} pictures in all)")

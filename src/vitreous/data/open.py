@@ -1,13 +1,15 @@
-"""From a name or a path to a data set."""
+"""Open a dataset by name or path."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import DataError, SpecError
+from vitreous.core.errors import Caveat, DataError, SpecError
+from vitreous.data.imagenet import UnlabelledImagesError
 from vitreous.data.reader import READERS, located, settled, split
 from vitreous.data.sample import Dataset
 
@@ -15,7 +17,23 @@ ROOMS = ("cifar", "folder", "huggingface", "imagenet", "imagenet_s", "mura", "pe
 
 
 def open_dataset(spec: str | Path, **options: Any) -> Dataset:
-    """The data set that a spec names: `kind:where?option=value`, or a bare path, known by what lies there."""
+    """Open the dataset that a spec names.
+
+    Parameters
+    ----------
+    spec
+        `kind:where?option=value`, or a bare path whose kind is recognised from its content. A bare path to unlabelled
+        images that are named as ImageNet's is read as a plain folder, with a `Caveat`; `imagenet-val:path` refuses it.
+    **options
+        Options of the reader; they take precedence over those in the spec.
+
+    Raises
+    ------
+    SpecError
+        If no dataset is named, or an option is unknown or of the wrong type.
+    DataError
+        If there is no such dataset at the path.
+    """
     for room in ROOMS:
         import_module(f"vitreous.data.{room}")
     kind, place, given = split(str(spec))
@@ -25,7 +43,20 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
         kind, place = "", str(located(f"assets:{place}"))
     name = kind or recognise(located(place))
     read = READERS[name]
-    return read(place, **settled(name, read, given, options))
+    reader_options = settled(name, read, given, options)
+    try:
+        return read(place, **reader_options)
+    except UnlabelledImagesError as problem:
+        if kind or reader_options:
+            raise
+        warnings.warn(
+            f"'{place}' has files named as ImageNet's and no label file, so it is read as a plain folder of images; "
+            f"to read it as ImageNet's validation set, add a label file and write imagenet-val:{place} "
+            f"(--data imagenet-val:{place} in `vitreous bench`)",
+            Caveat,
+            stacklevel=2,
+        )
+        return READERS["folder"](problem.folder)
 
 
 def recognise(path: Path) -> str:

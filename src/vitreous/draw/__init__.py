@@ -1,7 +1,7 @@
-"""Attributions as pictures: laid over the photograph, side by side, and in notebooks.
+"""Attributions as figures: laid over the image, side by side, and in notebooks.
 
-`scale` says which colour a score gets, `overlay` lays colours over a photograph, `board` is the page,
-`pages` sets figures and sheets on it, `strips` a method from inside, `notebook` writes HTML.
+`scale` maps scores to colours, `overlay` lays colours over an image, `board` places text and images, `captions` words
+them, `pages` draws figures and sheets, `strips` a method layer by layer, and `notebook` writes HTML.
 """
 
 from __future__ import annotations

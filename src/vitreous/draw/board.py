@@ -1,4 +1,4 @@
-"""A page that is set out in inches from its upper left corner, so that nothing overlaps and nothing is guessed."""
+"""A figure laid out in inches from its upper left corner; text is measured before it is placed, so nothing is cut off."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from io import BytesIO
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
@@ -22,52 +23,67 @@ from vitreous.draw.scale import Number, Scale
 
 FONT = "DejaVu Sans"  # comes with matplotlib
 INK, FAINT = "#1a1a1a", "#666666"
-LINE = 1.3 / 72  # inches between lines, for every point of a letter's size
+LINE = 1.3 / 72  # inches between lines, per point of font size
+TICK_SIZE = 7.0  # points, of the numbers at a colour bar
 DPI = 150
 
 
 class Board(Figure):
-    """A figure of its own: no global state, and a notebook shows it whatever its backend.
+    """A figure without global state, which a notebook shows whatever its matplotlib backend.
 
-    Things are put down from the top; `closed` at some height draws them.
+    Items are placed from the top; their height is known only afterwards, so `closed` draws them.
     """
 
     def __init__(self, width: Number) -> None:
         super().__init__(figsize=(width, 1), dpi=DPI, facecolor="white")
         self.across = self.down = float(width)
-        self._later: list[Callable[[], object]] = []
+        self._pending: list[Callable[[], object]] = []
 
     def closed(self, height: Number) -> Board:
+        """Draw everything that was placed on a figure of this height."""
         self.down = height
         self.set_size_inches(self.across, height)
-        while self._later:
-            self._later.pop(0)()
+        while self._pending:
+            self._pending.pop(0)()
         return self
 
+    def draw(self, renderer: Any) -> None:
+        """Draw without hinting, which widens small letters by up to a quarter at some resolutions."""
+        with rc_context({"text.hinting": "none"}):
+            super().draw(renderer)
+
     def write(self, x: Number, y: Number, lines: Sequence[str], size: Number, **style: Any) -> float:
-        """Lines below one another from (x, y) on; returns where the next would begin."""
+        """Place lines below one another from (x, y) on; returns where the next line would begin."""
         for line in lines:
-            self._later.append(partial(self._write, x, y, line, size, style))
+            self._pending.append(partial(self._write, x, y, line, size, style))
             y += size * LINE
         return y
+
+    def write_wrapped(
+        self, x: Number, y: Number, text: str, width: Number, size: Number, *, weight: str = "normal", **style: Any
+    ) -> float:
+        """Place a text in as many lines as it needs; a centred one (`ha="center"`) is centred within `width` from x."""
+        centred = style.get("ha") == "center"
+        lines = wrap_text(text, width, size, weight)
+        return self.write(x + width / 2 if centred else x, y, lines, size, weight=weight, **style)
 
     def picture(
         self, x: Number, y: Number, width: Number, height: Number, picture: Image.Image, window: Window | None
     ) -> None:
-        """A picture in the middle of a box, in its own proportions, with a frame around what the model sees."""
-        self._later.append(partial(self._picture, x, y, width, height, picture, window))
+        """Place an image in the middle of a box, in its own proportions, with a frame around what the model sees."""
+        self._pending.append(partial(self._picture, x, y, width, height, picture, window))
 
     def bar(self, x: Number, y: Number, width: Number, scale: Scale, opacity: Number | None) -> None:
-        """A colour bar with its numbers; arrows where scores lie beyond its ends."""
-        self._later.append(partial(self._bar, x, y, width, scale, opacity))
+        """Place a colour bar with its numbers; arrows mark ends beyond which scores lie."""
+        self._pending.append(partial(self._bar, x, y, width, scale, opacity))
 
     def _area(self, x: Number, y: Number, width: Number, height: Number) -> Axes:
         box = (x / self.across, 1 - (y + height) / self.down, width / self.across, height / self.down)
         return self.add_axes(box)
 
     def _write(self, x: Number, y: Number, line: str, size: Number, style: dict[str, Any]) -> None:
-        words = {"color": INK, "va": "top", "family": FONT, "parse_math": False, **style}
-        self.text(x / self.across, 1 - y / self.down, line, fontsize=size, **words)
+        style = {"color": INK, "va": "top", "family": FONT, "parse_math": False, **style}
+        self.text(x / self.across, 1 - y / self.down, line, fontsize=size, **style)
 
     def _picture(
         self, x: Number, y: Number, width: Number, height: Number, picture: Image.Image, window: Window | None
@@ -86,8 +102,11 @@ class Board(Figure):
         colours = ScalarMappable(Normalize(scale.low, scale.high), ListedColormap(scale.ramp(opacity)))
         axes = self._area(x, y, width, 0.1)
         bar = self.colorbar(colours, cax=axes, orientation="horizontal", extend=scale.extend, extendfrac=0.04)
-        bar.set_ticks(scale.ticks, labels=[scale.written(tick) for tick in scale.ticks])
-        bar.ax.tick_params(labelsize=7, length=2, width=0.5, pad=1.5, labelcolor=INK, labelfontfamily=FONT)
+        labels = [scale.written(tick) for tick in scale.ticks]
+        widest = max(text_width(label, TICK_SIZE) for label in labels)
+        size = TICK_SIZE * min(0.9 * width / 2 / widest, 1)  # three labels, half the bar apart
+        bar.set_ticks(scale.ticks, labels=labels)
+        bar.ax.tick_params(labelsize=size, length=2, width=0.5, pad=1.5, labelcolor=INK, labelfontfamily=FONT)
         bar.outline.set_linewidth(0.5)
 
     def _repr_png_(self) -> bytes:
@@ -97,43 +116,56 @@ class Board(Figure):
 
 
 def covers(window: Window, picture: Image.Image) -> bool:
-    """The model sees all of the picture."""
+    """Whether the model sees all of the image."""
     left, top, right, bottom = window
     return left <= 1 and top <= 1 and right >= picture.width - 1 and bottom >= picture.height - 1
 
 
-def wrapped(text: str, width: Number, size: Number, most: int = 3, weight: str = "normal") -> list[str]:
-    """Text in lines of at most `width` inches, broken at spaces and at the joints of a spec."""
+def wrap_text(text: str, width: Number, size: Number, weight: str = "normal") -> list[str]:
+    """Break a text into lines of at most `width` inches, at spaces and at the joints of a method spec.
+
+    Every character is kept: a word that is wider than a line is broken inside. No-break spaces do not break.
+    """
     lines = [""]
-    for piece in re.split(r"(?<=[\s,(@+/_-])", printable(text)):
-        for part in fragments(piece, width, size, weight):
-            if lines[-1] and inches((lines[-1] + part).rstrip(), size, weight) > width:
+    for word in re.split(r"(?<=[ ,(@+/_-])(?!%)", replace_missing_glyphs(text)):
+        for part in split_long_word(word, width, size, weight):
+            if lines[-1] and text_width((lines[-1] + part).rstrip(" "), size, weight) > width:
                 lines.append("")
             lines[-1] += part
-    lines = [line for line in map(str.strip, lines) if line]
-    return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][:-1] + "…"]
+    return [line for line in (line.strip(" ") for line in lines) if line]
 
 
-def fragments(piece: str, width: Number, size: Number, weight: str) -> list[str]:
-    """A word that is too long for a line, in parts that are not."""
-    if inches(piece, size, weight) <= width:
-        return [piece]
-    fit = max(int(len(piece) * width / inches(piece, size, weight) * 0.9), 1)
-    return [piece[start : start + fit] for start in range(0, len(piece), fit)]
+def split_long_word(word: str, width: Number, size: Number, weight: str) -> list[str]:
+    """Parts of a word, each at most `width` inches wide (or one character)."""
+    parts: list[str] = []
+    while text_width(word.rstrip(" "), size, weight) > width and len(word) > 1:
+        count = max(int(len(word) * width / text_width(word, size, weight)), 1)
+        while count > 1 and text_width(word[:count], size, weight) > width:
+            count -= 1
+        parts.append(word[:count])
+        word = word[count:]
+    return [*parts, word]
 
 
 @lru_cache(maxsize=4096)
-def inches(text: str, size: Number, weight: str = "normal") -> float:
-    """How wide a text is when it is drawn; on a screen's grid letters come out a little wider than in the font."""
+def text_width(text: str, size: Number, weight: str = "normal") -> float:
+    """Width of a drawn text in inches, with 1 % to spare for the pixel grid."""
     font = FontProperties(family=FONT, size=size, weight=weight)
-    return 1.05 * text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
+    return 1.01 * text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
 
 
 @lru_cache(maxsize=1)
-def glyphs() -> frozenset[int]:
+def known_glyphs() -> frozenset[int]:
+    """Code points that the font can draw."""
     return frozenset(get_font(findfont(FontProperties(family=FONT))).get_charmap())
 
 
-def printable(text: str) -> str:
-    """Letters that the font does not have are shown as a box, without a warning for each."""
-    return "".join(c if ord(c) in glyphs() else "▯" for c in " ".join(text.split()))
+def is_printable(text: str) -> bool:
+    """Whether the font has every character of a text."""
+    return all(ord(character) in known_glyphs() for character in text)
+
+
+def replace_missing_glyphs(text: str) -> str:
+    """Draw characters that the font lacks as a box, without a warning for each; line breaks and tabs become spaces."""
+    single_line = re.sub(r"[^\S\N{NO-BREAK SPACE}]+", " ", text).strip(" ")
+    return "".join(c if ord(c) in known_glyphs() else "▯" for c in single_line)

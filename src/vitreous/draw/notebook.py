@@ -8,18 +8,34 @@ from io import BytesIO
 
 from PIL import Image
 
+from vitreous.draw.captions import class_name, describe_target, label, remarks
 from vitreous.draw.overlay import overlay_image
-from vitreous.draw.scale import Scale, scale_of
-from vitreous.draw.words import class_name, label, percent, probability, remarks
+from vitreous.draw.pages import choose_scales, describe_scales, group_rows_by_image
+from vitreous.draw.scale import QUANTILE, Scale
 from vitreous.methods.attribution import Attribution
 
-ROWS, SIDE = 4, 300  # rows shown, and the longest side of each
+ROWS, SIDE = 4, 300  # rows shown, and the longest side of each in pixels
 
 
 def html(attribution: Attribution, *, limit: int = ROWS) -> str:
-    """The first rows with class, probability and scale; readable on light and dark pages."""
-    cards = "".join(card(attribution[row]) for row in range(min(len(attribution), limit)))
-    model = str(attribution.provenance.get("model", ""))
+    """Draw the first rows as HTML that needs no other file and is readable on light and dark pages.
+
+    Parameters
+    ----------
+    attribution
+        Maps to draw; all classes of an image have one colour scale.
+    limit
+        Most rows that are drawn.
+
+    Returns
+    -------
+    str
+        A `<div>` with method, model and one figure per row.
+    """
+    shown = attribution[:limit]
+    scales = choose_scales(shown, group_rows_by_image(shown), QUANTILE)
+    cards = "".join(make_card(shown[row], scales[row]) for row in range(len(shown)))
+    about = [str(attribution.provenance.get("model", "")), describe_scales(shown, True, 1)]
     more = len(attribution) - limit
     rest = (
         f"<p style='margin:.3em 0;opacity:.7'>and {more} more row{'s' * (more > 1)}; .plot() shows them</p>"
@@ -27,26 +43,28 @@ def html(attribution: Attribution, *, limit: int = ROWS) -> str:
         else ""
     )
     return (
-        "<div style='font-family:sans-serif;font-size:13px;line-height:1.4'>"
-        f"<p style='margin:.3em 0'><b>{escape(attribution.method)}</b> <span style='opacity:.7'>{escape(model)}</span></p>"
+        "<div style='font-family:sans-serif;font-size:13px;line-height:1.4;overflow-wrap:anywhere'>"
+        f"<p style='margin:.3em 0'><b>{escape(attribution.method)}</b> "
+        f"<span style='opacity:.7'>{escape(' · '.join(filter(None, about)))}</span></p>"
         f"<div style='display:flex;flex-wrap:wrap;gap:14px'>{cards}</div>{rest}</div>"
     )
 
 
-def card(one: Attribution) -> str:
-    scale = scale_of(one)
-    chance, said = probability(one), remarks(one)
-    name = escape(class_name(one))
+def make_card(attribution: Attribution, scale: Scale) -> str:
+    """One row with its captions and its colour scale."""
+    name, target, notes = class_name(attribution), describe_target(attribution), remarks(attribution)
+    image = overlay_image(attribution, scale=scale, longest=2 * SIDE)
     return (
         f"<figure style='margin:0;max-width:{SIDE}px'>"
-        f"<figcaption><b>{name}</b>{'' if chance is None else f' {percent(chance)}'}"
-        f"{f' <i>{escape(said)}</i>' if said else ''}</figcaption>"
-        f"<img alt='{escape(one.method)} for {name}' style='max-width:100%;display:block' src='{address(overlay_image(one, scale=scale, longest=2 * SIDE))}'>"
-        f"{bar(scale)}<div style='text-align:center;font-size:11px;opacity:.7'>{escape(label(one, scale))}</div></figure>"
+        f"<figcaption><b>{escape(name)}</b>{escape(target.removeprefix(name))}"
+        f"{f' <i>{escape(notes)}</i>' if notes else ''}</figcaption>"
+        f"<img alt='{escape(attribution.method)} for {escape(name)}' style='max-width:100%;display:block' src='{data_url(image)}'>"
+        f"{draw_bar(scale)}"
+        f"<div style='text-align:center;font-size:11px;opacity:.7'>{escape(label(attribution, scale))}</div></figure>"
     )
 
 
-def bar(scale: Scale) -> str:
+def draw_bar(scale: Scale) -> str:
     """The colour scale as a gradient with its numbers."""
     stops = ",".join("#" + bytes(round(255 * c) for c in colour).hex() for colour in scale.ramp(steps=9).tolist())
     numbers = "".join(f"<span>{scale.written(tick)}</span>" for tick in scale.ticks)
@@ -56,9 +74,9 @@ def bar(scale: Scale) -> str:
     )
 
 
-def address(picture: Image.Image) -> str:
-    """A picture as a data address."""
-    picture.thumbnail((SIDE, SIDE))
+def data_url(image: Image.Image) -> str:
+    """A reduced image as a data URL."""
+    image.thumbnail((SIDE, SIDE))
     stream = BytesIO()
-    picture.save(stream, "PNG", optimize=True)
+    image.save(stream, "PNG", optimize=True)
     return f"data:image/png;base64,{b64encode(stream.getvalue()).decode()}"

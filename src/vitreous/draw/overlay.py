@@ -1,4 +1,4 @@
-"""A map laid over the picture it explains, in the frame of the original."""
+"""A map laid over the image it explains, in the frame of the original."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from vitreous.core.errors import ShapeError
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, toned
 from vitreous.methods.attribution import Attribution
 from vitreous.models.picture import open_picture, resample
+from vitreous.models.transforms import OpaquePreprocess
 
 Mode = Literal["nearest", "bilinear", "bicubic"]
 Window = tuple[float, float, float, float]  # left, top, right, bottom of what the model sees, in pixels shown
 
-SMALL, LARGE = 480, 1280  # the longest side of a picture as it is shown
-UNSEEN = 0.35  # how much of a picture is left where the model does not look
+SMALL, LARGE = 480, 1280  # bounds of the longest side of a displayed image, in pixels
+UNSEEN = 0.35  # contrast kept where the model does not see the image
 
 
 def overlay_image(
@@ -31,39 +32,62 @@ def overlay_image(
     quantile: Number = QUANTILE,
     longest: int = LARGE,
 ) -> Image.Image:
-    """One row over its picture, in the picture's proportions; the bare map where there is no picture.
+    """Lay the map of one row over its image.
 
-    Missing scores are hatched; what the model does not see of the picture is faded. `longest` bounds its sides.
+    Parameters
+    ----------
+    attribution, row
+        Which map.
+    opacity
+        Opacity of the strongest colours, 0 to 1.
+    mode
+        How patches are enlarged: "nearest", "bilinear" or "bicubic".
+    scale
+        Colour scale; by default the row's own, whose colours end at the `quantile` of |score|.
+    longest
+        Largest side of the result in pixels.
+
+    Returns
+    -------
+    PIL.Image.Image
+        In the proportions of the original image; the map alone where the attribution has no image. Missing scores are
+        hatched, and parts of the image that the model does not see are faded.
+
+    Raises
+    ------
+    ShapeError
+        If `opacity` or `mode` is not one of the above.
     """
     if not 0 <= opacity <= 1:
         raise ShapeError(f"opacity={opacity}; a number from 0 to 1 would work")
-    one = attribution[row]
-    scale = scale or scale_of(one, quantile=quantile)
-    found = backdrop(one, longest)
-    if found is None:
-        return bare_image(one, mode=mode, scale=scale)
-    picture, window = found
-    values, seen = spread(one, picture, window, mode)
-    base = toned(np.asarray(picture, np.float32) / 255, scale)
+    attribution = attribution[row]
+    scale = scale or scale_of(attribution, quantile=quantile)
+    framed_image = backdrop(attribution, longest)
+    if framed_image is None:
+        return bare_image(attribution, mode=mode, scale=scale)
+    image, window = framed_image
+    values, seen = spread(attribution, image, window, mode)
+    base = toned(np.asarray(image, np.float32) / 255, scale)
     painted = np.where(seen[..., None], scale.over(base, np.nan_to_num(values), opacity), faded(base))
     return as_picture(hatched(painted, np.isnan(values) & seen))
 
 
-def bare_image(one: Attribution, *, mode: Mode, scale: Scale) -> Image.Image:
-    """The colours alone, as large as what the model sees, or enlarged."""
-    height, width = one.layout.size
+def bare_image(attribution: Attribution, *, mode: Mode, scale: Scale) -> Image.Image:
+    """The map alone, as large as the model's input or enlarged."""
+    height, width = attribution.layout.size
     width, height = shown_size(width, height)
-    values, _ = spread(one, Image.new("RGB", (width, height)), (0.0, 0.0, float(width), float(height)), mode)
+    values, _ = spread(attribution, Image.new("RGB", (width, height)), (0.0, 0.0, float(width), float(height)), mode)
     return as_picture(hatched(scale.colours(np.nan_to_num(values)), np.isnan(values)))
 
 
-def backdrop(one: Attribution, longest: int = LARGE) -> tuple[Image.Image, Window] | None:
-    """The picture to show of a single row, and where in it the model looks."""
-    if one.pictures is not None and one.preprocess is not None:
-        picture = upright(one.pictures[0])
-        window = one.preprocess.window(picture)
-    elif one.images is not None:
-        picture = as_picture(seen_by_the_model(one))
+def backdrop(attribution: Attribution, longest: int = LARGE) -> tuple[Image.Image, Window] | None:
+    """Image of a single row at display size, and the part of it that the model sees; None without an image."""
+    understood = attribution.preprocess is not None and not isinstance(attribution.preprocess, OpaquePreprocess)
+    if attribution.pictures is not None and understood:
+        picture = upright(attribution.pictures[0])
+        window = attribution.preprocess.window(picture)
+    elif attribution.images is not None:
+        picture = as_picture(seen_by_the_model(attribution))
         window = (0.0, 0.0, float(picture.width), float(picture.height))
     else:
         return None
@@ -75,29 +99,29 @@ def backdrop(one: Attribution, longest: int = LARGE) -> tuple[Image.Image, Windo
 
 
 def upright(picture: Any) -> Image.Image:
-    """`explain` keeps pictures as they are shown; others are brought to that."""
+    """RGB image with its orientation applied; `explain` keeps images that way already."""
     return picture if isinstance(picture, Image.Image) and picture.mode == "RGB" else open_picture(picture)
 
 
-def seen_by_the_model(one: Attribution) -> np.ndarray:
-    """The model's input as colours in [0, 1]; stretched from its least to its most when nobody knows its normalisation."""
-    assert one.images is not None
-    image = one.images[0].float().cpu()
-    if one.preprocess is not None:
-        return one.preprocess.denormalise(image).permute(1, 2, 0).numpy() / 255
+def seen_by_the_model(attribution: Attribution) -> np.ndarray:
+    """The model's input as colours in [0, 1]; min-max scaled when its normalisation is not known."""
+    assert attribution.images is not None
+    image = attribution.images[0].float().cpu()
+    if attribution.preprocess is not None:
+        return attribution.preprocess.denormalise(image).permute(1, 2, 0).numpy() / 255
     image = image.nan_to_num().permute(1, 2, 0).numpy()
     return (image - image.min()) / ((image.max() - image.min()) or 1)
 
 
 def shown_size(width: int, height: int, longest: int = LARGE) -> tuple[int, int]:
-    """Small pictures are enlarged and huge ones reduced; most stay as they are."""
+    """Display size: small images are enlarged, large ones reduced, others kept."""
     side = max(width, height)
     share = min(max(side, SMALL), longest) / side
     return max(round(width * share), 1), max(round(height * share), 1)
 
 
-def spread(one: Attribution, picture: Image.Image, window: Window, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
-    """The map at every pixel shown, NaN where a score is missing, and which pixels the model sees."""
+def spread(attribution: Attribution, picture: Image.Image, window: Window, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
+    """The map at every displayed pixel, NaN where a score is missing, and a mask of pixels that the model sees."""
     left, top, right, bottom = window
     down = (torch.arange(picture.height, dtype=torch.float64) + 0.5 - top) / (bottom - top)
     across = (torch.arange(picture.width, dtype=torch.float64) + 0.5 - left) / (right - left)
@@ -106,11 +130,11 @@ def spread(one: Attribution, picture: Image.Image, window: Window, mode: Mode) -
     def at(maps: Tensor, mode: str) -> Tensor:
         return resample(resample(maps, down, mode).mT, across, mode).mT
 
-    own = (one.maps() if one.native_pixels is None else one.native_pixels)[0].double().cpu()
-    values = at(enlarged(own.nan_to_num(0.0, 1e30, -1e30), one, mode), coarse(mode))
+    own = (attribution.maps() if attribution.native_pixels is None else attribution.native_pixels)[0].double().cpu()
+    values = at(enlarged(own.nan_to_num(0.0, 1e30, -1e30), attribution, mode), coarse(mode))
     missing = own.isnan()
     if missing.any():  # a missing score takes no part in its neighbours' means
-        known = at(enlarged((~missing).double(), one, mode), coarse(mode)).clamp(min=1e-3)
+        known = at(enlarged((~missing).double(), attribution, mode), coarse(mode)).clamp(min=1e-3)
         values = (values / known).masked_fill(at(missing.double(), "nearest") > 0, torch.nan)
     return values.float().numpy(), seen.numpy()
 
@@ -119,13 +143,13 @@ def coarse(mode: Mode) -> str:
     return "nearest" if mode == "nearest" else "bilinear"
 
 
-def enlarged(values: Tensor, one: Attribution, mode: Mode) -> Tensor:
-    """A patch map made smooth at the model's own pixels before it is stretched, when that is asked for."""
+def enlarged(values: Tensor, attribution: Attribution, mode: Mode) -> Tensor:
+    """With mode "bicubic", a patch map enlarged to the model's own pixels; otherwise the map itself."""
     if mode not in ("nearest", "bilinear", "bicubic"):
         raise ShapeError(f"mode={mode!r}; known: 'nearest', 'bilinear', 'bicubic'")
     if mode != "bicubic":
         return values
-    return torch.nn.functional.interpolate(values[None, None], size=one.layout.size, mode="bicubic")[0, 0]
+    return torch.nn.functional.interpolate(values[None, None], size=attribution.layout.size, mode="bicubic")[0, 0]
 
 
 def faded(base: np.ndarray) -> np.ndarray:
@@ -133,7 +157,7 @@ def faded(base: np.ndarray) -> np.ndarray:
 
 
 def hatched(picture: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Grey stripes where a score is missing, so that it cannot be taken for any colour of the scale."""
+    """Grey stripes where a score is missing, which no colour of the scale resembles."""
     y, x = np.indices(missing.shape)
     period = max(min(missing.shape) // 40, 4)
     stripes = np.where((x + y) // (period // 2) % 2 == 0, 0.35, 0.65)[..., None]

@@ -1,4 +1,4 @@
-"""Figures: every row of an attribution over its picture; several methods side by side."""
+"""Figures: every row of an attribution over its image; several methods side by side."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitreous.core.errors import ShapeError
-from vitreous.draw.board import FAINT, Board, covers, wrapped
+from vitreous.draw.board import FAINT, Board, covers, is_printable
+from vitreous.draw.captions import class_name, class_specific, describe_rank, describe_target, footnotes, label, remarks
 from vitreous.draw.overlay import LARGE, Mode, Window, backdrop, bare_image, overlay_image
-from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of
-from vitreous.draw.words import class_name, class_specific, footnotes, label, remarks, standing, title
+from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, find_negligible_rows, merge_scales, scale_of
 from vitreous.methods.attribution import Attribution
 
 MARGIN, GAP = 0.2, 0.16  # inches
-BAR = 0.46  # a colour bar, its numbers and its label
-WIDTHS = {1: 5.4, 2: 4.2, 3: 3.4}  # of a picture, by the number of columns
+BAR = 0.33  # a colour bar and its numbers
+WIDTHS = {1: 5.4, 2: 4.2, 3: 3.4}  # of an image, by the number of columns
 NAMES = 1.45  # the column of class names
-TALLEST = 1.6  # height of a picture's box, as a share of its width
+TALLEST = 1.6  # height of an image's box, as a share of its width
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Look:
     opacity: Number = OPACITY
     mode: Mode = "bilinear"
     quantile: Number = QUANTILE
-    longest: int = LARGE  # side of a picture, in pixels
+    longest: int = LARGE  # side of an image, in pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One map as it is shown: the picture, its scale, and what must be said about it."""
+    """One map ready to be drawn: the image, its colour scale and its captions."""
 
     picture: Image.Image
     window: Window | None
@@ -46,85 +46,141 @@ class Panel:
     label: str
 
     def draw(self, board: Board, x: Number, y: Number, width: Number) -> float:
-        """The picture, and under it the bar; returns where that ends."""
-        height = boxed(self.picture, width)
+        """Place the image with its colour bar and label below; returns where they end."""
+        height = box_height(self.picture, width)
         board.picture(x, y, width, height, self.picture, self.window)
         inset = 0.1 * width
         board.bar(x + inset, y + height + 0.07, width - 2 * inset, self.scale, self.opacity)
-        label = wrapped(self.label, width, 7, most=1)
-        board.write(x + width / 2, y + height + 0.33, label, 7, ha="center", color=FAINT)
-        return y + height + BAR
+        return board.write_wrapped(x, y + height + BAR, self.label, width, 7, ha="center", color=FAINT)
 
 
-def boxed(picture: Image.Image, width: Number) -> float:
-    """The height that a picture takes when it is so wide; a very tall one is made narrower."""
+def box_height(picture: Image.Image, width: Number) -> float:
+    """Height of an image of this width; a very tall one is made narrower."""
     return width * min(picture.height / picture.width, TALLEST)
 
 
 def figure(
     attribution: Attribution,
     *,
+    rows: Sequence[int] | None = None,
     overlay: bool = True,
     opacity: Number = OPACITY,
     columns: int | None = None,
-    shared_scale: bool = False,
+    shared_scale: bool = True,
     mode: Mode = "bilinear",
     quantile: Number = QUANTILE,
     scale: Scale | None = None,
     limit: int = 24,
 ) -> Figure:
-    """Every row over its picture, with its class, its probability and its scale.
+    """Draw the map of every row over its image, with target, probability and colour scale.
 
-    `overlay=False` shows the maps alone; `shared_scale` gives all rows one scale, `scale` a given one; colours end at
-    the `quantile` of |score| (1 for all of it); no more than `limit` rows are drawn, and the figure says so.
+    Parameters
+    ----------
+    attribution
+        Maps to draw.
+    rows
+        Rows to draw; all by default. Rows that are left out still count for a shared scale.
+    overlay
+        False draws the maps alone, without the images.
+    opacity
+        Opacity of the strongest colours, 0 to 1.
+    columns
+        Maps side by side; by default up to three, else four.
+    shared_scale
+        True: one colour scale for all classes of an image. False: every map has its own. The figure says which.
+    mode
+        How patches are enlarged: "nearest", "bilinear" or "bicubic".
+    quantile
+        Quantile of |score| at which colours end, up to 1 (no score lies beyond).
+    scale
+        Colour scale to use for every map instead.
+    limit
+        Most rows that are drawn; the figure says how many are not.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    ShapeError
+        If there is nothing to draw, or an argument lies outside its range.
     """
-    shown = range(min(len(attribution), limit))
+    chosen = range(len(attribution)) if rows is None else rows
+    shown = chosen[:limit]
     if not shown or (columns is not None and columns < 1):
-        raise ShapeError(f"nothing to draw: {len(attribution)} rows, columns={columns}, limit={limit}")
+        raise ShapeError(f"nothing to draw: {len(chosen)} rows, columns={columns}, limit={limit}")
     columns = min(columns or (len(shown) if len(shown) <= 3 else 4), len(shown))
     look = Look(overlay, opacity, mode, quantile, LARGE if len(shown) <= 4 else LARGE // 2)
-    common = scale_of(attribution, quantile=quantile) if shared_scale and scale is None else scale
-    panels = [panel(attribution[row], common, look) for row in shown]
+    groups = group_rows_by_image(attribution) if shared_scale else list(range(len(attribution)))
+    scales = [scale] * len(attribution) if scale else choose_scales(attribution, groups, quantile)
+    panels = [make_panel(attribution[row], scales[row], look) for row in shown]
     width = WIDTHS.get(columns, 3.0)
     board = Board(2 * MARGIN + columns * width + (columns - 1) * GAP)
-    heading = wrapped(attribution.method, board.across - 2 * MARGIN, 11, weight="bold")
-    y = board.write(MARGIN, MARGIN, heading, 11, weight="bold") + 0.1
+    inner = board.across - 2 * MARGIN
+    y = board.write_wrapped(MARGIN, MARGIN, attribution.method, inner, 11, weight="bold") + 0.1
     for start in range(0, len(panels), columns):
-        y = draw_line(board, panels[start : start + columns], y, width) + GAP
-    return finished(board, y, attribution, panels, left_out(attribution, shown, "row"), quantile)
+        y = draw_panels(board, panels[start : start + columns], y, width) + GAP
+    note = "" if scale else describe_scales(attribution, shared_scale, 1)
+    return close_board(board, y, [attribution], panels, note, count_left_out(len(chosen), len(shown), "row"), quantile)
 
 
 def sheet(
     attributions: Sequence[Attribution],
     *,
     opacity: Number = OPACITY,
-    shared_scale: bool = False,
+    shared_scale: bool = True,
     mode: Mode = "bilinear",
     quantile: Number = QUANTILE,
     limit: int = 12,
 ) -> Figure:
-    """Several methods about the same pictures and classes: picture | method | method | …, one line per row.
+    """Compare several methods: one line per row of the attributions, with the image and then one map per method.
 
-    `shared_scale` gives each method one scale for all its lines. No more than `limit` lines are drawn, and the sheet
-    says so.
+    Parameters
+    ----------
+    attributions
+        One attribution per method, all about the same images and classes.
+    opacity
+        Opacity of the strongest colours, 0 to 1.
+    shared_scale
+        True: within each method, one colour scale for all classes of an image. False: every map has its own. Methods
+        never share a scale, since their units differ. The sheet says which.
+    mode
+        How patches are enlarged: "nearest", "bilinear" or "bicubic".
+    quantile
+        Quantile of |score| at which colours end, up to 1 (no score lies beyond).
+    limit
+        Most lines that are drawn; the sheet says how many are not.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    ShapeError
+        If there are no attributions, or they are about different rows.
     """
-    first = one_subject(attributions)
+    first = check_same_rows(attributions)
     shown = range(min(len(first), limit))
     look = Look(True, opacity, mode, quantile, LARGE // 2)
-    scales = [scale_of(one, quantile=quantile) if shared_scale else None for one in attributions]
+    groups = group_rows_by_image(first) if shared_scale else list(range(len(first)))
+    scales = [choose_scales(attribution, groups, quantile) for attribution in attributions]
     width = min(max((13.5 - NAMES) / (len(attributions) + 1), 2.0), 3.2)
     board = Board(2 * MARGIN + NAMES + (len(attributions) + 1) * (width + GAP))
     y = draw_headings(board, attributions, width)
-    everything: list[Panel] = []
+    panels: list[Panel] = []
     for row in shown:
-        line = [panel(one[row], scale, look) for one, scale in zip(attributions, scales, strict=True)]
+        line = [make_panel(each[row], own[row], look) for each, own in zip(attributions, scales, strict=True)]
         y = draw_sheet_line(board, first[row], line, y, width) + GAP
-        everything += line
-    return finished(board, y, first, everything, left_out(first, shown, "line"), quantile)
+        panels += line
+    note = describe_scales(first, shared_scale, len(attributions))
+    left_out = count_left_out(len(first), len(shown), "line")
+    return close_board(board, y, attributions, panels, note, left_out, quantile)
 
 
-def one_subject(attributions: Sequence[Attribution]) -> Attribution:
-    """The first of several attributions that are about the same rows."""
+def check_same_rows(attributions: Sequence[Attribution]) -> Attribution:
+    """The first of several attributions, after checking that all are about the same rows."""
     if not attributions:
         raise ShapeError("a sheet needs at least one attribution")
     first = attributions[0]
@@ -134,75 +190,136 @@ def one_subject(attributions: Sequence[Attribution]) -> Attribution:
     return first
 
 
-def panel(one: Attribution, scale: Scale | None, look: Look) -> Panel:
-    """A single row, ready to be drawn."""
-    scale = scale or scale_of(one, quantile=look.quantile)
-    words = {"title": title(one), "remarks": remarks(one), "label": label(one, scale)}
-    found = backdrop(one, look.longest) if look.overlay else None
-    if found is None:
-        return Panel(bare_image(one, mode=look.mode, scale=scale), None, scale, None, **words)
-    picture = overlay_image(one, opacity=look.opacity, mode=look.mode, scale=scale, longest=look.longest)
-    window = None if covers(found[1], picture) else found[1]
-    return Panel(picture, window, scale, look.opacity, **words)
+# ── colour scales ────────────────────────────────────────────────────────────────────────────────
 
 
-def draw_line(board: Board, panels: Sequence[Panel], y: Number, width: Number) -> float:
-    """Panels side by side, each under its own title."""
+def group_rows_by_image(attribution: Attribution) -> list[int]:
+    """Number of every row's image, equal for rows about the same image.
+
+    Rows without any image count as one group: maps on one scale can be compared, whatever they show.
+    """
+    images, pictures = attribution.images, attribution.pictures
+    numbers: dict[object, int] = {}
+    groups = []
+    for row in range(len(attribution)):
+        if images is not None:
+            key: object = images[row].float().cpu().numpy().tobytes()
+        elif pictures is not None:
+            picture = pictures[row]
+            key = (picture.size, picture.tobytes()) if isinstance(picture, Image.Image) else id(picture)
+        else:
+            key = None
+        groups.append(numbers.setdefault(key, len(numbers)))
+    return groups
+
+
+def choose_scales(attribution: Attribution, groups: Sequence[int], quantile: Number) -> list[Scale]:
+    """Colour scale of every row: that of its group, or a neutral one for a negligible map."""
+    negligible = find_negligible_rows(attribution)
+    own = [scale_of(attribution[row], quantile=quantile) for row in range(len(attribution))]
+    scales = []
+    for row, group in enumerate(groups):
+        members = [own[other] for other in range(len(own)) if groups[other] == group and not negligible[other]]
+        scales.append(own[row] if negligible[row] else merge_scales(members))
+    return scales
+
+
+def describe_scales(attribution: Attribution, shared: bool, methods: int) -> str:
+    """Footnote on which maps have one colour scale; empty when no image has several maps to compare."""
+    groups = group_rows_by_image(attribution)
+    if len(set(groups)) == len(groups):
+        return ""
+    if not shared:
+        return "own colour scale per map"
+    what = "all maps" if attribution.images is None and attribution.pictures is None else "all classes of an image"
+    return f"one colour scale for {what}" + (", per method" if methods > 1 else "")
+
+
+# ── layout ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def make_panel(attribution: Attribution, scale: Scale, look: Look) -> Panel:
+    """The map of a single row with its captions."""
+    captions = {
+        "title": name_unprintable(attribution, describe_target(attribution)),
+        "remarks": remarks(attribution),
+        "label": label(attribution, scale),
+    }
+    framed_image = backdrop(attribution, look.longest) if look.overlay else None
+    if framed_image is None:
+        return Panel(bare_image(attribution, mode=look.mode, scale=scale), None, scale, None, **captions)
+    picture = overlay_image(attribution, opacity=look.opacity, mode=look.mode, scale=scale, longest=look.longest)
+    window = None if covers(framed_image[1], picture) else framed_image[1]
+    return Panel(picture, window, scale, look.opacity, **captions)
+
+
+def name_unprintable(attribution: Attribution, title: str) -> str:
+    """A title with the class index added if the font lacks characters of the class name."""
+    return title if is_printable(class_name(attribution)) else f"{title} · class {int(attribution.targets[0])}"
+
+
+def draw_panels(board: Board, panels: Sequence[Panel], y: Number, width: Number) -> float:
+    """Place panels side by side, each below its own title."""
     xs = [MARGIN + place * (width + GAP) for place in range(len(panels))]
     below = y
-    for x, one in zip(xs, panels, strict=True):
-        end = board.write(x, y, wrapped(one.title, width, 9, most=2, weight="bold"), 9, weight="bold")
-        below = max(below, board.write(x, end, wrapped(one.remarks, width, 7.5, most=2), 7.5, color=FAINT))
-    return max(one.draw(board, x, below + 0.05, width) for x, one in zip(xs, panels, strict=True))
+    for x, panel in zip(xs, panels, strict=True):
+        end = board.write_wrapped(x, y, panel.title, width, 9, weight="bold")
+        below = max(below, board.write_wrapped(x, end, panel.remarks, width, 7.5, color=FAINT))
+    return max(panel.draw(board, x, below + 0.05, width) for x, panel in zip(xs, panels, strict=True))
 
 
 def draw_headings(board: Board, attributions: Sequence[Attribution], width: Number) -> float:
-    """What each column of a sheet shows."""
-    x = MARGIN + NAMES + GAP + width / 2
-    below = board.write(x, MARGIN, ["picture"], 9.5, ha="center", color=FAINT)
+    """Place the headings of a sheet's columns."""
+    x = MARGIN + NAMES + GAP
+    below = board.write_wrapped(x, MARGIN, "image", width, 9.5, ha="center", color=FAINT)
     several = len(set(attributions[0].targets.tolist())) > 1
-    for place, one in enumerate(attributions, 1):
-        middle = x + place * (width + GAP)
-        end = board.write(
-            middle, MARGIN, wrapped(one.method, width, 9.5, weight="bold"), 9.5, ha="center", weight="bold"
-        )
-        if several and not class_specific(one.method):
-            end = board.write(middle, end, ["the same for every class"], 7.5, ha="center", color=FAINT)
+    for place, attribution in enumerate(attributions, 1):
+        left = x + place * (width + GAP)
+        end = board.write_wrapped(left, MARGIN, attribution.method, width, 9.5, ha="center", weight="bold")
+        if several and not class_specific(attribution.method):
+            end = board.write_wrapped(left, end, "the same for every class", width, 7.5, ha="center", color=FAINT)
         below = max(below, end)
     return below + 0.06
 
 
-def draw_sheet_line(board: Board, one: Attribution, line: Sequence[Panel], y: Number, width: Number) -> float:
-    """Name and probability, the picture, and what each method says."""
+def draw_sheet_line(board: Board, attribution: Attribution, line: Sequence[Panel], y: Number, width: Number) -> float:
+    """Place class name and probability, the image, and the map of each method."""
     start = MARGIN + NAMES + GAP
-    below = y
-    for place, panel in enumerate(line, 1):
-        middle = start + place * (width + GAP) + width / 2
-        text = wrapped(panel.remarks, width, 7, most=2)
-        below = max(below, board.write(middle, y, text, 7, ha="center", color=FAINT))
-    end = board.write(MARGIN, below, wrapped(class_name(one), NAMES, 10, weight="bold"), 10, weight="bold")
-    end = board.write(MARGIN, end + 0.03, standing(one), 8.5, color=FAINT)
-    if (found := backdrop(one, LARGE // 2)) is not None:
-        board.picture(start, below, width, boxed(found[0], width), *found)
     xs = [start + place * (width + GAP) for place in range(1, len(line) + 1)]
+    below = y
+    for x, panel in zip(xs, line, strict=True):
+        below = max(below, board.write_wrapped(x, y, panel.remarks, width, 7, ha="center", color=FAINT))
+    end = board.write_wrapped(MARGIN, below, class_name(attribution), NAMES, 10, weight="bold") + 0.03
+    for text in describe_rank(attribution):
+        end = board.write_wrapped(MARGIN, end, text, NAMES, 8.5, color=FAINT)
+    if (framed_image := backdrop(attribution, LARGE // 2)) is not None:
+        board.picture(start, below, width, box_height(framed_image[0], width), *framed_image)
     return max(end, *(panel.draw(board, x, below, width) for x, panel in zip(xs, line, strict=True)))
 
 
-def left_out(attribution: Attribution, shown: range, what: str) -> str:
-    missing = len(attribution) - len(shown)
-    return f"{missing} more {what}{'s' * (missing > 1)} not shown (limit={len(shown)})" if missing else ""
+def count_left_out(rows: int, shown: int, noun: str) -> str:
+    """Footnote on rows that are not drawn."""
+    missing = rows - shown
+    return f"{missing} more {noun}{'s' * (missing > 1)} not shown (limit={shown})" if missing else ""
 
 
-def finished(
-    board: Board, y: Number, one: Attribution, panels: Sequence[Panel], left_out: str, quantile: Number
+def close_board(
+    board: Board,
+    y: Number,
+    attributions: Sequence[Attribution],
+    panels: Sequence[Panel],
+    scales: str,
+    left_out: str,
+    quantile: Number,
 ) -> Figure:
-    """The page with its footnotes, closed where they end."""
+    """Write the footnotes and draw everything."""
     notes = footnotes(
-        one,
+        tuple(attributions),
         clipped=any(panel.scale.extend != "neither" for panel in panels),
         framed=any(panel.window is not None for panel in panels),
+        scales=scales,
         quantile=quantile,
         left_out=left_out,
     )
-    end = board.write(MARGIN, y, wrapped(notes, board.across - 2 * MARGIN, 7), 7, color=FAINT)
+    end = board.write_wrapped(MARGIN, y, notes, board.across - 2 * MARGIN, 7, color=FAINT)
     return board.closed(end + MARGIN / 2)

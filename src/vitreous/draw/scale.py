@@ -1,8 +1,9 @@
-"""Which colour a score gets, and how much of the photograph it covers."""
+"""Colour of a score, and how much of the image it covers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -18,27 +19,28 @@ DIVERGING = ("RdBu_r", 0.08, 0.92)  # blue − white − red, without the ends t
 SEQUENTIAL = ("inferno", 0.0, 1.0)
 OPACITY = 0.85
 QUANTILE = 0.98
+NEGLIGIBLE = 1e-6  # largest |score| of a map beside the value that it explains
 FLAT = 1e-6  # a map whose values differ by less, relative to their size, is constant
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From `low` to `high`; zero lies in the middle when `signed`. What lies beyond takes the colour of the end."""
+    """Colours from `low` to `high`; zero lies in the middle when `signed`. Scores beyond take the colour of the end."""
 
     low: float
     high: float
-    least: float  # the scores themselves, which may lie beyond
+    least: float  # lowest and highest score, which may lie beyond the ends
     most: float
     signed: bool
 
     @property
     def constant(self) -> bool:
-        """Every score is the same, so that the map says nothing."""
-        return flat(self.least, self.most)
+        """Whether all scores are the same."""
+        return is_flat(self.least, self.most)
 
     @property
     def extend(self) -> Literal["neither", "min", "max", "both"]:
-        """At which ends scores lie beyond the limits."""
+        """Ends of the scale beyond which scores lie, as matplotlib names them."""
         below, above = self.least < self.low, self.most > self.high
         return "both" if below and above else "min" if below else "max" if above else "neither"
 
@@ -48,12 +50,12 @@ class Scale:
 
     @property
     def exponent(self) -> int:
-        """The power of ten that numbers are written in; 0 for those that are easily read."""
+        """Power of ten in whose units numbers are written; 0 for scales that need none."""
         size = max(abs(self.low), abs(self.high))
         return 0 if 0.01 <= size < 10_000 else math.floor(math.log10(size))
 
     def written(self, value: Number) -> str:
-        """A score in units of the exponent, as fine as the scale is."""
+        """A score in units of the exponent, with the digits that the width of the scale calls for."""
         if not math.isfinite(value):
             return str(value).replace("-", "−").replace("inf", "∞")
         unit = 10.0**self.exponent
@@ -63,11 +65,11 @@ class Scale:
         return "0" if text == "-0" else text.replace("-", "−")
 
     def positions(self, values: np.ndarray) -> np.ndarray:
-        """0 at `low`, 1 at `high`; NaN stays NaN."""
+        """Place on the scale, 0 at `low` and 1 at `high`; NaN stays NaN."""
         return ((values - self.low) / (self.high - self.low)).clip(0, 1)
 
     def strength(self, positions: np.ndarray) -> np.ndarray:
-        """How far from saying nothing, 0 to 1: from zero on a signed scale, from the lower end on another."""
+        """Distance from zero on a signed scale, from the lower end on an unsigned one, as 0 to 1."""
         return np.abs(2 * positions - 1) ** 0.8 if self.signed else positions
 
     def colours(self, values: np.ndarray) -> np.ndarray:
@@ -76,54 +78,105 @@ class Scale:
         return colormaps[name](first + self.positions(values) * (last - first))[..., :3].astype(np.float32)
 
     def over(self, base: np.ndarray, values: np.ndarray, opacity: Number = OPACITY) -> np.ndarray:
-        """The colours laid over a picture in [0, 1], the more so the more a score says; near nothing it shows."""
+        """Colours laid over an image in [0, 1], more opaque for stronger scores; weak scores leave it visible."""
         cover = opacity * self.strength(self.positions(values))[..., None]
         return base * (1 - cover) + self.colours(values) * cover
 
     def ramp(self, opacity: Number | None = OPACITY, steps: int = 256) -> np.ndarray:
-        """The colours from end to end, as they look over the grey that a toned photograph has on average."""
+        """Colours from end to end, as they look over the average grey of a toned image."""
         values = np.linspace(self.low, self.high, steps)
         if opacity is None:
             return self.colours(values)
         return self.over(toned(np.full((steps, 3), 0.5), self), values, opacity)
 
 
-def toned(picture: np.ndarray, scale: Scale) -> np.ndarray:
-    """A photograph that leaves colour to the map: nearly grey, light where zero is white and dim where it is black."""
-    grey = picture @ np.array([0.299, 0.587, 0.114], picture.dtype)
-    quiet = 0.2 * picture + 0.8 * grey[..., None]
-    return 0.65 * quiet + 0.3 if scale.signed else 0.68 * quiet
+def toned(image: np.ndarray, scale: Scale) -> np.ndarray:
+    """Image with its own colours muted: nearly grey, light where zero is white and dim where it is black."""
+    grey = image @ np.array([0.299, 0.587, 0.114], image.dtype)
+    muted = 0.2 * image + 0.8 * grey[..., None]
+    return 0.65 * muted + 0.3 if scale.signed else 0.68 * muted
 
 
-def scale_of(*maps: Attribution, quantile: Number = QUANTILE) -> Scale:
-    """One scale for all rows of these maps; its ends are robust: the `quantile` of |score|."""
+def scale_of(*attributions: Attribution, quantile: Number = QUANTILE) -> Scale:
+    """One colour scale for all rows of some attributions.
+
+    Parameters
+    ----------
+    *attributions
+        Maps that share the scale. It is signed if one of them is signed or has a negative score. Negligible maps (see
+        `find_negligible_rows`) do not set it, unless all are: then colours are neutral.
+    quantile
+        Quantile of |score| at which colours end, above 0 and up to 1; 1 covers all scores.
+
+    Returns
+    -------
+    Scale
+        From −high to high when signed, else from the lowest score to high.
+
+    Raises
+    ------
+    ShapeError
+        If `quantile` lies outside (0, 1].
+    """
     if not 0 < quantile <= 1:
         raise ShapeError(f"quantile={quantile}; a share of the scores above 0 and up to 1 would work")
-    values = np.concatenate([source(one).ravel() for one in maps])
+    rows = [(attribution, find_negligible_rows(attribution)) for attribution in attributions]
+    signed = any(attribution.signed for attribution in attributions)
+    values = np.concatenate([map_values(attribution)[~negligible].ravel() for attribution, negligible in rows])
+    if not len(values):
+        return neutral_scale(attributions, signed)
     values = values[~np.isnan(values)]
-    signed = any(one.signed for one in maps) or bool((values < 0).any())
+    signed = signed or bool((values < 0).any())
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Scale(-1.0 if signed else 0.0, 1.0, math.nan, math.nan, signed)
     least, most = float(values.min()), float(values.max())
-    low = 0.0 if signed or flat(least, most) else float(finite.min())
-    high = robust(np.abs(finite) if signed else finite, low, quantile)
+    low = 0.0 if signed or is_flat(least, most) else float(finite.min())
+    high = robust_maximum(np.abs(finite) if signed else finite, low, quantile)
     return Scale(-high if signed else low, high, least, most, signed)
 
 
-def robust(values: np.ndarray, low: float, quantile: Number) -> float:
+def merge_scales(scales: Sequence[Scale]) -> Scale:
+    """Scale as wide as the widest of several, so that the strongest map sets it and weaker ones look weaker.
+
+    A quantile of all scores together would not do: with one sparse strong map among weak ones it falls to the weak.
+    """
+    signed = any(scale.signed for scale in scales)
+    high = max(max(abs(scale.low), scale.high) if signed else scale.high for scale in scales)
+    low = -high if signed else min(scale.low for scale in scales)
+    known = [scale for scale in scales if not math.isnan(scale.most)]
+    least = min((scale.least for scale in known), default=math.nan)
+    return Scale(low, high, least, max((scale.most for scale in known), default=math.nan), signed)
+
+
+def find_negligible_rows(attribution: Attribution) -> np.ndarray:
+    """Rows whose map is rounding noise: see `Attribution.negligible`."""
+    return attribution.negligible.cpu().numpy()
+
+
+def neutral_scale(attributions: Sequence[Attribution], signed: bool) -> Scale:
+    """Scale of negligible maps, as wide as the values that they explain, so that all colours are neutral."""
+    values = np.concatenate([map_values(attribution).ravel() for attribution in attributions])
+    least, most = float(np.nanmin(values)), float(np.nanmax(values))
+    scores = [float(score) for one in attributions if one.score is not None for score in one.score]
+    high = max([abs(score) for score in scores] + [abs(least) / NEGLIGIBLE, abs(most) / NEGLIGIBLE]) or 1.0
+    return Scale(-high if signed or least < 0 else 0.0, high, least, most, signed or least < 0)
+
+
+def robust_maximum(values: np.ndarray, low: float, quantile: Number) -> float:
     """A high quantile; the highest value when nearly all lie at the lower end, and one above when all do."""
     for high in (float(np.quantile(values, quantile, method="higher")), float(values.max())):
-        if not flat(low, high):
+        if not is_flat(low, high):
             return high
     return low + 1.0
 
 
-def flat(least: float, most: float) -> bool:
+def is_flat(least: float, most: float) -> bool:
+    """Whether two ends are equal up to rounding."""
     return math.isfinite(most - least) and most - least <= FLAT * max(abs(most), abs(least))
 
 
-def source(one: Attribution) -> np.ndarray:
-    """The method's own scores: pixels where it has them, else patches."""
-    tensor = one.patches if one.native_pixels is None else one.native_pixels
-    return tensor.double().cpu().numpy()
+def map_values(attribution: Attribution) -> np.ndarray:
+    """Scores at the method's own resolution: pixels where it has them, else patches."""
+    values = attribution.patches if attribution.native_pixels is None else attribution.native_pixels
+    return values.double().cpu().numpy()

@@ -1,4 +1,4 @@
-"""A method from inside: its parts below one another, its layers side by side, beside the picture and the map they make."""
+"""A method layer by layer: its parts below one another, its layers side by side, beside the image and the whole map."""
 
 from __future__ import annotations
 
@@ -9,22 +9,32 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitreous.core.errors import ShapeError, SpecError
-from vitreous.draw.board import FAINT, Board, wrapped
+from vitreous.draw.board import FAINT, Board
+from vitreous.draw.captions import class_specific, describe_target, label
 from vitreous.draw.overlay import LARGE, Mode, backdrop, bare_image, overlay_image
-from vitreous.draw.pages import GAP, MARGIN, Look, Panel, boxed, finished, left_out, panel
+from vitreous.draw.pages import (
+    GAP,
+    MARGIN,
+    Look,
+    Panel,
+    box_height,
+    close_board,
+    count_left_out,
+    make_panel,
+    name_unprintable,
+)
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of
-from vitreous.draw.words import class_specific, label, title
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.inside import ABOUT, SIGNALS, Inside
 
-SIDE, NAMES, THIN = 2.2, 1.75, 0.06  # inches: the picture and the map, the column of names, between layers
+SIDE, NAMES, THIN = 2.2, 1.75, 0.06  # inches: the image and the whole map, the column of names, between layers
 SIZES = (0.72, 1.5)  # of a layer's map, smallest and largest
-ACROSS = 11.0  # what the layers may take together
+ACROSS = 11.0  # of all layers together
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One part: its maps from the last layer to the first, and their scales (one for all, or one for each)."""
+class Strip:
+    """One part: its maps from the last layer to the first, and their colour scales (one for all, or one for each)."""
 
     name: str
     maps: Sequence[Attribution]
@@ -42,10 +52,36 @@ def strips(
     quantile: Number = QUANTILE,
     limit: int = 6,
 ) -> Figure:
-    """Every part as a strip from the last layer to the first, with its colour scale; the picture first, and the whole map.
+    """Draw every part of a method as a strip of maps from the last layer to the first.
 
-    `parts` chooses some, in that order; `shared_scale=False` gives every layer its own scale, written below it. No more
-    than `limit` rows are drawn, and the board says so.
+    Parameters
+    ----------
+    inside
+        What `vitreous.inside` returned.
+    parts
+        Names of the parts to draw, in this order; all by default.
+    shared_scale
+        True: one colour scale for all layers of a part. False: every layer has its own, written below its map.
+    opacity
+        Opacity of the strongest colours, 0 to 1.
+    mode
+        How patches are enlarged: "nearest", "bilinear" or "bicubic".
+    quantile
+        Quantile of |score| at which colours end, up to 1 (no score lies beyond).
+    limit
+        Most rows that are drawn; the figure says how many are not.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The image and the whole map on the left, the strips beside them.
+
+    Raises
+    ------
+    SpecError
+        If `parts` is not a list of known parts.
+    ShapeError
+        If there is nothing to draw.
     """
     names = tuple(inside.parts) if parts is None else tuple(parts)
     if not names or isinstance(parts, str):
@@ -58,83 +94,89 @@ def strips(
     stacked = len(names) > 2
     left = SIDE if stacked else 2 * SIDE + GAP
     board = Board(2 * MARGIN + left + 2 * GAP + NAMES + len(inside.layers) * (size + THIN))
-    heading = wrapped(inside.whole.method, board.across - 2 * MARGIN, 11, weight="bold")
-    y = board.write(MARGIN, MARGIN, heading, 11, weight="bold") + 0.08
-    drawn: list[Panel] = []
+    inner = board.across - 2 * MARGIN
+    y = board.write_wrapped(MARGIN, MARGIN, inside.whole.method, inner, 11, weight="bold") + 0.08
+    panels: list[Panel] = []
     for row in shown:
-        one = inside[row]
-        whole = panel(one.whole, None, look)
-        lines = [line_of(one, name, shared_scale, quantile) for name in names]
-        y = board.write(
-            MARGIN, y, wrapped(said(one.whole), board.across - 2 * MARGIN, 10, 2, "bold"), 10, weight="bold"
-        )
-        end = draw_side(board, one.whole, whole, y, stacked)
-        below = draw_layers(board, inside.layers, MARGIN + left + 2 * GAP + NAMES, y, size)
-        for line in lines:
-            below = draw_strip(board, line, MARGIN + left + 2 * GAP, below, size, look) + THIN
+        single = inside[row]
+        whole = make_panel(single.whole, scale_of(single.whole, quantile=quantile), look)
+        lines = [make_strip(single, name, shared_scale, quantile) for name in names]
+        y = board.write_wrapped(MARGIN, y, describe_row(single.whole), inner, 10, weight="bold")
+        end = draw_whole(board, single.whole, whole, y, stacked)
+        below = draw_layer_numbers(board, inside.layers, MARGIN + left + 2 * GAP + NAMES, y, size)
+        for strip in lines:
+            below = draw_strip(board, strip, MARGIN + left + 2 * GAP, below, size, look) + THIN
         y = max(end, below) + GAP
-        drawn.append(whole)
-    return finished(board, y, inside.whole, drawn, left_out(inside.whole, shown, "row"), quantile)
+        panels.append(whole)
+    note = "one colour scale for all layers of a part" if shared_scale else "own colour scale per layer"
+    left_out = count_left_out(len(inside), len(shown), "row")
+    return close_board(board, y, [inside.whole], panels, note, left_out, quantile)
 
 
-def said(one: Attribution) -> str:
-    """The class of a single row; of a method that ignores it, that it does."""
-    return title(one) + ("" if class_specific(one.method) else " · the same for every class")
+def describe_row(attribution: Attribution) -> str:
+    """Target of a single row, and whether the method ignores it."""
+    title = name_unprintable(attribution, describe_target(attribution))
+    return title + ("" if class_specific(attribution.method) else " · the same for every class")
 
 
-def line_of(one: Inside, name: str, shared: bool, quantile: Number) -> Line:
-    maps = [one.at(name, layer) for layer in reversed(one.layers)]
+def make_strip(single: Inside, name: str, shared: bool, quantile: Number) -> Strip:
+    """Maps and colour scales of one part of a single row."""
+    maps = [single.at(name, layer) for layer in reversed(single.layers)]
     scales = [scale_of(*maps, quantile=quantile)] * len(maps)
-    return Line(name, maps, scales if shared else [scale_of(m, quantile=quantile) for m in maps], shared)
+    return Strip(name, maps, scales if shared else [scale_of(each, quantile=quantile) for each in maps], shared)
 
 
-def draw_side(board: Board, one: Attribution, whole: Panel, y: Number, stacked: bool) -> float:
-    """The picture, and below or beside it the map that the layers make."""
-    end = board.write(MARGIN, y + 0.04, ["picture"], 8, color=FAINT)
-    found = backdrop(one, LARGE // 2)
+def draw_whole(board: Board, attribution: Attribution, whole: Panel, y: Number, stacked: bool) -> float:
+    """Place the image, and below or beside it the map that all layers make together."""
+    end = board.write(MARGIN, y + 0.04, ["image"], 8, color=FAINT)
+    framed_image = backdrop(attribution, LARGE // 2)
     bottom, x = end, MARGIN
-    if found is not None:
-        bottom = end + boxed(found[0], SIDE)
-        board.picture(MARGIN, end, SIDE, bottom - end, *found)
+    if framed_image is not None:
+        bottom = end + box_height(framed_image[0], SIDE)
+        board.picture(MARGIN, end, SIDE, bottom - end, *framed_image)
         x = MARGIN if stacked else MARGIN + SIDE + GAP
     top = board.write(x, bottom + 0.08 if stacked else y + 0.04, ["all layers together"], 8, color=FAINT)
+    top = board.write_wrapped(x, top, whole.remarks, SIDE, 7, color=FAINT)
     return max(bottom, whole.draw(board, x, top, SIDE))
 
 
-def draw_layers(board: Board, layers: Sequence[int], x: Number, y: Number, size: Number) -> float:
-    """Which layer every column shows."""
+def draw_layer_numbers(board: Board, layers: Sequence[int], x: Number, y: Number, size: Number) -> float:
+    """Place the layer number above every column."""
     end = y
     for place, layer in enumerate(reversed(layers)):
-        words = f"layer {layer}" if place in (0, len(layers) - 1) or size > 0.9 else f"{layer}"
-        end = board.write(x + place * (size + THIN) + size / 2, y + 0.04, [words], 8, ha="center", color=FAINT)
+        text = f"layer {layer}" if place in (0, len(layers) - 1) or size > 0.9 else f"{layer}"
+        left = x + place * (size + THIN)
+        end = max(end, board.write_wrapped(left, y + 0.04, text, size, 8, ha="center", color=FAINT))
     return end
 
 
-def draw_strip(board: Board, line: Line, x: Number, y: Number, size: Number, look: Look) -> float:
-    """The part's name, what it is and its scale; then one map for every layer."""
-    end = board.write(x, y, [line.name], 9, weight="bold")
-    end = board.write(x, end, wrapped(ABOUT.get(line.name, ""), NAMES - GAP, 7, most=4), 7, color=FAINT)
-    if line.shared:
-        board.bar(x + 0.12, end + 0.05, NAMES - GAP - 0.3, line.scales[0], look.opacity)
-        words = label(line.maps[0], line.scales[0])
-        words = words if line.name in SIGNALS else words.replace("score", "value", 1)
-        end = board.write(x, end + 0.31, wrapped(words, NAMES - GAP, 6.5, most=2), 6.5, color=FAINT)
+def draw_strip(board: Board, strip: Strip, x: Number, y: Number, size: Number, look: Look) -> float:
+    """Place the part's name, description and colour scale; then one map for every layer."""
+    width = NAMES - GAP
+    end = board.write_wrapped(x, y, strip.name, width, 9, weight="bold")
+    end = board.write_wrapped(x, end, ABOUT.get(strip.name, ""), width, 7, color=FAINT)
+    if strip.shared:
+        board.bar(x + 0.12, end + 0.05, width - 0.3, strip.scales[0], look.opacity)
+        text = label(strip.maps[0], strip.scales[0])
+        text = text if strip.name in SIGNALS else text.replace("score", "value", 1)
+        end = board.write_wrapped(x, end + 0.31, text, width, 6.5, color=FAINT)
     start, below = x + NAMES, y
-    for place, (one, scale) in enumerate(zip(line.maps, line.scales, strict=True)):
-        picture = cell(one, scale, look)
-        height = boxed(picture, size)
-        across = start + place * (size + THIN)
-        board.picture(across, y, size, height, picture, None)
+    for place, (attribution, scale) in enumerate(zip(strip.maps, strip.scales, strict=True)):
+        picture = draw_layer_map(attribution, scale, look)
+        height = box_height(picture, size)
+        left = start + place * (size + THIN)
+        board.picture(left, y, size, height, picture, None)
         below = max(below, y + height)
-        if not line.shared:
-            ends = f"{scale.written(scale.low)} … {scale.written(scale.high)}" + (
+        if not strip.shared:
+            text = f"{scale.written(scale.low)} … {scale.written(scale.high)}" + (
                 f" e{scale.exponent}" if scale.exponent else ""
             )
-            below = max(below, board.write(across + size / 2, y + height + 0.02, [ends], 6, ha="center", color=FAINT))
+            below = max(below, board.write_wrapped(left, y + height + 0.02, text, size, 6, ha="center", color=FAINT))
     return max(end, below)
 
 
-def cell(one: Attribution, scale: Scale, look: Look) -> Image.Image:
-    if backdrop(one, LARGE // 4) is None:
-        return bare_image(one, mode=look.mode, scale=scale)
-    return overlay_image(one, opacity=look.opacity, mode=look.mode, scale=scale, longest=LARGE // 4)
+def draw_layer_map(attribution: Attribution, scale: Scale, look: Look) -> Image.Image:
+    """The map of one layer over its image, or alone where there is none."""
+    if backdrop(attribution, LARGE // 4) is None:
+        return bare_image(attribution, mode=look.mode, scale=scale)
+    return overlay_image(attribution, opacity=look.opacity, mode=look.mode, scale=scale, longest=LARGE // 4)

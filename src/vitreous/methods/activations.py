@@ -16,9 +16,11 @@ from vitreous.capture.linearise import Linearisation
 from vitreous.capture.paths import Look
 from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
+from vitreous.capture.question import PROBABILITIES
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import noise, piled
 from vitreous.methods.method import described, method
+from vitreous.methods.options import Positive, Seed
 from vitreous.methods.regions import linked
 from vitreous.methods.sampling import PixelScores
 from vitreous.models.shapes import Images, PatchScores, Tokens, TokenScores
@@ -110,7 +112,7 @@ def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchSco
     aliases=("vit-cx",),
 )
 def vitcx(
-    probe: Probe, layer: int = -1, threshold: float = 0.1, deviation: float = 0.1, seed: int = 0
+    probe: Probe, layer: int = -1, threshold: Positive = 0.1, deviation: Positive = 0.1, seed: Seed = 0
 ) -> tuple[PixelScores, dict[str, Any]]:
     """Causal scores of masks made of activations that look alike, corrected for how often a pixel is shown.
 
@@ -126,7 +128,7 @@ def vitcx(
         drawn = noise(alone.originals, seed, alone.images.device)
         found.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))
     scores = torch.cat(found)
-    return scores, {"signed": bool((scores < 0).any()) or probe.question.name != "probability"}
+    return scores, {"signed": bool((scores < 0).any()) or probe.question.name not in PROBABILITIES}
 
 
 def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tensor, Tensor], Images]) -> PixelScores:
@@ -146,7 +148,7 @@ def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tenso
     )
 
 
-def alike(maps: Float[Tensor, "d rows columns"], size: tuple[int, int], threshold: float) -> Float[Tensor, "m H W"]:
+def alike(maps: Float[Tensor, "d rows columns"], size: tuple[int, int], threshold: Positive) -> Float[Tensor, "m H W"]:
     """Channels enlarged to the picture, those that look alike added up, each sum from 0 to 1."""
     large = spanned(F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0])
     direction = F.normalize(large.flatten(1), dim=-1)

@@ -5,7 +5,7 @@ Averaged over random halves of the patches, a share and a slope estimate what a 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool
@@ -17,41 +17,11 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.controls import generators
 from vitreous.methods.fuse import slopes_beside
 from vitreous.methods.method import Method, method
+from vitreous.methods.options import Range, Seed
 from vitreous.methods.spec import resolve
 from vitreous.models.shapes import Images, Keep, PatchScores
 
-
-@method(
-    "anneal",
-    formula="sⱼ = mean over coalitions S ∋ j of fuseⱼ(S), S random halves of the patches with their complements, and all of them",
-    signed=True,
-    class_specific=True,
-    question="probability",
-    trial={"coalitions": 4},
-    forwards="2 + 2 * coalitions",
-    backwards="2 + 2 * coalitions",
-)
-def anneal(
-    probe: Probe,
-    coalitions: int = 16,
-    kept: float | tuple[float, ...] = 0.5,
-    complements: bool = True,
-    of: str = "fuse",
-    seed: int = 0,
-) -> tuple[PatchScores, dict[str, Any]]:
-    """Fused maps averaged over random halves of the patches, and their complements.
-
-    `of`: the map that is averaged, any sum or roll-out of layers; "temper" takes half the time. `kept`: the share of patches in the first of a
-    pair; with several, pairs take them in turn. `complements=False` draws every coalition by itself.
-    """
-    averaged = walk_of(of)
-    keep = drawn_coalitions(probe.originals, probe.layout.patches, coalitions, kept, complements, seed).to(
-        probe.images.device
-    )
-    whole = averaged.token_scores(probe)[:, probe.layout.prefix :]  # all patches are a coalition too
-    found = in_coalitions(probe, keep, averaged.token_scores).sum(1)
-    count = keep.sum(1).repeat_interleave(probe.targets_per_image, 0)
-    return (whole + found) / (1 + count), {"signed": averaged.signed}
+Part = Annotated[float | int, Range(0, 1, above=True, below=True)]  # neither nothing nor all
 
 
 def walk_of(spec: str) -> Method:
@@ -72,8 +42,41 @@ def walk_of(spec: str) -> Method:
     return made
 
 
+@method(
+    "anneal",
+    formula="sⱼ = mean over coalitions S ∋ j of fuseⱼ(S), S random halves of the patches with their complements, and all of them",
+    signed=True,
+    class_specific=True,
+    question="probability",
+    trial={"coalitions": 4},
+    forwards="2 + 2 * coalitions",
+    backwards="2 + 2 * coalitions",
+)
+def anneal(
+    probe: Probe,
+    coalitions: Annotated[int, Range(high=10_000_000)] = 16,
+    kept: Part | tuple[Part, ...] = 0.5,
+    complements: bool = True,
+    of: Annotated[str, walk_of] = "fuse",
+    seed: Seed = 0,
+) -> tuple[PatchScores, dict[str, Any]]:
+    """Fused maps averaged over random halves of the patches, and their complements.
+
+    `of`: the map that is averaged, any sum or roll-out of layers; "temper" takes half the time. `kept`: the share of patches in the first of a
+    pair; with several, pairs take them in turn. `complements=False` draws every coalition by itself.
+    """
+    averaged = walk_of(of)
+    keep = drawn_coalitions(probe.originals, probe.layout.patches, coalitions, kept, complements, seed).to(
+        probe.images.device
+    )
+    whole = averaged.token_scores(probe)[:, probe.layout.prefix :]  # all patches are a coalition too
+    found = in_coalitions(probe, keep, averaged.token_scores).sum(1)
+    count = keep.sum(1).repeat_interleave(probe.targets_per_image, 0)
+    return (whole + found) / (1 + count), {"signed": averaged.signed}
+
+
 def drawn_coalitions(
-    images: Images, patches: int, coalitions: int, kept: float | tuple[float, ...], complements: bool, seed: int
+    images: Images, patches: int, coalitions: int, kept: Part | tuple[Part, ...], complements: bool, seed: int
 ) -> Keep:
     """Random coalitions, with their complements, as the picture's content draws them; several sizes take turns."""
     if coalitions < 1 or (complements and coalitions % 2):

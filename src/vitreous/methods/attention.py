@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -12,20 +14,20 @@ from vitreous.methods.attribution import zero_to_one
 from vitreous.methods.fold import first, last, plus
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.method import method
-from vitreous.methods.options import choice
+from vitreous.methods.options import Range
 from vitreous.methods.tokens import input_x_gradient, meets_one_norm
 from vitreous.models.shapes import PatchScores, TokenScores
 
 Matrix = Float[Tensor, "r n n"]
+Heads = Literal["mean", "max", "min"]
+Discard = Annotated[float | int, Range(0, 1, below=True)]
+Pair = Literal["input", "output"]
 
 
-def fused(layer: Layer, heads: str, discard: float) -> Matrix:
+def fused(layer: Layer, heads: Heads, discard: Discard) -> Matrix:
     """Heads brought together; the smallest share `discard` of entries set to zero, the first entry spared."""
-    choice("heads", heads, ("mean", "max", "min"))
     attention = layer.attention
     one = attention.mean(1) if heads == "mean" else attention.amax(1) if heads == "max" else attention.amin(1)
-    if not 0 <= discard < 1:
-        raise SpecError(f"discard={discard!r}; a share from 0 up to, not including, 1 would work")
     if discard == 0:
         return one
     flat = one.flatten(1).clone()
@@ -47,7 +49,7 @@ def fused(layer: Layer, heads: str, discard: float) -> Matrix:
     aliases=("raw-attention", "rawatt"),
     paper="jain2019attention",
 )
-def rawattention(layer: Layer, heads: str = "mean", discard: float = 0.0) -> Matrix:
+def rawattention(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
     """How much the head's token looks at each patch in the last block."""
     return fused(layer, heads, discard)
 
@@ -76,7 +78,7 @@ def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
     aliases=("attentionrollout", "attention-rollout"),
     paper="abnar2020quantifying",
 )
-def rollout(layer: Layer, heads: str = "mean", discard: float = 0.0) -> Matrix:
+def rollout(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
     """Attention multiplied through all blocks, half of each token passing by the skip connection."""
     return fused(layer, heads, discard)
 
@@ -106,9 +108,8 @@ def attnfrom(layer: Layer) -> TokenScores:
     class_specific=True,
     paper="mehri2024skipplus",
 )
-def attngrad(layer: Layer, part: str = "signed") -> Matrix:
+def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") -> Matrix:
     """Gradient of the attention, averaged over heads; `part` "signed", "abs" or "relu"."""
-    choice("part", part, ("signed", "abs", "relu"))
     gradient = layer.attention_grad
     if part != "signed":
         gradient = gradient.abs() if part == "abs" else gradient.clamp(min=0)
@@ -126,12 +127,11 @@ def attngrad(layer: Layer, part: str = "signed") -> Matrix:
     aliases=("gae", "transformer-mm", "chefer2", "transformermm", "attgrads"),
     paper="chefer2021generic",
 )
-def genatt(layer: Layer, variant: str = "chefer") -> Matrix:
+def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chefer") -> Matrix:
     """Positive attention × gradient, averaged over heads.
 
     `variant`: "bt" clamps after the mean over heads, "interpretdl" multiplies the two means.
     """
-    choice("variant", variant, ("chefer", "bt", "interpretdl"))
     attention, gradient = layer.attention, layer.attention_grad
     if variant == "interpretdl":
         return (attention.mean(1) * gradient.mean(1)).clamp(min=0)
@@ -150,25 +150,23 @@ def genatt(layer: Layer, variant: str = "chefer") -> Matrix:
     aliases=("grad-sam",),
     paper="barkan2021grad",
 )
-def gradsam(layer: Layer, reduction: str = "row_mean") -> TokenScores:
+def gradsam(layer: Layer, reduction: Literal["row_mean", "cls"] = "row_mean") -> TokenScores:
     """Attention × positive gradient, averaged over layers, heads and what each token looks at.
 
     `reduction="cls"` is SkipPLUS's reading: the row that the head reads, summed over layers.
     """
-    choice("reduction", reduction, ("row_mean", "cls"))
     weighted = layer.attention * layer.attention_grad.clamp(min=0)
     if reduction == "row_mean":
         return weighted.mean((1, 3)) / layer.depth
     return (layer.readout[:, None].to(weighted) @ weighted.mean(1))[:, 0]
 
 
-def attention_x_token(layer: Layer, pair: str, last_block: bool) -> TokenScores:
+def attention_x_token(layer: Layer, pair: Pair, last_block: bool) -> TokenScores:
     """Token × gradient, weighted by the attention the token receives.
 
     `pair`: the block's attention with its "input" (the official code) or its "output" (SkipPLUS's code, which leaves the
     `last_block` out: under class-token pooling no patch has a gradient there, under mean pooling every one has).
     """
-    choice("pair", pair, ("input", "output"))
     received = layer.attention.mean((1, 2))
     if pair == "input":
         return received * input_x_gradient(layer)
@@ -191,7 +189,7 @@ PAIRS = {"official": {"pair": "input"}, "skipplus": {"pair": "output", "last_blo
     caveat=meets_one_norm,
     paper="mehri2024skipplus",
 )
-def attixg(layer: Layer, pair: str = "input", last_block: bool = True) -> TokenScores:
+def attixg(layer: Layer, pair: Pair = "input", last_block: bool = True) -> TokenScores:
     """Token × gradient, weighted by the attention the token receives, at one layer."""
     return attention_x_token(layer, pair, last_block)
 
@@ -207,7 +205,7 @@ def attixg(layer: Layer, pair: str = "input", last_block: bool = True) -> TokenS
     presets=PAIRS,
     paper="qiang2022attcat",
 )
-def attcat(layer: Layer, pair: str = "input", last_block: bool = True) -> TokenScores:
+def attcat(layer: Layer, pair: Pair = "input", last_block: bool = True) -> TokenScores:
     """Token × gradient, weighted by the attention the token receives, summed over all layers."""
     return attention_x_token(layer, pair, last_block)
 

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitreous.core.errors import DataError, ShapeError
+from vitreous.core.errors import DataError, ShapeError, VitreousError
+from vitreous.models.picture import Preprocess, size_of
+from vitreous.models.transforms import OpaquePreprocess
 from vitreous.models.vit import Layout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
+NEGLIGIBLE = 1e-4  # of the explained score: a map whose scores add up to less has next to nothing to show
+FORMATS = ("safetensors", "npz", "npy")
+UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
 TENSORS = ("patches", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images")
 
 
@@ -59,16 +67,96 @@ class Attribution:
             return self.native_pixels
         return self.patches.unflatten(-1, self.layout.grid)
 
-    def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Float[Tensor, "r height width"]:
-        """The map at pixel size: the method's own pixels where it has them, else the grid enlarged."""
-        size = self.layout.size if size is None else size
+    @overload
+    def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Tensor: ...
+    @overload
+    def pixels(self, size: Literal["original"], mode: str = "bilinear") -> Tensor | list[Tensor]: ...
+    def pixels(
+        self, size: tuple[int, int] | str | None = None, mode: str = "bilinear"
+    ) -> Float[Tensor, "r height width"] | list[Tensor]:
+        """The maps at pixel size: the method's own pixels where it has them, else the grid of patches enlarged.
+
+        Parameters
+        ----------
+        size
+            None for the size of what the model saw, (height, width) for that map stretched to another size, or
+            "original" for the size of each original image, with NaN where the model did not look.
+        mode
+            "nearest", "bilinear" or "bicubic".
+
+        Returns
+        -------
+        Tensor or list of Tensor
+            [rows, height, width]. For "original", a list with one map [height, width] per row where the original
+            images have several sizes.
+
+        Raises
+        ------
+        ShapeError
+            If `mode` or `size` is not known, or "original" is asked for and the images were given as tensors.
+        ModelError
+            If "original" is asked for and the geometry of the preprocessing is not known.
+        """
         if mode not in ("nearest", "bilinear", "bicubic"):
             raise ShapeError(f"mode={mode!r}; known: 'nearest', 'bilinear', 'bicubic'")
-        source = self.maps() if self.native_pixels is None else self.native_pixels
-        if tuple(source.shape[-2:]) == tuple(size):
-            return source
-        corners = None if mode == "nearest" else False
-        return F.interpolate(source[:, None], size=tuple(size), mode=mode, align_corners=corners)[:, 0]
+        if isinstance(size, str):
+            return self._original_pixels(size, mode)
+        return resize_maps(self._source(), self.layout.size if size is None else size, mode)
+
+    def _source(self) -> Float[Tensor, "r height width"]:
+        """The scores at the method's own resolution."""
+        return self.maps() if self.native_pixels is None else self.native_pixels
+
+    def _original_pixels(self, size: str, mode: str) -> Tensor | list[Tensor]:
+        if size != "original":
+            raise ShapeError(f"size={size!r}; give 'original' or (height, width)")
+        if self.pictures is None or self.preprocess is None:
+            raise ShapeError(
+                "there are no original images here: they were given as tensors, or the attribution was read from a file; "
+                "pixels() gives the maps at the size of what the model saw, and preprocess.restore(maps, (height, width)) "
+                "brings them back to an image of that size"
+            )
+        source = resize_maps(self._source(), self.layout.size, mode) if mode == "bicubic" else self._source()
+        mode = "nearest" if mode == "nearest" else "bilinear"
+        maps = [
+            self.preprocess.restore(one, size_of(picture), mode)
+            for one, picture in zip(source, self.pictures, strict=True)
+        ]
+        return torch.stack(maps) if len({tuple(one.shape) for one in maps}) == 1 else maps
+
+    def to_pandas(self) -> DataFrame:
+        """The scores as a tidy table: one line per map and patch.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With the columns `method`, `row` (of this attribution), `target` (class index), `name` (of the class), `y`
+            and `x` (place in the grid of patches, from the upper left; in pixels for a black box) and `score`. Tables of
+            several attributions can be joined with `pandas.concat`.
+
+        Raises
+        ------
+        DataError
+            If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise DataError("to_pandas needs pandas: pip install pandas") from None
+        maps = self.maps()
+        row, y, x = (index.ravel() for index in np.indices(tuple(maps.shape)))
+        names = self.names or tuple(f"class {target}" for target in self.targets.tolist())
+        return pandas.DataFrame(
+            {
+                "method": self.method,
+                "row": row,
+                "target": self.targets.cpu().numpy()[row],
+                "name": [names[index] for index in row],
+                "y": y,
+                "x": x,
+                "score": as_array(maps).ravel(),
+            }
+        )
 
     @property
     def shares(self) -> dict[str, Tensor]:
@@ -101,11 +189,55 @@ class Attribution:
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────────────
 
-    def save(self, path: str | Path) -> Path:
-        """Write everything but the original pictures as safetensors; readable without Vitreous."""
+    def save(self, path: str | Path, format: str | None = None) -> Path:  # noqa: A002 - as in matplotlib's savefig
+        """Write the attribution to a file whose suffix says the format.
+
+        Parameters
+        ----------
+        path
+            "….safetensors" or "….npz" for everything but the original images: all tensors, and layout, method, names and
+            provenance as JSON (in the metadata, or in the array `vitreous`). Both are read by `Attribution.load`, and
+            without Vitreous by `safetensors` or `numpy.load(path, allow_pickle=False)`. "….npy" for `maps()` alone
+            [rows, height, width]; nothing else is kept in it. Folders are made.
+        format
+            "safetensors", "npz" or "npy", whatever the suffix is.
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        DataError
+            If the suffix or `format` is none of these.
+        """
         path = Path(path)
+        chosen = path.suffix.removeprefix(".").lower() if format is None else format
+        if chosen not in FORMATS:
+            given = f"format={format!r}" if format is not None else f"the name {path.name!r}"
+            raise DataError(f"{given} is no format of attributions; save as .safetensors, .npz or .npy")
         tensors = {name: t.cpu().contiguous() for name in TENSORS if (t := getattr(self, name)) is not None}
-        about = {
+        path.parent.mkdir(parents=True, exist_ok=True)
+        match chosen:
+            case "safetensors":
+                save_file(tensors, path, metadata={"vitreous": json.dumps(self._metadata())})
+            case "npz":
+                dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
+                about = np.array(json.dumps({**self._metadata(), "dtypes": dtypes}))
+                with path.open("wb") as file:
+                    arrays: dict[str, Any] = {name: as_array(t) for name, t in tensors.items()}
+                    np.savez(file, vitreous=about, **arrays)
+            case _:
+                with path.open("wb") as file:
+                    np.save(file, as_array(self.maps()))
+        return path
+
+    def _metadata(self) -> dict[str, Any]:
+        """What is not a tensor, for JSON."""
+        known = self.preprocess is not None and not isinstance(self.preprocess, OpaquePreprocess)
+        preprocess = {item.name: getattr(self.preprocess, item.name) for item in fields(Preprocess)} if known else None
+        return {
             "format": "vitreous.attribution/1",
             "layout": {"grid": self.layout.grid, "patch": self.layout.patch, "prefix": self.layout.prefix},
             "method": self.method,
@@ -113,32 +245,61 @@ class Attribution:
             "signed": self.signed,
             "names": self.names,
             "provenance": dict(self.provenance),
+            "preprocess": preprocess,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, path, metadata={"vitreous": json.dumps(about)})
-        return path
 
     @classmethod
     def load(cls, path: str | Path) -> Attribution:
-        """Read what `save` wrote."""
+        """Read what `save` wrote as .safetensors or .npz; the original images are not in it.
+
+        Raises
+        ------
+        DataError
+            If there is no such file, or it is not such an attribution. A .npy file holds maps without layout, method and
+            classes, and is read with `numpy.load`.
+        """
         try:
-            with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["vitreous"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            with Path(path).open("rb") as file:
+                start = file.read(6)
+            if start == b"\x93NUMPY":
+                raise DataError(
+                    f"{str(path)!r} holds maps alone, without layout, method and classes; read it with numpy.load, and "
+                    "save attributions as .safetensors or .npz to load them"
+                )
+            about, tensors = read_npz(path) if start.startswith(b"PK") else read_safetensors(path)
+            layout, names, preprocess = about["layout"], about["names"], about.get("preprocess")
+            return cls(
+                layout=Layout(tuple(layout["grid"]), tuple(layout["patch"]), layout["prefix"]),
+                names=None if names is None else tuple(names),
+                preprocess=None if preprocess is None else read_preprocess(preprocess),
+                **{"patches": None, **tensors},
+                **{key: about[key] for key in ("method", "native", "signed", "provenance")},
+            )
+        except DataError:
+            raise
         except FileNotFoundError:
             raise DataError(f"no file {str(path)!r}") from None
-        except (SafetensorError, KeyError, ValueError, OSError) as problem:
+        except UNREADABLE as problem:
             raise DataError(f"{str(path)!r} is not an attribution saved by Vitreous ({problem})") from None
-        where = about["layout"]
-        layout = Layout(tuple(where["grid"]), tuple(where["patch"]), where["prefix"])
-        names = None if about["names"] is None else tuple(about["names"])
-        rest = {key: about[key] for key in ("method", "native", "signed", "provenance")}
-        return cls(layout=layout, names=names, **{"patches": None, **tensors}, **rest)
 
     # ── showing ──────────────────────────────────────────────────────────────────────────────────
 
     def plot(self, row: int | None = None, **options: Any) -> Figure:
-        """A figure with every row (or one) laid over its picture."""
+        """Draw every row (or one) over its image.
+
+        Parameters
+        ----------
+        row
+            The row to draw; None for all.
+        **options
+            Of `vitreous.draw.figure`: `overlay`, `opacity`, `columns`, `shared_scale`, `mode`, `quantile`, `scale` and
+            `limit`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            With class, probability and colour scale of every row, and what must be known to read it.
+        """
         from vitreous.draw import figure
 
         return figure(self if row is None else self[row], **options)
@@ -152,6 +313,63 @@ class Attribution:
         rows, columns = self.layout.grid
         what = "pixels" if self.patches is None else "patches"
         return f"Attribution({self.method!r}, {len(self)} x {rows}x{columns} {what}, targets={self.targets.tolist()})"
+
+    @property
+    def negligible(self) -> Bool[Tensor, " r"]:
+        """Rows whose map has next to nothing to show, so that colours scaled to its own maximum would mislead.
+
+        True where every finite score of the map is exactly zero, and, for signed maps that depend on the target, where the
+        finite scores add up, without their signs, to less than 1e-4 of |score|, the number that is explained (a probability
+        that has saturated: at p = 1 − 1e-26 a gradient is of that size). Other maps are compared with zero alone: an
+        attention roll-out or a product of attention matrices is not in units of the score. A row without any finite score is
+        not negligible.
+        """
+        from vitreous.methods.spec import resolve
+
+        maps = (self.maps() if self.native_pixels is None else self.native_pixels).flatten(1).double()
+        finite = maps.isfinite()
+        total = maps.where(finite, 0).abs().sum(-1)
+        negligible = total == 0
+        try:
+            in_units_of_the_score = self.signed and resolve(self.method).class_specific
+        except VitreousError:  # a method of somebody else's
+            in_units_of_the_score = self.signed
+        if self.score is not None and in_units_of_the_score:
+            negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
+        return negligible & finite.any(-1)
+
+
+def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) -> Float[Tensor, "r height width"]:
+    if tuple(maps.shape[-2:]) == tuple(size):
+        return maps
+    corners = None if mode == "nearest" else False
+    return F.interpolate(maps[:, None], size=tuple(size), mode=mode, align_corners=corners)[:, 0]
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """As numpy, which has no bfloat16: that becomes float32, without loss."""
+    tensor = tensor.cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def read_safetensors(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        about = json.loads((file.metadata() or {})["vitreous"])
+        return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+
+
+def read_npz(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    # opened here, since numpy leaves its own file open where the archive is damaged
+    with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+        about = json.loads(str(file["vitreous"]))
+        dtypes = about["dtypes"]
+        return about, {name: torch.from_numpy(file[name]).to(getattr(torch, dtypes[name])) for name in dtypes}
+
+
+def read_preprocess(values: Mapping[str, Any]) -> Preprocess:
+    """From JSON, in which tuples are lists."""
+    restored: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    return Preprocess(**restored)
 
 
 def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, "r p"]:

@@ -7,7 +7,7 @@ convention of pytorch-grad-cam: the first norm's output, prefix tokens left out 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -15,9 +15,12 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.methods.fold import last
 from vitreous.methods.method import method
-from vitreous.methods.options import choice
+from vitreous.methods.options import Share
 from vitreous.methods.tokens import meets_one_norm
 from vitreous.models.shapes import TokenScores
+
+Of = Literal["input", "norm1"]
+Averaged = Literal["all", "patches"]
 
 CAM: dict[str, Any] = {
     "fold": last,
@@ -39,9 +42,7 @@ class View:
         return values[:, self.start :]
 
 
-def view(layer: Layer, of: str, tokens: str) -> View:
-    choice("of", of, ("input", "norm1"))
-    choice("tokens", tokens, ("all", "patches"))
+def view(layer: Layer, of: Of, tokens: Averaged) -> View:
     start = 0 if tokens == "all" else layer.layout.prefix
     if of == "input":
         return View(layer.hidden, layer.hidden_grad, start)
@@ -56,7 +57,7 @@ def view(layer: Layer, of: str, tokens: str) -> View:
     aliases=("grad-cam",),
     **CAM,
 )
-def gradcam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
+def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activations weighted by the mean gradient of their channel."""
     v = view(layer, of, tokens)
     weight = v.over(v.g).mean(1, keepdim=True)
@@ -71,7 +72,7 @@ def gradcam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores
     aliases=("xgrad-cam",),
     **CAM,
 )
-def xgradcam(layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7) -> TokenScores:
+def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7) -> TokenScores:
     """Activations weighted by the activation-weighted gradient of their channel; unstable where activations cancel."""
     v = view(layer, of, tokens)
     weight = v.over(v.g * v.a).sum(1, keepdim=True) / (v.over(v.a).sum(1, keepdim=True) + eps)
@@ -86,7 +87,7 @@ def xgradcam(layer: Layer, of: str = "input", tokens: str = "all", eps: float = 
     aliases=("xgradcam+", "xacam"),
     **CAM,
 )
-def xgradcamplus(layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7) -> TokenScores:
+def xgradcamplus(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7) -> TokenScores:
     """XGradCAM weighted by absolute activations, so that the weights stay bounded."""
     v = view(layer, of, tokens)
     weight = v.over(v.g * v.a.abs()).sum(1, keepdim=True) / (v.over(v.a.abs()).sum(1, keepdim=True) + eps)
@@ -102,7 +103,7 @@ def xgradcamplus(layer: Layer, of: str = "input", tokens: str = "all", eps: floa
     **CAM,
 )
 def gradcampp(
-    layer: Layer, of: str = "input", tokens: str = "all", eps: float = 1e-7, relu: bool = True
+    layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7, relu: bool = True
 ) -> TokenScores:
     """Activations weighted by positive gradients, each by its share of the channel's curvature."""
     v = view(layer, of, tokens)
@@ -112,7 +113,7 @@ def gradcampp(
 
 
 @method("hirescam", formula="sᵢ = Σₖ gᵢₖ aᵢₖ", caveat=meets_one_norm, signed=True, paper="draelos2020use", **CAM)
-def hirescam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
+def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activation times gradient, element by element: token times gradient at one layer."""
     v = view(layer, of, tokens)
     return (v.g * v.a).sum(-1)
@@ -126,14 +127,14 @@ def hirescam(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScore
     aliases=("gradcamelementwise",),
     **CAM,
 )
-def elementwise(layer: Layer, of: str = "input", tokens: str = "all") -> TokenScores:
+def elementwise(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """The positive part of activation times gradient, element by element."""
     v = view(layer, of, tokens)
     return (v.g * v.a).clamp(min=0).sum(-1)
 
 
 @method("layercam", formula="sᵢ = relu(Σₖ relu(gᵢₖ) aᵢₖ)", signed=False, paper="jiang2021layercam", **CAM)
-def layercam(layer: Layer, of: str = "input", tokens: str = "all", relu: bool = True) -> TokenScores:
+def layercam(layer: Layer, of: Of = "input", tokens: Averaged = "all", relu: bool = True) -> TokenScores:
     """Activations weighted by their own positive gradient; the positive part of the sum."""
     v = view(layer, of, tokens)
     scores = (v.g.clamp(min=0) * v.a).sum(-1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -25,7 +25,6 @@ from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, at_the_logits, side_by_side
 from vitreous.capture.values import secant, tangent
 from vitreous.core.errors import ModelError
-from vitreous.methods.options import choice
 from vitreous.methods.tokens import input_x_gradient, token_times_gradient
 from vitreous.models.shapes import TokenScores
 from vitreous.models.vit import Block, Feed, LinearPool
@@ -34,11 +33,13 @@ Parts = Float[Tensor, "s n d"]  # of n tokens, by source
 Weights = Float[Tensor, "s n"]
 
 LIKENESS = ("absdot", "norm", "abssim")
+Bias = Literal["none", "cls", "equal", "absdot", "norm", "abssim"]
+Line = Literal["ratio", "tangent"]
 BUDGET = 2**27  # bytes of hidden units that exist at once
 
 
 def decomposed(
-    probe: Probe, look: Look, lin: Linearisation, bias: str = "none", activation: str = "ratio"
+    probe: Probe, look: Look, lin: Linearisation, bias: Bias = "none", activation: Line = "ratio"
 ) -> Iterator[Layer]:
     """Every layer with the shares of its tokens, biases handed out.
 
@@ -46,8 +47,6 @@ def decomposed(
     the vector that it is added to: by |part · bias| ("absdot"), by |cos| ("abssim"), by length ("norm").
     `activation`: seen as its "ratio" act(z)/z, or as its "tangent", whose intercept is one more bias.
     """
-    choice("bias", bias, ("none", "cls", "equal", *LIKENESS))
-    choice("activation", activation, ("ratio", "tangent"))
     if bias in LIKENESS:
         split = Split(bias, activation)
         for layer in look(gradients=False):

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -19,13 +19,16 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
-from vitreous.methods.options import check_options, choice, options_of
+from vitreous.methods.options import Number, fit_options, options_of
 from vitreous.models.shapes import TokenScores
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
 
 Signal = Callable[[Layer], Tensor]  # [r n] or [r n n]
+Mode = Literal["layers", "restart"]
+Biases = Literal["once", "repeat"]
+Form = Literal["add", "half", "none", "normalised", "vit-explain"]  # keys of STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,8 @@ class Fold:
     mixing: bool = False  # folds token-to-token matrices only
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def with_options(self, **given: Any) -> Fold:
-        check_options(f"fold {self.name!r}", given, options_of(self.function, skip=2))
+    def with_options(self, /, **given: Any) -> Fold:
+        given = fit_options(f"fold {self.name!r}", given, options_of(self.function))
         return replace(self, options={**self.options, **given})
 
     def down_to(self, depth: int) -> int:
@@ -53,7 +56,7 @@ class Fold:
             raise SpecError(f"fold {self.name!r} starts at layer {start}, but the model has layers 0 to {depth - 1}")
         return start
 
-    def __call__(self, method: Method | str, **options: Any) -> Method:
+    def __call__(self, method: Method | str, /, **options: Any) -> Method:
         """The same method folded this way: `skipplus(decompx)`, `skipplus("decompx", start=4)`."""
         from vitreous.methods.spec import resolve
 
@@ -119,10 +122,10 @@ def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
 def plus(
     layers: Iterator[Layer],
     signal: Signal,
-    mode: str | None = None,
-    biases: str | None = None,
-    form: str = "add",
-    gain: float | int = 1.0,
+    mode: Mode | None = None,
+    biases: Biases | None = None,
+    form: Form = "add",
+    gain: Number = 1.0,
     lengths: bool = False,
 ) -> TokenScores:
     """PLUS: the sum over all layers. `mode` "layers" adds each layer's map, "restart" each start's roll-out.
@@ -130,9 +133,6 @@ def plus(
     A restart rolls as the method itself does; `form`, `gain` and `lengths` are those of the roll-out. `biases` that a method
     hands to tokens count "once", or ("repeat", and in a restart unless told otherwise) at every start that reaches them.
     """
-    choice("mode", mode, (None, "layers", "restart"))
-    choice("biases", biases, (None, "once", "repeat"))
-    choice("form", form, tuple(STEPS))
     return sum_of_restarts(layers, signal, form, gain, lengths) if mode == "restart" else sum_of_layers(layers, signal)
 
 
@@ -140,11 +140,11 @@ def plus(
 def skipplus(
     layers: Iterator[Layer],
     signal: Signal,
-    mode: str | None = None,
-    biases: str | None = None,
+    mode: Mode | None = None,
+    biases: Biases | None = None,
     start: int | None = None,
-    form: str = "add",
-    gain: float | int = 1.0,
+    form: Form = "add",
+    gain: Number = 1.0,
     lengths: bool = False,
 ) -> TokenScores:
     """SkipPLUS: PLUS from the middle layer on; the layers before it are never visited."""
@@ -155,15 +155,12 @@ def skipplus(
 def rollout(
     layers: Iterator[Layer],
     signal: Signal,
-    form: str = "half",
-    gain: float | int = 1.0,
+    form: Form = "half",
+    gain: Number = 1.0,
     lengths: bool = False,
-    start: int = 0,
+    start: int | None = 0,
 ) -> TokenScores:
     """Pull what the head reads back through every layer's mixing T; `form` says how the skip connection joins."""
-    choice("form", form, tuple(STEPS))
-    if isinstance(gain, bool) or not isinstance(gain, int | float):
-        raise SpecError(f"gain={gain!r} must be a number")
     row = None  # [r 1 n], never [r n n]: associativity lets the last layer come first
     for layer in layers:
         mixing = signal(layer) * gain if gain != 1 else signal(layer)
@@ -213,9 +210,7 @@ def sum_of_layers(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     return total
 
 
-def sum_of_restarts(
-    layers: Iterator[Layer], signal: Signal, form: str, gain: float | int, lengths: bool
-) -> TokenScores:
+def sum_of_restarts(layers: Iterator[Layer], signal: Signal, form: Form, gain: Number, lengths: bool) -> TokenScores:
     """Roll-outs restarted at every layer: the row carried back, added up as it goes."""
     row: Tensor | None = None
     total: Tensor | float = 0.0

@@ -7,6 +7,7 @@ on the way from an empty picture to the picture itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -21,17 +22,16 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import zero_to_one
 from vitreous.methods.fold import plus, skipplus
 from vitreous.methods.method import method
-from vitreous.methods.options import choice
-from vitreous.methods.paths import counted
+from vitreous.methods.options import Steps
 from vitreous.models.shapes import PatchScores, TokenScores
 
 Matrix = Float[Tensor, "r n n"]
+Row = Literal["readout", "cls"]
 Rows = Float[Tensor, "r q n"]  # of a token-to-token matrix: those that the head reads
 
 
-def rows_read(probe: Probe, row: str) -> tuple[Int[Tensor, " q"], Float[Tensor, "r q"]]:
+def rows_read(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, "r q"]]:
     """Which tokens the head reads, and how much of each; `row="cls"`: the first token, as published code does."""
-    choice("row", row, ("readout", "cls"))
     readout = probe.reading.readout.repeat_interleave(probe.targets_per_image, 0)
     if row == "cls":
         if probe.layout.prefix == 0:
@@ -44,7 +44,7 @@ def rows_read(probe: Probe, row: str) -> tuple[Int[Tensor, " q"], Float[Tensor, 
 
 def feedback(probe: Probe, steps: int) -> Matrix:
     """mean_h relu((1/S) Σ_α ∂t/∂A) of the last block, at α times the picture, α from 0 to 1."""
-    total, tally = None, Tally(len(probe.images) * counted("steps", steps))
+    total, tally = None, Tally(len(probe.images) * steps)
     for scales in torch.linspace(0, 1, steps, dtype=torch.float64).to(probe.images).split(at_once(probe)):
         pictures = probe.images[:, None] * scales[:, None, None, None]
         gradient = last_attention_gradients(probe, pictures, tally).sum(1)
@@ -53,7 +53,7 @@ def feedback(probe: Probe, steps: int) -> Matrix:
     return (total / steps).clamp(min=0).mean(1)
 
 
-def weighed(probe: Probe, rows: Rows, steps: int, row: str) -> PatchScores:
+def weighed(probe: Probe, rows: Rows, steps: int, row: Row) -> PatchScores:
     """Σ_i ρ_i F_ij P_ij: what arrived at the rows the head reads, weighed by the feedback, summed over these rows."""
     tokens, share = rows_read(probe, row)
     scores = (share[:, :, None] * rows * feedback(probe, steps)[:, tokens]).sum(1)
@@ -83,7 +83,7 @@ BT = {**PATH, "paper": "chen2022beyond"}
     paper="yuan2021explaining",
     **PATH,
 )
-def tam(probe: Probe, start: int | None = None, steps: int = 20, row: str = "readout") -> PatchScores:
+def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried from the last block back to block `start`, times the last block's gradient on the way to the picture.
 
     `start` counts from 0; the authors read from block 4, TIS from block 0.
@@ -96,7 +96,7 @@ def tam(probe: Probe, start: int | None = None, steps: int = 20, row: str = "rea
     return weighed(probe, rows, steps, row)
 
 
-def carried(probe: Probe, mixings: Iterable[Matrix], row: str) -> Rows:
+def carried(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
     """P ← P + C P over the blocks: only the rows that the head reads, from the last block to the first."""
     rows = None
     for mixing in mixings:
@@ -114,7 +114,7 @@ def carried(probe: Probe, mixings: Iterable[Matrix], row: str) -> Rows:
     aliases=("bt-h", "bt_h", "bt-head"),
     **BT,
 )
-def bth(probe: Probe, start: int | None = None, steps: int = 20, row: str = "readout") -> PatchScores:
+def bth(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried through the blocks, each head by its share of |Aᵀ∂t/∂A|, times the last block's gradient on the way.
 
     `start` counts from 1, as the authors do; they read from block 4, TIS from block 1.
@@ -140,7 +140,7 @@ def by_heads(layer: Layer) -> Matrix:
     **BT,
 )
 def btt(
-    probe: Probe, start: int | None = None, steps: int = 20, row: str = "readout", layerscale: bool = True
+    probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout", layerscale: bool = True
 ) -> PatchScores:
     """Attention carried through the blocks, each token by how much longer attention's values make it, times the gradient.
 

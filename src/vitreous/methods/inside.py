@@ -16,7 +16,7 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.fold import STEPS, Signal, read
 from vitreous.methods.method import Method
-from vitreous.methods.options import options_of
+from vitreous.methods.options import defaults, options_of
 from vitreous.methods.transition import transition
 from vitreous.models.shapes import TokenScores
 
@@ -110,7 +110,7 @@ class Watch:
         """The same method, overheard."""
         fold = self.method.fold
         assert fold is not None
-        known = options_of(fold.function, skip=2)
+        known = defaults(options_of(fold.function))
 
         @wraps(fold.function)
         def function(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:

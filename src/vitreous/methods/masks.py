@@ -69,7 +69,7 @@ class SmoothMasks:
     size: tuple[int, int]
 
     @classmethod
-    def draw(cls, count: int, cells: int, p: float, images: Images, seed: int) -> SmoothMasks:
+    def draw(cls, count: int, cells: int, p: float | int, images: Images, seed: int) -> SmoothMasks:
         """The same masks on every device, for every picture."""
         draw = torch.Generator().manual_seed(seed)
         size = (images.shape[-2], images.shape[-1])

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,14 +14,29 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.probe import Probe
+from vitreous.capture.question import PROBABILITIES, ask
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution, patch_sums
 from vitreous.methods.fold import Fold
 from vitreous.methods.ledger import Ledger
-from vitreous.methods.options import check_options, check_values, choice, options_of, types_of, written
+from vitreous.methods.options import Option, check_names, choice, defaults, fit_options, options_of, written
 from vitreous.models.shapes import TokenScores
 from vitreous.models.vit import ViT
+
+
+def check_question(question: Any) -> None:
+    if question is None or callable(question):  # a `Question` is callable too
+        return
+    if not isinstance(question, str):
+        raise SpecError(f"a question is a name or a callable of the logits, not {type(question).__name__!r}")
+    ask(question)
+
+
+QUESTION = Annotated[Any, check_question]
+SPACE = Option("space", "tokens", Literal["tokens", "pixels"])
+ROW = Option("row", "readout", Literal["readout", "cls"])
+PRESET = Option("preset", None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +60,7 @@ class Method:
     complete: bool = False  # under a complete linearisation, tokens and biases add up to the score
     pixel: Callable[..., Tensor] | None = None  # (images, gradient, **options) → [r H W]: its form in pixel space
     native: str = "patch"
-    question: str = "logit"  # what is asked unless told otherwise
+    question: Any = "logit"  # what is asked unless told otherwise: a name, a Question or a callable
     averages: bool = False  # its scores are means of answers, and have their sign
     trial: Mapping[str, Any] = field(
         default_factory=dict
@@ -69,31 +84,21 @@ class Method:
     @property
     def known_options(self) -> dict[str, Any]:
         """Every option with its default: the function's, its fold's, and those that its form brings."""
-        known = options_of(self.function)
-        if self.fold is not None:
-            known |= {**options_of(self.fold.function, skip=2), **self.fold.options}
-        if self.pixel is not None:
-            known |= {"space": "tokens", **options_of(self.pixel, skip=2)}
-        if self.mixing:
-            known |= {"row": "readout"}
-        known |= options_of(self.finish)
-        known |= options_of(self.through, skip=3) if self.fold is not None else {}
-        known |= {"question": self.question} if self.class_specific else {}
-        return known | ({"preset": None} if self.presets else {})
+        known = defaults(self.typed_options)
+        return known if self.fold is None else {**known, **{k: v for k, v in self.fold.options.items() if k in known}}
 
     @property
-    def _types(self) -> dict[str, str]:
-        """What the options of its functions are annotated with."""
-        folding = {} if self.fold is None else types_of(self.fold.function, skip=2)
-        return {
-            **folding,
-            **types_of(self.pixel, skip=2),
-            **types_of(self.finish),
-            **types_of(self.through, skip=3),
-            **types_of(self.function),
-        }
+    def typed_options(self) -> dict[str, Option]:
+        known = dict(options_of(self.function))
+        known |= {} if self.fold is None else options_of(self.fold.function)
+        if self.pixel is not None:
+            known |= {"space": SPACE, **options_of(self.pixel)}
+        known |= {"row": ROW} if self.mixing else {}
+        known |= {**options_of(self.finish), **({} if self.fold is None else options_of(self.through))}
+        known |= {"question": Option("question", self.question, QUESTION)} if self.class_specific else {}
+        return known | ({"preset": PRESET} if self.presets else {})
 
-    def with_options(self, **given: Any) -> Method:
+    def with_options(self, /, **given: Any) -> Method:
         given = {**self.options, **given}
         preset = given.get("preset")
         if preset is not None and self.presets:
@@ -103,10 +108,9 @@ class Method:
             given = {**setting, **given}
         else:
             made = self
-        check_options(f"method {self.name!r}", given, made.known_options)
-        check_values(f"method {self.name!r}", given, made._types)
+        given = fit_options(f"method {self.name!r}", given, made.typed_options)
         made, given = made._shared(given)
-        question = given.get("question", made.question)
+        question = made.question if given.get("question") is None else given["question"]
         return replace(made, options=given, question=question, signed=made.signed or made._signed_by(question))
 
     def _shared(self, given: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
@@ -114,18 +118,23 @@ class Method:
         own = self._own
         if self.fold is None or own is None or own.fold is None or self.fold.name == own.fold.name:
             return self, given
-        theirs = options_of(self.fold.function, skip=2).keys() - options_of(self.function).keys()
+        theirs = options_of(self.fold.function).keys() - options_of(self.function).keys()
         moved = {key: value for key, value in given.items() if key in theirs}
         made = replace(self, fold=self.fold.with_options(**moved)) if moved else self
         return made, {key: value for key, value in given.items() if key not in moved}
 
-    def asked(self, question: Any = None) -> Any:
-        """What to ask: what the spec says, else what is asked of all methods, else what the method's paper asks."""
+    def asked(self, question: Any = None, *, scalar: bool = False) -> Any:
+        """What to ask: what the spec says, else what is asked of all methods, else what the method's paper asks.
+
+        `scalar`: the model answers with one number, whose value is asked for instead of what the paper asks.
+        """
         own = self.options.get("question")
-        return own if own is not None else self.question if question is None else question
+        if own is not None:
+            return own
+        return question if question is not None else "logit" if scalar else self.question
 
     def _signed_by(self, question: Any) -> bool:
-        return self.averages and getattr(question, "name", question) != "probability"
+        return self.averages and getattr(question, "name", question) not in PROBABILITIES
 
     def of_black_box(self) -> Method:
         """The form that asks about pixels only."""
@@ -156,7 +165,7 @@ class Method:
         own = self.fold.options if self.fold and self.fold.name == fold.name else {}
         made = replace(self, fold=replace(fold, options={**own, **fold.options}))
         made = replace(made, function=self.layered, layered=None, native="patch") if self.layered else made
-        check_options(f"{self.name!r} under fold {fold.name!r}", self.options, made.known_options)
+        check_names(f"{self.name!r} under fold {fold.name!r}", self.options, made.known_options)
         return made
 
     def linearised(self, name: str, point: Linearisation) -> Method:
@@ -218,7 +227,6 @@ class Method:
             return replace(self._attribution(probe, scores, options), **more)
         if options.get("space", "tokens") == "pixels":
             return self._in_pixels(probe, options)
-        choice("space", options.get("space", "tokens"), ("tokens", "pixels"))
         tokens, ledger = self._walked(probe, options)
         residual = None
         if ledger is not None and self._adds_up(probe) and not self.mixing:
@@ -253,7 +261,7 @@ class Method:
         if self.through is None:
             layers = look()
         else:
-            layers = self.through(probe, look, self.linearisation, **self._pick(options, self.through, skip=3))
+            layers = self.through(probe, look, self.linearisation, **self._pick(options, self.through))
         counted = options.get("biases") or ("repeat" if options.get("mode") == "restart" else "once")
         ledger = Ledger(probe, self.biases, counted == "repeat")
         signal_options = self._pick(options, self.function)
@@ -262,7 +270,6 @@ class Method:
             return ledger.add(layer, self.function(layer, **signal_options))
 
         if options.get("row", "readout") != "readout":
-            choice("row", options["row"], ("readout", "cls"))
             if not probe.layout.prefix:
                 raise SpecError(f"{probe.vit.name!r} has no class token for row='cls' to read; use row='readout'")
             layers = read_at_the_class_token(layers)
@@ -275,7 +282,7 @@ class Method:
     def _fold(self) -> Fold:
         """The fold with every option that is its own."""
         assert self.fold is not None
-        known = options_of(self.fold.function, skip=2)
+        known = options_of(self.fold.function)
         given = {**self.fold.options, **{k: v for k, v in self.options.items() if k in known}}
         own = self._own
         if given.get("mode") == "restart" and own is not None and own.fold is not None and own.fold.name == "rollout":
@@ -283,8 +290,8 @@ class Method:
         return replace(self.fold, options=given)
 
     @staticmethod
-    def _pick(options: Mapping[str, Any], function: Callable[..., Any], skip: int = 1) -> dict[str, Any]:
-        return {key: options[key] for key in options_of(function, skip) if key in options}
+    def _pick(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+        return {key: options[key] for key in options_of(function) if key in options}
 
     def _adds_up(self, probe: Probe) -> bool:
         return self.complete and self.linearisation.complete and probe.question.affine and self._passes_by
@@ -292,7 +299,7 @@ class Method:
     @property
     def _passes_by(self) -> bool:
         """A pass of its own, asked for nothing, leaves the layers and their books alone."""
-        return all(self.options.get(key, own) == own for key, own in options_of(self.through, skip=3).items())
+        return all(self.options.get(key, own) == own for key, own in defaults(options_of(self.through)).items())
 
     def _in_pixels(self, probe: Probe, options: Mapping[str, Any]) -> Attribution:
         assert self.pixel is not None
@@ -303,7 +310,7 @@ class Method:
         layer = deque(probe.layers(self.linearisation, self.attention), maxlen=1)[0]
         gradient = probe.pixel_grad(layer.hidden_grad)
         images = layer.rows(probe.images)
-        picked = {key: options[key] for key in options_of(self.pixel, skip=2)}
+        picked = {key: options[key] for key in options_of(self.pixel)}
         return self._attribution(probe, self.pixel(images, gradient, **picked), options)
 
     def _attribution(self, probe: Probe, scores: Tensor, options: Mapping[str, Any]) -> Attribution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,31 +16,25 @@ from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.paths import Look, at_once, inside, pixel_gradients, score_at, token_gradients
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
-from vitreous.core.errors import SpecError
 from vitreous.methods.controls import drawn, generators
 from vitreous.methods.method import described, method
-from vitreous.methods.options import choice
+from vitreous.methods.options import Count, Number, Positive, Seed, Steps
 from vitreous.models.shapes import TokenScores
 
 PixelMap = Float[Tensor, "r H W"]
 Noise = Float[Tensor, "b s 3 H W"]
 Fields = dict[str, Any]  # of the attribution
-
-
-def counted(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecError(f"{name}={value!r} must be a whole number, at least 1")
-    return value
+Channels = Literal["sum", "max"]
+Rule = Literal["gausslegendre", "trapezoid"]
 
 
 # ── around the picture ───────────────────────────────────────────────────────────────────────────
 
 
 def noisy_means(
-    probe: Probe, look: Look, lin: Linearisation, samples: int = 50, sigma: float = 1.0, seed: int = 0
+    probe: Probe, look: Look, lin: Linearisation, samples: Count = 50, sigma: Positive = 1.0, seed: Seed = 0
 ) -> Iterator[Layer]:
     """Every layer with the mean size of the gradient around its tokens, under the same noise at each."""
-    counted("samples", samples)
     for layer in look(gradients=False):
         tokens, chunk = probe.states[layer.index], at_once(probe)
         sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
@@ -75,12 +69,12 @@ def mean_size(layer: Layer) -> TokenScores:
 )
 def smoothgrad(
     probe: Probe,
-    samples: int = 50,
-    sigma: float = 1.0,
-    rel_sigma: float | None = None,
+    samples: Count = 50,
+    sigma: Positive = 1.0,
+    rel_sigma: Positive | None = None,
     abs: bool = True,  # noqa: A002 - captum's name
-    channels: str = "sum",
-    seed: int = 0,
+    channels: Channels = "sum",
+    seed: Seed = 0,
 ) -> tuple[PixelMap, Fields]:
     """Gradient at the pixels, averaged over noisy copies of the picture.
 
@@ -89,11 +83,11 @@ def smoothgrad(
     brought together by "sum" or "max". Noise belongs to the picture and the seed, not to its place in a batch. Under a fold
     (`smoothgrad+plus`) the noise is added to the tokens that enter each layer, and sizes are summed over channels.
     """
-    noise = gaussian(probe, counted("samples", samples), sigma, rel_sigma, seed)
+    noise = gaussian(probe, samples, sigma, rel_sigma, seed)
     return mean_gradient(probe, noise, samples, abs, channels), {"signed": not abs}
 
 
-def gaussian(probe: Probe, samples: int, sigma: float, rel_sigma: float | None, seed: int) -> Iterator[Noise]:
+def gaussian(probe: Probe, samples: int, sigma: Positive, rel_sigma: Positive | None, seed: int) -> Iterator[Noise]:
     """Noise for every picture, a few samples at a time; each is one draw, so that how many does not matter."""
     images, chunk = probe.images, at_once(probe)
     span = images.flatten(1).amax(1) - images.flatten(1).amin(1)
@@ -116,9 +110,8 @@ def several(
     return drawn(fill, sources, (count, *shape), device)
 
 
-def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: bool, channels: str) -> PixelMap:
+def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: bool, channels: Channels) -> PixelMap:
     """(1/S) Σ |∂t/∂x (x + ε)|, brought together over channels."""
-    choice("channels", channels, ("sum", "max"))
     total, tally = None, Tally(len(probe.images) * samples)
     for part in noise:
         points = probe.images[:, None] + part
@@ -135,13 +128,11 @@ def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: 
 # ── on the way to it ─────────────────────────────────────────────────────────────────────────────
 
 
-def quadrature(rule: str, steps: int, rounded: bool) -> list[tuple[float, float]]:
+def quadrature(rule: Rule, steps: int, rounded: bool) -> list[tuple[float, float]]:
     """Where to look on the way from 0 to 1, and with what weight.
 
     "trapezoid" is captum's: weights 1/steps, halved at both ends, so that they add up to 1 − 1/steps.
     """
-    choice("rule", rule, ("gausslegendre", "trapezoid"))
-    counted("steps", steps)
     if rule == "gausslegendre":
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         nodes, weights = (nodes + 1) / 2, weights / 2
@@ -154,7 +145,7 @@ def quadrature(rule: str, steps: int, rounded: bool) -> list[tuple[float, float]
 
 
 def along(
-    probe: Probe, end: Tensor, baseline: float, nodes: list[tuple[float, float]], start: int | None, lin: Linearisation
+    probe: Probe, end: Tensor, baseline: Number, nodes: list[tuple[float, float]], start: int | None, lin: Linearisation
 ) -> Tensor:
     """Mean gradient on the straight way from the baseline to `end` [b …]: pictures, or tokens entering block `start`."""
     total, chunk, tally = None, at_once(probe), Tally(len(end) * len(nodes))
@@ -176,9 +167,9 @@ def path_means(
     probe: Probe,
     look: Look,
     lin: Linearisation,
-    steps: int = 50,
-    rule: str = "gausslegendre",
-    baseline: float = 0.0,
+    steps: Steps = 50,
+    rule: Rule = "gausslegendre",
+    baseline: Number = 0.0,
     rounded: bool = False,
 ) -> Iterator[Layer]:
     """Every layer with what the way to its tokens adds, channel by channel; each start walks its own path."""
@@ -211,11 +202,11 @@ def path_share(layer: Layer) -> TokenScores:
 )
 def ig(
     probe: Probe,
-    steps: int = 50,
-    rule: str = "gausslegendre",
-    baseline: float = 0.0,
+    steps: Steps = 50,
+    rule: Rule = "gausslegendre",
+    baseline: Number = 0.0,
     rounded: bool = False,
-    space: str = "pixels",
+    space: Literal["pixels", "tokens"] = "pixels",
     start: int = 0,
 ) -> tuple[Float[Tensor, "r H W"] | Float[Tensor, "r p"], Fields]:
     """Integrated gradients: what each pixel adds to the score on the straight way from a baseline to the picture.
@@ -224,7 +215,6 @@ def ig(
     block `start`; under a fold (`ig+plus`) it does so at every layer. `bias` is the baseline's own score, `residual` what
     the quadrature misses: score − bias − Σ. `rounded` takes its numbers in single precision, as captum does.
     """
-    choice("space", space, ("pixels", "tokens"))
     layer = None if space == "pixels" else inside(probe, start)
     end = probe.images if layer is None else probe.states[layer]
     mean = along(probe, end, baseline, quadrature(rule, steps, rounded), layer, PLAIN)

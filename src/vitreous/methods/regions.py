@@ -117,7 +117,7 @@ def circles(size: tuple[int, int], radius: int, stride: int) -> Bool[Tensor, "m 
     return (y - centres[:, 0, None, None]) ** 2 + (x - centres[:, 1, None, None]) ** 2 <= radius**2
 
 
-def linked(distance: Float[Tensor, "d d"], threshold: float) -> Int[Tensor, " d"]:
+def linked(distance: Float[Tensor, "d d"], threshold: float | int) -> Int[Tensor, " d"]:
     """Complete linkage: the two nearest groups join while their farthest members are nearer than `threshold`."""
     apart = distance.double().clone().fill_diagonal_(torch.inf)
     label = torch.arange(len(apart), device=apart.device)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -20,15 +21,14 @@ from vitreous.capture.relevance import RULES, Rules, of_pixels, relevances
 from vitreous.methods.fold import last
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.method import Method, method
-from vitreous.methods.options import choice
 from vitreous.models.shapes import TokenScores
 from vitreous.models.vit import ViT
 
 Matrix = Float[Tensor, "r n n"]
+RuleSet = Literal["ours", "orig"]  # keys of RULES
 
 
-def chosen(rules: str, joint: bool = False) -> Rules:
-    choice("rules", rules, tuple(RULES))
+def chosen(rules: RuleSet, joint: bool = False) -> Rules:
     return Rules(joint or RULES[rules].joint, RULES[rules].rescale)
 
 
@@ -53,7 +53,9 @@ def positive(layer: Layer, weighted: bool) -> Matrix:
     return (layer.attention_grad * relevance if weighted else relevance).clamp(min=0).mean(1)
 
 
-def chefer(probe: Probe, look: Look, lin: Linearisation, rules: str = "ours", gradient: bool = True) -> Iterator[Layer]:
+def chefer(
+    probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "ours", gradient: bool = True
+) -> Iterator[Layer]:
     return relevances(probe, look(gradients=gradient), chosen(rules))
 
 
@@ -80,7 +82,9 @@ def transatt(layer: Layer, gradient: bool = True) -> Matrix:
     return positive(layer, gradient)
 
 
-def voita(probe: Probe, look: Look, lin: Linearisation, rules: str = "orig", ablation: bool = False) -> Iterator[Layer]:
+def voita(
+    probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "orig", ablation: bool = False
+) -> Iterator[Layer]:
     return relevances(probe, look(gradients=ablation), chosen(rules))
 
 
@@ -105,7 +109,7 @@ def partiallrp(layer: Layer, ablation: bool = False) -> Matrix:
     return positive(layer, ablation)
 
 
-def bach(probe: Probe, look: Look, lin: Linearisation, rules: str = "orig", joint: bool = False) -> Iterator[Layer]:
+def bach(probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "orig", joint: bool = False) -> Iterator[Layer]:
     return relevances(probe, look(gradients=False, attention=True), chosen(rules, joint))
 
 
@@ -130,7 +134,7 @@ def token_relevance(layer: Layer) -> TokenScores:
     aliases=("full-lrp", "full_lrp", "fulllrp"),
     paper="binder2016layer",
 )
-def lrp(probe: Probe, rules: str = "orig", joint: bool = False) -> Float[Tensor, "r H W"]:
+def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Tensor, "r H W"]:
     """Relevance carried back to the pixels, summed over colours.
 
     `rules`: as the published baselines run it ("orig"), where relevance doubles at every linear layer and grows without

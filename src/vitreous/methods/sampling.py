@@ -5,7 +5,7 @@ In the tokens' form, patches truly leave the encoder; in the pixels' form they a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +17,17 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blurred, piled, shown
 from vitreous.methods.method import described, method
-from vitreous.methods.options import choice
+from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
 from vitreous.methods.regions import SQUARES, many_regions
 from vitreous.models.shapes import PatchScores
 
 PixelScores = Float[Tensor, "r H W"]
 IN_PIXELS: dict[str, Any] = {"space": "pixels"}
+Space = Literal["tokens", "pixels"]
+Regions = Literal["slic", "felzenszwalb", "watershed", "circles"]
+Fill = Literal["blur", "black"]
+Shift = Annotated[int, Range(-65_536, 65_536)]
+KernelSize = Annotated[int, Range(1, 10_000)]  # masks whose kernel, one number for every two, fits into memory
 
 
 def full_score(probe: Probe) -> Float[Tensor, "r 1"]:
@@ -46,16 +51,15 @@ def full_score(probe: Probe) -> Float[Tensor, "r 1"]:
 )
 def occlusion(
     probe: Probe,
-    space: str = "tokens",
-    window: int | None = None,
-    stride: int | None = None,
-    baseline: float = 0.0,
+    space: Space = "tokens",
+    window: Pixels | None = None,
+    stride: Pixels | None = None,
+    baseline: Number = 0.0,
 ) -> PatchScores | PixelScores:
     """How much the answer falls when one patch leaves, or when a window is painted over.
 
     `space="pixels"`: a window (None: a patch) slides by `stride` (None: its own size); where windows overlap, their mean.
     """
-    choice("space", space, ("tokens", "pixels"))
     if space == "tokens":
         patches = probe.layout.patches
         keep = ~torch.eye(patches, dtype=torch.bool, device=probe.images.device)
@@ -94,7 +98,7 @@ def occlusion(
         "tis": {"masks": 4000, "cells": 8, "p": 0.1, "question": "logit"},
     },
 )
-def rise(probe: Probe, masks: int = 4000, cells: int = 7, p: float = 0.5, seed: int = 0) -> PixelScores:
+def rise(probe: Probe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0) -> PixelScores:
     """Mean answer over smooth random masks, weighted by how much each shows of the pixel.
 
     All pictures are seen through the same masks; a masked pixel is 0 as the model takes it. With a question that can be
@@ -103,7 +107,7 @@ def rise(probe: Probe, masks: int = 4000, cells: int = 7, p: float = 0.5, seed: 
     return rise_through(probe, SmoothMasks.draw(masks, cells, p, probe.images, seed), masks, p)
 
 
-def rise_through(probe: Probe, masks: Masks, count: int, p: float) -> PixelScores:
+def rise_through(probe: Probe, masks: Masks, count: int, p: PartialShare) -> PixelScores:
     """Σ answer · mask / (masks · p)."""
     return piled(probe.pixel_score(shown(probe.images, masks, count)), masks) / (count * p)
 
@@ -131,11 +135,11 @@ def rise_through(probe: Probe, masks: Masks, count: int, p: float) -> PixelScore
 )
 def pami(
     probe: Probe,
-    regions: str | tuple[str, ...] = "slic",
-    fill: str = "blur",
-    shifts: tuple[int, ...] = (),
-    radius: int = 40,
-    stride: int = 6,
+    regions: Regions | tuple[Regions, ...] = "slic",
+    fill: Fill = "blur",
+    shifts: tuple[Shift, ...] = (),
+    radius: Annotated[int, Range(0, 65_536)] = 40,
+    stride: Pixels = 6,
 ) -> PixelScores:
     """Mean answer over the regions that hold a pixel, each shown alone on a blurred picture.
 
@@ -143,7 +147,6 @@ def pami(
     `shifts`: also on pictures moved by so many pixels in the four directions, wrapped around. The preset "published"
     leaves out SEEDS, which scikit-image has not.
     """
-    choice("fill", fill, ("blur", "black"))
     kinds = (regions,) if isinstance(regions, str) else tuple(regions)
     moves = [(0, 0), *((d * y, d * x) for d in shifts for y, x in ((1, 0), (0, 1), (-1, 0), (0, -1)))]
     maps = []
@@ -160,7 +163,7 @@ def pami(
     return torch.cat(maps)
 
 
-def alone_in_view(probe: Probe, regions: Tensor, fill: str) -> Float[Tensor, "r m"]:
+def alone_in_view(probe: Probe, regions: Tensor, fill: Fill) -> Float[Tensor, "r m"]:
     """The answer to each region of one picture, the rest blurred or black (0 as the model takes it)."""
     rest = blurred(probe.images) if fill == "blur" else 0.0
     return probe.pixel_score(shown(probe.images, lambda index: regions[index].to(probe.images), len(regions), rest))
@@ -182,13 +185,12 @@ def alone_in_view(probe: Probe, regions: Tensor, fill: str) -> Float[Tensor, "r 
     presets={"xplique": {"space": "pixels", "masks": 500, "cells": 8}},
 )
 def hsic(
-    probe: Probe, space: str = "pixels", masks: int = 500, cells: int = 8, seed: int = 0
+    probe: Probe, space: Space = "pixels", masks: KernelSize = 500, cells: Cells = 8, seed: Seed = 0
 ) -> PatchScores | PixelScores:
     """How much the answer depends on whether a cell is shown, whichever way: Hilbert–Schmidt independence.
 
     `space="pixels"`: `cells` x `cells` of them, enlarged smoothly; "tokens": the patches, which truly leave.
     """
-    choice("space", space, ("tokens", "pixels"))
     grid = probe.layout.grid if space == "tokens" else (cells, cells)
     on = balanced(masks, grid[0] * grid[1], seed).to(probe.images.device)
     if space == "tokens":

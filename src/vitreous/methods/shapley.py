@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,10 +15,13 @@ from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.methods.controls import generators
 from vitreous.methods.method import method
-from vitreous.methods.options import choice
+from vitreous.methods.options import Count, Positive, Range, Seed
 from vitreous.methods.regions import regions_of
-from vitreous.methods.sampling import IN_PIXELS, PixelScores
+from vitreous.methods.sampling import IN_PIXELS, PixelScores, Space
 from vitreous.models.shapes import PatchScores
+
+Regions = Literal["patches", "slic", "quickshift", "felzenszwalb", "watershed"]
+Fill = Literal["zero", "mean"]
 
 Coalitions = Bool[Tensor, "s m"]  # which parts are present
 Answers = Float[Tensor, "r s"]
@@ -36,10 +39,8 @@ class Parts:
     ]  # a weight for each part, on its patches or pixels
 
 
-def parts_of(probe: Probe, space: str, regions: str, fill: str) -> Parts:
+def parts_of(probe: Probe, space: Space, regions: Regions, fill: Fill) -> Parts:
     """Of a probe with one picture: patches that truly leave, or regions painted over with 0 or their mean colour."""
-    choice("space", space, ("tokens", "pixels"))
-    choice("fill", fill, ("zero", "mean"))
     picture = probe.images[0]
     labels = regions_of(probe, "patches" if space == "tokens" else regions, picture)
     count = int(labels.max()) + 1
@@ -57,7 +58,7 @@ def parts_of(probe: Probe, space: str, regions: str, fill: str) -> Parts:
     return Parts(count, energy, score, lambda weights: weights[:, labels])
 
 
-def answers_of(probe: Probe, parts: list[Parts], on: list[Coalitions], space: str) -> list[Answers]:
+def answers_of(probe: Probe, parts: list[Parts], on: list[Coalitions], space: Space) -> list[Answers]:
     """What the model says of every picture's coalitions; where patches leave, rows run together, whosesoever."""
     on = [some.to(probe.images.device) for some in on]
     if space == "tokens":
@@ -100,23 +101,21 @@ def mean_colour(picture: Float[Tensor, "3 H W"], labels: Int[Tensor, "H W"]) -> 
 )
 def lime(
     probe: Probe,
-    samples: int = 1000,
-    space: str = "tokens",
-    regions: str = "patches",
-    fill: str = "mean",
-    distance: str = "masks",
-    width: float = 0.25,
-    fit: str = "ridge",
-    alpha: float = 1.0,
-    seed: int = 0,
+    samples: Count = 1000,
+    space: Space = "tokens",
+    regions: Regions = "patches",
+    fill: Fill = "mean",
+    distance: Literal["masks", "pixels"] = "masks",
+    width: Annotated[float | int, Range(0, 10_000, above=True)] = 0.25,
+    fit: Literal["ridge", "lasso"] = "ridge",
+    alpha: Positive = 1.0,
+    seed: Seed = 0,
 ) -> PatchScores | PixelScores:
     """Weights of a linear model that says what the model says of pictures like this one.
 
     Each part is present in half of the samples (in the first, all are); a sample counts for exp(−d²/2·width²), d its cosine
     distance from the whole, of masks or of pixels. Absent patches leave (`space="tokens"`), or become their mean colour or 0.
     """
-    choice("distance", distance, ("masks", "pixels"))
-    choice("fit", fit, ("ridge", "lasso"))
     parts = [parts_of(probe.alone(image), space, regions, fill) for image in range(len(probe.images))]
     drawn = [
         torch.rand(samples, part.count, generator=draw) < 0.5
@@ -138,7 +137,7 @@ def exactly(values: Tensor) -> Float[Tensor, "*any"]:
     return values.to("cpu", torch.float64)
 
 
-def nearness(on: Coalitions, energy: Float[Tensor, " m"], width: float) -> Float[Tensor, " s"]:
+def nearness(on: Coalitions, energy: Float[Tensor, " m"], width: float | int) -> Float[Tensor, " s"]:
     """exp(−d²/2·width²), d the cosine distance of what is left (the rest being 0) from the whole."""
     cosine = ((on * energy).sum(-1) / energy.sum()).sqrt()
     return torch.exp(-((1 - cosine) ** 2) / (2 * width**2))
@@ -151,7 +150,7 @@ def centred(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Tensor, Tensor
 
 
 def ridge(
-    on: Float[Tensor, "s m"], answers: Float[Tensor, "r s"], weight: Float[Tensor, " s"], alpha: float
+    on: Float[Tensor, "s m"], answers: Float[Tensor, "r s"], weight: Float[Tensor, " s"], alpha: Positive
 ) -> Float[Tensor, "r m"]:
     """Weighted least squares with a penalty α on squared weights and a free intercept."""
     x, y = centred(on, answers, weight)
@@ -163,7 +162,7 @@ def lasso(
     on: Float[Tensor, "s m"],
     answers: Float[Tensor, "r s"],
     weight: Float[Tensor, " s"],
-    alpha: float,
+    alpha: Positive,
     rounds: int = 1000,
 ) -> Float[Tensor, "r m"]:
     """Half the weighted mean squared error with a penalty α on absolute weights, by coordinate descent; free intercept."""
@@ -200,12 +199,12 @@ def lasso(
 )
 def kernelshap(
     probe: Probe,
-    samples: int = 2048,
-    space: str = "tokens",
-    regions: str = "patches",
-    fill: str = "zero",
+    samples: Count = 2048,
+    space: Space = "tokens",
+    regions: Regions = "patches",
+    fill: Fill = "zero",
     paired: bool = True,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> tuple[PatchScores | PixelScores, dict[str, Any]]:
     """Shapley values, estimated from random coalitions of patches; they add up to the answer less that to nothing at all.
 

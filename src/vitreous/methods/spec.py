@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from difflib import get_close_matches
 from typing import Any
 
 from vitreous.capture.linearise import linearisation
 from vitreous.core.errors import SpecError
+from vitreous.core.messages import LONGEST, shown
 from vitreous.methods.fold import FOLDS
 from vitreous.methods.method import METHODS, SPELLINGS, Method
 
+LONGEST_SPEC = 4096  # characters
+ESCAPES = "\\'\"ntrxuU"  # those that repr writes; Python warns of ones it does not know, and goes on
 
-def resolve(spec: str | Method, **options: Any) -> Method:
+
+def resolve(spec: str | Method, /, **options: Any) -> Method:
     """`"decompx+skipplus"` → `skipplus(decompx)`; `"genatt@libra+plus"`, `"tis(masks=256)"`, `"GradCAM++"`."""
     if isinstance(spec, Method):
         return spec.with_options(**options) if options else spec
@@ -37,7 +42,7 @@ def resolve(spec: str | Method, **options: Any) -> Method:
     if rest.startswith("+"):
         word, rest = take_word(rest[1:])
         if not word:
-            raise SpecError(f"a fold is missing behind '+' in {text!r}; known: {', '.join(sorted(FOLDS))}")
+            raise SpecError(f"a fold is missing behind '+' in {shown(text)}; known: {', '.join(sorted(FOLDS))}")
         chosen = FOLDS[word]
         changes, rest = take_options(rest, text)
         if name in SPELLINGS and "+" in SPELLINGS[name]:
@@ -46,19 +51,21 @@ def resolve(spec: str | Method, **options: Any) -> Method:
             )
         found = found.folded(chosen.with_options(**changes))
     if twice := sorted(given.keys() & options.keys()):
-        raise SpecError(f"option {twice[0]!r} of {text!r} is given twice")
+        raise SpecError(f"option {twice[0]!r} of {shown(text)} is given twice")
     found = found.with_options(**options) if options else found
     if rest.startswith("+"):
-        raise SpecError(f"{text!r} has more than one fold; at most one is possible")
+        raise SpecError(f"{shown(text)} has more than one fold; at most one is possible")
     if rest:
         raise SpecError(
-            f"{text!r} is not understood from {rest!r} on; a spec is name(options)@linearisation(options)+fold(options)"
+            f"{shown(text)} is not understood from {shown(rest)} on; a spec is name(options)@linearisation(options)+fold(options)"
         )
     return found
 
 
 def unspaced(spec: str) -> str:
-    """Blanks around names, '@' and '+' say nothing; those inside options stay."""
+    """The spec without blanks around names, '@' and '+'; those inside options stay."""
+    if len(spec) > LONGEST_SPEC:
+        raise SpecError(f"a spec has at most {LONGEST_SPEC} characters; {shown(spec)} has {len(spec)}")
     depth, kept = 0, []
     for char in spec.strip():
         depth += (char == "(") - (char == ")")
@@ -82,7 +89,7 @@ def take_name(text: str) -> tuple[str, str]:
         raise SpecError(f"{word!r} is a fold, not a method; write 'decompx+{word}'")
     near = get_close_matches(word.lower(), names, n=1)
     raise SpecError(
-        f"no method {word!r}; " + (f"did you mean {near[0]!r}?" if near else "`vitreous methods` lists them")
+        f"no method {shown(word)}; " + (f"did you mean {near[0]!r}?" if near else "`vitreous methods` lists them")
     )
 
 
@@ -92,13 +99,37 @@ def take_word(text: str) -> tuple[str, str]:
 
 
 def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
-    """Options in parentheses, as Python literals."""
+    """Options in parentheses, as Python literals, and the rest of the text."""
     if not text.startswith("("):
         return {}, text
-    end, depth, quote = 0, 0, ""
-    for end, char in enumerate(text):  # noqa: B007 - read after the loop
+    end = closing(text)
+    if end is None:
+        raise SpecError(f"a parenthesis in {shown(spec)} is not closed")
+    inside, rest = text[1:end], text[end + 1 :]
+    try:
+        if text[end] != ")" or any(escape not in ESCAPES for escape in re.findall(r"\\(.)", inside, re.DOTALL)):
+            raise ValueError(inside)
+        call = ast.parse(f"f({inside})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        if call.args or any(k.arg is None for k in call.keywords):
+            raise SpecError(f"options are written name=value; got ({shortened(inside)}) in {shown(spec)}")
+        names = [str(k.arg) for k in call.keywords]
+        if len(set(names)) < len(names):
+            raise SpecError(f"an option is given twice in ({shortened(inside)}) of {shown(spec)}")
+        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}, rest
+    except (SyntaxError, ValueError, TypeError, AssertionError, MemoryError, RecursionError):
+        raise SpecError(
+            f"options must be Python literals, name=value; got ({shortened(inside)}) in {shown(spec)}"
+        ) from None
+
+
+def closing(text: str) -> int | None:
+    """Where the bracket that the text begins with is closed; None if nowhere. Brackets in strings do not count."""
+    depth, quote, escaped = 0, "", False
+    for index, char in enumerate(text):
         if quote:
-            quote = "" if char == quote else quote
+            quote = "" if char == quote and not escaped else quote
+            escaped = char == "\\" and not escaped
         elif char in "'\"":
             quote = char
         elif char in "([{":
@@ -106,18 +137,10 @@ def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
         elif char in ")]}":
             depth -= 1
             if depth == 0:
-                break
-    else:
-        raise SpecError(f"a parenthesis in {spec!r} is not closed")
-    inside, rest = text[1:end], text[end + 1 :]
-    try:
-        call = ast.parse(f"f({inside})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        if call.args or any(k.arg is None for k in call.keywords):
-            raise SpecError(f"options are written name=value; got ({inside}) in {spec!r}")
-        names = [str(k.arg) for k in call.keywords]
-        if len(set(names)) < len(names):
-            raise SpecError(f"an option is given twice in ({inside}) of {spec!r}")
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}, rest
-    except (SyntaxError, ValueError, AssertionError):
-        raise SpecError(f"options must be Python literals, name=value; got ({inside}) in {spec!r}") from None
+                return index
+    return None
+
+
+def shortened(text: str) -> str:
+    """Text as it was written where it is printable and short, else its repr."""
+    return text if text.isprintable() and len(text) < LONGEST else shown(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -10,7 +12,10 @@ from torch import Tensor
 from vitreous.capture.probe import Probe
 from vitreous.capture.suppress import suppressed_score
 from vitreous.methods.method import described, method
+from vitreous.methods.options import Number, Range
 from vitreous.models.shapes import PatchScores
+
+Cosine = Annotated[float | int, Range(-1, 1)]
 
 
 @method(
@@ -29,7 +34,7 @@ from vitreous.models.shapes import PatchScores
         "single": {"similarity": None},
     },
 )
-def atman(probe: Probe, suppression: float = 0.9, similarity: float | None = 0.6, shift: bool = True) -> PatchScores:
+def atman(probe: Probe, suppression: Number = 0.9, similarity: Cosine | None = 0.6, shift: bool = True) -> PatchScores:
     """How much the cross-entropy rises when attention to a patch, and to patches like it, is suppressed everywhere.
 
     Patches whose embeddings have a cosine of at least `similarity` are suppressed along, in proportion to it (None: none).
@@ -40,7 +45,7 @@ def atman(probe: Probe, suppression: float = 0.9, similarity: float | None = 0.6
     return described(probe)["score"][:, None] - suppressed_score(probe, factors, shift)
 
 
-def damping(embedded: Float[Tensor, "b p d"], suppression: float, similarity: float | None) -> Float[Tensor, "b p p"]:
+def damping(embedded: Float[Tensor, "b p d"], suppression: Number, similarity: Cosine | None) -> Float[Tensor, "b p p"]:
     """For every suppressed patch (row), what attention to each patch is multiplied by: 1 − suppression · cosine."""
     own = torch.eye(embedded.shape[1], dtype=torch.bool, device=embedded.device)
     direction = F.normalize(embedded, dim=-1)

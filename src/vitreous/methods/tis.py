@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,7 +13,7 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.controls import content_seeds, generators, uniform
 from vitreous.methods.method import method
-from vitreous.methods.options import choice
+from vitreous.methods.options import Count, PartialShare, Seed
 from vitreous.models.shapes import Images, Keep, PatchScores
 
 ROOM, WIDE = 2**22, 2**28  # distances held at once while clustering, on a CPU and elsewhere
@@ -35,18 +37,17 @@ ROOM, WIDE = 2**22, 2**28  # distances held at once while clustering, on a CPU a
 )
 def tis(
     probe: Probe,
-    masks: int = 1024,
-    kept: float | tuple[float, ...] = 0.5,
-    ablate: str = "tokens",
+    masks: Count = 1024,
+    kept: PartialShare | tuple[PartialShare, ...] = 0.5,
+    ablate: Literal["tokens", "pixels"] = "tokens",
     normalise: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> PatchScores:
     """Mean answer over the token subsets that a patch belongs to; subsets are where clusters of activations are largest.
 
     `kept`: the share of patches in a subset; with several, every cluster gives a subset of each size.
     `ablate="pixels"` paints noise over the pixels of other patches, instead of removing their tokens.
     """
-    choice("ablate", ablate, ("tokens", "pixels"))
     activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT  # [b depth·d p]
     keep = largest(clustered(activations, masks, probe.originals, seed), kept)
     return tis_of(probe, keep, ablate, normalise, seed)
@@ -67,10 +68,10 @@ def tis_of(probe: Probe, keep: Keep, ablate: str = "tokens", normalise: bool = F
     return (mean - least) / torch.where(span > 0, span, torch.ones_like(span))
 
 
-def largest(centroids: Float[Tensor, "b m p"], kept: float | tuple[float, ...]) -> Keep:
+def largest(centroids: Float[Tensor, "b m p"], kept: PartialShare | tuple[PartialShare, ...]) -> Keep:
     """The share of patches where each centroid is largest."""
     ratios, patches = kept if isinstance(kept, tuple) else (kept,), centroids.shape[-1]
-    if not ratios or not all(0 < ratio <= 1 for ratio in ratios):
+    if not ratios:
         raise SpecError(f"kept={kept!r}; a share of the patches lies between 0 and 1")
     order = centroids.argsort(dim=-1, descending=True, stable=True)
     subsets = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,7 +12,6 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, TEMPERED
 from vitreous.methods.fold import first, plus
 from vitreous.methods.method import Method, method, spelling
-from vitreous.methods.options import choice
 from vitreous.models.shapes import TokenScores
 from vitreous.models.vit import LinearPool, ViT
 
@@ -19,9 +19,8 @@ Pixels = Float[Tensor, "r 3 H W"]
 PixelMap = Float[Tensor, "r H W"]
 
 
-def gradient_of_pixels(images: Pixels, gradient: Pixels, channels: str = "sum") -> PixelMap:
+def gradient_of_pixels(images: Pixels, gradient: Pixels, channels: Literal["sum", "abs", "max"] = "sum") -> PixelMap:
     """`channels`: the signed "sum", the sum of "abs"olute values (captum, TIS), or their "max"imum."""
-    choice("channels", channels, ("sum", "abs", "max"))
     if channels == "sum":
         return gradient.sum(1)
     return gradient.abs().sum(1) if channels == "abs" else gradient.abs().amax(1)
@@ -154,9 +153,8 @@ temper = token_times_gradient(
     class_specific=True,
     paper="qiang2022attcat",
 )
-def cat(layer: Layer, of: str = "input") -> TokenScores:
+def cat(layer: Layer, of: Literal["input", "output"] = "input") -> TokenScores:
     """Token times gradient, summed over all layers; `of` the "input" (SkipPLUS) or the "output" (paper) of each block."""
-    choice("of", of, ("input", "output"))
     if of == "input":
         return input_x_gradient(layer)
     return (layer.output * layer.output_grad).sum(-1)

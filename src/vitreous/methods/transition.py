@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,6 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.values import head_values, second_normed
 from vitreous.methods.fold import at, rollout
 from vitreous.methods.method import method
-from vitreous.methods.options import choice
 
 Matrix = Float[Tensor, "r n n"]
 PerHeadMatrix = Float[Tensor, "r h n n"]
@@ -53,15 +53,13 @@ class Transition:
 
 def transition(
     layer: Layer,
-    source: str = "residual",
+    source: Literal["residual", "norm"] = "residual",
     value_bias: bool = False,
     length: bool = True,
     necc: bool = True,
-    variant: str = "paper",
+    variant: Literal["paper", "libragrad"] = "paper",
 ) -> Transition:
     """The parts of `tokentm` at one block."""
-    choice("source", source, ("residual", "norm"))
-    choice("variant", variant, ("paper", "libragrad"))
     positive, attention = layer.attention_grad.clamp(min=0), layer.attention
     if variant == "libragrad":  # the stream after each sub-layer, no heads, means multiplied
         positive, attention = positive.mean(1, keepdim=True), attention.mean(1, keepdim=True)
@@ -97,12 +95,12 @@ def transition(
 )
 def tokentm(
     layer: Layer,
-    source: str = "residual",
+    source: Literal["residual", "norm"] = "residual",
     value_bias: bool = False,
     length: bool = True,
     necc: bool = True,
-    branches: str = "both",
-    variant: str = "paper",
+    branches: Literal["both", "gradient"] = "both",
+    variant: Literal["paper", "libragrad"] = "paper",
 ) -> Matrix:
     """Gradient-weighted attention × token transformation, through attention and MLP, from the first tokens' lengths on.
 
@@ -110,7 +108,6 @@ def tokentm(
     switch the two measures; `branches="gradient"` is positive attention gradients alone (the paper's baseline);
     `variant="libragrad"` is that repository's re-implementation.
     """
-    choice("branches", branches, ("both", "gradient"))
     if branches == "gradient":
         product = (layer.attention_grad.clamp(min=0) * layer.attention).mean(1)
         return product + torch.eye(product.shape[-1]).to(product)  # eq. 8: C = I + E_h[relu(∇p) ⊙ A]

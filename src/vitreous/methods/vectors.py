@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,7 +15,7 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.values import feed_scale, head_values, second_norm
 from vitreous.methods.fold import rollout
 from vitreous.methods.method import method
-from vitreous.methods.options import choice
+from vitreous.methods.options import Share, choice
 
 Matrix = Float[Tensor, "r n n"]
 HeadVectors = Float[Tensor, "r h n d"]
@@ -47,12 +49,16 @@ NORM = {"mixing": True, "attention": True, "signed": False, "class_specific": Fa
     paper="kobayashi2020attention",
     **NORM,
 )
-def attin(layer: Layer, part: str = "attention", value_bias: bool = True, per_head: bool = False) -> Matrix:
+def attin(
+    layer: Layer,
+    part: Literal["attention", "res", "resln"] = "attention",
+    value_bias: bool = True,
+    per_head: bool = False,
+) -> Matrix:
     """Length of what each token sends to each other one through attention.
 
     `part`: the "attention" alone, with the skip connection ("res"), or after the second norm too ("resln").
     """
-    choice("part", part, ("attention", "res", "resln"))
     attention, values = layer.attention, head_values(layer, "included" if value_bias else "free")
     if per_head:
         choice("part", part, ("attention",))  # single heads meet neither the skip connection nor the norm
@@ -99,7 +105,7 @@ def globenc(layer: Layer) -> Matrix:
     paper="ferrando2022measuring",
     **NORM,
 )
-def alti(layer: Layer, skipplus: bool = False, eps: float | None = None, shift: float = 0.0) -> Matrix:
+def alti(layer: Layer, skipplus: bool = False, eps: Share | None = None, shift: Share = 0.0) -> Matrix:
     """How much nearer each token brings another to where it ends, in L1; every row adds up to 1.
 
     `skipplus`: as in SkipPLUS's code, vectors through the whole block against the block's output; a row that no token

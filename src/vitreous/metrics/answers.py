@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.probe import Probe, two_sided
+from vitreous.capture.probe import Probe
 from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
-from vitreous.metrics.metric import FIXTURES
+from vitreous.metrics.metric import FIXTURES, NoClassesError
 from vitreous.metrics.order import Ranks, patch_ranks, pixel_ranks
 from vitreous.models.shapes import Images
 
-CLASSES = ("predicted", "label", "explained")
+Class = Literal["predicted", "label", "explained"]
+CLASSES = get_args(Class)
 
 Memo = dict[Any, Any]
 Index = Int[Tensor, " k"]
@@ -72,6 +73,8 @@ def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Ten
 
 def classes_of(attribution: Attribution, probe: Probe, labels: Labels) -> Int[Tensor, "r 3"]:
     """The class that the whole picture gets, the true one and the one that was explained; −1 where no label is known."""
+    if probe.full_logits.shape[-1] == 1:
+        raise NoClassesError(f"{probe.vit.name!r} answers with one number")
     predicted = probe.full_logits.argmax(-1).repeat_interleave(probe.targets_per_image, 0)
     explained = attribution.targets.to(predicted.device)
     known = torch.full_like(predicted, -1) if labels is None else labels.to(predicted)
@@ -142,7 +145,7 @@ def painted(
         index = torch.arange(piece.start, piece.stop, device=rank.device)
         row, count = index // len(counts), counts[index % len(counts)]
         visible = visible_of(rank[row], count[:, None], side).unflatten(1, tuple(size))
-        return read(two_sided(probe.say(paint(visible, row // share, count))), classes[row])
+        return read(probe.sides(probe.say(paint(visible, row // share, count))), classes[row])
 
     found.extend(table for _, table in pieces(some, len(rank) * len(counts), probe.pictures_that_fit))
     return torch.cat(found).unflatten(0, (len(rank), len(counts)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,15 +15,17 @@ from vitreous.methods.masks import blurred
 from vitreous.methods.options import choice
 from vitreous.metrics.answers import Index, Paint
 from vitreous.models.shapes import Images
+from vitreous.models.transforms import OpaquePreprocess
 
-BASELINES = ("blur", "blur-rise", "black", "mean", "random")
-SPACES = ("normalised", "pixels")
+Baseline = Literal["blur", "blur-rise", "black", "mean", "random"]
+Space = Literal["normalised", "pixels"]
+BASELINES, SPACES = get_args(Baseline), get_args(Space)
 
 
 def normalisation(probe: Probe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
     """Mean and standard deviation that made the model's pictures of values in [0, 1]."""
     preprocess = probe.vit.preprocess
-    if preprocess is None:
+    if preprocess is None or isinstance(preprocess, OpaquePreprocess):
         raise ModelError(
             f"what black is to {probe.vit.name!r} is not known: its preprocessing has no mean and std; wrap it with preprocess=…, or take a metric in space='normalised' ('insertion', 'deletion', 'idsds')"
         )

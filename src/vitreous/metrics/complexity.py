@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import choice
+from vitreous.methods.options import Positive, choice
 from vitreous.metrics.frame import PerRow, at_size
 from vitreous.metrics.metric import metric
 from vitreous.metrics.robustness import native
@@ -36,7 +37,11 @@ def values(attribution: Attribution, of: str, part: str) -> Float[Tensor, "r n"]
     aliases=("gini",),
 )
 def sparseness(
-    attribution: Attribution, of: str = "pixels", part: str = "signed", shift: str = "always", eps: float = 0.0
+    attribution: Attribution,
+    of: Literal["pixels", "native"] = "pixels",
+    part: Literal["signed", "abs"] = "signed",
+    shift: Literal["always", "negative", "none"] = "always",
+    eps: Positive = 0.0,
 ) -> PerRow:
     """Gini index of the map: 0 where all scores are equal, towards 1 where one has it all.
 
@@ -64,7 +69,7 @@ def sparseness(
     presets={"quantus": {"normalised": False}},
     aliases=("complexity",),
 )
-def entropy(attribution: Attribution, of: str = "pixels", normalised: bool = True) -> PerRow:
+def entropy(attribution: Attribution, of: Literal["pixels", "native"] = "pixels", normalised: bool = True) -> PerRow:
     """Entropy of the map's magnitudes: 1 where all are equal, 0 where one has it all; NaN where all are 0.
 
     `normalised=False`: in nats, not divided by the entropy of a constant map.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from vitreous.methods.options import choice
 Masks = Shaped[Tensor, "r H W"]  # 1 the object, 0 not, −1 does not count; or booleans
 Boxes = Sequence[Shaped[Tensor, "_ 4"] | None]  # None: nobody drew any
 PerRow = Float[Tensor, " r"]
+Interpolation = Literal["nearest-exact", "nearest", "bilinear", "bicubic"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,7 @@ def framed(attribution: Attribution, objects: Masks, interpolation: str = "bilin
 
 def at_size(attribution: Attribution, size: tuple[int, int], interpolation: str) -> Float[Tensor, "r H W"]:
     """The method's own pixels where it has them, else the grid enlarged; in double precision, and a constant map stays one."""
-    choice("interpolation", interpolation, ("nearest-exact", "nearest", "bilinear", "bicubic"))
+    choice("interpolation", interpolation, get_args(Interpolation))
     source = attribution.maps() if attribution.native_pixels is None else attribution.native_pixels
     source = source.double()
     if tuple(source.shape[-2:]) == tuple(size):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from jaxtyping import Bool
@@ -14,11 +12,11 @@ from vitreous.capture.threads import by_threads
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.masks import noise as noise_of
-from vitreous.methods.options import choice
-from vitreous.metrics.answers import Index, Labels, Memo, Paint, classes_of, shown_pixels
+from vitreous.methods.options import Positive, Seed, choice
+from vitreous.metrics.answers import Class, Index, Labels, Memo, Paint, classes_of, shown_pixels
 from vitreous.metrics.baselines import normalisation
 from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.order import ORDERS, TENTHS, checked_levels, count_of, summed_up
+from vitreous.metrics.order import ORDERS, TENTHS, Area, Levels, Order, Show, checked_levels, count_of, summed_up
 from vitreous.models.shapes import Images
 
 # the share of every neighbour in a pixel: the four at its sides twice that of the four at its corners
@@ -42,13 +40,13 @@ def road(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    levels: Sequence[float] = TENTHS,
-    judge: str = "label",
-    order: str = "descending",
-    noise: float = 0.01,
-    area: str = "normalised",
-    show: str = "fraction",
-    seed: int = 0,
+    levels: Levels = TENTHS,
+    judge: Class = "label",
+    order: Order = "descending",
+    noise: Positive = 0.01,
+    area: Area = "normalised",
+    show: Show = "fraction",
+    seed: Seed = 0,
 ) -> Measured:
     """Accuracy as the highest pixels are filled in from their neighbours.
 

@@ -5,7 +5,7 @@ Masks are 1 on the object, 0 beside it and −1 where nobody knows; such pixels 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import choice
-from vitreous.metrics.frame import Boxes, Frame, Masks, PerRow, framed, grown, searched
+from vitreous.methods.options import Range, Share, choice
+from vitreous.metrics.frame import Boxes, Frame, Interpolation, Masks, PerRow, framed, grown, searched
 from vitreous.metrics.metric import Figures, Measured, Parts, metric
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import average_precision
@@ -60,7 +60,7 @@ def counts(frame: Frame, *masks: Tensor) -> list[PerRow]:
     formula="Σ [S > mean S] = mask / Σ labelled, pooled over pictures",
     aliases=("pixacc",),
 )
-def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> Measured:
+def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> Measured:
     """Share of pixels that the map, cut at its mean, puts on the right side of the object's outline.
 
     A score is of one picture; the figure of a set pools pixels over its pictures. A constant map marks nothing.
@@ -78,7 +78,7 @@ def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: str 
     paper="chefer2021transformer",
     formula="½ (IoU of the object + IoU of the background), intersections and unions pooled over pictures",
 )
-def miou(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> Measured:
+def miou(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> Measured:
     """Mean of the intersections over unions of object and background, the map cut at its mean."""
     frame = framed(attribution, objects, interpolation)
     inside, marked = frame.inside, frame.marked
@@ -94,7 +94,7 @@ def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
 
 
 @metric(**FACTS, affine_invariant=True, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
-def f1(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> PerRow:
+def f1(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> PerRow:
     """F1 of the map, cut at its mean, over the whole picture."""
     frame = framed(attribution, objects, interpolation)
     return f_score(*counts(frame, frame.marked & frame.inside, frame.marked, frame.inside))
@@ -106,7 +106,7 @@ def f1(attribution: Attribution, objects: Masks, interpolation: str = "bilinear"
     paper="chefer2021transformer",
     formula="mean over pixel rows of the row's F1, 0 where it has neither object nor mark",
 )
-def f1_rows(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> PerRow:
+def f1_rows(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> PerRow:
     """F1 of every pixel row, averaged: what the published evaluation prints as mF1.
 
     It falls short of 1 also for a perfect map: rows without any object count as 0.
@@ -127,7 +127,7 @@ def f1_rows(attribution: Attribution, objects: Masks, interpolation: str = "bili
     paper="chefer2021transformer",
     formula="AP of [1 − S, S] against [background, object], S between 0 and 1: 2·H·W samples",
 )
-def map_two_channel(attribution: Attribution, objects: Masks, interpolation: str = "bilinear") -> PerRow:
+def map_two_channel(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> PerRow:
     """Average precision over two channels, object and background, as one list.
 
     Not the average precision of the object: the background's easy pixels count too. A constant map scores ½.
@@ -151,7 +151,12 @@ def map_two_channel(attribution: Attribution, objects: Masks, interpolation: str
     },
     aliases=("average_precision",),
 )
-def ap(attribution: Attribution, objects: Masks, interpolation: str = "nearest-exact", ignored: str = "skip") -> PerRow:
+def ap(
+    attribution: Attribution,
+    objects: Masks,
+    interpolation: Interpolation = "nearest-exact",
+    ignored: Literal["skip", "background"] = "skip",
+) -> PerRow:
     """Average precision of the object's pixels: the area under precision over recall.
 
     A constant map scores the object's share of the picture. `ignored`: pixels of −1 are skipped, or count as "background".
@@ -190,12 +195,12 @@ def pointing_game(
     attribution: Attribution,
     objects: Masks | None = None,
     boxes: Boxes | None = None,
-    of: str = "auto",
-    tolerance: int = 0,
-    max_coverage: float | None = None,
-    missing: str = "nan",
-    ties: str = "even",
-    interpolation: str = "bilinear",
+    of: Literal["auto", "objects", "boxes"] = "auto",
+    tolerance: Annotated[int, Range(0, 65_536)] = 0,
+    max_coverage: Share | None = None,
+    missing: Literal["nan", "miss"] = "nan",
+    ties: Literal["even", "first"] = "even",
+    interpolation: Interpolation = "bilinear",
 ) -> PerRow:
     """Chance that the map's peak lies on the object, or within `tolerance` pixels of it.
 
@@ -227,11 +232,11 @@ def energy_pointing(
     attribution: Attribution,
     objects: Masks | None = None,
     boxes: Boxes | None = None,
-    of: str = "auto",
-    part: str = "positive",
-    max_coverage: float | None = None,
-    missing: str = "nan",
-    interpolation: str = "bilinear",
+    of: Literal["auto", "objects", "boxes"] = "auto",
+    part: Literal["positive", "abs"] = "positive",
+    max_coverage: Share | None = None,
+    missing: Literal["nan", "miss"] = "nan",
+    interpolation: Interpolation = "bilinear",
 ) -> PerRow:
     """Share of the map's mass that lies on the object; NaN where it has none.
 

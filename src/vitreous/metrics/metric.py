@@ -17,9 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.core.errors import SpecError
+from vitreous.core.messages import shown
 from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import check_options, choice, written
+from vitreous.methods.options import Option, choice, defaults, fit_options, options_of, written
 from vitreous.methods.spec import take_options, take_word, unspaced
 
 FIXTURES = {
@@ -67,6 +68,10 @@ class Measured:
     flipped: bool = False  # shown as its complement: the better direction turns round
 
 
+class NoClassesError(SpecError):
+    """A metric read the probability of a class, and the model has no classes; `Metric` adds which metric it was."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """A named way to measure explanations. Facts are promises; `vitreous.testing.check_metric` tries to break them."""
@@ -102,8 +107,12 @@ class Metric:
 
     @property
     def known_options(self) -> dict[str, Any]:
-        known = {p.name: p.default for p in self._parameters if p.name not in FIXTURES}
-        return known | ({"preset": None} if self.presets else {})
+        return defaults(self.typed_options)
+
+    @property
+    def typed_options(self) -> dict[str, Option]:
+        known = {name: option for name, option in options_of(self.function).items() if name not in FIXTURES}
+        return known | ({"preset": Option("preset", None)} if self.presets else {})
 
     @property
     def spec(self) -> str:
@@ -117,8 +126,8 @@ class Metric:
         own = {key: value for key, value in self.known_options.items() if key != "preset"}
         return {**own, **(self.presets[preset] if preset is not None else {}), **given}
 
-    def with_options(self, **given: Any) -> Metric:
-        check_options(f"metric {self.name!r}", given, self.known_options)
+    def with_options(self, /, **given: Any) -> Metric:
+        given = fit_options(f"metric {self.name!r}", given, self.typed_options)
         given = {**self.options, **given}
         if given.get("preset") is not None:
             choice("preset", given["preset"], tuple(self.presets))
@@ -130,7 +139,13 @@ class Metric:
             if given.get(name) is None:
                 raise SpecError(f"metric {self.name!r} needs {FIXTURES[name]}")
         passed = {name: given[name] for name in self.takes if given.get(name) is not None}
-        found = self.function(attribution, **passed, **self.settings)
+        try:
+            found = self.function(attribution, **passed, **self.settings)
+        except NoClassesError as problem:
+            raise SpecError(
+                f"metric {self.name!r} reads class probabilities, and {problem}; metrics of masks, of the map alone and of its "
+                "robustness work ('ap', 'sparseness', 'max_sensitivity'), and wrap(model, outputs='binary') makes it two classes"
+            ) from None
         found = found if isinstance(found, Measured) else Measured(found)
         better = self.higher_is_better
         return MetricResult(
@@ -220,7 +235,7 @@ def metric(
     return register
 
 
-def resolve_metric(spec: str | Metric, **options: Any) -> Metric:
+def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
     """`"insertion(baseline='blur', steps=28)"` → the metric with these options."""
     if isinstance(spec, Metric):
         return spec.with_options(**options) if options else spec
@@ -234,9 +249,11 @@ def resolve_metric(spec: str | Metric, **options: Any) -> Metric:
     found = METRICS[name.replace("-", "_")]
     given, rest = take_options(rest, text)
     if rest:
-        raise SpecError(f"{text!r} is not understood from {rest!r} on; a metric is written name(option=value, …)")
+        raise SpecError(
+            f"{shown(text)} is not understood from {shown(rest)} on; a metric is written name(option=value, …)"
+        )
     if twice := sorted(given.keys() & options.keys()):
-        raise SpecError(f"option {twice[0]!r} of {text!r} is given twice")
+        raise SpecError(f"option {twice[0]!r} of {shown(text)} is given twice")
     return found.with_options(**given, **options)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,9 +20,10 @@ from vitreous.metrics.metric import Measured
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 TWENTIETHS = tuple(twentieth / 20 for twentieth in range(21))
-ORDERS = ("descending", "ascending")
-AREAS = ("normalised", "trapezoid", "mean")
-SHOWS = ("fraction", "percent", "complement")
+Order = Literal["descending", "ascending"]
+Area = Literal["normalised", "trapezoid", "mean"]
+Show = Literal["fraction", "percent", "complement"]
+ORDERS, AREAS, SHOWS = get_args(Order), get_args(Area), get_args(Show)
 
 Scores = Float[Tensor, "r n"]
 Ranks = Int[Tensor, "r n"]
@@ -99,7 +101,12 @@ def checked_levels(name: str, levels: Any) -> tuple[float, ...]:
     numbers = given and all(isinstance(level, int | float) and 0 <= level <= 1 for level in given)
     if not numbers or not all(a < b for a, b in pairwise(given)):
         raise SpecError(f"{name}={levels!r}; shares must grow and lie between 0 and 1, such as (0.1, 0.5, 0.9)")
-    return given
+    return tuple(float(level) for level in given)
+
+
+Grid = float | int | Sequence[float | int]
+Levels = Annotated[Grid, partial(checked_levels, "levels")]
+Ratios = Annotated[Grid, partial(checked_levels, "ratios")]
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:

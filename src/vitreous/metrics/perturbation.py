@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -13,11 +14,24 @@ from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import choice
-from vitreous.metrics.answers import Answers, Index, Labels, Memo, classes_of, read, whole_of
-from vitreous.metrics.baselines import baseline_of, over
+from vitreous.methods.options import Range, Seed, Share, choice
+from vitreous.metrics.answers import Answers, Class, Index, Labels, Memo, classes_of, read, whole_of
+from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
 from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.order import ORDERS, TENTHS, TWENTIETHS, checked_levels, count_of, pixel_scores, summed_up
+from vitreous.metrics.order import (
+    ORDERS,
+    TENTHS,
+    TWENTIETHS,
+    Area,
+    Grid,
+    Levels,
+    Order,
+    Show,
+    checked_levels,
+    count_of,
+    pixel_scores,
+    summed_up,
+)
 from vitreous.metrics.pictures import against
 from vitreous.metrics.ranks import spearman
 from vitreous.models.shapes import Images
@@ -66,12 +80,12 @@ def positive_auc(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    levels: Sequence[float] = TENTHS,
+    levels: Levels = TENTHS,
     clean: bool = True,
-    empty: float | None = None,
-    judge: str = "label",
-    area: str = "normalised",
-    show: str = "fraction",
+    empty: Share | None = None,
+    judge: Class = "label",
+    area: Area = "normalised",
+    show: Show = "fraction",
 ) -> Measured:
     """Accuracy as the highest pixels become black.
 
@@ -94,12 +108,12 @@ def negative_auc(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    levels: Sequence[float] = TENTHS,
+    levels: Levels = TENTHS,
     clean: bool = True,
-    empty: float | None = None,
-    judge: str = "label",
-    area: str = "normalised",
-    show: str = "fraction",
+    empty: Share | None = None,
+    judge: Class = "label",
+    area: Area = "normalised",
+    show: Show = "fraction",
 ) -> Measured:
     """Accuracy as the lowest pixels become black; options and parts as for `positive_auc`."""
     return accuracy(attribution, probe, labels, memo, "ascending", levels, clean, empty, judge, area, show)
@@ -111,7 +125,7 @@ def accuracy(
     labels: Labels,
     memo: Memo | None,
     order: str,
-    levels: Sequence[float],
+    levels: Grid,
     clean: bool,
     empty: float | None,
     judge: str,
@@ -154,10 +168,10 @@ def aopc(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    levels: Sequence[float] = TWENTIETHS,
-    track: str = "explained",
-    order: str = "descending",
-    area: str = "mean",
+    levels: Levels = TWENTIETHS,
+    track: Class = "explained",
+    order: Order = "descending",
+    area: Area = "mean",
 ) -> Measured:
     """How far the probability drops as the highest pixels become black, on average over the levels.
 
@@ -180,10 +194,10 @@ def lodds(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    levels: Sequence[float] = TWENTIETHS,
-    track: str = "explained",
-    order: str = "descending",
-    area: str = "mean",
+    levels: Levels = TWENTIETHS,
+    track: Class = "explained",
+    order: Order = "descending",
+    area: Area = "mean",
 ) -> Measured:
     """Change of the log-probability as the highest pixels become black, on average over the levels; options as for `aopc`."""
     levels = checked_levels("levels", levels)
@@ -209,11 +223,11 @@ def idsds(
     attribution: Attribution,
     probe: Probe,
     labels: Labels = None,
-    cells: int = 4,
-    baseline: str = "black",
-    space: str = "normalised",
-    track: str = "explained",
-    seed: int = 0,
+    cells: Annotated[int, Range(2, 256)] = 4,
+    baseline: Baseline = "black",
+    space: Space = "normalised",
+    track: Class = "explained",
+    seed: Seed = 0,
 ) -> Measured:
     """Rank correlation between what a cell of the picture scores and how far the logit drops without it.
 

@@ -8,10 +8,11 @@ from torch import Tensor
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.metrics.answers import Answers, Labels, Memo, once, shown_pixels
-from vitreous.metrics.baselines import baseline_of, over
+from vitreous.methods.options import Count, Seed
+from vitreous.metrics.answers import Answers, Class, Labels, Memo, once, shown_pixels
+from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
 from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.order import SHOWS, summed_up, whole
+from vitreous.metrics.order import SHOWS, Area, Show, summed_up, whole
 
 FACTS = {
     "family": "faithfulness",
@@ -84,14 +85,14 @@ def insertion(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    baseline: str = "blur",
-    space: str = "normalised",
-    steps: int = 224,
+    baseline: Baseline = "blur",
+    space: Space = "normalised",
+    steps: Count = 224,
     start: bool = False,
-    track: str = "explained",
-    area: str = "mean",
-    show: str = "fraction",
-    seed: int = 0,
+    track: Class = "explained",
+    area: Area = "mean",
+    show: Show = "fraction",
+    seed: Seed = 0,
 ) -> Measured:
     """Probability of a class as the highest pixels enter a baseline picture.
 
@@ -116,14 +117,14 @@ def deletion(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    baseline: str = "black",
-    space: str = "normalised",
-    steps: int = 224,
+    baseline: Baseline = "black",
+    space: Space = "normalised",
+    steps: Count = 224,
     start: bool = False,
-    track: str = "explained",
-    area: str = "mean",
-    show: str = "fraction",
-    seed: int = 0,
+    track: Class = "explained",
+    area: Area = "mean",
+    show: Show = "fraction",
+    seed: Seed = 0,
 ) -> Measured:
     """Probability of a class as the highest pixels give way to a baseline picture; options as for `insertion`."""
     curve, levels = curve_of(attribution, probe, labels, memo, False, baseline, space, steps, start, track, seed)
@@ -143,14 +144,14 @@ def insertion_minus_deletion(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    baseline: str | tuple[str, ...] = "blur",
-    space: str = "normalised",
-    steps: int = 224,
+    baseline: Baseline | tuple[Baseline, ...] = "blur",
+    space: Space = "normalised",
+    steps: Count = 224,
     start: bool = False,
-    track: str = "explained",
-    area: str = "mean",
-    show: str = "fraction",
-    seed: int = 0,
+    track: Class = "explained",
+    area: Area = "mean",
+    show: Show = "fraction",
+    seed: Seed = 0,
 ) -> Measured:
     """Insertion less deletion; options as for `insertion`, and `baseline` may be one for each, ("blur", "black")."""
     if show == "complement":

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from vitreous.capture.probe import Probe
-from vitreous.core.errors import ShapeError, SpecError
+from vitreous.core.errors import ShapeError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.controls import generators
 from vitreous.methods.method import Method
-from vitreous.methods.options import choice
-from vitreous.metrics.frame import Masks, PerRow, framed
+from vitreous.methods.options import Count, Positive, Seed, choice
+from vitreous.metrics.frame import Interpolation, Masks, PerRow, framed
 from vitreous.metrics.metric import Measured, metric
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import outranking, spearman
@@ -57,17 +57,13 @@ def map_of(attribution: Attribution, method: Method, probe: Probe) -> Float[Tens
     presets={"tis": {"samples": 10, "radius": 0.02}},
 )
 def max_sensitivity(
-    attribution: Attribution, probe: Probe, method: Method, samples: int = 10, radius: float = 0.02, seed: int = 0
+    attribution: Attribution, probe: Probe, method: Method, samples: Count = 10, radius: Positive = 0.02, seed: Seed = 0
 ) -> PerRow:
     """Largest change of the map, relative to its length, among slightly changed pictures.
 
     Noise is added to the picture as the model takes it and drawn from the seed and the picture's content; the class asked
     about stays. Lengths are taken at the map's own resolution; a map of length 0 is divided by 1.
     """
-    if not isinstance(samples, int) or samples < 1 or not radius >= 0:
-        raise SpecError(
-            f"samples={samples} and radius={radius}; at least one sample and no negative radius are possible"
-        )
     noise = [
         (torch.rand(samples, *probe.images.shape[1:], generator=source) * 2 - 1) * radius
         for source in generators(probe.originals, seed)
@@ -109,10 +105,10 @@ def parameter_randomisation(
     attribution: Attribution,
     probe: Probe,
     method: Method,
-    order: str = "all",
-    sign: str = "signed",
-    stages: int | None = None,
-    seed: int = 0,
+    order: Literal["all", "cascade"] = "all",
+    sign: Literal["signed", "abs"] = "signed",
+    stages: Count | None = None,
+    seed: Seed = 0,
 ) -> Measured:
     """How much of the map's ranking survives random weights; an explanation that survives is none.
 
@@ -170,8 +166,9 @@ def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
 
 def seen_again(vit: ViT, module: nn.Module) -> ViT:
     """Another module of the same make, seen as this model is."""
-    make = partial(opaque, preprocess=vit.preprocess) if vit.facts.get("black_box") else view
-    return replace(make(module), name=vit.name, preprocess=vit.preprocess, classes=vit.classes, facts=dict(vit.facts))
+    copy = opaque(module, preprocess=vit.preprocess) if vit.black_box else view(module)
+    same = ("name", "preprocess", "classes", "output_type", "affine", "black_box", "embedding", "facts")
+    return replace(copy, **{field: getattr(vit, field) for field in same})
 
 
 # ── beside another class ─────────────────────────────────────────────────────────────────────────
@@ -188,8 +185,8 @@ def class_discrimination(
     attribution: Attribution,
     objects: Masks,
     rivals: Shaped[Tensor, "r height width"],
-    by: str = "rank",
-    interpolation: str = "bilinear",
+    by: Literal["rank", "mass"] = "rank",
+    interpolation: Interpolation = "bilinear",
 ) -> PerRow:
     """Chance that a pixel of the class's own object stands above a pixel of the other class's object in the same picture.
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
-from vitreous.metrics.answers import Answers, Labels, Memo, classes_of, shown_tokens
+from vitreous.metrics.answers import Answers, Class, Labels, Memo, classes_of, shown_tokens
 from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.order import ORDERS, TENTHS, checked_levels, count_of, summed_up
+from vitreous.metrics.order import ORDERS, TENTHS, Area, Grid, Order, Ratios, Show, checked_levels, count_of, summed_up
 
 FACTS = {
     "family": "faithfulness",
@@ -23,7 +23,7 @@ RELEASED = {"area": "trapezoid", "show": "percent"}
 
 
 def deletion(
-    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Sequence[float], order: str
+    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
 ) -> tuple[Answers, tuple[float, ...]]:
     """Answers as more and more patches leave, from none on; the levels are the shares that left."""
     choice("order", order, ORDERS)
@@ -36,7 +36,7 @@ def deletion(
 
 
 def insertion(
-    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Sequence[float], order: str
+    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
 ) -> tuple[Answers, tuple[float, ...]]:
     """Answers as more and more patches enter, up to all; the levels are the shares that entered."""
     choice("order", order, ORDERS)
@@ -59,11 +59,11 @@ def deletion_accuracy(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    ratios: Sequence[float] = TENTHS,
-    judge: str = "label",
-    order: str = "descending",
-    area: str = "normalised",
-    show: str = "fraction",
+    ratios: Ratios = TENTHS,
+    judge: Class = "label",
+    order: Order = "descending",
+    area: Area = "normalised",
+    show: Show = "fraction",
 ) -> Measured:
     """Accuracy as the highest patches leave the encoder.
 
@@ -88,11 +88,11 @@ def insertion_accuracy(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    ratios: Sequence[float] = TENTHS,
-    judge: str = "label",
-    order: str = "descending",
-    area: str = "normalised",
-    show: str = "fraction",
+    ratios: Ratios = TENTHS,
+    judge: Class = "label",
+    order: Order = "descending",
+    area: Area = "normalised",
+    show: Show = "fraction",
 ) -> Measured:
     """Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`."""
     said, levels = insertion(attribution, probe, labels, memo, ratios, order)
@@ -115,11 +115,11 @@ def deletion_aopc(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    ratios: Sequence[float] = TENTHS,
-    track: str = "explained",
-    order: str = "descending",
-    area: str = "normalised",
-    show: str = "fraction",
+    ratios: Ratios = TENTHS,
+    track: Class = "explained",
+    order: Order = "descending",
+    area: Area = "normalised",
+    show: Show = "fraction",
 ) -> Measured:
     """How far the probability drops as the highest patches leave the encoder.
 
@@ -145,11 +145,11 @@ def insertion_aopc(
     probe: Probe,
     labels: Labels = None,
     memo: Memo | None = None,
-    ratios: Sequence[float] = TENTHS,
-    track: str = "explained",
-    order: str = "descending",
-    area: str = "normalised",
-    show: str = "fraction",
+    ratios: Ratios = TENTHS,
+    track: Class = "explained",
+    order: Order = "descending",
+    area: Area = "normalised",
+    show: Show = "fraction",
 ) -> Measured:
     """How far the probability lies below that of the whole picture when only the highest patches enter the encoder.
 

@@ -10,10 +10,13 @@ from typing import TypeAlias
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
 
-from vitreous.core.errors import DataError
+from vitreous.core.errors import DataError, ShapeError
 
-Source: TypeAlias = str | Path | bytes | Image.Image
+Source: TypeAlias = str | Path | bytes | Image.Image | np.ndarray | Tensor
+
+CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 
 
 def open_picture(source: Source) -> Image.Image:
@@ -44,6 +47,8 @@ def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
         case Image.Image():
             file = getattr(source, "filename", "")
             return source, f"'{file}'" if file else "the picture"
+        case np.ndarray() | Tensor():
+            return image_of_array(source), "the picture"
         case bytes():
             data, name = source, f"the picture ({len(source)} bytes)"
         case _:
@@ -57,6 +62,34 @@ def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
     if not data:
         raise DataError(f"{name} is empty")
     return data, name
+
+
+def image_of_array(array: np.ndarray | Tensor) -> Image.Image:
+    """An image from 8-bit colours: [H, W] grey, or with 1 (grey), 3 (RGB) or 4 (RGBA) channels.
+
+    Channels are the last axis of a numpy array and the first of a tensor, as their libraries have it; the other way round
+    is taken where only that fits.
+    """
+    pixels = array.numpy(force=True) if isinstance(array, Tensor) else array
+    if pixels.dtype != np.uint8:
+        raise ShapeError(
+            f"an array of {pixels.dtype} does not say which value is white; give uint8 from 0 to 255 ([H, W, 3]), a PIL image, "
+            "or a float tensor [b, 3, H, W] that is normalised as the model takes it"
+        )
+    pixels = pixels[0] if pixels.ndim == 4 and len(pixels) == 1 else pixels
+    if pixels.ndim == 3:
+        first, last = pixels.shape[0] in CHANNELS, pixels.shape[-1] in CHANNELS
+        if first and (isinstance(array, Tensor) or not last):
+            pixels = pixels.transpose(1, 2, 0)
+        pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+    if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in CHANNELS)):
+        raise ShapeError(
+            f"an image is [H, W], [H, W, 3] or [H, W, 4], or [3, H, W] as a tensor, not {list(array.shape)}; "
+            "several are a list of such, or [b, H, W, 3]"
+        )
+    if not pixels.size:
+        raise DataError("the picture has no pixels")
+    return Image.fromarray(np.ascontiguousarray(pixels))
 
 
 def to_rgb(picture: Image.Image, name: str) -> Image.Image:

@@ -13,12 +13,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError, VitreousError
+from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import read_checkpoint, refuse
 from vitreous.models.huggingface_blocks import beit_block, dinov2_block, plain_block, probe_pool, tower_block
 from vitreous.models.picture import Preprocess
 from vitreous.models.quiet import evaluating, settled
 from vitreous.models.shapes import Images, Logits, Pooled, Tokens
-from vitreous.models.texts import KEY as EMBEDDING
 from vitreous.models.vit import (
     AttentionPool,
     Block,
@@ -106,6 +106,23 @@ def preprocess_of(name: str) -> Preprocess | None:
     except (OSError, ValueError):
         return None  # the folder holds weights alone
     return Preprocess.from_hf(processor)
+
+
+def saved_preprocess(model: Any) -> Preprocess | None:
+    """How images are prepared for a module that transformers loaded: the processor beside its weights, if that is here.
+
+    Nothing is fetched. A processor whose geometry is not known is left to the user, who may pass it as `preprocess=`.
+    """
+    name = getattr(getattr(model, "config", None), "_name_or_path", "")
+    if not name:
+        return None
+    from transformers import AutoImageProcessor
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(name, trust_remote_code=False, local_files_only=True)
+        return Preprocess.from_hf(processor)
+    except (OSError, ValueError):  # of transformers, and our own ModelError
+        return None
 
 
 # ── families ─────────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +248,7 @@ def assemble(
     """What one family has of its own, among what all share."""
     embeddings, size, tower = body.embeddings, body.config.image_size, answer is embedding_of
     size = (size, size) if isinstance(size, int) else (size[0], size[1])
-    conv = (
+    conv: Any = base_layer(
         embeddings.patch_embeddings.projection
         if hasattr(embeddings, "patch_embeddings")
         else embeddings.patch_embedding
@@ -270,7 +287,8 @@ def assemble(
         forward=forward,
         size=size,
         classes=None if tower else classes_of(model.config),
-        facts={"library": "transformers", "class": type(model).__name__, **({EMBEDDING: "a tower"} if tower else {})},
+        facts={"library": "transformers", "class": type(model).__name__},
+        embedding="a tower" if tower else "",
     )
 
 

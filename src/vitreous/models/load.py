@@ -13,10 +13,17 @@ import torch
 from torch import nn
 
 from vitreous.core.errors import ModelError
+from vitreous.models.adapters import adapted_model
 from vitreous.models.checkpoint import load_into, read_checkpoint
 from vitreous.models.vit import ViT
 
 SCENES = ("scenes", "scenes-biased")
+EXAMPLES = {
+    "scenes": "scenes",
+    "timm": "vit_base_patch16_224",
+    "hf": "google/vit-base-patch16-224",
+    "torchvision": "vit_b_16",
+}
 
 
 def build(
@@ -28,7 +35,14 @@ def build(
     **kwargs: Any,
 ) -> ViT:
     """The model of that name, in eval mode, its parameters not asking for gradients."""
-    source, _, rest = name.partition(":")
+    if not isinstance(name, str) or not name.strip():
+        raise ModelError(f"a model name is text such as 'timm:vit_base_patch16_224', not {name!r}")
+    source, colon, rest = name.partition(":")
+    if colon and not rest.strip() and source in EXAMPLES:
+        raise ModelError(f"{name!r} names no model; write it behind the colon, as in '{source}:{EXAMPLES[source]}'")
+    if checkpoint is not None and not isinstance(checkpoint, str | Path):
+        raise ModelError(f"checkpoint is the path of a local .safetensors or .pth file, not {checkpoint!r}")
+    check_device(device)
     if not rest:
         source, rest = ("scenes" if name in SCENES else "timm"), name
     match source:
@@ -49,13 +63,25 @@ def build(
     vit.module.eval().requires_grad_(False)
     try:
         vit.module.to(device or vit.device)
-    except (RuntimeError, AssertionError) as problem:
+    except (RuntimeError, AssertionError, TypeError) as problem:
         raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
     return replace(
         vit,
         name=rest if source == "scenes" else f"{source}:{rest}",
         facts={**vit.facts, "checkpoint": str(checkpoint) if checkpoint else None},
     )
+
+
+def check_device(device: Any) -> None:
+    try:
+        known = isinstance(device, str | int | torch.device) and not isinstance(device, bool)
+        kind = torch.device(device).type if known and device != "" else None
+    except (RuntimeError, ValueError) as problem:
+        raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
+    if device is not None and not known:
+        raise ModelError(f"device is a name such as 'cpu' or 'cuda:0', not {device!r}")
+    if kind == "meta":
+        raise ModelError("a model on the device 'meta' has no values; 'cpu' would work")
 
 
 def build_scenes(name: str, checkpoint: str | Path | None, kwargs: dict[str, Any]) -> ViT:
@@ -74,11 +100,21 @@ def build_scenes(name: str, checkpoint: str | Path | None, kwargs: dict[str, Any
 
 
 def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> ViT:
-    import timm
     from timm.data import resolve_model_data_config
 
     from vitreous.models.picture import Preprocess
     from vitreous.models.timm import from_timm
+
+    model = create_timm(name, checkpoint, pretrained, kwargs)
+    vit = from_timm(model, f"timm:{name}")
+    config = resolve_model_data_config(model)
+    config["input_size"] = (3, *vit.size)
+    return replace(vit, preprocess=Preprocess.from_timm(config), classes=imagenet_classes(model.num_classes))
+
+
+def create_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> Any:
+    """Create any model of timm by name, with its weights."""
+    import timm
 
     if not timm.is_model(name.split(".", 1)[0]):
         near = get_close_matches(name, [*SCENES, *timm.list_models()], n=1)
@@ -92,14 +128,11 @@ def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwarg
         if not (pretrained and state is None):
             raise ModelError(f"timm cannot build {name!r}: {str(problem).splitlines()[0]}") from None
         raise ModelError(no_hub(f"timm:{name}", problem)) from None
-    except (TypeError, AssertionError, ValueError) as problem:
+    except (TypeError, AssertionError, ValueError, ArithmeticError) as problem:
         raise ModelError(f"timm cannot build {name!r} with {kwargs}: {problem}") from None
     if state is not None:
         load_into(model, fitted(model, state), name)
-    vit = from_timm(model, f"timm:{name}")
-    config = resolve_model_data_config(model)
-    config["input_size"] = (3, *vit.size)
-    return replace(vit, preprocess=Preprocess.from_timm(config), classes=imagenet_classes(model.num_classes))
+    return model
 
 
 def no_hub(name: str, problem: Exception) -> str:
@@ -134,6 +167,7 @@ def view(model: Any, name: str | None = None) -> ViT:
     """A module that the user already has, seen as a `ViT`; it is read, never patched."""
     for shell in ("_orig_mod", "module"):  # compiled and data-parallel shells
         model = getattr(model, shell, None) or model
+    model = adapted_model(model)
     label = name or type(model).__name__
     for ancestor in type(model).__mro__:
         match ancestor.__module__.split(".")[0]:
@@ -149,9 +183,9 @@ def view(model: Any, name: str | None = None) -> ViT:
                     vit, preprocess=Preprocess.from_timm(config), classes=imagenet_classes(model.num_classes)
                 )
             case "transformers":
-                from vitreous.models.huggingface import from_huggingface
+                from vitreous.models.huggingface import from_huggingface, saved_preprocess
 
-                return from_huggingface(model, label)
+                return replace(from_huggingface(model, label), preprocess=saved_preprocess(model))
             case "torchvision":
                 from vitreous.models.torchvision import from_torchvision
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from vitreous.core.errors import ModelError, ShapeError
+from vitreous.core.errors import ModelError, ShapeError, VitreousError
+from vitreous.models.outputs import check_declared, checked_names, with_outputs
 from vitreous.models.picture import Preprocess
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images
 from vitreous.models.vit import Layout, LinearPool, ViT
-
-KEY = "black_box"  # in the facts of such a model: why it is one
 
 
 def opaque(
@@ -22,9 +20,10 @@ def opaque(
     why: str = "asked for",
     name: str | None = None,
     preprocess: Any = None,
-    classes: Sequence[str] | None = None,
+    classes: Any = None,
+    outputs: str | None = None,
 ) -> ViT:
-    """Any classifier as a `ViT` without parts, for methods that ask about pixels only."""
+    """Any model as a `ViT` without parts, for methods that ask about pixels only; `classes` and `outputs` as for `wrap`."""
     name = name or type(module).__name__
     if not any(p.is_floating_point() for p in module.parameters()):
         raise ModelError(f"{name!r} has no parameters, so its device and precision are not known")
@@ -39,7 +38,9 @@ def opaque(
     def refuse(*_: Any) -> NoReturn:
         raise ModelError(f"{name!r} is treated as a black box: it has no tokens")
 
-    return ViT(
+    names = checked_names(classes)
+    check_declared(outputs)
+    vit = ViT(
         name=name,
         module=module,
         embed=refuse,
@@ -52,9 +53,10 @@ def opaque(
         forward=forward,
         size=getattr(preprocess, "size", (224, 224)),
         preprocess=preprocess,
-        classes=classes_of(module) if classes is None else tuple(classes),
-        facts={KEY: f"treated as a black box: {why}"},
+        classes=classes_of(module) if names is None else names,
+        black_box=f"treated as a black box: {why}",
     )
+    return with_outputs(vit, 1, names, outputs) if outputs == "binary" else vit
 
 
 def pixel_layout(size: tuple[int, int]) -> Layout:
@@ -63,16 +65,23 @@ def pixel_layout(size: tuple[int, int]) -> Layout:
 
 
 @torch.no_grad()
-def greet(vit: ViT, picture: Images) -> None:
-    """The black box's handshake: one picture in, one row of logits out; counts the classes."""
-    own = vit.forward(picture[:1].to(vit.device, vit.dtype))
-    if own.ndim != 2 or len(own) != 1:
+def greet(vit: ViT, picture: Images) -> ViT:
+    """The black box after one image, which shows how many outputs it has; the names of its classes must be as many."""
+    try:
+        own = vit.forward(picture[:1].to(vit.device, vit.dtype))
+    except VitreousError:
+        raise
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+        raise ModelError(f"{vit.name!r} cannot be run on an image {list(picture.shape[1:])} ({reason})") from problem
+    if own.ndim != 2 or len(own) != 1 or not own.shape[-1]:
         raise ModelError(
             f"{vit.name!r} answers a picture with shape {tuple(own.shape)}; a classifier answers with (1, classes)"
         )
     if not own.isfinite().all():
         raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
-    vit.facts["outputs"] = own.shape[-1]
+    given = None if vit.classes == classes_of(vit.module) else vit.classes
+    return with_outputs(vit, own.shape[-1], given, "binary" if vit.binary else None)
 
 
 def logits_of(answer: Any, name: str) -> Tensor:
@@ -85,7 +94,11 @@ def logits_of(answer: Any, name: str) -> Tensor:
 
 
 def preprocess_of(module: nn.Module) -> Preprocess | None:
-    """How timm's models want their pictures; of others it is not known."""
+    """How timm's models, and those of transformers that lie in a folder, want their pictures; of others it is not known."""
+    if hasattr(getattr(module, "config", None), "_name_or_path"):
+        from vitreous.models.huggingface import saved_preprocess
+
+        return saved_preprocess(module)
     if not isinstance(getattr(module, "pretrained_cfg", None), dict):
         return None
     from timm.data import resolve_model_data_config

@@ -29,7 +29,39 @@ HF_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "Siglip", "CLIP")  # they resize, c
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """Resize, cut out or pad around the centre, normalise. Sizes are (height, width)."""
+    """Resize, crop or pad around the centre, normalise; and the way back from what the model sees to the image.
+
+    Sizes are (height, width).
+
+    Parameters
+    ----------
+    size
+        Height and width of what the model sees.
+    resize
+        The box that an image is resized to before the crop; None leaves it as it is.
+    fit
+        How it is brought to that box: "stretch" fills it, "shortest" makes the shorter edge `resize[0]` (torchvision's
+        `Resize(n)`), "cover" covers it and "contain" lies within it, both in the image's own proportions.
+    interpolation
+        Of the resizing: "nearest", "bilinear", "bicubic", "lanczos", "box" or "hamming".
+    mean, std
+        Of every colour, for colours from 0 to 1: the model gets `(colour - mean) / std`.
+    fill
+        Colour (0 to 255) around an image that is smaller than `size`.
+    centre
+        Which side gets half a pixel of the crop; libraries differ: "round" (torchvision, timm), "truncate" or "floor".
+    engine
+        Who resizes, "pillow" or "torch" (torchvision on tensors); they round differently.
+    crop
+        False: there is no crop, the model sees the whole resized image, and `size` is that of a square one.
+
+    Examples
+    --------
+    >>> from vitreous import Preprocess
+    >>> preprocess = Preprocess(size=(224, 224), resize=(256, 256), fit="shortest", mean=(0.5,) * 3, std=(0.5,) * 3)
+    >>> preprocess.window((480, 640))
+    (110.0, 30.0, 530.0, 450.0)
+    """
 
     size: tuple[int, int]  # what the model sees
     resize: tuple[int, int] | None = None  # the box a picture is brought to first; None leaves it as it is
@@ -41,6 +73,7 @@ class Preprocess:
     fill: tuple[int, int, int] = (0, 0, 0)  # colour around a picture smaller than `size`
     centre: Literal["round", "truncate", "floor"] = "round"  # where half a pixel goes; libraries differ
     engine: Literal["pillow", "torch"] = "pillow"  # who resizes; they round differently
+    crop: bool = True
 
     def __post_init__(self) -> None:
         if self.interpolation not in RESAMPLING:
@@ -55,11 +88,19 @@ class Preprocess:
         """What the model sees of several pictures."""
         if not pictures:
             raise ShapeError("no picture was given; a batch needs at least one")
-        return torch.stack([self(picture) for picture in pictures])
+        tensors = [self(picture) for picture in pictures]
+        sizes = sorted({tuple(tensor.shape[-2:]) for tensor in tensors})
+        if len(sizes) > 1:
+            raise ShapeError(
+                f"these images become tensors of several sizes, {', '.join(f'{h}x{w}' for h, w in sizes)}; explain them one "
+                "by one, or give a preprocess with a crop"
+            )
+        return torch.stack(tensors)
 
     def cut(self, picture: Image.Image) -> Image.Image:
         """The picture, resized and cut to `size`, still to be normalised."""
-        (height, width), (top, left), (rows, columns) = self.size, *self.place((picture.height, picture.width))
+        (top, left), (rows, columns) = self.place((picture.height, picture.width))
+        height, width = self.seen_size((rows, columns))
         canvas = Image.new("RGB", (width, height), self.fill)
         if rows * columns <= LARGE:
             resize = resize_by_torch if self.engine == "torch" else Image.Image.resize
@@ -76,8 +117,12 @@ class Preprocess:
     def place(self, picture_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         """Top and left of what the model sees, in the resized picture, and that picture's size."""
         resized = self.resized(*picture_size)
-        top, left = (self.start(length, seen) for length, seen in zip(resized, self.size, strict=True))
+        top, left = (self.start(length, seen) for length, seen in zip(resized, self.seen_size(resized), strict=True))
         return (top, left), resized
+
+    def seen_size(self, resized: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of what the model sees of an image that was resized to this size."""
+        return self.size if self.crop else resized
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """Height and width after resizing, before the cut."""
@@ -102,13 +147,40 @@ class Preprocess:
         """Left, top, right, bottom of what the model sees, in pixels of the picture; beyond its edges where padded."""
         height, width = size_of(picture)
         (top, left), (rows, columns) = self.place((height, width))
+        seen_height, seen_width = self.seen_size((rows, columns))
         across, down = width / columns, height / rows
-        return left * across, top * down, (left + self.size[1]) * across, (top + self.size[0]) * down
+        return left * across, top * down, (left + seen_width) * across, (top + seen_height) * down
 
     def restore(
         self, values: Float[Tensor, "*b h w"], picture: Frame, mode: str = "bilinear", fill: float = math.nan
     ) -> Float[Tensor, "*b H W"]:
-        """A map of what the model saw, in the frame of the picture; `fill` where the model did not look."""
+        """Bring maps of what the model saw back to the original image.
+
+        Parameters
+        ----------
+        values
+            Maps of any resolution that cover exactly what the model saw: `attribution.maps()` or `attribution.pixels()`.
+        picture
+            The original image as `open_picture` gives it (upright, as EXIF says), or its (height, width).
+        mode
+            "bilinear" between the centres of patches, or "nearest".
+        fill
+            The value of pixels that the model did not see: what a crop cut away.
+
+        Returns
+        -------
+        Tensor
+            Maps with the height and width of the original image. Padding around a small image is left out.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from vitreous import Preprocess
+        >>> preprocess = Preprocess(size=(2, 2), resize=(2, 2), fit="shortest")
+        >>> preprocess.restore(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), (2, 4), mode="nearest")
+        tensor([[nan, 1., 2., nan],
+                [nan, 3., 4., nan]])
+        """
         height, width = size_of(picture)
         left, top, right, bottom = self.window((height, width))
         down = (torch.arange(height, dtype=torch.float64, device=values.device) + 0.5 - top) / (bottom - top)
@@ -124,9 +196,10 @@ class Preprocess:
             values = values.to(torch.int8 if values.dtype == torch.bool else torch.int16)
         height, width = values.shape[-2:]
         (top, left), (rows, columns) = self.place((height, width))
+        seen_height, seen_width = self.seen_size((rows, columns))
         (down, inside), (across, within) = (
-            nearest(top, self.size[0], rows, height),
-            nearest(left, self.size[1], columns, width),
+            nearest(top, seen_height, rows, height),
+            nearest(left, seen_width, columns, width),
         )
         seen = (inside[:, None] & within).to(values.device)
         return values[..., down[:, None], across].where(seen, torch.tensor(fill).to(values))
@@ -136,8 +209,9 @@ class Preprocess:
         height, width = size_of(picture)
         (top, left), (rows, columns) = self.place((height, width))
         corners = torch.as_tensor(np.array(boxes) if isinstance(boxes, np.ndarray) else boxes).double()
-        across = (corners[:, 0::2] * columns / width - left).clamp(0, self.size[1])
-        down = (corners[:, 1::2] * rows / height - top).clamp(0, self.size[0])
+        seen_height, seen_width = self.seen_size((rows, columns))
+        across = (corners[:, 0::2] * columns / width - left).clamp(0, seen_width)
+        down = (corners[:, 1::2] * rows / height - top).clamp(0, seen_height)
         seen = (across[:, 0] < across[:, 1]) & (down[:, 0] < down[:, 1])
         return torch.stack([across, down], -1).flatten(1)[seen]
 

@@ -41,5 +41,5 @@ def settled(module: nn.Module, device: str | torch.device | None) -> nn.Module:
     """A freshly built module in eval mode, on `device`; one that is not there is refused in a sentence."""
     try:
         return module.eval() if device is None else module.eval().to(device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise ModelError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from None

@@ -8,17 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.models.shapes import Images, Logits, Pooled
-from vitreous.models.vit import ViT
-
-KEY = "embedding"  # in the facts of a tower: why its outputs are no classes
+from vitreous.models.vit import Outputs, ViT
 
 
 def likened(vit: ViT, texts: Float[Tensor, "t d"], scale: float) -> ViT:
     """The tower whose logits are scale · cosine with every text (of unit length); its own embedding stays affine."""
     rows = (scale * texts).to(vit.device, vit.dtype)
-    rows = (
-        rows.expand(2, -1) if len(rows) == 1 else rows
-    )  # a single logit would be taken for one sigmoid of two classes
 
     def classify(pooled: Pooled) -> Logits:
         return vit.classify(pooled) @ rows.T
@@ -30,5 +25,5 @@ def likened(vit: ViT, texts: Float[Tensor, "t d"], scale: float) -> ViT:
         said = vit.forward(images)
         return said @ rows.T / said.norm(dim=-1, keepdim=True)
 
-    facts = {**vit.facts, "outputs": len(rows)}
-    return replace(vit, classify=classify, length=length, forward=forward, classes=None, facts=facts)
+    answers = Outputs("classes", len(rows))
+    return replace(vit, classify=classify, length=length, forward=forward, classes=None, output_type=answers)

@@ -20,9 +20,9 @@ from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError
+from vitreous.models.adapters import base_layer
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
-from vitreous.models.texts import KEY as EMBEDDING
 from vitreous.models.vit import (
     Attend,
     AttentionPool,
@@ -60,8 +60,9 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
     if headless and isinstance(model, VisionTransformerDistilled):
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     patches: Any = model.patch_embed
-    if patches.proj.in_channels != 3:
-        raise ModelError(f"{name!r} reads pictures of {patches.proj.in_channels} channels; known: 3")
+    channels = getattr(base_layer(patches.proj), "in_channels", None)
+    if channels != 3:
+        raise ModelError(f"{name!r} reads pictures of {channels} channels; known: 3")
     (height, width), patch = patches.img_size, tuple(patches.patch_size)
     if height % patch[0] or width % patch[1]:
         raise ModelError(f"a picture of {height}x{width} does not divide into patches of {patch[0]}x{patch[1]}")
@@ -77,7 +78,7 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
         layout=partial(layout_of, model),
         forward=model,
         size=(height, width),
-        facts={EMBEDDING: "num_classes=0"} if headless else {},
+        embedding="num_classes=0" if headless else "",
     )
 
 
@@ -266,6 +267,6 @@ def feed_of(
             expand = packed
         case _:
             expand = lambda x: (mlp.fc1(x),)  # noqa: E731
-    if isinstance(mlp.fc1 if hasattr(mlp, "fc1") else mlp.fc1_g, nn.Conv2d):
+    if isinstance(base_layer(mlp.fc1 if hasattr(mlp, "fc1") else mlp.fc1_g), nn.Conv2d):
         raise ModelError("an MLP made of convolutions (use_conv=True) is not known")
     return Feed(norm, expand, mlp.act, contract, getattr(mlp, "norm", None) or nn.Identity(), factor)

@@ -16,6 +16,7 @@ from torchvision.models import get_model, get_model_weights, list_models
 from torchvision.models.vision_transformer import EncoderBlock, VisionTransformer, interpolate_embeddings
 
 from vitreous.core.errors import ModelError, ShapeError
+from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import load_into, read_checkpoint
 from vitreous.models.picture import Preprocess
 from vitreous.models.quiet import evaluating, settled
@@ -83,7 +84,7 @@ def load_torchvision(
     return replace(
         vit,
         preprocess=preprocess_of(entry.transforms(), model.image_size),
-        classes=classes if head_of(model).out_features == len(classes) else None,
+        classes=classes if base_layer(head_of(model)).out_features == len(classes) else None,
         facts=vit.facts | {"source": name, "weights": str(source)},
     )
 
@@ -150,13 +151,13 @@ def layout_of(built: int, patch: int, size: tuple[int, int]) -> Layout:
     return Layout((built // patch, built // patch), (patch, patch), 1)
 
 
-def head_of(model: VisionTransformer) -> nn.Linear:
+def head_of(model: VisionTransformer) -> nn.Module:
     """The classifier: one linear layer, bare or alone in a Sequential but for dropout."""
     heads = model.heads
     layers = [
         layer for layer in (heads if isinstance(heads, nn.Sequential) else [heads]) if not isinstance(layer, nn.Dropout)
     ]
-    if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
+    if len(layers) != 1 or not isinstance(base_layer(layers[0]), nn.Linear):
         names = ", ".join(type(layer).__name__ for layer in layers)
         raise ModelError(f"a head of {names} (representation_size) is not known; known: one Linear")
     return layers[0]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.core.errors import ModelError
 from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, TokenIndex, Tokens
 
 if TYPE_CHECKING:
@@ -144,6 +145,28 @@ def mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "q n"]]:
     return rows
 
 
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What the numbers mean that a model answers an image with.
+
+    Attributes
+    ----------
+    kind
+        "classes": one logit per class, compared by a softmax. "binary": one logit that decides between two classes by its
+        sigmoid. "scalar": one number, as a regression gives it; its value is what is explained.
+    count
+        How many numbers the model itself answers with.
+    """
+
+    kind: Literal["classes", "binary", "scalar"]
+    count: int
+
+    @property
+    def targets(self) -> int:
+        """How many different targets can be explained."""
+        return 2 if self.kind == "binary" else self.count
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ViT:
     """A vision transformer in the pieces every family shares, beside the module they were read from."""
@@ -161,7 +184,11 @@ class ViT:
     size: tuple[int, int]  # the picture size it was built for
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
-    facts: dict[str, object] = field(default_factory=dict)  # where it came from, for the provenance
+    facts: dict[str, object] = field(default_factory=dict)  # where it came from, for the provenance alone
+    output_type: Outputs | None = None  # None: not known before the model has answered an image
+    affine: bool = True  # whether `classify` is, as the handshake found
+    black_box: str = ""  # why nothing but the model's answers is known; empty: its parts are
+    embedding: str = ""  # why its outputs are no classes but an embedding; empty: they are classes
     # what the logits are divided by at last: the length of the picture's embedding, where they are cosines
     length: Callable[[Pooled], Float[Tensor, "b 1"]] | None = None
 
@@ -184,12 +211,27 @@ class ViT:
 
     @property
     def outputs(self) -> int:
-        """Number of classes; a single sigmoid output decides between two."""
-        outputs = int(self.facts["outputs"])  # type: ignore[call-overload]
-        return 2 if outputs == 1 else outputs
+        """Number of targets that can be explained: the classes (two of a binary output), or 1 of a scalar output."""
+        if self.output_type is None:
+            raise ModelError(
+                f"how many outputs {self.name!r} has is known once it has answered an image; "
+                "vitreous.capture.handshake.confirm(vit) asks it"
+            )
+        return self.output_type.targets
+
+    @property
+    def binary(self) -> bool:
+        """Whether the model's one output is the logit of the second of two classes."""
+        return self.output_type is not None and self.output_type.kind == "binary"
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the model's one output is a number that is explained as it is."""
+        return self.output_type is not None and self.output_type.kind == "scalar"
 
     def class_name(self, index: int) -> str:
-        return self.classes[index] if self.classes and index < len(self.classes) else f"class {index}"
+        unnamed = "output" if self.scalar else f"class {index}"
+        return self.classes[index] if self.classes and index < len(self.classes) else unnamed
 
     def __repr__(self) -> str:
         height, width = self.size

@@ -1,12 +1,13 @@
-"""What a run came to: one self-contained page with tables, charts and pictures, its tables as files, and what changed between runs.
+"""The report of a run: one self-contained page with tables, charts and images, its tables as files, and what changed between runs.
 
-`read` makes arrays of a run, `stats` says who is ahead, `main_table`, `papers`, `plots`, `gallery` and `figures` are the parts of the
-page, `page` puts them together, `compare` pairs two runs.
+`stored_run` reads a run; its rows and their statistics are those of `vitreous.bench.scores` and `vitreous.bench.summary`.
+`main_table` and `paper_tables` make tables, `charts` and `chart_groups` draw charts, `map_loader`, `gallery` and `paper_figures` show maps
+over their images, `page` puts them together with the templates of `templates/`, and `compare` pairs two runs.
 """
 
 from __future__ import annotations
 
 from vitreous.report.compare import Change, Comparison, compare_runs
-from vitreous.report.page import Written, write_report
+from vitreous.report.page import WrittenReport, write_report
 
-__all__ = ["Change", "Comparison", "Written", "compare_runs", "write_report"]
+__all__ = ["Change", "Comparison", "WrittenReport", "compare_runs", "write_report"]

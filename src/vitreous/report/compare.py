@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from html import escape
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from vitreous.bench.resample import gap as difference
-from vitreous.report import tables
-from vitreous.report.block import Block, Column, Run
-from vitreous.report.read import read_run
-from vitreous.report.tables import Cell, Head, Table
-from vitreous.report.words import digits_of, number, plural
+from vitreous.bench.scores import MetricScores, ScoreSection
+from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number
+from vitreous.report.rendering import render_page
+from vitreous.report.stored_run import StoredRun, read_run
+from vitreous.report.tables import ReportTable, TableCell, TableHead
+
+# float32 sums taken in another order move a score by less than this share of the largest one (docs/how-to/benchmark.md)
+TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Change:
     low: float  # of the paired 95 % interval
     high: float
     paired: int  # questions that both runs answer with a number
-    equal: int  # of these, with the very same one
+    equal: int  # of these, with the same one within TOLERANCE
     only_before: int  # questions that only one of them answers
     only_after: int
 
@@ -78,9 +80,9 @@ def compare_runs(
 ) -> Comparison:
     """Two runs of any two stores, or of one."""
     one, other = read_run(before, before_run), read_run(after, after_run)
-    held = {block.title: block for block in other.blocks}
+    held = {block.title: block for block in other.sections}
     changes, caveats = [], []
-    for block in one.blocks:
+    for block in one.sections:
         twin = held.get(block.title)
         if twin is not None:
             changes += changes_of(block, twin)
@@ -89,18 +91,20 @@ def compare_runs(
     return Comparison(old, new, tuple(changes), tuple(alone(one, other)), tuple(dict.fromkeys(caveats)))
 
 
-def changes_of(before: Block, after: Block) -> list[Change]:
-    columns = {column.metric: column for column in after.columns}
+def changes_of(before: ScoreSection, after: ScoreSection) -> list[Change]:
+    columns = {column.metric: column for column in after.metrics}
     return [
         change_of(before, after, method, column, columns[column.metric])
         for method in before.methods
         if method in after.methods
-        for column in before.columns
+        for column in before.metrics
         if column.metric in columns
     ]
 
 
-def change_of(before: Block, after: Block, method: str, column: Column, other: Column) -> Change:
+def change_of(
+    before: ScoreSection, after: ScoreSection, method: str, column: MetricScores, other: MetricScores
+) -> Change:
     rows = before.methods.index(method), after.methods.index(method)
     places = {question.key: place for place, question in reversed(list(enumerate(after.questions)))}
     here = {question.key: place for place, question in reversed(list(enumerate(before.questions)))}
@@ -116,17 +120,24 @@ def change_of(before: Block, after: Block, method: str, column: Column, other: C
         else np.nan
         for side in (old, new)
     ]
-    same = int((old["score"][both] == new["score"][both]).sum())
+    same = count_equal(old["score"][both], new["score"][both])
     answered = int(both.sum())
     alone = [
         int((~np.isnan(one.scores[row, list(at.values())])).sum()) - answered
         for one, row, at in ((column, rows[0], here), (other, rows[1], places))
     ]
-    where = (before.model, before.dataset, before.explained, method, column.metric, other.higher)
+    where = (before.model, before.dataset, before.explained, method, column.metric, other.higher_is_better)
     return Change(*where, figures[0], figures[1], gap, low, high, answered, same, *alone)
 
 
-def caveats_of(before: Block, after: Block) -> list[str]:
+def count_equal(before: np.ndarray, after: np.ndarray) -> int:
+    """Count the scores that agree within `TOLERANCE` of the largest finite score."""
+    scores = np.abs(np.concatenate([before, after]))
+    largest = scores[np.isfinite(scores)].max(initial=0.0)
+    return int(np.isclose(before, after, rtol=0.0, atol=TOLERANCE * largest).sum())
+
+
+def caveats_of(before: ScoreSection, after: ScoreSection) -> list[str]:
     """What is no longer equal under equal names."""
     where = before.title
     said = []
@@ -135,19 +146,19 @@ def caveats_of(before: Block, after: Block) -> list[str]:
         if set(old) != set(new):
             short = [", ".join(one[:12] for one in side) or "nothing" for side in (old, new)]
             said.append(f"{where}: {name} went from {short[0]} to {short[1]}")
-    columns = {column.metric: column for column in after.columns}
-    for column in before.columns:
+    columns = {column.metric: column for column in after.metrics}
+    for column in before.metrics:
         twin = columns.get(column.metric)
         if twin is not None and dict(twin.protocol) != dict(column.protocol):
             said.append(f"{where}: the protocol of {column.metric} is another one")
     return said
 
 
-def alone(before: Run, after: Run) -> list[tuple[str, str, str]]:
+def alone(before: StoredRun, after: StoredRun) -> list[tuple[str, str, str]]:
     """Blocks, and in blocks that both have methods, metrics and pictures, of one run alone."""
     found: list[tuple[str, str, str]] = []
     sides = {"before": before, "after": after}
-    blocks = {side: {b.title: b for b in run.blocks} for side, run in sides.items()}
+    blocks = {side: {b.title: b for b in run.sections} for side, run in sides.items()}
     for side, rest in (("before", "after"), ("after", "before")):
         for key, block in blocks[side].items():
             where = block.title
@@ -156,62 +167,58 @@ def alone(before: Run, after: Run) -> list[tuple[str, str, str]]:
                 found.append((side, "model and data set", where))
                 continue
             found += [(side, "method", f"{one} ({where})") for one in block.methods if one not in twin.methods]
-            metrics = {column.metric for column in twin.columns}
-            found += [(side, "metric", f"{c.metric} ({where})") for c in block.columns if c.metric not in metrics]
+            metrics = {column.metric for column in twin.metrics}
+            found += [(side, "metric", f"{c.metric} ({where})") for c in block.metrics if c.metric not in metrics]
             asked = {question.key for question in twin.questions}
             missing = sum(key not in asked for key in {question.key for question in block.questions})
-            found += [(side, "questions", f"{plural(missing, 'picture')} × class ({where})")] if missing else []
+            found += [(side, "questions", f"{format_count(missing, 'picture')} × class ({where})")] if missing else []
     return found
 
 
 # ── as a page ────────────────────────────────────────────────────────────────────────────────────
 
 
-def change_tables(found: Comparison) -> list[Table]:
+def change_tables(found: Comparison) -> list[ReportTable]:
     """One table per model and data set, lines by method and metric."""
     held: dict[str, list[Change]] = {}
     for one in found.changes:
         explained = f", {one.explained} class explained" if one.explained else ""
         held.setdefault(f"{one.model} on {one.dataset}{explained}", []).append(one)
-    heads = [Head("metric"), Head("before"), Head("after"), Head("change"), Head("verdict"), Head("questions")]
+    heads = [
+        TableHead("metric"),
+        TableHead("before"),
+        TableHead("after"),
+        TableHead("change"),
+        TableHead("verdict"),
+        TableHead("questions"),
+    ]
     return [
-        Table(f"change-{place}", title, heads, [(one.method, cells_of(one)) for one in several])
+        ReportTable(f"change-{place}", title, heads, [(one.method, cells_of(one)) for one in several])
         for place, (title, several) in enumerate(held.items())
     ]
 
 
-def cells_of(one: Change) -> Sequence[Cell]:
-    digits = digits_of([one.before, one.after])
-    span = "" if isnan(one.low) else f"[{number(one.low, digits)}, {number(one.high, digits)}]"
+def cells_of(one: Change) -> Sequence[TableCell]:
+    digits = choose_digits([one.before, one.after])
+    span = format_interval(one.low, one.high, digits)
     aside = f"{one.equal} the same" + (
         f", {one.only_before + one.only_after} unpaired" if one.only_before + one.only_after else ""
     )
     arrow = {True: " ↑", False: " ↓", None: ""}[one.higher_is_better]
     return (
-        Cell(one.metric + arrow, one.metric),
-        Cell(number(one.before, digits), one.before),
-        Cell(number(one.after, digits), one.after),
-        Cell(plus(one.change, digits), one.change, span),
-        Cell(one.verdict, one.verdict),
-        Cell(str(one.paired), one.paired, aside=aside),
+        TableCell(one.metric + arrow, one.metric),
+        TableCell(format_number(one.before, digits), one.before),
+        TableCell(format_number(one.after, digits), one.after),
+        TableCell(plus(one.change, digits), one.change, span),
+        TableCell(one.verdict, one.verdict),
+        TableCell(str(one.paired), one.paired, aside=aside),
     )
 
 
 def plus(value: float, digits: int) -> str:
-    return f"+{number(value, digits)}" if value > 0 else number(value, digits)
+    return f"+{format_number(value, digits)}" if value > 0 else format_number(value, digits)
 
 
 def comparison_page(found: Comparison) -> str:
-    from vitreous.report.page import document
-
-    caveats = "".join(f"<li>{escape(one)}</li>" for one in found.caveats)
-    only = "".join(f"<li>only {escape(side)}: {escape(kind)} {escape(name)}</li>" for side, kind, name in found.only)
-    body = "".join(f"<section><h2>{escape(one.title)}</h2>{tables.html(one)}</section>" for one in change_tables(found))
-    return document(
-        "Vitreous: what changed",
-        f"""<h1>What changed</h1><p>From <code>{escape(found.before)}</code> to <code>{escape(found.after)}</code>.</p>
-<p class="soft">Differences are paired: over the questions (picture × class) that both runs answer, with 95 % intervals of pictures resampled
-together. “Unclear” is an interval that holds 0.</p>
-{f'<h3>Not the same under the same name</h3><ul class="notes">{caveats}</ul>' if caveats else ""}{body}
-{f'<h2>In one run only</h2><ul class="notes">{only}</ul>' if only else ""}""",
-    )
+    """The comparison as one self-contained HTML page."""
+    return render_page("comparison.html", comparison=found, tables=change_tables(found))

@@ -1,10 +1,10 @@
-"""The same pictures across methods, with what each map scores there: where they disagree most comes first."""
+"""The same images across methods, with the scores of each map: where methods disagree most comes first."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain, zip_longest
 
@@ -12,161 +12,186 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
+from vitreous.bench.scores import ImageTarget, ScoreSection
+from vitreous.bench.summary import MetricSummary, order_by_rank
 from vitreous.draw import overlay_image
-from vitreous.draw.words import percent
 from vitreous.metrics.metric import resolve_metric
-from vitreous.report.block import Block, Question
-from vitreous.report.easel import Easel
-from vitreous.report.stats import Standing, order_of
-from vitreous.report.words import ARROWS, brief, code, number
+from vitreous.report.formatting import ARROWS, abbreviate_metric, format_number
+from vitreous.report.map_loader import MapLoader
 
-SIDE = 288  # longest side of a picture in the gallery
+SIDE = 288  # longest side of an image on the page
 MOST = 12  # methods in a strip
 SCORES = 3  # metrics under a map
 
 
-def margins(standings: Sequence[Standing], row: int) -> Float[np.ndarray, " q"]:
-    """How far a method lies before the median of the others on every question, in deviations of each metric, on average."""
-    found = []
-    for one in standings:
-        if not one.column.sign:
-            continue
-        good = one.column.scores * one.column.sign
-        rest = np.delete(good, row, 0)
+@dataclass(frozen=True, slots=True)
+class CardScore:
+    """A score under a map."""
+
+    label: str
+    metric: str
+    text: str
+    is_best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCard:
+    """An image on the page, as a data URI."""
+
+    title: str
+    source: str
+    width: int
+    height: int
+    is_spec: bool = False
+    note: str = ""
+    scores: Sequence[CardScore] = ()
+
+    @property
+    def alt(self) -> str:
+        return f"map of {self.title}" if self.is_spec else self.title
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStrip:
+    """Images side by side, in rows of `columns`; `target` is the question that they answer."""
+
+    cards: Sequence[ImageCard]
+    columns: int
+    target: ImageTarget | None = None
+    remark: str = ""
+    is_small: bool = False
+
+
+def median_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.ndarray, " q"]:
+    """How far a method is ahead of the median of the others on every question, in standard deviations, mean over metrics."""
+    margins = []
+    for scores in (one.scores for one in summaries if one.scores.sign):
+        good = scores.scores * scores.sign
+        others = np.delete(good, row, 0)
         with np.errstate(all="ignore"):
             spread = np.nanstd(good)
-            if spread > 0 and len(rest):
-                found.append((good[row] - median(rest)) / spread)
-    if not found:
-        return np.full(standings[0].column.scores.shape[1] if standings else 0, np.nan)
-    known = ~np.isnan(np.stack(found))
+            if spread > 0 and len(others):
+                margins.append((good[row] - column_medians(others)) / spread)
+    if not margins:
+        return np.full(summaries[0].scores.scores.shape[1] if summaries else 0, np.nan)
+    known = ~np.isnan(np.stack(margins))
     with np.errstate(invalid="ignore"):
-        return np.where(known, found, 0).sum(0) / known.sum(0)
+        return np.where(known, margins, 0).sum(0) / known.sum(0)
 
 
-def median(values: Float[np.ndarray, "m q"]) -> Float[np.ndarray, " q"]:
-    """Of what is known in every column; NaN where nothing is."""
+def column_medians(values: Float[np.ndarray, "m q"]) -> Float[np.ndarray, " q"]:
+    """Like `np.nanmedian`, without its warning for columns that have no number."""
     return np.array([np.median(c[~np.isnan(c)]) if (~np.isnan(c)).any() else np.nan for c in values.T])
 
 
-def chosen(block: Block, standings: Sequence[Standing], count: int) -> list[tuple[int, float]]:
-    """Questions where the best method is furthest ahead, and where it is furthest behind, in turn; one per picture."""
-    if count < 1 or not block.questions:
+def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], count: int) -> list[tuple[int, float]]:
+    """Questions where the best method is furthest ahead, and where it is furthest behind, in turn; one per image."""
+    if count < 1 or not section.questions:
         return []
-    gap = (
-        margins(standings, order_of(standings)[0]) if len(block.methods) > 1 else np.full(len(block.questions), np.nan)
+    several = len(section.methods) > 1
+    margins = (
+        median_margins(summaries, order_by_rank(summaries)[0]) if several else np.full(len(section.questions), np.nan)
     )
-    known = [int(place) for place in np.argsort(-np.nan_to_num(gap), kind="stable") if not np.isnan(gap[place])]
-    rest = [place for place in range(len(block.questions)) if np.isnan(gap[place])]
+    known = [int(place) for place in np.argsort(-np.nan_to_num(margins), kind="stable") if not np.isnan(margins[place])]
     half = (len(known) + 1) // 2
     turns = chain.from_iterable(zip_longest(known[:half], reversed(known[half:])))
-    found: dict[str, int] = {}
-    for place in [*(place for place in turns if place is not None), *rest]:
-        found.setdefault(block.questions[place].picture, place)
-    return [(place, float(gap[place])) for place in list(found.values())[:count]]
+    places: dict[str, int] = {}
+    for place in [*(place for place in turns if place is not None), *np.flatnonzero(np.isnan(margins)).tolist()]:
+        places.setdefault(section.questions[place].picture, place)
+    return [(place, float(margins[place])) for place in list(places.values())[:count]]
 
 
-def gallery(easel: Easel, standings: Sequence[Standing], count: int) -> str:
-    block = easel.block
-    order = order_of(standings)
-    rows = order[:MOST]
-    strips = "".join(strip(easel, standings, rows, place, gap) for place, gap in chosen(block, standings, count))
-    best = block.methods[order[0]]
-    more = len(order) - len(rows)
-    left = f" The {MOST} methods of best mean rank are shown; {more} more are in the table." if more else ""
-    said = ", ".join(
-        f"{one.column.metric} {ARROWS[one.column.higher]} ({brief(one.column.metric)})" for one in told(standings)
+def make_gallery(loader: MapLoader, summaries: Sequence[MetricSummary], count: int) -> list[ImageStrip]:
+    """A strip per chosen image: the image, then the map of every method.
+
+    Parameters
+    ----------
+    loader
+        Maps and images of a section.
+    summaries
+        One per metric of the section.
+    count
+        Number of images at most.
+
+    Returns
+    -------
+    list of ImageStrip
+    """
+    rows, methods = order_by_rank(summaries)[:MOST], loader.section.methods
+    strips = []
+    for place, margin in choose_questions(loader.section, summaries, count):
+        question = loader.section.questions[place]
+        note = "outline: the class" if loader.mask(question) is not None else ""
+        cards = [make_card(outline_class(loader, question), "picture", note=note)]
+        for row in rows:
+            image = overlay_image(loader.attribution(methods[row], question), longest=480)
+            cards.append(make_card(image, methods[row], is_spec=True, scores=map_scores(summaries, row, place)))
+        word = "ahead" if margin > 0 else "behind"
+        remark = f" · {methods[rows[0]]} is {word} by {format_number(abs(margin), 2)} deviations"
+        strips.append(ImageStrip(cards, len(cards), question, "" if np.isnan(margin) else remark))
+    return strips
+
+
+def describe_metrics(summaries: Sequence[MetricSummary]) -> str:
+    """The metrics under each map, with their abbreviations."""
+    return ", ".join(
+        f"{one.metric} {ARROWS[one.higher_is_better]} ({abbreviate_metric(one.metric)})"
+        for one in pick_metrics(summaries)
     )
-    return (
-        f"<h3>Gallery</h3><p>Pictures where {code(best)}, first by mean rank, is furthest before the median of the others, and where it is "
-        f"furthest behind them, in turn. Red speaks for the class and blue against it; maps without a sign run from dark to bright; each map has "
-        f"its own scale. Under each: {escape(said)} of this picture.{escape(left)}</p>{strips}"
-    )
 
 
-def strip(easel: Easel, standings: Sequence[Standing], rows: Sequence[int], place: int, gap: float) -> str:
-    question, methods = easel.block.questions[place], easel.block.methods
-    cells = figure(
-        outlined(easel, question), "picture", "outline: the class" if easel.mask(question) is not None else ""
-    )
-    for row in rows:
-        shown = overlay_image(easel.attribution(methods[row], question), longest=480)
-        cells += figure(shown, methods[row], scores(standings, row, place))
-    word = (
-        ""
-        if np.isnan(gap)
-        else f" · {easel.block.methods[order_of(standings)[0]]} is {'ahead' if gap > 0 else 'behind'} by {number(abs(gap), 2)} deviations"
-    )
-    return (
-        f'<p class="ask">{asked(question)}<span class="soft">{escape(word)}</span></p>'
-        f'<div class="strip" style="--n:{1 + len(rows)}">{cells}</div>'
-    )
+def pick_metrics(summaries: Sequence[MetricSummary]) -> list[MetricSummary]:
+    """The metrics under each map: the first of every family that judges, then others."""
+    judging = [one for one in summaries if one.judges]
+    families = {resolve_metric(one.metric).family: one for one in reversed(judging)}
+    firsts = [one for one in judging if one in families.values()]
+    picked = [*firsts, *(one for one in judging if one not in firsts)][:SCORES]
+    return [one for one in summaries if one in picked]
 
 
-def asked(question: Question) -> str:
-    chance = "" if np.isnan(question.probability) else f" ({percent(question.probability)})"
-    wrong = ", which it is not" if 0 <= question.label != question.target and question.role == "predicted" else ""
-    return f"Why “{escape(question.name)}”?{escape(chance)} <span class=soft>{escape(question.picture)}{wrong}</span>"
+def map_scores(summaries: Sequence[MetricSummary], row: int, place: int) -> list[CardScore]:
+    """The scores of one map; the best method's are marked."""
+    scores = []
+    for one in pick_metrics(summaries):
+        values = one.scores.scores[:, place]
+        good = values * one.scores.sign
+        known = good[~np.isnan(good)]
+        is_best = len(known) > 0 and bool(good[row] == known.max() > known.min())
+        scores.append(CardScore(abbreviate_metric(one.metric), one.metric, format_number(float(values[row])), is_best))
+    return scores
 
 
-def told(standings: Sequence[Standing]) -> list[Standing]:
-    """The metrics that stand under a map: one of every family that judges, then the next."""
-    families: dict[str, Standing] = {}
-    judging = [one for one in standings if one.column.sign and np.isfinite(one.values).any()]
-    for one in judging:
-        families.setdefault(resolve_metric(one.column.metric).family, one)
-    kept = [*families.values(), *(one for one in judging if one not in families.values())][:SCORES]
-    return [one for one in standings if one in kept]
-
-
-def scores(standings: Sequence[Standing], row: int, place: int) -> str:
-    """What a map scores on this picture; the best in bold."""
-    lines = ""
-    for one in told(standings):
-        column = one.column.scores[:, place]
-        known = column[~np.isnan(column)] * one.column.sign
-        top = len(known) > 0 and column[row] * one.column.sign == known.max() > known.min()
-        text = number(float(column[row]))
-        name = escape(brief(one.column.metric))
-        hint = escape(one.column.metric, quote=True)
-        lines += f'<div class="score" title="{hint}"><span>{name}</span>{f"<b>{text}</b>" if top else text}</div>'
-    return lines
-
-
-def outlined(easel: Easel, question: Question) -> Image.Image:
-    """The picture, with the edge of the class that was asked about where it is known."""
-    picture = easel.picture(question).convert("RGB")
-    share = SIDE / max(picture.size)
-    size = max(round(picture.width * share), 1), max(round(picture.height * share), 1)
-    small = np.asarray(picture.resize(size, Image.Resampling.BICUBIC)).copy()
-    mask = easel.mask(question)
+def outline_class(loader: MapLoader, question: ImageTarget) -> Image.Image:
+    """The image, with the outline of the explained class where it is known."""
+    image = loader.image(question).convert("RGB")
+    share = SIDE / max(image.size)
+    size = max(round(image.width * share), 1), max(round(image.height * share), 1)
+    pixels = np.asarray(image.resize(size, Image.Resampling.BICUBIC)).copy()
+    mask = loader.mask(question)
     if mask is not None:
         inside = np.asarray(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST))
-        small[edge(inside, 2)] = 255
-        small[edge(inside, 1)] = (11, 110, 79)
-    return Image.fromarray(small)
+        pixels[mask_edge(inside, 2)] = 255
+        pixels[mask_edge(inside, 1)] = (11, 110, 79)
+    return Image.fromarray(pixels)
 
 
-def edge(mask: np.ndarray, width: int) -> np.ndarray:
+def mask_edge(mask: np.ndarray, width: int) -> np.ndarray:
     """Pixels within `width` of the outline, on either side."""
     grown, core = mask, ~mask
     for _ in range(width):
         grown, core = (
-            one | wide[:-2, 1:-1] | wide[2:, 1:-1] | wide[1:-1, :-2] | wide[1:-1, 2:]
-            for one, wide in ((side, np.pad(side, 1, mode="edge")) for side in (grown, core))
+            side | wide[:-2, 1:-1] | wide[2:, 1:-1] | wide[1:-1, :-2] | wide[1:-1, 2:]
+            for side, wide in ((side, np.pad(side, 1, mode="edge")) for side in (grown, core))
         )
     return grown & core
 
 
-def figure(picture: Image.Image, title: str, words: str, is_code: bool = True) -> str:
-    """A picture with a title; `words` are HTML."""
-    small = picture.convert("RGB")
+def make_card(
+    image: Image.Image, title: str, *, is_spec: bool = False, note: str = "", scores: Sequence[CardScore] = ()
+) -> ImageCard:
+    small = image.convert("RGB")
     small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     stream = BytesIO()
     small.save(stream, "WEBP", quality=84)
-    source = base64.b64encode(stream.getvalue()).decode()
-    name = code(title) if is_code and title != "picture" else escape(title)
-    return (
-        f'<figure><img alt="{escape(title, quote=True)}" width="{small.width}" height="{small.height}" src="data:image/webp;base64,{source}">'
-        f"<figcaption><b>{name}</b>{words}</figcaption></figure>"
-    )
+    source = f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return ImageCard(title, source, small.width, small.height, is_spec, note, scores)

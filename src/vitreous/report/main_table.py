@@ -1,181 +1,147 @@
-"""The table of a model on a data set: methods × metrics, with what each method costs."""
+"""The table of a section: methods × metrics, with the cost of each method; and all of it as one CSV file."""
 
 from __future__ import annotations
 
-import ast
-import operator
 from collections.abc import Sequence
-from math import isnan
-from typing import Any
 
-import numpy as np
-
+from vitreous.bench.cost import settings, spent
 from vitreous.bench.resample import DRAWS, FEW
+from vitreous.bench.scores import ScoreSection
+from vitreous.bench.summary import MetricSummary, mean_ranks
 from vitreous.core.errors import VitreousError
-from vitreous.report.block import Block
-from vitreous.report.stats import Standing, mean_ranks
-from vitreous.report.tables import Cell, Head, Table, comma_separated, places
-from vitreous.report.words import ARROWS, digits_of, number, plural, seconds
+from vitreous.report.formatting import (
+    ARROWS,
+    choose_digits,
+    format_count,
+    format_interval,
+    format_number,
+    format_seconds,
+    join_nonempty,
+)
+from vitreous.report.tables import ReportTable, TableCell, TableHead, place_values, write_csv
 
-OPERATIONS: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
-UNSURE = 20  # pictures below which intervals deserve a warning
+UNSURE = 20  # images below which intervals deserve a warning
+COST_HINT = "median seconds per map, without the forward pass that methods share; forwards and backwards"
+COLUMNS = (
+    *("model", "dataset", "explained", "method", "metric", "direction", "value", "low", "high", "rank"),
+    *("tied_with_best", "questions", "undefined", "failed", "map_seconds", "metric_seconds", "forwards", "backwards"),
+)
 
 
-def main_table(block: Block, standings: Sequence[Standing], slug: str, patches: int | None = None) -> Table:
-    heads = [Head(one.column.metric, one.column.higher, True, is_spec=True) for one in standings]
-    heads += [
-        Head("mean rank", False, hint="over the metrics that judge"),
-        Head(
-            "cost", hint="median seconds per map, without the forward pass that methods share; forwards and backwards"
-        ),
-    ]
-    ranks = mean_ranks(standings)
-    best = places(ranks, False)
+def make_main_table(
+    section: ScoreSection, summaries: Sequence[MetricSummary], slug: str, patches: int | None = None
+) -> ReportTable:
+    """Values, intervals, ranks and ties of every method by every metric.
+
+    Parameters
+    ----------
+    section
+        The rows of one model on one dataset.
+    summaries
+        One per metric of the section.
+    slug
+        Name of the table's files.
+    patches
+        Number of patches of the model, if known: some methods run it once per patch.
+
+    Returns
+    -------
+    ReportTable
+    """
+    heads = [TableHead(one.metric, one.higher_is_better, True) for one in summaries]
+    heads += [TableHead("mean rank", False, hint="over the metrics that judge"), TableHead("cost", hint=COST_HINT)]
+    columns = [score_cells(one) for one in summaries]
+    ranks, seconds = mean_ranks(summaries), map_seconds(section)
+    places = place_values(ranks, False) if len(section.methods) > 1 else [None]
     rows = []
-    for row, method in enumerate(block.methods):
-        cells = [score_cell(one, row) for one in standings]
-        time = middle_of(block.map_seconds[row])
-        forwards, backwards = passes(method, patches)
-        cells += [
-            Cell(number(ranks[row], 2), ranks[row], place=best[row] if len(block.methods) > 1 else None),
-            Cell(seconds(time), time, aside=f"{forwards} fwd, {backwards} bwd"),
-        ]
-        rows.append((method, cells))
-    title = block.title
-    return Table(slug, title, heads, rows, notes=notes(block, standings))
+    for row, method in enumerate(section.methods):
+        forwards, backwards = count_passes(method, patches)
+        rank = TableCell(format_number(ranks[row], 2), ranks[row], place=places[row])
+        cost = TableCell(format_seconds(seconds[method]), seconds[method], aside=f"{forwards} fwd, {backwards} bwd")
+        rows.append((method, [*(column[row] for column in columns), rank, cost]))
+    return ReportTable(slug, section.title, heads, rows, notes=table_notes(section, summaries))
 
 
-def score_cell(one: Standing, row: int) -> Cell:
-    digits = digits_of(one.values.tolist())
-    value, (low, high), rank = float(one.values[row]), one.spans[row], one.ranks[row]
-    span = "" if isnan(low) else f"[{number(low, digits)}, {number(high, digits)}]"
-    missing, failed = int(one.undefined[row]), int(one.errors[row])
-    aside = [f"rank {rank}"] if rank else []
-    aside += [f"{missing} of {one.rows} undefined"] if missing else []
-    aside += [f"{failed} failed"] if failed else []
-    place = None if rank is None else printed_place(one, row)
-    tied = one.tied[row] and rank is not None and rank > 1
-    return Cell(number(value, digits), value, span, place, tied, " · ".join(aside))
+def score_cells(summary: MetricSummary) -> list[TableCell]:
+    values = summary.values.tolist()
+    digits = choose_digits(values)
+    places = place_values(values, summary.higher_is_better) if len(values) > 1 else [None]
+    cells = []
+    for entry, place in zip(summary.aligned, places, strict=True):
+        aside = join_nonempty(
+            f"rank {entry.rank}" if entry.rank else "",
+            f"{entry.undefined} of {row_count(summary)} undefined" if entry.undefined else "",
+            f"{entry.errors} failed" if entry.errors else "",
+        )
+        tied = entry.tied and entry.rank is not None and entry.rank > 1
+        span = format_interval(entry.low, entry.high, digits)
+        cells.append(TableCell(format_number(entry.value, digits), entry.value, span, place, tied, aside))
+    return cells
 
 
-def printed_place(one: Standing, row: int) -> int | None:
-    return places(one.values.tolist(), one.column.higher)[row] if len(one.values) > 1 else None
+def row_count(summary: MetricSummary) -> int:
+    return max((entry.rows for entry in summary.entries), default=0)
 
 
-def notes(block: Block, standings: Sequence[Standing]) -> list[str]:
-    """How the numbers are to be read, and what should make one careful."""
-    pictures, asked = len(block.clusters), len(block.questions)
-    several = f", {plural(asked, 'question')} (picture × class: {', '.join(block.roles)})" if asked > pictures else ""
-    said = [
-        f"{plural(pictures, 'picture')}{several}. Best bold, second underlined; brackets hold the 95 % interval over {DRAWS} "
+def map_seconds(section: ScoreSection) -> dict[str, float]:
+    """Median seconds per map of every method."""
+    maps = section.measured.drop_duplicates(["method", "question_at"], keep="last")
+    return maps.groupby("method")["map_seconds"].median().astype(float).to_dict()
+
+
+def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> list[str]:
+    """How the numbers are to be read, and what limits them."""
+    pictures, questions = len(section.clusters), len(section.questions)
+    roles = ", ".join(section.roles)
+    several = f", {format_count(questions, 'question')} (picture × class: {roles})" if questions > pictures else ""
+    notes = [
+        f"{format_count(pictures, 'picture')}{several}. Best bold, second underlined; brackets hold the 95 % interval over {DRAWS} "
         "resamplings of the pictures, the same for every method; ≈ is not told from the best (the interval of the paired "
         "difference holds 0; not corrected for many comparisons)."
     ]
     if pictures < FEW:
-        said.append("One picture has no interval.")
+        notes.append("One picture has no interval.")
     elif pictures < UNSURE:
-        said.append(f"Intervals from {plural(pictures, 'picture')} are too narrow more often than they say.")
-    if any(len(set(one.undefined.tolist())) > 1 for one in standings):
-        said.append(
+        notes.append(f"Intervals from {format_count(pictures, 'picture')} are too narrow more often than they say.")
+    if any(len({entry.undefined for entry in one.aligned}) > 1 for one in summaries):
+        notes.append(
             "Some methods are undefined on questions on which others are not: every figure is over the questions on which its own "
             "method is defined, and ≈ is told on those on which both are."
         )
-    if any(one.errors.any() and not one.errors.all() for one in standings):
-        said.append(
+    if any(len({entry.errors > 0 for entry in one.aligned}) > 1 for one in summaries):
+        notes.append(
             "Pictures on which a method failed are left out for all of them, so that all figures are over the same ones."
         )
-    said += [f"{plural(count, 'row')} failed: {sentence}" for sentence, count in block.failures.items()]
-    return said
+    return notes + [f"{format_count(count, 'row')} failed: {text}" for text, count in section.failures.items()]
 
 
-def middle_of(values: np.ndarray) -> float:
-    """The median of what is known."""
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else float("nan")
-
-
-# ── cost ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def passes(spec: str, patches: int | None = None) -> tuple[int | str, int | str]:
-    """Forwards and backwards of a method per picture, counted out where its options tell."""
+def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int | str]:
+    """Forward and backward passes of a method per image; the formula itself where it cannot be evaluated."""
     from vitreous.methods.spec import resolve
 
     try:
-        found = resolve(spec)
+        method = resolve(spec)
     except VitreousError:
         return "?", "?"
-    known = {**found.known_options, **found.options, **({} if patches is None else {"patches": patches})}
-    return counted(found.forwards, known), counted(found.backwards, known)
+    known = {**settings(method), **({} if patches is None else {"patches": patches})}
+    forwards, backwards = (spent(formula, known) for formula in (method.forwards, method.backwards))
+    return (
+        method.forwards if forwards is None else int(forwards),
+        method.backwards if backwards is None else int(backwards),
+    )
 
 
-def counted(formula: int | str, known: dict[str, Any]) -> int | str:
-    """`"1 + masks"` with masks=256 is 257; what cannot be counted stays as it is written."""
-    if isinstance(formula, int):
-        return formula
-    try:
-        return int(value_of(ast.parse(formula, mode="eval").body, known))
-    except (SyntaxError, KeyError, TypeError):
-        return formula
-
-
-def value_of(node: ast.AST, known: dict[str, Any]) -> int:
-    match node:
-        case ast.Constant(value=int() as value):
-            return value
-        case ast.Name(id=name) if isinstance(known[name], int):
-            return known[name]
-        case ast.BinOp(left=left, op=op, right=right):
-            return OPERATIONS[type(op)](value_of(left, known), value_of(right, known))
-    raise TypeError
-
-
-# ── the same, for machines ───────────────────────────────────────────────────────────────────────
-
-
-HEADS = [
-    "model",
-    "dataset",
-    "explained",
-    "method",
-    "metric",
-    "direction",
-    "value",
-    "low",
-    "high",
-    "rank",
-    "tied_with_best",
-]
-HEADS += ["questions", "undefined", "failed", "map_seconds", "metric_seconds", "forwards", "backwards"]
-
-
-def tidy(blocks: Sequence[tuple[Block, Sequence[Standing]]]) -> str:
-    """One line per model, data set, method and metric."""
+def tabulate_all(parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]]) -> str:
+    """CSV with one line per model, dataset, method and metric, in full precision."""
     rows = []
-    for block, standings in blocks:
-        for row, method in enumerate(block.methods):
-            cost = passes(method)
-            for one in standings:
-                spent = float("nan") if one.column.seconds is None else middle_of(one.column.seconds[row])
-                rows.append(
-                    [
-                        *(
-                            block.model,
-                            block.dataset,
-                            block.explained,
-                            method,
-                            one.column.metric,
-                            ARROWS[one.column.higher],
-                        ),
-                        *(float(one.values[row]), *one.spans[row], one.ranks[row]),
-                        *("" if one.ranks[row] is None else int(one.tied[row]), one.rows),
-                        *(
-                            int(one.undefined[row]),
-                            int(one.errors[row]),
-                            middle_of(block.map_seconds[row]),
-                            spent,
-                            *cost,
-                        ),
-                    ]
-                )
-    return comma_separated(HEADS, rows)
+    for section, summaries in parts:
+        seconds = map_seconds(section)
+        for method, entries in zip(section.methods, zip(*(one.aligned for one in summaries), strict=True), strict=True):
+            passes = count_passes(method)
+            for one, entry in zip(summaries, entries, strict=True):
+                tied = "" if entry.rank is None else int(entry.tied)
+                where = (section.model, section.dataset, section.explained, method, one.metric)
+                values = (ARROWS[one.higher_is_better], entry.value, entry.low, entry.high, entry.rank, tied)
+                counts = (row_count(one), entry.undefined, entry.errors)
+                rows.append([*where, *values, *counts, seconds[method], entry.seconds, *passes])
+    return write_csv(COLUMNS, rows)

@@ -53,7 +53,7 @@ class Case:
 
     @property
     def targets(self) -> Tensor:
-        return torch.tensor([1, 0, 1]) if self.vit.outputs == 2 else torch.tensor([1, 4, 2])
+        return torch.tensor([1, 0, 1]) if self.vit.outputs == 2 else torch.tensor([1, 4, 2]) % self.vit.outputs
 
     def run(self, images: Tensor | None = None, targets: Tensor | None = None, vit: ViT | None = None) -> Attribution:
         images = self.images if images is None else images
@@ -114,6 +114,8 @@ def sign_is_as_stated(case: Case) -> None:
 
 def class_is_as_stated(case: Case) -> None:
     """`class_specific=False`: the same map for every class; `True`: another one."""
+    if case.vit.outputs == 1:
+        return  # one number: there is no second target to compare with
     other = case.scores(targets=(case.targets + 1) % case.vit.outputs)
     equal = torch.equal(other, case.scores()) if case.method.class_specific else case.same(other, case.scores())
     require(equal != case.method.class_specific, f"two classes get {'the same map' if equal else 'different maps'}")

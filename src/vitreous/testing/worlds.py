@@ -18,7 +18,7 @@ from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, MetricResult
 from vitreous.models.picture import Preprocess
 from vitreous.models.shapes import Images, Logits, Pooled, Tokens
-from vitreous.models.vit import Layout, LinearPool, ViT
+from vitreous.models.vit import Layout, LinearPool, Outputs, ViT
 from vitreous.testing.law import tiny_vits
 
 GRID, PATCH = 4, 8
@@ -69,7 +69,7 @@ def additive_vit(dtype: torch.dtype = torch.float64) -> ViT:
         forward=module,
         size=(SIDE, SIDE),
         preprocess=Preprocess.plain((SIDE, SIDE), 0.5, 0.5),
-        facts={"outputs": 2, "affine": True},
+        output_type=Outputs("classes", 2),
     )
 
 

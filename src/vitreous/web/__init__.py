@@ -1,7 +1,20 @@
-"""The playground: one page, and the endpoints it speaks to. Nothing is fetched from anywhere, nothing is sent anywhere.
+"""The playground: a web page and the typed HTTP endpoints behind it. It loads nothing from other hosts.
 
-`settings` is what was allowed at start, `guard` what may come in, `pictures` and `roster` what may be asked about, `worker`
-the one thread that runs models, `studio` what it computes, `routes` the typed endpoints, `static` the page.
+Modules
+-------
+settings       limits and addresses, fixed when the server starts
+guard          ASGI middleware: Host and Origin checks, body size, security headers
+image_store    bundled scenes by name, uploads by hash
+model_pool     the models on offer, loaded on first use
+worker         one thread that runs models, with a bounded queue and a cache
+budget         sample counts that fit the time limit, from a measured forward pass
+service        what the worker computes, through `vitreous.front` and `vitreous.metrics`
+layerwise      one map per layer, from `vitreous.methods.inside`
+await_job      waiting for the worker while the client is connected
+schemas        request and response types
+responses      results as response types
+routes         the endpoints
+static         the page
 """
 
 from __future__ import annotations

@@ -1,34 +1,40 @@
-"""What the page must know before it can draw anything."""
+"""What the page needs before it can draw anything."""
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
-from vitreous.web import shapes
+from vitreous.web import schemas
 
 if TYPE_CHECKING:
-    from vitreous.web.studio import Studio
+    from vitreous.web.service import Service
 
 
-def describe(studio: Studio) -> shapes.About:
+def describe_playground(service: Service) -> schemas.About:
+    """Return models, methods, colour scales and limits."""
     import numpy as np
 
     from vitreous import __version__, list_methods
     from vitreous.draw.scale import OPACITY, QUANTILE, Scale
+    from vitreous.front import explain
 
-    settings = studio.settings
-    wanted = shapes.MethodFacts.model_fields.keys()
+    settings = service.settings
+    fields = schemas.MethodFacts.model_fields.keys()
 
-    def ramp(signed: bool) -> list[list[int]]:
+    def colour_table(signed: bool) -> list[list[int]]:
         scale = Scale(-1.0 if signed else 0.0, 1.0, 0.0, 1.0, signed)
         colours = scale.colours(np.linspace(scale.low, scale.high, 256))
         return (colours * 255).round().astype(int).tolist()
 
-    return shapes.About(
+    return schemas.About(
         version=__version__,
-        models=[shapes.ModelOffer(name=one.name, note=one.note) for one in studio.roster.entries.values()],
-        methods=[shapes.MethodFacts(**{key: one[key] for key in wanted}) for one in list_methods()],
-        colours=shapes.Colours(signed=ramp(True), unsigned=ramp(False), opacity=OPACITY, quantile=QUANTILE),
+        models=[schemas.ModelOffer(name=entry.name, note=entry.note) for entry in service.models.entries.values()],
+        methods=[schemas.MethodFacts(**{key: facts[key] for key in fields}) for facts in list_methods()],
+        default=inspect.signature(explain).parameters["method"].default,
+        colours=schemas.Colours(
+            signed=colour_table(True), unsigned=colour_table(False), opacity=OPACITY, quantile=QUANTILE
+        ),
         seconds=settings.seconds,
         upload=settings.upload,
         pixels=settings.pixels,

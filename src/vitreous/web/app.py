@@ -1,8 +1,7 @@
-"""The application: pages, endpoints, and one sentence for whatever goes wrong."""
+"""The ASGI application: pages, endpoints, and error handlers that answer with one sentence."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,36 +15,44 @@ from starlette.exceptions import HTTPException
 
 from vitreous import __version__
 from vitreous.core.errors import VitreousError
-from vitreous.web.about import describe
+from vitreous.web.about import describe_playground
+from vitreous.web.await_job import RequestRefused
+from vitreous.web.budget import MeasureCost, measure_cost
 from vitreous.web.guard import Guard
-from vitreous.web.roster import Unknown
+from vitreous.web.model_pool import NotAvailable
 from vitreous.web.routes import api
+from vitreous.web.service import Service
 from vitreous.web.settings import Settings
-from vitreous.web.studio import Studio
-from vitreous.web.waiting import Refused
 
 STATIC = Path(__file__).with_name("static")
-log = logging.getLogger("vitreous.web")
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
-    """The playground as an ASGI application."""
-    studio = Studio(settings or Settings())
+def create_app(settings: Settings | None = None, cost: MeasureCost = measure_cost) -> FastAPI:
+    """Return the playground as an ASGI application.
+
+    Parameters
+    ----------
+    settings : Settings, optional
+        Models, addresses and limits.
+    cost : callable, optional
+        Measures seconds per pass of a model, from which sample counts are chosen; tests pass a constant.
+    """
+    service = Service(settings or Settings(), cost)
     app = FastAPI(
         title="Vitreous playground",
-        description="Which patches made a Vision Transformer say so. Errors are JSON with one sentence.",
+        description="Explanations of vision transformers. Errors are JSON with one sentence.",
         version=__version__,
-        docs_url=None,  # those pages fetch scripts from elsewhere; ours is /api
+        docs_url=None,  # FastAPI's own pages load scripts from other hosts; ours is /api
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.studio = studio
+    app.state.service = service
     app.include_router(api)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     for path, file in (("/", "index.html"), ("/api", "api.html"), ("/favicon.ico", "icon.svg")):
-        app.add_api_route(path, page(STATIC / file), include_in_schema=False)
-    app.add_api_route("/demo", page(studio.settings.demo), include_in_schema=False)
-    app.add_middleware(Guard, settings=studio.settings)
+        app.add_api_route(path, serve_file(STATIC / file), include_in_schema=False)
+    app.add_api_route("/demo", serve_file(service.settings.demo), include_in_schema=False)
+    app.add_middleware(Guard, settings=service.settings)
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
     return app
@@ -53,13 +60,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    studio: Studio = app.state.studio
-    studio.worker.submit(("about",), ("about",), lambda asked: [describe(studio) for _ in asked], None)  # imports torch
+    service: Service = app.state.service
+    # imports torch in the worker's thread before the first request needs it
+    service.worker.submit(("about",), ("about",), lambda batch: [describe_playground(service) for _ in batch], None)
     yield
-    studio.worker.close()
+    service.worker.close()
 
 
-def page(file: Path | None) -> Any:
+def serve_file(file: Path | None) -> Any:
+    """Return an endpoint that sends a file, or 404 while it does not exist."""
+
     async def serve() -> FileResponse:
         if file is None or not file.is_file():
             raise HTTPException(404, "there is no demo page yet; `vitreous demo` writes it")
@@ -68,45 +78,45 @@ def page(file: Path | None) -> Any:
     return serve
 
 
-# ── one sentence ─────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def error(status: int, sentence: str) -> JSONResponse:
+def respond(status: int, sentence: str) -> JSONResponse:
     headers = {"retry-after": "1"} if status == 429 else None
     return JSONResponse({"error": " ".join(sentence.split())}, status, headers)
 
 
-async def refused(_: Request, problem: Any) -> JSONResponse:
-    return error(problem.status, problem.sentence)
+async def on_refused(_: Request, problem: Any) -> JSONResponse:
+    return respond(problem.status, problem.sentence)
 
 
-async def unknown(_: Request, problem: Any) -> JSONResponse:
-    return error(404, str(problem))
+async def on_not_available(_: Request, problem: Any) -> JSONResponse:
+    return respond(404, str(problem))
 
 
-async def cannot(_: Request, problem: Any) -> JSONResponse:
-    return error(422, str(problem))
+async def on_library_error(_: Request, problem: Any) -> JSONResponse:
+    return respond(422, str(problem))
 
 
-async def plain(_: Request, problem: Any) -> JSONResponse:
-    return error(problem.status_code, str(problem.detail))
+async def on_http_error(_: Request, problem: Any) -> JSONResponse:
+    return respond(problem.status_code, str(problem.detail))
 
 
-async def invalid(_: Request, problem: Any) -> JSONResponse:
+async def on_invalid_request(_: Request, problem: Any) -> JSONResponse:
     first = problem.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
-    return error(422, f"{where or 'the request'}: {first['msg']}")
+    return respond(422, f"{where or 'the request'}: {first['msg']}")
 
 
-async def unexpected(_: Request, problem: Any) -> JSONResponse:
-    return error(500, f"unexpected {type(problem).__name__}; the server's log has the details")
+async def on_unexpected(_: Request, problem: Any) -> JSONResponse:
+    return respond(500, f"unexpected {type(problem).__name__}; the server's log has the details")
 
 
 HANDLERS: dict[Any, Any] = {
-    Refused: refused,
-    Unknown: unknown,
-    VitreousError: cannot,
-    HTTPException: plain,
-    RequestValidationError: invalid,
-    Exception: unexpected,
+    RequestRefused: on_refused,
+    NotAvailable: on_not_available,
+    VitreousError: on_library_error,
+    HTTPException: on_http_error,
+    RequestValidationError: on_invalid_request,
+    Exception: on_unexpected,
 }

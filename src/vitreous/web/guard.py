@@ -1,4 +1,4 @@
-"""What may come in, and what every answer says: our name in Host, bodies of bounded size, no scripts but our own."""
+"""ASGI middleware: Host and Origin checks, bounded request bodies, security headers on every response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-BODY = 1 << 17  # bytes of a request that is not a picture
+MAX_BODY = 1 << 17  # bytes of a request that is not an image
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -29,57 +29,59 @@ HEADERS = {
 }
 
 
-class TooLarge(Exception):  # noqa: N818 - an answer, not a fault
-    """A body grew beyond what was allowed."""
+class BodyTooLarge(Exception):  # noqa: N818 - an expected condition, answered with 413
+    """The body exceeds its limit."""
 
 
 class Guard:
-    """Plain ASGI, so that a body is counted while it arrives and not when it is all here."""
+    """Plain ASGI rather than a framework middleware, so that a body is counted while it arrives."""
 
     def __init__(self, app: Any, settings: Settings) -> None:
         self.app, self.settings = app, settings
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self.answer(scope, receive, send)
+            await self.respond(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self.app(scope, receive, send)
 
-    async def answer(self, scope: Any, receive: Receive, send: Send) -> None:
+    async def respond(self, scope: Any, receive: Receive, send: Send) -> None:
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        guarded = sender(send, DEMO_POLICY if scope["path"] == "/demo" else POLICY, fresh(scope["path"]))
+        send_guarded = with_headers(
+            send, DEMO_POLICY if scope["path"] == "/demo" else POLICY, cache_control(scope["path"])
+        )
         refusal = self.refusal(headers, scope["path"])
         if refusal is not None:
-            await refuse(guarded, *refusal)
+            await refuse(send_guarded, *refusal)
             return
-        left, over, begun = self.limit(scope["path"]), False, False
+        left, over, started = self.limit(scope["path"]), False, False
 
-        async def counted() -> Message:
+        async def receive_counted() -> Message:
             nonlocal left, over
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
                 over = True
-                raise TooLarge
+                raise BodyTooLarge
             return message
 
-        async def told(message: Message) -> None:
-            nonlocal begun
-            if not over:  # whoever read the body makes a sentence of his own of it
-                begun = True
-                await guarded(message)
+        async def send_unless_over(message: Message) -> None:
+            nonlocal started
+            if not over:  # the handler that read the body would send an error of its own
+                started = True
+                await send_guarded(message)
 
-        with suppress(TooLarge):
-            await self.app(scope, counted, told)
-        if over and not begun:
-            await refuse(guarded, 413, f"a request may have at most {self.limit(scope['path']):,} bytes")
+        with suppress(BodyTooLarge):
+            await self.app(scope, receive_counted, send_unless_over)
+        if over and not started:
+            await refuse(send_guarded, 413, f"a request may have at most {self.limit(scope['path']):,} bytes")
 
     def refusal(self, headers: dict[str, str], path: str) -> tuple[int, str] | None:
-        """Why a request is turned away before anybody reads it."""
+        """Return status and sentence for a request that is refused before its body is read, else None."""
         host, origin, length = headers.get("host", ""), headers.get("origin"), headers.get("content-length", "0")
         if not self.settings.answers_to(host):
             return 400, "this playground is not addressed by that Host; open the address that `vitreous serve` printed"
-        if origin is not None and urlsplit_host(origin) != host.lower():
+        if origin is not None and host_of_origin(origin) != host.lower():
             return 403, "requests come from the playground's own page only"
         if not length.isascii() or not length.isdigit():
             return 400, "Content-Length must be a whole number"
@@ -88,28 +90,30 @@ class Guard:
         return None
 
     def limit(self, path: str) -> int:
-        return self.settings.upload if path == "/api/pictures" else BODY
+        return self.settings.upload if path == "/api/pictures" else MAX_BODY
 
 
-def urlsplit_host(origin: str) -> str:
+def host_of_origin(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 
 
-def fresh(path: str) -> str:
-    """Pages are asked for anew each time; answers are nobody else's."""
+def cache_control(path: str) -> str:
+    """Pages are revalidated on every visit; API responses are not stored."""
     return "no-store" if path.startswith("/api/") else "no-cache"
 
 
-def sender(send: Send, policy: str, cache: str) -> Send:
+def with_headers(send: Send, policy: str, cache: str) -> Send:
+    """Return a `send` that adds the security headers which a response does not set itself."""
+
     async def guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
             present = {key.lower() for key, _ in message["headers"]}
             added = {**HEADERS, "content-security-policy": policy, "cache-control": cache}
-            more = [(k.encode(), v.encode()) for k, v in added.items() if k.encode() not in present]
-            message = {**message, "headers": [*message["headers"], *more]}
+            missing = [(k.encode(), v.encode()) for k, v in added.items() if k.encode() not in present]
+            message = {**message, "headers": [*message["headers"], *missing]}
         await send(message)
 
     return guarded

@@ -1,4 +1,4 @@
-"""The typed endpoints. Each names its work, waits for it while the client does, and answers in the shapes of `shapes`."""
+"""The endpoints. Each submits its work to the worker, waits while the client is connected, and returns a schema."""
 
 from __future__ import annotations
 
@@ -8,52 +8,69 @@ from typing import Annotated, Any, Literal
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request, Response
 
-from vitreous.web import shapes
-from vitreous.web.pictures import ALBUM, WORDS, Named, missing
-from vitreous.web.studio import Studio
-from vitreous.web.waiting import ERRORS, answer, body_of
+from vitreous.web import schemas
+from vitreous.web.await_job import ERRORS, await_result, read_body
+from vitreous.web.budget import SamplingPlan
+from vitreous.web.image_store import ALBUM, CAPTIONS, SceneName, image_missing
+from vitreous.web.service import ExplainPayload, Service
 
 api = APIRouter(prefix="/api", responses=ERRORS)
 PNG: dict[int | str, Any] = {200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}}
-DECODERS = CapacityLimiter(2)  # uploads unpacked at a time
-PictureQuery = Annotated[shapes.PictureName, Query()]
-ModelQuery = Annotated[shapes.ModelName, Query()]
+DECODERS = CapacityLimiter(2)  # uploads decoded at a time
+ImageQuery = Annotated[schemas.ImageName, Query()]
+ModelQuery = Annotated[schemas.ModelName, Query()]
 
 
-def studio_of(request: Request) -> Studio:
-    return request.app.state.studio
+def get_service(request: Request) -> Service:
+    return request.app.state.service
+
+
+# ── models and images ────────────────────────────────────────────────────────────────────────────
 
 
 @api.get("/about")
-async def about(request: Request) -> shapes.About:
+async def about(request: Request) -> schemas.About:
     """Models, methods, colours and limits."""
-    from vitreous.web.about import describe
+    from vitreous.web.about import describe_playground
 
-    studio = studio_of(request)
-    found = await answer(request, ("about",), lambda asked: [describe(studio) for _ in asked], None)
-    return found.model_copy(update={"demo": studio.settings.has_demo})  # it may have been written since
+    service = get_service(request)
+    facts = await await_result(request, ("about",), lambda batch: [describe_playground(service) for _ in batch], None)
+    return facts.model_copy(update={"demo": service.settings.has_demo})  # the file may have been written since
 
 
 @api.get("/model")
-async def model(request: Request, name: ModelQuery) -> shapes.ModelFacts:
-    """Depth, grid and class names of a model; it is loaded for that."""
-    return shapes.ModelFacts(model=name, **await facts(request, name))
+async def model(request: Request, name: ModelQuery) -> schemas.ModelFacts:
+    """Depth, grid and class names of a model; loads it if necessary."""
+    return schemas.ModelFacts(model=name, **await model_facts(request, name))
 
 
-async def facts(request: Request, name: str) -> dict[str, Any]:
-    studio = studio_of(request)
-    studio.roster.entry(name)
-    return await answer(request, ("facts", name), studio.facts, name)
+async def model_facts(request: Request, name: str) -> dict[str, Any]:
+    service = get_service(request)
+    service.models.entry(name)
+    return await await_result(request, ("facts", name), service.facts, name)
+
+
+@api.get("/classes")
+async def classes(
+    request: Request,
+    model: ModelQuery,
+    name: Annotated[str, Query(min_length=1, max_length=200, description="A class name, perhaps misspelt.")],
+) -> list[schemas.ClassName]:
+    """Up to six classes whose names match or resemble a name, the best first."""
+    from vitreous.web.class_search import find_classes
+
+    names = (await model_facts(request, model))["classes"]
+    return [schemas.ClassName(index=index, name=names[index]) for index in find_classes(names, name)]
 
 
 @api.get("/album")
 async def album(
-    page: Annotated[int, Query(ge=0, le=999, description="0: a chosen few; others are drawn anew.")] = 0,
-) -> list[shapes.Thumbnail]:
+    page: Annotated[int, Query(ge=0, le=999, description="0: a fixed selection; others have other seeds.")] = 0,
+) -> list[schemas.Thumbnail]:
     """Bundled scenes to choose from."""
-    kinds = [one.split("-") for one in ALBUM]
+    kinds = [name.split("-") for name in ALBUM]
     names = ALBUM if not page else ["-".join([kind[0], str(page + 1), kind[2], *kind[3:]]) for kind in kinds]
-    return [shapes.Thumbnail(picture=name, words=WORDS[name.split("-")[0]]) for name in names]
+    return [schemas.Thumbnail(picture=name, words=CAPTIONS[name.split("-")[0]]) for name in names]
 
 
 @api.post(
@@ -65,116 +82,172 @@ async def album(
         }
     },
 )
-async def upload(request: Request) -> shapes.Uploaded:
-    """Keep a picture, sent as the body itself, in memory; its name is the SHA-256 of its bytes."""
-    studio = studio_of(request)
-    data = await body_of(request, studio.settings.seconds)
-    name, width, height = await to_thread.run_sync(studio.pictures.add, data, limiter=DECODERS)
-    return shapes.Uploaded(picture=name, width=width, height=height)
+async def upload(request: Request) -> schemas.Uploaded:
+    """Keep an image, sent as the body itself, in memory; its name is the SHA-256 of its bytes."""
+    service = get_service(request)
+    data = await read_body(request, service.settings.seconds)
+    name, width, height = await to_thread.run_sync(service.images.add, data, limiter=DECODERS)
+    return schemas.Uploaded(picture=name, width=width, height=height)
 
 
 @api.get("/picture")
-async def picture(request: Request, picture: PictureQuery, model: ModelQuery) -> shapes.PictureFacts:
-    """What is known of a picture, to a model."""
-    from vitreous.web.views import evidence
+async def image_facts(request: Request, picture: ImageQuery, model: ModelQuery) -> schemas.ImageFacts:
+    """Size of an image, the part of it that a model sees, and the classes whose evidence is known."""
+    from vitreous.web import responses
+    from vitreous.web.render import describe_crop, find_evidence
 
-    studio = studio_of(request)
-    studio.roster.entry(model)
-    if not studio.pictures.has(picture):
-        raise missing()
-    named = Named.read(picture)
-    words = "your picture" if named is None else WORDS[named.kind]
-    return shapes.PictureFacts(picture=picture, words=words, known=sorted(evidence(picture, model)))
+    service = get_service(request)
+    service.models.entry(model)
+    if not service.images.has(picture):
+        raise image_missing()
+
+    def measure(batch: Sequence[Any]) -> list[Any]:
+        preprocess = service.models.vit(model).preprocess
+        assert preprocess is not None
+        image = service.images.get(picture)
+        return [([image.height, image.width], describe_crop((image.height, image.width), preprocess)) for _ in batch]
+
+    size, crop = await await_result(request, ("crop facts", model, picture), measure, None)
+    scene = SceneName.parse(picture)
+    return schemas.ImageFacts(
+        picture=picture,
+        words="your image" if scene is None else CAPTIONS[scene.kind],
+        known=sorted(find_evidence(picture, model)),
+        size=size,
+        crop=responses.crop(crop),
+    )
 
 
 @api.get("/thumbnail", response_class=Response, responses=PNG)
-async def thumbnail(request: Request, picture: PictureQuery) -> Response:
-    """A small square of a picture."""
-    from vitreous.web.views import png, small
+async def thumbnail(request: Request, picture: ImageQuery) -> Response:
+    """A small square of an image."""
+    from vitreous.web.render import encode_png, render_thumbnail
 
-    studio = studio_of(request)
-    data = await to_thread.run_sync(lambda: png(small(studio.pictures.get(picture))), limiter=DECODERS)
+    images = get_service(request).images
+    data = await to_thread.run_sync(lambda: encode_png(render_thumbnail(images.get(picture))), limiter=DECODERS)
     return Response(data, media_type="image/png")
 
 
 @api.get("/seen", response_class=Response, responses=PNG)
-async def seen(request: Request, model: ModelQuery, picture: PictureQuery) -> Response:
-    """The part of a picture that the model sees."""
-    studio = studio_of(request)
-    studio.roster.entry(model)
+async def seen(request: Request, model: ModelQuery, picture: ImageQuery) -> Response:
+    """The part of an image that the model sees."""
+    from vitreous.web.render import render_input
 
-    def view(asked: Sequence[Any]) -> list[bytes]:
-        from vitreous.web.views import png, seen
+    return await render_preprocessed(request, "seen", render_input, model, picture)
 
-        preprocess = studio.roster.vit(model).preprocess
-        assert preprocess is not None
-        return [png(seen(studio.pictures.get(picture), preprocess)) for _ in asked]
 
-    return Response(await answer(request, ("seen", model, picture), view, None), media_type="image/png")
+@api.get("/crop", response_class=Response, responses=PNG)
+async def crop(request: Request, model: ModelQuery, picture: ImageQuery) -> Response:
+    """The whole image, small; what the model does not see is dimmed."""
+    from vitreous.web.render import render_crop
+
+    return await render_preprocessed(request, "crop", render_crop, model, picture)
+
+
+async def render_preprocessed(request: Request, kind: str, render: Any, model: str, image: str) -> Response:
+    from vitreous.web.render import encode_png
+
+    service = get_service(request)
+    service.models.entry(model)
+
+    def work(batch: Sequence[Any]) -> list[bytes]:
+        preprocess = service.models.vit(model).preprocess
+        return [encode_png(render(service.images.get(image), preprocess)) for _ in batch]
+
+    return Response(await await_result(request, (kind, model, image), work, None), media_type="image/png")
 
 
 @api.get("/evidence", response_class=Response, responses=PNG)
-async def evidence(request: Request, model: ModelQuery, picture: PictureQuery, target: shapes.Target) -> Response:
+async def evidence(request: Request, model: ModelQuery, picture: ImageQuery, target: schemas.Target) -> Response:
     """The outline of what makes a class, where it is known."""
-    from vitreous.web.roster import Unknown
-    from vitreous.web.views import evidence, outline, png
+    from vitreous.web.model_pool import NotAvailable
+    from vitreous.web.render import encode_png, find_evidence, render_outline
 
-    studio_of(request).roster.entry(model)
-    known = evidence(picture, model)
-    if target not in known:
-        raise Unknown(f"the evidence for class {target} is not known in that picture")
-    return Response(await to_thread.run_sync(lambda: png(outline(known[target]))), media_type="image/png")
+    get_service(request).models.entry(model)
+    masks = find_evidence(picture, model)
+    if target not in masks:
+        raise NotAvailable(f"the evidence for class {target} is not known in that image")
+    data = await to_thread.run_sync(lambda: encode_png(render_outline(masks[target])))
+    return Response(data, media_type="image/png")
+
+
+# ── predictions and explanations ─────────────────────────────────────────────────────────────────
 
 
 @api.post("/says")
-async def says(request: Request, asked: shapes.Saying) -> shapes.Said:
-    """The most probable classes when some patches leave; their tokens truly leave the model."""
-    from vitreous.web.answers import said
+async def predict(request: Request, body: schemas.PredictRequest) -> schemas.Prediction:
+    """The prediction when some patches are removed; their tokens are removed from the input, nothing is painted over."""
+    from vitreous.web.responses import prediction
 
-    studio, known = studio_of(request), await facts(request, asked.model)
-    removed = tuple(sorted(set(asked.removed)))
-    payload = (asked.model, asked.picture, removed)
-    found = await answer(request, ("says", *payload), studio.says, payload, alike=("says", asked.model))
-    return said(found, known["classes"], removed, known["grid"])
+    service, facts = get_service(request), await model_facts(request, body.model)
+    removed = tuple(sorted(set(body.removed)))
+    payload = (body.model, body.picture, removed)
+    key, batch_key = ("predict", *payload), ("predict", body.model)
+    probabilities = await await_result(request, key, service.predict, payload, batch_key)
+    return prediction(probabilities, facts["classes"], removed, facts["grid"])
+
+
+@api.get("/plan")
+async def plan(request: Request, model: ModelQuery, method: Annotated[schemas.Spec, Query()]) -> schemas.SamplingPlan:
+    """How many samples of a method fit the time limit here, and smaller counts to show as previews."""
+    from vitreous.web.responses import sampling_plan
+
+    return sampling_plan(await plan_method(request, model, method))
+
+
+async def plan_method(request: Request, model: str, method: str) -> SamplingPlan:
+    service = get_service(request)
+    service.models.entry(model)
+    return await await_result(request, ("plan", service.plan_version, model, method), service.plan, (model, method))
 
 
 @api.post("/explain")
-async def explain(request: Request, asked: shapes.Explaining) -> shapes.Explained:
-    """Every patch's score for one or two classes, by one method."""
-    from vitreous.web.answers import explained
-    from vitreous.web.views import evidence
+async def explain(request: Request, body: schemas.ExplainRequest) -> schemas.Explained:
+    """Every patch's score for one or two classes, by one method.
 
-    studio = studio_of(request)
-    await check_targets(request, asked.model, asked.targets)
-    targets = tuple(dict.fromkeys(asked.targets))
-    payload = (asked.model, asked.picture, asked.method, targets, asked.question)
-    alike = ("explain", asked.model, asked.method, asked.question, len(targets))
-    found = await answer(request, ("explain", *payload), studio.explain, payload, alike=alike)
-    return await to_thread.run_sync(lambda: explained(found, evidence(asked.picture, asked.model)))
+    A method that samples uses as many samples as fit the time limit; `samples` says how many, and `/api/plan` beforehand.
+    """
+    from vitreous.web.render import find_evidence
+    from vitreous.web.responses import explained
+
+    service = get_service(request)
+    await check_targets(request, body.model, body.targets)
+    plan = await plan_method(request, body.model, body.method)
+    payload = ExplainPayload(body.model, body.picture, plan.spec, tuple(dict.fromkeys(body.targets)), body.question)
+    # a batch of sampling methods would multiply the time of each
+    batch_key = None if plan.option else ("explain", body.model, plan.spec, body.question, len(payload.targets))
+    explanation = await await_result(request, ("explain", payload), service.explain, payload, batch_key)
+    service.check_estimate(body.model, plan, explanation.seconds)
+    return await to_thread.run_sync(lambda: explained(explanation, find_evidence(body.picture, body.model), plan))
+
+
+async def plan_single(request: Request, body: schemas.SingleRequest) -> tuple[ExplainPayload, dict[str, Any]]:
+    facts = await check_targets(request, body.model, [body.target])
+    plan = await plan_method(request, body.model, body.method)
+    return ExplainPayload(body.model, body.picture, plan.spec, (body.target,), body.question), facts
 
 
 @api.post("/curve")
-async def curve(request: Request, asked: shapes.Single) -> shapes.Curve:
-    """Deletion and insertion: what the model says as a method's highest patches leave, and as they alone enter."""
-    from vitreous.web import answers
+async def curve(request: Request, body: schemas.SingleRequest) -> schemas.Curve:
+    """Deletion and insertion: the prediction as a method's highest patches are removed, and with them alone."""
+    from vitreous.web import responses
 
-    studio = studio_of(request)
-    known = await check_targets(request, asked.model, [asked.target])
-    payload = (asked.model, asked.picture, asked.method, asked.target, asked.question)
-    found = await answer(request, ("curve", *payload), studio.curve, payload)
-    return answers.curve(found, asked.target, known["classes"])
+    payload, facts = await plan_single(request, body)
+    perturbation = await await_result(request, ("curve", payload), get_service(request).curve, payload)
+    return responses.curve(perturbation, body.target, facts["classes"])
 
 
 @api.post("/film")
-async def film(request: Request, asked: shapes.Single) -> shapes.Film:
-    """A method's map at every layer, and the SkipPLUS sum from every layer on."""
-    from vitreous.web import answers
+async def film(request: Request, body: schemas.SingleRequest) -> schemas.Layers:
+    """What every layer adds to a method's map, and the SkipPLUS sum from every layer on."""
+    from vitreous.web import responses
 
-    studio = studio_of(request)
-    known = await check_targets(request, asked.model, [asked.target])
-    payload = (asked.model, asked.picture, asked.method, asked.target, asked.question)
-    found = await answer(request, ("film", *payload), studio.film, payload)
-    return answers.film(found, asked.target, known["grid"])
+    payload, facts = await plan_single(request, body)
+    views = await await_result(request, ("layers", payload), get_service(request).layers, payload)
+    return responses.layers(views, body.target, facts["grid"])
+
+
+# ── downloads ────────────────────────────────────────────────────────────────────────────────────
 
 
 @api.post(
@@ -190,52 +263,53 @@ async def film(request: Request, asked: shapes.Single) -> shapes.Film:
     },
 )
 async def scores(
-    request: Request, asked: shapes.Screen, form: Annotated[Literal["json", "safetensors"], Query()] = "json"
+    request: Request, body: schemas.ScreenRequest, form: Annotated[Literal["json", "safetensors"], Query()] = "json"
 ) -> Response:
-    """Raw scores of all that is on the screen: JSON, or a zip of safetensors."""
-    studio = studio_of(request)
-    await check_targets(request, asked.model, asked.targets)
+    """Scores of everything on the page: JSON, or a zip of safetensors."""
+    service = get_service(request)
+    await check_targets(request, body.model, body.targets)
+    targets = tuple(dict.fromkeys(body.targets))
+    plans = [await plan_method(request, body.model, method) for method in dict.fromkeys(body.methods)]
+    payloads = [ExplainPayload(body.model, body.picture, plan.spec, targets, body.question) for plan in plans]
 
-    def gather(wanted: Sequence[Any]) -> list[bytes]:
-        from vitreous.web.scores import as_archive, as_json, joined
+    def gather(batch: Sequence[Any]) -> list[bytes]:
+        from vitreous.web.export_scores import export_archive, export_json, join_classes
 
-        targets = tuple(dict.fromkeys(asked.targets))
-        found = [
-            joined(studio.maps(asked.model, asked.picture, method, targets, asked.question))
-            for method in dict.fromkeys(asked.methods)
-        ]
-        return [as_json(found) if form == "json" else as_archive(found) for _ in wanted]
+        attributions = [join_classes(service.maps(payload)) for payload in payloads]
+        return [export_json(attributions) if form == "json" else export_archive(attributions) for _ in batch]
 
-    key = ("scores", form, asked.model_dump_json(exclude={"removed"}))
     media, suffix = ("application/json", "json") if form == "json" else ("application/zip", "zip")
     headers = {"content-disposition": f'attachment; filename="vitreous-scores.{suffix}"'}
-    return Response(await answer(request, key, gather, None), media_type=media, headers=headers)
+    data = await await_result(request, ("scores", form, *payloads), gather, None)
+    return Response(data, media_type=media, headers=headers)
 
 
 @api.post("/python")
-async def python(request: Request, asked: shapes.Screen) -> shapes.Python:
-    """The Python lines that reproduce what is on the screen."""
-    from vitreous.web.script import lines
+async def python(request: Request, body: schemas.ScreenRequest) -> schemas.PythonCode:
+    """The Python program that reproduces what is on the page."""
+    from vitreous.web.export_python import write_program
 
-    entry = studio_of(request).roster.entry(asked.model)
-    known = await check_targets(request, asked.model, asked.targets)
-    removed = sorted(set(asked.removed))
-    more = (asked.picture, asked.targets, asked.methods, asked.question, removed, known["classes"])
-    return shapes.Python(code=lines(entry, *more))
+    entry = get_service(request).models.entry(body.model)
+    facts = await check_targets(request, body.model, body.targets)
+    plans = [await plan_method(request, body.model, method) for method in dict.fromkeys(body.methods)]
+    removed = sorted(set(body.removed))
+    code = write_program(entry, body.picture, body.targets, plans, body.question, removed, facts["classes"])
+    return schemas.PythonCode(code=code)
 
 
 @api.get("/queue")
-async def queue(request: Request) -> shapes.Queue:
-    """How busy the one worker is."""
-    worker = studio_of(request).worker
-    return shapes.Queue(working=worker.working, waiting=worker.waiting, done=worker.done, total=worker.total)
+async def queue(request: Request) -> schemas.QueueState:
+    """How busy the worker is, and the progress of its current computation."""
+    worker = get_service(request).worker
+    return schemas.QueueState(working=worker.working, waiting=worker.waiting, done=worker.done, total=worker.total)
 
 
 async def check_targets(request: Request, model: str, targets: Sequence[int]) -> dict[str, Any]:
-    """A model's facts; a class that it does not have is refused."""
+    """Return a model's facts, or raise `ShapeError` for a class that it does not have."""
     from vitreous.core.errors import ShapeError
 
-    known = await facts(request, model)
-    if max(targets) >= len(known["classes"]):
-        raise ShapeError(f"class {max(targets)} does not exist: the model has classes 0 to {len(known['classes']) - 1}")
-    return known
+    facts = await model_facts(request, model)
+    count = len(facts["classes"])
+    if max(targets) >= count:
+        raise ShapeError(f"class {max(targets)} does not exist: the model has classes 0 to {count - 1}")
+    return facts

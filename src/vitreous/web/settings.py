@@ -1,4 +1,4 @@
-"""What was allowed at start; a request can ask for less, never for more."""
+"""Limits and addresses, fixed when the server starts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ DEMO = Path("out/demo.html")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where the playground listens, which models it offers, and how much it takes."""
+    """Where the playground listens, which models it offers, and its limits."""
 
-    models: tuple[str, ...] = ()  # beside the embedded ones: NAME, or NAME=CHECKPOINT
-    folder: Path | None = None  # of checkpoints, each named for its timm architecture
+    models: tuple[str, ...] = ()  # in addition to the embedded ones: NAME, or NAME=CHECKPOINT
+    folder: Path | None = None  # checkpoints, each named after its timm architecture
     device: str | None = None
     host: str = "127.0.0.1"
     port: int = PORT
-    names: tuple[str, ...] = ()  # other names under which the server may be addressed
+    names: tuple[str, ...] = ()  # further host names of the server
     queue: int = 32  # requests that may wait
-    seconds: float | int = 60  # that a request may take, waiting included
-    upload: int = 20 << 20  # bytes of a picture
-    pixels: int = 40_000_000  # of a picture
-    cache: int = 256 << 20  # bytes of pictures, and as many of results
+    seconds: float | int = 60  # per request, including time in the queue
+    upload: int = 20 << 20  # bytes of an image
+    pixels: int = 40_000_000  # of an image
+    cache: int = 256 << 20  # bytes of uploads, and as many of results
     demo: Path | None = DEMO  # the page that `vitreous demo` writes
 
     def answers_to(self, host: str) -> bool:
-        """Whether a Host header is one of ours; foreign names that lead here are how web pages reach into a home."""
+        """Whether a Host header names this server; refusing others prevents DNS rebinding."""
         name = host_name(host)
-        if name in {*LOOPBACK, self.host.lower(), *(one.lower() for one in self.names)}:
+        if name in {*LOOPBACK, self.host.lower(), *(name.lower() for name in self.names)}:
             return True
         return self.host in WILDCARD and (is_address(name) or name == gethostname().lower())
 
@@ -48,7 +48,7 @@ class Settings:
 
 
 def host_name(host: str) -> str:
-    """A Host header without its port, in lower case."""
+    """Return a Host header without its port, in lower case."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]

@@ -1,9 +1,10 @@
-"""One thread that runs models. What is asked twice is computed once, what is alike is computed together, what nobody
-waits for any more is dropped."""
+"""One thread that runs models.
+
+Equal requests are computed once, requests of the same kind in one batch, and work that no client waits for is stopped.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -13,74 +14,80 @@ from typing import Any
 
 from vitreous.web.cache import Cache
 
-Work = Callable[[Sequence[Any]], Sequence[Any]]  # payloads that are alike → one result each
-TOGETHER = 8  # requests computed in one batch
-
-log = logging.getLogger("vitreous.web")
+Work = Callable[[Sequence[Any]], Sequence[Any]]  # payloads of one batch → one result each
+MAX_BATCH = 8  # requests computed together
 
 
-class Busy(Exception):  # noqa: N818 - an answer, not a fault
-    """Too many wait already."""
+class QueueFull(Exception):  # noqa: N818 - an expected condition, answered with 429
+    """As many requests wait as the queue holds."""
 
 
-class Left(Exception):  # noqa: N818 - raised by a report, to end work that nobody waits for
-    """Everybody who waited has gone."""
+class Abandoned(Exception):  # noqa: N818 - raised in a progress report to stop the computation
+    """No client waits for this work any more."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One thing to compute, and how many wait for it."""
+    """One computation and the number of requests that wait for it."""
 
     key: Hashable
-    alike: Hashable  # jobs that share it can be computed together
+    batch_key: Hashable  # jobs with equal batch keys can be computed together
     work: Work
     payload: Any
     waiting: int = 1
-    answer: Future[Any] = field(default_factory=Future)
+    result: Future[Any] = field(default_factory=Future)
 
 
 class Worker:
     """A bounded queue before a single thread."""
 
-    def __init__(self, most: int, cache: Cache) -> None:
-        self.most, self.cache = most, cache
-        self.done, self.total = 0, 0  # pieces of the work at hand
+    def __init__(self, max_waiting: int, cache: Cache) -> None:
+        self.max_waiting, self.cache = max_waiting, cache
+        self.done, self.total = 0, 0  # progress of the current computation
         self._queue: deque[Job] = deque()
-        self._known: dict[Hashable, Job] = {}  # waiting or at work
+        self._jobs: dict[Hashable, Job] = {}  # queued or running
         self._change = Condition()
         self._thread: Thread | None = None
         self._closed = False
 
     @property
     def waiting(self) -> int:
+        """Number of queued jobs."""
         return len(self._queue)
 
     @property
     def working(self) -> bool:
-        return len(self._known) > len(self._queue)
+        """Whether a job is running."""
+        return len(self._jobs) > len(self._queue)
 
-    def submit(self, key: Hashable, alike: Hashable, work: Work, payload: Any) -> Job:
-        """A job to wait for: known, under way, or new at the end of the queue."""
-        known = self.cache.get(key)
-        if known is not None:
-            job = Job(key, alike, work, payload)
-            job.answer.set_result(known)
+    def submit(self, key: Hashable, batch_key: Hashable, work: Work, payload: Any) -> Job:
+        """Return the job of this key: finished (from the cache), already queued or running, or newly queued.
+
+        Raises
+        ------
+        QueueFull
+            If the job is new and the queue has no room.
+        """
+        cached = self.cache.get(key)
+        if cached is not None:
+            job = Job(key, batch_key, work, payload)
+            job.result.set_result(cached)
             return job
         with self._change:
-            job = self._known.get(key)
+            job = self._jobs.get(key)
             if job is not None:
                 job.waiting += 1
                 return job
-            if len(self._queue) >= self.most:
-                raise Busy
-            job = self._known[key] = Job(key, alike, work, payload)
+            if len(self._queue) >= self.max_waiting:
+                raise QueueFull
+            job = self._jobs[key] = Job(key, batch_key, work, payload)
             self._queue.append(job)
             self._start()
             self._change.notify()
             return job
 
     def leave(self, job: Job) -> None:
-        """Stop waiting; a job that was waited for by nobody else is dropped, or stopped at its next report."""
+        """Stop waiting. A job without waiting requests is removed from the queue, or stopped at its next report."""
         with self._change:
             job.waiting -= 1
             if job.waiting <= 0 and job in self._queue:
@@ -88,11 +95,12 @@ class Worker:
                 self._forget(job)
 
     def close(self) -> None:
+        """Cancel what is queued and end the thread after its current job."""
         with self._change:
             self._closed = True
             for job in [*self._queue]:
                 self._forget(job)
-                job.answer.cancel()
+                job.result.cancel()
             self._queue.clear()
             self._change.notify_all()
 
@@ -109,37 +117,37 @@ class Worker:
             with self._change:
                 self._change.wait_for(lambda: self._queue or self._closed)
                 if self._closed:
-                    self._thread = None  # whoever asks again starts another
+                    self._thread = None  # the next request starts another thread
                     return
-                jobs = self._take()
-            self._do(jobs)
+                jobs = self._take_batch()
+            self._compute(jobs)
 
-    def _take(self) -> list[Job]:
+    def _take_batch(self) -> list[Job]:
         first = self._queue.popleft()
-        alike = [job for job in self._queue if job.alike == first.alike][: TOGETHER - 1]
-        for job in alike:
+        similar = [job for job in self._queue if job.batch_key == first.batch_key][: MAX_BATCH - 1]
+        for job in similar:
             self._queue.remove(job)
-        return [first, *alike]
+        return [first, *similar]
 
-    def _do(self, jobs: list[Job]) -> None:
+    def _compute(self, jobs: list[Job]) -> None:
         from vitreous.capture.progress import reporting
 
         self.done = self.total = 0
         try:
             with reporting(lambda done, total: self._report(jobs, done, total)):
-                answers = jobs[0].work([job.payload for job in jobs])
-        except Left:
+                results = jobs[0].work([job.payload for job in jobs])
+        except Abandoned:
             return
-        except Exception as problem:  # noqa: BLE001 - whoever waits is told
-            if len(jobs) > 1:  # one of them spoils the batch: each for itself
+        except Exception as problem:  # noqa: BLE001 - passed on to the waiting requests
+            if len(jobs) > 1:  # one payload may have failed the whole batch: compute each alone
                 for job in jobs:
-                    self._do([job])
+                    self._compute([job])
                 return
             self._finish(jobs[0], None, problem)
         else:
-            for job, answer in zip(jobs, answers, strict=True):
-                self.cache.put(job.key, answer)
-                self._finish(job, answer, None)
+            for job, result in zip(jobs, results, strict=True):
+                self.cache.put(job.key, result)
+                self._finish(job, result, None)
 
     def _report(self, jobs: list[Job], done: int, total: int) -> None:
         self.done, self.total = done, total
@@ -147,16 +155,16 @@ class Worker:
             if self._closed or all(job.waiting <= 0 for job in jobs):
                 for job in jobs:
                     self._forget(job)
-                raise Left
+                raise Abandoned
 
-    def _finish(self, job: Job, answer: Any, problem: Exception | None) -> None:
+    def _finish(self, job: Job, result: Any, problem: Exception | None) -> None:
         with self._change:
             self._forget(job)
         if problem is None:
-            job.answer.set_result(answer)
+            job.result.set_result(result)
         else:
-            job.answer.set_exception(problem)
+            job.result.set_exception(problem)
 
     def _forget(self, job: Job) -> None:
-        if self._known.get(job.key) is job:
-            del self._known[job.key]
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]

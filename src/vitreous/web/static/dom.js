@@ -24,7 +24,7 @@ export function svg(tag, props = {}, ...children) {
 
 const label = (node) => node.dataset.key ?? node.dataset.index ?? node.getAttribute("aria-label") ?? node.textContent;
 
-// New content; whoever had the focus keeps it, also when it is drawn anew.
+// Replace the content; an element that had the focus keeps it when it is drawn again.
 export function fill(node, ...children) {
   const active = document.activeElement, held = active !== node && node.contains(active) ? label(active) : null;
   node.replaceChildren(...children.filter(Boolean));

@@ -1,4 +1,4 @@
-// A method layer by layer, and the sum from a start on.
+// What every layer adds to a map, and the sum from a start layer on.
 
 import { $, el, fill, written } from "./dom.js";
 import { legend } from "./legend.js";
@@ -37,7 +37,7 @@ function draw() {
   if (!world.here) return;
   if (!film?.frames) {
     strip = [];
-    return fill($("strip"), el("p", { class: "soft" }, film?.error ?? "reading the layers…"));
+    return fill($("strip"), el("p", { class: "soft" }, film?.error ?? "computing the layers…"));
   }
   const depth = film.frames.length;
   state.start = Math.min(Math.max(state.start ?? Math.ceil(depth / 2), 0), depth - 1);

@@ -1,9 +1,9 @@
-// Beginning, and asking the server for what the screen needs.
+// Start of the page, and requests for what it shows.
 
 import { $, el, fill } from "./dom.js";
 import { ask, left, onBusy, only, query } from "./net.js";
 import { useColours } from "./paint.js";
-import { clamp, emit, on, patches, restore, state, world } from "./state.js";
+import { clamp, emit, facts, on, patches, restore, state, world } from "./state.js";
 import * as because from "./because.js";
 import * as film from "./film.js";
 import * as maps from "./maps.js";
@@ -13,7 +13,7 @@ import * as take from "./take.js";
 import * as trust from "./trust.js";
 
 let page = 0;
-let own = null; // the picture that was dropped last
+let own = null; // name of the last upload
 
 function trouble(sentence) {
   $("trouble").hidden = !sentence;
@@ -28,26 +28,26 @@ const caught = (work) => async (...given) => {
   }
 };
 
-// ── the subject: a picture in front of a model ──────────────────────────────────────────────────
+// ── an image and a model ────────────────────────────────────────────────────────────────────────
 
 const subject = caught(async () => {
   trouble("");
   for (const kind of ["maps", "said", "curves", "film"]) only(kind);
   const signal = only("subject"), { model, picture } = state;
-  Object.assign(world, { here: false, base: null, said: null, film: null, cursor: null, decisive: new Set() });
+  Object.assign(world, { here: false, base: null, said: null, film: null, crop: null, cursor: null, decisive: new Set() });
   world.maps.clear();
   world.curves.clear();
-  $("stage-wait").textContent = world.facts ? "Looking at the picture…" : "Waking the model…";
+  $("stage-wait").textContent = world.facts ? "Loading the image…" : "Loading the model…";
   $("stage").classList.add("waiting");
-  document.body.classList.add("loading"); // what is still on the screen is of another picture
+  document.body.classList.add("loading"); // what is still shown belongs to the previous image
   mark();
   try {
     const [facts, known] = await Promise.all([ask(query("/api/model", { name: model }), undefined, signal), ask(query("/api/picture", { picture, model }), undefined, signal)]);
     const [image, base] = await Promise.all([load(query("/api/seen", { model, picture }), signal), ask("/api/says", { model, picture }, signal)]);
-    Object.assign(world, { facts, known: known.known, image, base, here: true });
+    Object.assign(world, { facts, known: known.known, crop: known.crop, image, base, here: true });
   } catch (problem) {
     if (!left(problem)) $("stage-wait").textContent = problem.status === 404 && picture.length === 64
-      ? "The picture of this link is not here any more. Drop it again, and all else comes back." : problem.message;
+      ? "The image of this link is not here any more. Drop it again to restore everything else." : problem.message;
     throw problem;
   }
   state.classes = state.classes.filter((index) => index < world.facts.classes.length);
@@ -58,6 +58,7 @@ const subject = caught(async () => {
   document.body.classList.remove("loading");
   if (picture.length === 64 && own !== picture) { own = picture; album(); }
   emit("subject");
+  emit("cursor"); // a keyboard cursor of the previous image must not stay
   if (state.removed.size) said();
   explain();
 });
@@ -84,19 +85,37 @@ async function explain() {
   for (const [method, known] of world.maps) if (known.key !== key || !state.methods.includes(method)) world.maps.delete(method);
   emit("maps");
   await Promise.all(state.methods.filter((method) => !world.maps.has(method)).map(async (method) => {
-    let answer;
-    try {
-      answer = await ask("/api/explain", { ...common, method, targets: state.classes }, signal);
-    } catch (problem) {
-      if (left(problem)) return;
-      answer = { error: problem.message };
-    }
-    if (signal.aborted) return;
-    world.maps.set(method, { ...answer, key });
-    maps.prepare();
-    emit("maps");
+    const show = (answer) => {
+      if (signal.aborted) return;
+      world.maps.set(method, { ...answer, key });
+      maps.prepare();
+      emit("maps");
+    };
+    await explainMethod(method, { ...common, targets: state.classes }, signal, show);
   }));
   if (!signal.aborted) await Promise.all([curves(common), layers(common)]);
+}
+
+// A method that samples is shown with few samples first; each map is the library's result for the spec it is labelled with.
+async function explainMethod(method, common, signal, show) {
+  let preview = null;
+  try {
+    const plan = samples(method) ? await ask(query("/api/plan", { model: common.model, method }), undefined, signal) : { previews: [] };
+    for (const spec of plan.previews) {
+      const answer = await ask("/api/explain", { ...common, method: spec }, signal);
+      preview = { ...answer, partial: { used: answer.samples.used, of: plan.used, option: plan.option } };
+      show(preview);
+    }
+    show(await ask("/api/explain", { ...common, method }, signal));
+  } catch (problem) {
+    if (left(problem)) return;
+    show(preview ? { ...preview, stopped: problem.message } : { error: problem.message });
+  }
+}
+
+function samples(method) {
+  const known = facts(method);
+  return !known || typeof known.forwards === "string" || typeof known.backwards === "string";
 }
 
 async function curves(common) {
@@ -107,7 +126,7 @@ async function curves(common) {
   for (const method of methods) {
     if (world.curves.has(method) || world.maps.get(method)?.error) continue;
     try {
-      const answer = await ask("/api/curve", { ...common, method, target }, signal);
+      const answer = await ask("/api/curve", { ...common, method: world.maps.get(method)?.method ?? method, target }, signal);
       world.curves.set(method, { ...answer, key });
     } catch (problem) {
       if (left(problem)) return;
@@ -142,7 +161,7 @@ function mark() {
   $("model").value = state.model;
 }
 
-// The embedded model that a scene was drawn for; another model stays.
+// The embedded model that a scene was drawn for; another model is kept.
 function reader(picture) {
   if (!state.model.startsWith("scenes") || picture.length === 64) return {};
   return { model: picture.startsWith("shortcut") ? "scenes-biased" : "scenes" };
@@ -153,7 +172,7 @@ const album = caught(async () => {
   const tile = (picture, words) => el("button", { type: "button", class: "tile", "data-picture": picture, "aria-label": words, title: words,
     onclick: () => choose(picture, reader(picture)) },
     el("img", { src: query("/api/thumbnail", { picture }), alt: "", width: 84, height: 84 }), el("span", {}, words));
-  fill($("album"), own && tile(own, "your picture"), ...scenes.map((one) => tile(one.picture, one.words)));
+  fill($("album"), own && tile(own, "your image"), ...scenes.map((one) => tile(one.picture, one.words)));
   mark();
 });
 
@@ -163,7 +182,7 @@ const receive = caught(async (file) => {
   const { upload } = world.about;
   if (file.size > upload) throw new Error(`that file has ${(file.size / 2 ** 20).toFixed(0)} MB; up to ${upload / 2 ** 20} MB would work`);
   const { picture } = await ask("/api/pictures", file, only("upload"));
-  const expected = !world.here && state.picture === picture; // the picture that a link was waiting for
+  const expected = !world.here && state.picture === picture; // the image that a link was waiting for
   own = picture;
   await album();
   if (expected) subject(); else choose(picture);
@@ -185,6 +204,29 @@ function dropping() {
   $("file").onchange = () => receive($("file").files[0]);
 }
 
+// ── another class ───────────────────────────────────────────────────────────────────────────────
+
+const chooseClass = caught(async () => {
+  const text = $("another").value.trim(), names = world.facts?.classes ?? [];
+  if (!text) return suggest();
+  const index = /^\d+$/.test(text) ? Number(text) : names.findIndex((name) => name.toLowerCase() === text.toLowerCase());
+  if (index >= 0 && index < names.length) return explainClass(index);
+  if (/^\d+$/.test(text)) return suggest(`There is no class ${text}; the model has classes 0 to ${names.length - 1}.`);
+  const matches = await ask(query("/api/classes", { model: state.model, name: text.slice(0, 200) }), undefined, only("classes"));
+  suggest(matches.length ? `There is no class “${text}”. Did you mean:` : `There is no class “${text}”, and none that resembles it.`, matches);
+});
+
+function explainClass(index) {
+  $("another").value = "";
+  suggest();
+  if (!state.classes.includes(index)) stage.choose(index);
+}
+
+function suggest(sentence = "", matches = []) {
+  fill($("suggestions"), sentence && el("span", {}, sentence), ...matches.map(({ index, name }) =>
+    el("button", { type: "button", onclick: () => explainClass(index) }, name)));
+}
+
 // ── how busy the server is ──────────────────────────────────────────────────────────────────────
 
 let polling = null, slow = null;
@@ -204,7 +246,7 @@ async function look() {
   if (!queue || !polling) return;
   const share = queue.total > 1 ? ` ${Math.floor((100 * queue.done) / queue.total)} %` : "";
   $("status").hidden = false;
-  $("status").textContent = `Asking the model…${share}${queue.waiting ? ` · ${queue.waiting} more waiting` : ""}`;
+  $("status").textContent = `Computing…${share}${queue.waiting ? ` · ${queue.waiting} more waiting` : ""}`;
 }
 
 // ── begin ───────────────────────────────────────────────────────────────────────────────────────
@@ -212,17 +254,13 @@ async function look() {
 caught(async () => {
   restore(location.hash);
   onBusy(busy);
-  on("look classes", maps.prepare); // before anybody draws
+  on("look classes", maps.prepare); // before the others draw
   for (const room of [because, stage, maps, picker, trust, film]) room.start();
   take.start(trouble);
   on("ask", () => { clamp(); explain(); });
   on("removed", said);
-  $("another").onchange = () => {
-    const given = $("another").value.trim().toLowerCase(), names = world.facts?.classes ?? [];
-    const index = /^\d+$/.test(given) ? Number(given) : names.findIndex((name) => name.toLowerCase() === given);
-    if (index >= 0 && index < names.length && !state.classes.includes(index)) { stage.choose(index); $("another").value = ""; }
-    else if (given) trouble(`the model has no class ${given}`);
-  };
+  $("another").onchange = chooseClass;
+  on("subject classes", () => suggest());
   $("model").onchange = () => choose(state.picture, { model: $("model").value });
   $("others").onclick = () => { page += 1; album(); };
   addEventListener("hashchange", () => { if (restore(location.hash)) subject(); });

@@ -7,7 +7,7 @@ import { fieldOf, scaleOf } from "./paint.js";
 import { Pane } from "./pane.js";
 import { clamp, className, emit, facts, found, on, state, world } from "./state.js";
 
-const panes = new Map(); // method and class → a card that is kept while it is shown
+const panes = new Map(); // method and class → a card, reused while it is shown
 
 export function start() {
   on("subject", () => { panes.clear(); draw(); });
@@ -18,7 +18,7 @@ export function start() {
   $("truth").onchange = () => { state.truth = $("truth").checked; emit("look"); };
 }
 
-// Fields, scales and outlines of all maps that are here.
+// Fields, scales and outlines of all loaded maps.
 export function prepare() {
   const shown = state.methods.map(found).filter((one) => one?.maps);
   for (const one of shown) {
@@ -52,7 +52,7 @@ function draw() {
 function card(method, at, target) {
   const maps = found(method), map = maps?.maps?.find((one) => one.target === target), key = `${method}|${target}`;
   if (!map) {
-    const words = maps?.error ?? "explaining…";
+    const words = maps?.error ?? "computing…";
     return el("figure", { class: maps?.error ? "card failed" : "card waiting" }, el("div", { class: "pane empty" }, el("p", {}, words)),
       el("figcaption", {}, el("b", {}, method)));
   }
@@ -69,19 +69,26 @@ function card(method, at, target) {
   pane.node.onpointerleave = () => point(null);
   const leads = at === state.lead && target === state.classes[0];
   const show = el("button", { type: "button", class: "show", "aria-pressed": String(leads), "aria-label": `Show ${method} for ${map.name} large`, onclick: () => large(at, target) }, pane.node);
-  return el("figure", { class: leads ? "card leads" : "card" }, show, legend(map.scale),
-    el("figcaption", {}, el("b", {}, method), el("span", { class: "remarks" }, remarks(maps, map)), kept.reads));
+  return el("figure", { class: `card${leads ? " leads" : ""}${maps.partial && !maps.stopped ? " partial" : ""}` }, show, legend(map.scale),
+    el("figcaption", {}, el("b", {}, maps.method), sampled(maps), el("span", { class: "remarks" }, remarks(maps, map)), kept.reads));
+}
+
+// How many samples a map is made of, where that is not all that were asked for.
+function sampled({ partial, stopped, samples }) {
+  const count = partial && `${partial.used.toLocaleString("en")} of ${partial.of.toLocaleString("en")} ${partial.option}`;
+  const words = stopped ? `Partial result: ${count}. Stopped: ${stopped}` : partial ? `Partial result: ${count}; computing more…` : samples?.sentence;
+  return words ? el("span", { class: "samples" }, words) : null;
 }
 
 function remarks(maps, map) {
-  const said = [];
-  if (map.evidence) said.push(`${map.evidence.peak ? "peak on the evidence" : "peak off the evidence"} · AP ${map.evidence.precision?.toFixed(2) ?? "–"}`);
-  if (!maps.class_specific) said.push("the same for every class");
-  if (map.scale.constant) said.push("constant map");
+  const notes = [];
+  if (map.evidence) notes.push(`${map.evidence.peak ? "peak on the evidence" : "peak off the evidence"} · AP ${map.evidence.precision?.toFixed(2) ?? "–"}`);
+  if (!maps.class_specific) notes.push("the same for every class");
+  if (map.scale.constant) notes.push("constant map");
   const missing = map.scores.filter((v) => v === null).length;
-  if (missing) said.push(`${plural(missing, "score")} undefined (hatched)`);
-  if (maps.caveat) said.push(maps.caveat);
-  return said.join(" · ");
+  if (missing) notes.push(`${plural(missing, "score")} undefined (hatched)`);
+  if (maps.caveat) notes.push(maps.caveat);
+  return notes.join(" · ");
 }
 
 function large(at, target) {

@@ -1,4 +1,4 @@
-// Speaking with the server: one request of a kind at a time, patience when it is busy, one sentence when it cannot.
+// Requests: one of a kind at a time, repeated while the server is busy, errors as one sentence.
 
 const running = new Map();
 let busy = 0;
@@ -11,7 +11,7 @@ function count(step) {
   for (const watch of watchers) watch(busy);
 }
 
-// A newer request of the same kind ends the older one: the server then stops its work.
+// A newer request of the same kind aborts the older one; the server then stops its work.
 export function only(kind) {
   running.get(kind)?.abort();
   const control = new AbortController();
@@ -36,8 +36,8 @@ export async function ask(path, body, signal, raw = false) {
         continue;
       }
       if (!answer.ok) {
-        const said = await answer.json().catch(() => ({}));
-        throw Object.assign(new Error(said.error ?? `the server answered ${answer.status}`), { status: answer.status });
+        const reply = await answer.json().catch(() => ({}));
+        throw Object.assign(new Error(reply.error ?? `the server answered ${answer.status}`), { status: answer.status });
       }
       return raw ? answer : answer.json();
     }

@@ -1,4 +1,4 @@
-// Colours as the library has them: which colour a score gets, and how much of the picture it covers.
+// The library's colours: which colour a score gets, and how much of the image it covers.
 
 let colours;
 export const useColours = (given) => { colours = given; };
@@ -51,7 +51,7 @@ function spread({ rows, columns, values }, width, height) {
   return out;
 }
 
-// The colours alone, each as opaque as its score says much; CSS opacity does the rest.
+// The colours alone, the more opaque the larger the score; CSS opacity does the rest.
 export function overlay(canvas, field, scale, size) {
   canvas.width = size[0];
   canvas.height = size[1];
@@ -71,7 +71,7 @@ export function overlay(canvas, field, scale, size) {
   pen.putImageData(image, 0, 0);
 }
 
-// The picture, nearly grey, so that colour belongs to the map: light under signed colours, dim under others.
+// The image, nearly grey, so that colours belong to the map: light under signed colours, dim under others.
 export function toned(canvas, picture, signed, size) {
   canvas.width = size[0];
   canvas.height = size[1];
@@ -88,7 +88,7 @@ export function toned(canvas, picture, signed, size) {
   pen.putImageData(image, 0, 0);
 }
 
-// The scale from end to end, as it looks over an average picture.
+// The scale from end to end, as it looks over an average image.
 export function ramp(scale, opacity) {
   const table = scale.signed ? colours.signed : colours.unsigned, base = scale.signed ? 159.4 : 86.7;
   return Array.from({ length: 17 }, (_, i) => {

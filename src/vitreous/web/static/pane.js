@@ -1,9 +1,9 @@
-// A picture with a map over it, and over that what is marked: patches that left, a contour, the patch that is read.
+// An image with a map over it, and marks: removed patches, a contour, the patch under the cursor.
 
 import { el } from "./dom.js";
 import { overlay, sizeFor, toned } from "./paint.js";
 
-const GAP = 0.06; // of a patch, around one that left
+const GAP = 0.06; // of a patch, around a removed one
 
 export class Pane {
   constructor(side, alt) {
@@ -18,7 +18,7 @@ export class Pane {
     this.cursor = null;
   }
 
-  // `signed` null: the picture in its own colours.
+  // `signed` null: the image in its own colours.
   picture(image, grid, signed = null) {
     if (this.image === image && this.signed === signed) return;
     Object.assign(this, { image, grid, signed, size: sizeFor(grid, this.side) });

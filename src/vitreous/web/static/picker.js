@@ -23,7 +23,7 @@ function list() {
   const named = (spec) => all.find((m) => m.name === spec.split(/[(@+]/)[0]);
   const entries = words ? all.map((m) => [m.name, m]).filter(([name, m]) => `${name} ${m.title}`.toLowerCase().includes(words))
     : [...FIRST.map((spec) => [spec, named(spec)]), ...all.filter((m) => !FIRST.includes(m.name)).map((m) => [m.name, m])];
-  const typed = words && !entries.some(([spec]) => spec === words) && named(words) ? [[$("filter").value.trim(), { ...named(words), title: "as you wrote it" }]] : [];
+  const typed = words && !entries.some(([spec]) => spec === words) && named(words) ? [[$("filter").value.trim(), { ...named(words), title: "as typed" }]] : [];
   const shown = [...typed, ...entries].filter(([spec, m]) => m && !state.methods.includes(spec));
   fill($("found"), ...shown.map(([spec, m]) => el("button", { type: "button", onclick: () => { $("picker").close(); add(spec); } },
     el("code", {}, spec), el("span", {}, m.title), el("small", { class: "soft" }, [m.class_specific ? "" : "the same for every class", m.signed ? "signed" : "", cost(m)].filter(Boolean).join(" · ")))),

@@ -1,17 +1,18 @@
-// The large picture: patches are taken out of it by pointer or keyboard, and the probabilities move.
+// The large image: patches are removed by pointer or keyboard, and the probabilities change.
 
 import { $, el, fill, percent, plural, press, segmented, written } from "./dom.js";
 import { legend } from "./legend.js";
+import { query } from "./net.js";
 import { Pane } from "./pane.js";
 import { className, emit, found, on, patches, state, world } from "./state.js";
 
-const pane = new Pane(560, "The picture as the model sees it");
+const pane = new Pane(560, "The image as the model sees it");
 const past = [];
 let brush = null; // "take" or "put" while a pointer is down
 
 export function start() {
   $("stage-layers").append(pane.node);
-  segmented($("view"), { map: "Map", picture: "Picture" }, state.view, (view) => { state.view = view; emit("look"); });
+  segmented($("view"), { map: "Map", picture: "Image" }, state.view, (view) => { state.view = view; emit("look"); });
   const stage = $("stage");
   stage.addEventListener("pointerdown", down);
   stage.addEventListener("pointermove", move);
@@ -30,7 +31,7 @@ export function start() {
   on("subject maps look classes", draw);
   on("removed curves", marks);
   on("cursor", () => world.here && pane.mark({ cursor: world.cursor }));
-  on("subject", () => { past.length = 0; marks(); });
+  on("subject", () => { past.length = 0; $("cursor-says").textContent = ""; marks(); crop(); });
   on("said classes subject", bars);
 }
 
@@ -52,6 +53,14 @@ function draw() {
   fill($("stage-legend"), shown && legend(map.map.scale, words));
 }
 
+// What preprocessing cut off.
+function crop() {
+  const { sentence } = world.crop;
+  $("crop").hidden = !sentence;
+  $("crop-says").textContent = sentence;
+  if (sentence) $("crop-image").src = query("/api/crop", { model: state.model, picture: state.picture });
+}
+
 function marks() {
   if (!world.here) return;
   pane.mark({ removed: state.removed, contour: state.removed.size || state.view !== "map" ? new Set() : world.decisive ?? new Set() });
@@ -59,7 +68,7 @@ function marks() {
   $("restore").disabled = !state.removed.size;
 }
 
-// ── taking patches away ─────────────────────────────────────────────────────────────────────────
+// ── removing patches ────────────────────────────────────────────────────────────────────────────
 
 export function remove(chosen, remember = true) {
   if (remember) past.push(state.removed);
@@ -103,7 +112,7 @@ function point(patch) {
 
 function key(event) {
   const [rows, columns] = world.facts?.grid ?? [0, 0], steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-  if (!rows || event.ctrlKey || event.metaKey) return;
+  if (!rows || !world.here || event.ctrlKey || event.metaKey) return;
   if (steps[event.key]) {
     event.preventDefault();
     const at = world.cursor ?? -1, r = Math.max(0, Math.floor(at / columns)), c = Math.max(0, at % columns), [down, across] = at < 0 ? [0, 0] : steps[event.key];
@@ -127,10 +136,10 @@ function toggle(always) {
 function tell() {
   const columns = world.facts.grid[1], map = lead()?.map, at = world.cursor;
   const score = map ? `, score ${written(map.scores[at] ?? NaN, map.scale)}` : "";
-  $("cursor-says").textContent = `Row ${Math.floor(at / columns) + 1}, column ${(at % columns) + 1}${score}${state.removed.has(at) ? ", taken away" : ""}`;
+  $("cursor-says").textContent = `Row ${Math.floor(at / columns) + 1}, column ${(at % columns) + 1}${score}${state.removed.has(at) ? ", removed" : ""}`;
 }
 
-// ── what the model says ─────────────────────────────────────────────────────────────────────────
+// ── the prediction ──────────────────────────────────────────────────────────────────────────────
 
 let quiet;
 
@@ -140,7 +149,7 @@ function bars() {
   const shown = [...new Set([...state.classes, ...world.base.top.map((one) => one.index), best.index])];
   shown.sort((a, b) => world.base.probabilities[b] - world.base.probabilities[a]);
   const changed = best.index !== world.base.top[0].index;
-  $("says-lead").textContent = gone ? `Without ${plural(gone, "patch")} it ${changed ? "now" : "still"} says` : "The model says";
+  $("says-lead").textContent = gone ? `Without ${plural(gone, "patch")} it ${changed ? "now" : "still"} predicts` : "The model predicts";
   $("says-name").textContent = best.name;
   $("says-share").textContent = percent(best.probability);
   const rows = new Map([...$("bars").children].map((row) => [Number(row.dataset.index), row]));
@@ -148,7 +157,7 @@ function bars() {
   clearTimeout(quiet);
   quiet = setTimeout(() => {
     const chosen = state.classes.map((index) => `${className(index)} ${percent(now.probabilities[index])}`).join(", ");
-    $("says-live").textContent = `${gone ? `Without ${gone} of ${patches()} patches: ` : ""}it says ${best.name}, ${percent(best.probability)}. ${chosen}.`;
+    $("says-live").textContent = `${gone ? `Without ${gone} of ${patches()} patches: ` : ""}it predicts ${best.name}, ${percent(best.probability)}. ${chosen}.`;
   }, 500);
 }
 
@@ -168,7 +177,7 @@ function row(node, index, now, best) {
   return node;
 }
 
-// One or two classes; the third takes the place of the second.
+// One or two classes; a third replaces the second.
 export function choose(index) {
   const { classes } = state;
   if (classes.includes(index)) {

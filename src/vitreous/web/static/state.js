@@ -1,7 +1,7 @@
-// All that is on the screen, and the link that brings it back.
+// Everything that is on the page, and the link that restores it.
 
 export const state = {
-  model: "scenes", picture: "pair-1-6", classes: [], methods: ["decompx+skipplus", "genatt", "ixg", "rollout"], lead: 0,
+  model: "scenes", picture: "pair-1-6", classes: [], methods: ["temper", "decompx+skipplus", "genatt", "rollout"], lead: 0,
   question: "probability", scale: "own", opacity: 85, truth: true, view: "map", removed: new Set(),
   rivals: [0, 3], mode: "deletion", step: 0, film: "", start: null,
 };
@@ -43,7 +43,7 @@ export function restore(fragment) {
   return true;
 }
 
-// Indices that point at methods stay among them.
+// Keep indices of methods within the list.
 export function clamp() {
   const last = state.methods.length - 1;
   state.lead = Math.min(Math.max(Math.trunc(state.lead) || 0, 0), last);
@@ -61,14 +61,14 @@ function unbits(text) {
   try {
     const bytes = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
     for (let i = 0; i < bytes.length * 8; i++) if ((bytes.charCodeAt(i >> 3) >> (i & 7)) & 1) found.add(i);
-  } catch { /* a link that was cut: nothing is removed */ }
+  } catch { /* a truncated link: nothing is removed */ }
   return found;
 }
 
-// ── what is known, and who wants to hear of it ──────────────────────────────────────────────────
+// ── data from the server, and events ────────────────────────────────────────────────────────────
 
 export const world = {
-  about: null, facts: null, image: null, known: [], base: null, said: null, cursor: null,
+  about: null, facts: null, image: null, known: [], base: null, said: null, crop: null, cursor: null,
   maps: new Map(), curves: new Map(), film: null, here: false,
 };
 

@@ -1,11 +1,13 @@
-// What a person takes away: a picture, raw scores, a link, Python.
+// Exports: an image, scores, a link, Python.
 
 import { $, number, percent, save, unit } from "./dom.js";
 import { ask, left, only } from "./net.js";
 import { overlay, ramp, sizeFor, toned } from "./paint.js";
 import { className, found, on, patches, state, world, written as fragment } from "./state.js";
 
-const screen = () => ({ model: state.model, picture: state.picture, methods: state.methods.filter((m) => !found(m)?.error),
+const computed = (method) => found(method)?.maps && found(method).method; // what is shown, with its number of samples
+
+const screen = () => ({ model: state.model, picture: state.picture, methods: [...new Set(state.methods.map(computed).filter(Boolean))],
   targets: state.classes, question: state.question, removed: [...state.removed] });
 
 export function start(trouble) {
@@ -38,18 +40,18 @@ function link() {
   clearTimeout(later);
   later = setTimeout(() => world.here && history.replaceState(null, "", `#${fragment(patches())}`), 150);
   $("link-note").textContent = /^[0-9a-f]{64}$/.test(state.picture)
-    ? "The link does not hold your picture: it works while this server runs and remembers it. Afterwards drop the same picture again, and all else comes back."
-    : "The link holds all that is on the screen.";
+    ? "The link does not contain your image: it works while this server runs and keeps it. Afterwards drop the same file again to restore everything else."
+    : "The link restores everything on the page.";
 }
 
 let writing;
 
 function code() {
-  if (!world.here || !state.classes.length) return;
   clearTimeout(writing);
   writing = setTimeout(async () => {
+    if (!world.here || !state.classes.length || !screen().methods.length) return; // another image may have been chosen since
     try {
-      if (screen().methods.length) $("code").textContent = (await ask("/api/python", screen(), only("python"))).code;
+      $("code").textContent = (await ask("/api/python", screen(), only("python"))).code;
     } catch (problem) {
       if (!left(problem)) $("code").textContent = `# ${problem.message}`;
     }
@@ -75,8 +77,8 @@ export function sheet() {
     pen.fillText(words, x, y, width);
   };
   const best = world.base.top[0];
-  write(`${state.model} says ${best.name}, ${percent(best.probability)}`, GAP, 34, 20, "#1d2327", "600");
-  write(`explained: ${state.question} · red speaks for the class, blue against it; maps without a sign run from dark to bright`, GAP, 56, 13, "#5c6770");
+  write(`${state.model} predicts ${best.name}, ${percent(best.probability)}`, GAP, 34, 20, "#1d2327", "600");
+  write(`explained: ${state.question} · red counts for the class, blue against it; unsigned maps run from dark to bright`, GAP, 56, 13, "#5c6770");
   state.classes.forEach((target, row) => {
     const top = 78 + row * step;
     pen.drawImage(world.image, GAP, top, wide, high);
@@ -84,12 +86,14 @@ export function sheet() {
     write(percent(world.base.probabilities[target]), GAP, top + high + 40, 13, "#5c6770");
     methods.forEach((method, column) => {
       const map = found(method).maps.find((one) => one.target === target);
-      if (map) tile(pen, map, method, GAP + (column + 1) * (wide + GAP), top, [wide, high], write);
+      if (map) tile(pen, map, label(found(method)), GAP + (column + 1) * (wide + GAP), top, [wide, high], write);
     });
   });
-  write(`vitreous ${world.about.version} · ${state.picture.length === 64 ? "own picture" : state.picture}`, GAP, 78 + rows * step + 16, 12, "#5c6770");
+  write(`vitreous ${world.about.version} · ${state.picture.length === 64 ? "own image" : state.picture}`, GAP, 78 + rows * step + 16, 12, "#5c6770");
   return canvas;
 }
+
+const label = ({ method, partial }) => (partial ? `${method} (partial)` : method);
 
 function tile(pen, map, method, x, y, [wide, high], write) {
   const base = document.createElement("canvas"), over = document.createElement("canvas");

@@ -1,10 +1,10 @@
-// Two maps against each other: their highest patches leave, or enter alone, and the model answers.
+// Two maps compared: their highest patches are removed, or are all that is left, and the prediction changes.
 
 import { $, el, fill, percent, press, segmented, svg } from "./dom.js";
 import { Pane } from "./pane.js";
 import { className, emit, found, on, patches, state, world } from "./state.js";
 
-const MODES = { deletion: "Take the highest away", insertion: "Let only the highest in" };
+const MODES = { deletion: "Remove the highest", insertion: "Keep only the highest" };
 let W = 560;
 const H = 250, L = 46, R = 22, T = 12, B = 34;
 const sides = [];
@@ -54,13 +54,13 @@ function frame() {
     if (!at) {
       pane.mark({ removed: new Set() });
       const failed = found(state.methods[state.rivals[side]])?.error;
-      return fill(says, el("span", { class: "soft" }, failed ?? "asking the model…"));
+      return fill(says, el("span", { class: "soft" }, failed ?? "computing…"));
     }
     const highest = curve.order.slice(0, at.count), rest = curve.order.slice(at.count);
     pane.mark({ removed: new Set(state.mode === "deletion" ? highest : rest) });
     pane.node.setAttribute("aria-label", `${MODES[state.mode]} by ${curve.method}: ${at.count} patches`);
     fill(says, el("strong", {}, percent(at.probability)), ` ${className(state.classes[0])}`,
-      el("span", { class: "soft" }, `says ${at.top[0].name}`));
+      el("span", { class: "soft" }, `predicted: ${at.top[0].name}`));
   });
   const one = both.find(Boolean), count = steps(one)[step]?.count ?? 0;
   $("share-says").textContent = `${percent(count / patches())} · ${count} of ${patches()} patches`;
@@ -104,7 +104,7 @@ function chart() {
     picture.append(svg("line", { class: "rule", x1: L, x2: W - R, y1: y(share), y2: y(share) }), text(L - 7, y(share) + 4, "end", `${100 * share} %`));
   }
   for (const share of [0, 0.25, 0.5, 0.75, 1]) picture.append(text(x(share * patches()), H - B + 17, "middle", `${100 * share} %`));
-  picture.append(text((L + W - R) / 2, H - 3, "middle", state.mode === "deletion" ? "patches taken away, highest first" : "patches let in, highest first"));
+  picture.append(text((L + W - R) / 2, H - 3, "middle", state.mode === "deletion" ? "patches removed, highest first" : "patches kept, highest first"));
   picture.append(svg("line", { class: "now", x1: L, x2: L, y1: T, y2: H - B }));
   both.forEach((curve, side) => {
     if (!curve || (same && side)) return;
@@ -119,18 +119,11 @@ function text(left, top, anchor, words) {
   return svg("text", { x: left, y: top, "text-anchor": anchor }, words);
 }
 
-// Mean probability over the share of patches.
-export function area(rows) {
-  let total = 0;
-  for (let i = 1; i < rows.length; i++) total += ((rows[i].probability + rows[i - 1].probability) / 2) * (rows[i].count - rows[i - 1].count);
-  return total / rows.at(-1).count;
-}
-
 function verdict(both, same) {
   if (same || both.some((one) => !one)) return null;
-  const areas = both.map((one) => area(steps(one))), lower = state.mode === "deletion", names = both.map((one) => one.method);
+  const areas = both.map((one) => one[`${state.mode}_area`]), lower = state.mode === "deletion", names = both.map((one) => one.method);
   const better = (areas[0] < areas[1]) === lower ? 0 : 1, gap = Math.abs(areas[0] - areas[1]);
   const numbers = el("span", { class: "soft" }, ` Area under the curve: ${names[0]} ${areas[0].toFixed(3)}, ${names[1]} ${areas[1].toFixed(3)}; ${lower ? "lower" : "higher"} is better.`);
-  if (gap < 0.01) return el("span", {}, "On this picture neither is better.", numbers);
-  return el("span", {}, el("code", {}, names[better]), lower ? " takes the probability down sooner: " : " brings the probability up sooner: ", "on this picture it is the more faithful map.", numbers);
+  if (gap < 0.01) return el("span", {}, "On this image neither is better.", numbers);
+  return el("span", {}, el("code", {}, names[better]), lower ? " lowers the probability sooner: " : " raises the probability sooner: ", "on this image it is the more faithful map.", numbers);
 }

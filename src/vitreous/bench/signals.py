@@ -1,0 +1,111 @@
+"""Stop a run on SIGINT, SIGTERM or SIGHUP without losing finished work."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)  # Windows has no SIGHUP
+DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the process to stop.
+
+    Attributes
+    ----------
+    number
+        The signal.
+    kept
+        What was finished and where it is, for the user; empty if nobody has said so yet.
+    resumable
+        Whether the same command goes on where this one stopped.
+    """
+
+    def __init__(self, number: int = signal.SIGINT, kept: str = "", *, resumable: bool = False) -> None:
+        super().__init__(number)
+        self.number, self.kept, self.resumable = number, kept, resumable
+
+    @classmethod
+    def with_kept(cls, problem: KeyboardInterrupt, kept: str, *, resumable: bool = False) -> Stopped:
+        """The interruption `problem`, with a statement of what was kept."""
+        return cls(getattr(problem, "number", signal.SIGINT), kept, resumable=resumable)
+
+    @property
+    def exit_status(self) -> int:
+        """128 + the signal's number, as shells report it."""
+        return 128 + self.number
+
+
+class Deferral:
+    """How many blocks are deferring stop signals, and the signal that arrived meanwhile."""
+
+    depth: int = 0
+    pending: int | None = None
+
+
+def raise_stopped(number: int, _frame: Any) -> None:
+    if Deferral.depth:
+        Deferral.pending = number
+    else:
+        raise Stopped(number)
+
+
+@contextmanager
+def stop_signals() -> Iterator[None]:
+    """Inside, stop signals raise `Stopped` in the main thread.
+
+    A signal that is ignored (as under nohup) or handled by the calling program is left alone.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    ours = {number: handler for number, handler in previous.items() if handler in DEFAULT_HANDLERS}
+    try:
+        for number in ours:
+            signal.signal(number, raise_stopped)
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Run the block to its end; a stop signal that arrives meanwhile raises `Stopped` after it.
+
+    Has an effect inside `stop_signals` only.
+    """
+    Deferral.depth += 1
+    try:
+        yield
+    finally:
+        Deferral.depth -= 1
+        number = None if Deferral.depth else Deferral.pending
+        if not Deferral.depth:
+            Deferral.pending = None
+    if number is not None:
+        raise Stopped(number)
+
+
+@contextmanager
+def children_ignore_terminal() -> Iterator[None]:
+    """Processes started inside block SIGINT and SIGHUP, which a terminal sends to them as well as to their parent.
+
+    The mask is inherited, so that it holds from a child's first instruction on.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    terminal = {number for number in STOP_SIGNALS if number != signal.SIGTERM}
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, terminal)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)

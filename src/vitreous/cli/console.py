@@ -1,0 +1,216 @@
+"""Output that all verbs share: consoles, tables, JSON, notes and progress."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from vitreous.core.errors import Caveat
+
+T = TypeVar("T")
+PATIENCE = 2.0  # seconds until a progress bar appears on a terminal
+INTERVAL = 2.0  # seconds until the first line of progress in a pipe, and the least between two
+SPREAD = 5  # in long work, lines of progress are a fifth of the time that has passed apart
+
+
+class PipeConsole(Console):
+    """A console that raises `BrokenPipeError` as any other writer does; rich would exit."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """A console with colours on a terminal only; elsewhere lines are not wrapped."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 250
+    return PipeConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+
+def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """An empty table; the columns named in `right` are aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left")
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table without blanks at the ends of its lines."""
+    console = open_console()
+    with console.capture() as capture:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document, with null for numbers that are not finite."""
+    typer.echo(json.dumps(json_value(content), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def json_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): json_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def caveats_as_notes() -> Iterator[None]:
+    """Print each `Caveat` once, as one line on stderr; hide other libraries' warnings and logs unless debugging."""
+    printed: set[str] = set()
+    level = logging.root.manager.disable
+
+    def print_note(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        line = " ".join(str(message).split())
+        if line not in printed and (issubclass(category, Caveat) or os.environ.get("VITREOUS_DEBUG")):
+            printed.add(line)
+            typer.echo(f"note: {line}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = print_note
+        try:
+            logging.disable(level if os.environ.get("VITREOUS_DEBUG") else logging.WARNING)
+            yield
+        finally:
+            logging.disable(level)
+
+
+# ── progress ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def spinner(sentence: str, *, lines: bool = False) -> Iterator[None]:
+    """A spinner on a terminal; in a pipe nothing, or plain lines."""
+    console = open_console(stderr=True)
+    if console.is_terminal:
+        with console.status(sentence):
+            yield
+    elif lines:
+        with progress_lines(lambda: sentence):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def progress_lines(state: Callable[[], str]) -> Iterator[None]:
+    """Print `state()` and the time passed as plain lines on stderr, from a thread.
+
+    The first line comes after `INTERVAL` seconds, the others after at least as many, and in long work more seldom.
+    """
+    finished = threading.Event()
+    begun = time.monotonic()
+
+    def print_lines() -> None:
+        wait = INTERVAL
+        while not finished.wait(wait):
+            passed = time.monotonic() - begun
+            try:
+                typer.echo(f"{state()} ({format_duration(passed)} so far)", err=True)
+            except OSError:  # nobody reads stderr any more
+                return
+            wait = max(INTERVAL, passed / SPREAD)
+
+    printer = threading.Thread(target=print_lines, daemon=True)
+    printer.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        printer.join()
+
+
+class ProgressBar(Generic[T]):
+    """Iterate over items; on a terminal a bar appears when they take long, and another for a long step of one item.
+
+    Parameters
+    ----------
+    items
+        What is iterated over.
+    label
+        What the items are called beside the bar.
+    lines
+        Whether to print plain lines where stderr is not a terminal; otherwise nothing is printed there.
+    """
+
+    def __init__(self, items: Sequence[T], label: str, *, lines: bool = False) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console = open_console(stderr=True)
+        self.bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self.items, self.label, self.several = items, label, len(items) > 1
+        self.lines = lines and not console.is_terminal
+        self.task = self.bar.add_task(label, total=len(items), visible=self.several)
+
+    def __iter__(self) -> Iterator[T]:
+        if not self.lines:
+            yield from self._iterate()
+            return
+        state = f"{self.label}: 0 of {len(self.items)} done"
+        with progress_lines(lambda: state):
+            for done, item in enumerate(self._iterate()):
+                state = f"{self.label}: {done} of {len(self.items)} done, now {item}"
+                yield item
+
+    def _iterate(self) -> Iterator[T]:
+        begun = time.monotonic()
+        try:
+            for item in self.items:
+                if self.several and self._is_due(begun):
+                    self.bar.start()
+                yield item
+                self.bar.advance(self.task)
+        finally:
+            self.hide()
+
+    @contextmanager
+    def step(self, label: str) -> Iterator[None]:
+        """Inside, long work reports its progress to a bar of its own."""
+        from vitreous.capture.progress import reporting
+
+        begun, task = time.monotonic(), self.bar.add_task(label, total=None, visible=False)
+
+        def report(done: int, total: int) -> None:
+            if self._is_due(begun):
+                self.bar.update(task, completed=done, total=total, visible=True)
+                self.bar.start()
+
+        try:
+            with reporting(report):
+                yield
+        finally:
+            self.bar.remove_task(task)
+
+    def _is_due(self, begun: float) -> bool:
+        """Whether there is a terminal, and the work has taken long enough for a bar."""
+        return self.bar.console.is_terminal and time.monotonic() - begun > PATIENCE
+
+    def hide(self) -> None:
+        """Remove the bar so that something can be printed; it comes back with the next item."""
+        if self.bar.live.is_started:
+            self.bar.stop()

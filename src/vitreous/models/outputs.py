@@ -1,0 +1,76 @@
+"""What a model's outputs are: as many classes, one sigmoid of two classes, or one number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from vitreous.core.errors import ModelError
+from vitreous.models.vit import Outputs, ViT
+
+
+def with_outputs(vit: ViT, count: int, classes: Any = None, outputs: str | None = None) -> ViT:
+    """`vit` with the meaning of its outputs, and with class names that fit them.
+
+    Parameters
+    ----------
+    vit
+        A model whose answer is known to hold `count` numbers.
+    classes
+        The user's class names. None: the names that came with the model, dropped where they are not as many as its
+        targets (a head that was replaced leaves the old names behind).
+    outputs
+        "binary", or None: one output is a number, unless two class names say that it is binary.
+
+    Raises
+    ------
+    ModelError
+        If the names are not as many as the targets, or `outputs` does not fit `count`.
+    """
+    names = checked_names(classes)
+    check_declared(outputs)
+    if outputs == "binary" and count != 1:
+        raise ModelError(
+            f"outputs='binary' is for a model with one output, and {vit.name!r} has {count}; leave it out for {count} classes"
+        )
+    known = names if names is not None else vit.classes
+    binary = outputs == "binary" or (count == 1 and known is not None and len(known) == 2)
+    found = Outputs("binary" if binary else "scalar" if count == 1 and not vit.embedding else "classes", count)
+    if names is not None and len(names) != found.targets:
+        raise ModelError(f"classes has {counted(len(names), 'name')} for {describe(found)} of {vit.name!r}")
+    fitting = None if known is None or len(known) != found.targets else known
+    return replace(vit, classes=fitting, output_type=found)
+
+
+def check_declared(outputs: Any) -> None:
+    if outputs is not None and outputs != "binary":
+        raise ModelError(
+            f"outputs={outputs!r} is not known; 'binary' says that one output decides between two classes, "
+            "and None takes one output for a number and several for classes"
+        )
+
+
+def checked_names(classes: Any) -> tuple[str, ...] | None:
+    """Class names as a tuple of strings; anything else is refused."""
+    if classes is None:
+        return None
+    if isinstance(classes, str | bytes) or not isinstance(classes, Iterable):
+        raise ModelError(f"classes is a list of names such as ['cat', 'dog'], not {classes!r}")
+    names = tuple(classes)
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise ModelError(f"a class name is a string, not {odd[0]!r}; give classes as a list of names")
+    return names
+
+
+def describe(outputs: Outputs) -> str:
+    match outputs.kind:
+        case "binary":
+            return "the 2 classes"
+        case "scalar":
+            return "the 1 output"
+    return f"the {counted(outputs.count, 'output')}"
+
+
+def counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,305 @@
+"""Preprocessing that users already have (torchvision, timm, Hugging Face, any callable) as a `Preprocess`."""
+
+from __future__ import annotations
+
+import math
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor, nn
+
+from vitreous.core.errors import Caveat, ModelError
+from vitreous.models.decode import Source, open_picture
+from vitreous.models.picture import Preprocess, Triple, triple
+
+Transform = Callable[[Image.Image], Any]
+
+TEST_SIZES = ((61, 47), (47, 61), (320, 250), (64, 64))  # width and height of the images that a conversion is tested on
+ROUNDING = 1e-5  # of float arithmetic, relative and absolute
+LEVELS = 2.01 / 255  # by how much colours may differ when two libraries resize with the same geometry
+UNKNOWN: Triple = (math.nan, math.nan, math.nan)
+
+# torchvision and timm steps that choose at random; their other random steps have names that start with "Random"
+RANDOM_STEPS = {
+    "AugMix", "AugMixAugment", "AutoAugment", "ColorJitter", "CutMix", "ElasticTransform", "FiveCrop", "GaussianNoise",
+    "MixUp", "RandAugment", "ScaleJitter", "TenCrop", "ThreeAugment", "TrivialAugmentWide",
+}  # fmt: skip
+RGB_FUNCTIONS = {"_convert_image_to_rgb", "_convert_to_rgb"}  # of CLIP and open_clip; images are RGB here already
+
+
+@dataclass(frozen=True, slots=True)
+class TransformPreprocess(Preprocess):
+    """A transform of known geometry that rounds differently from `Preprocess`, and therefore computes the tensors itself."""
+
+    transform: Transform = field(kw_only=True)
+
+    def __call__(self, picture: Source) -> Float[Tensor, "3 H W"]:
+        return apply_transform(self.transform, open_picture(picture))
+
+
+@dataclass(frozen=True, slots=True)
+class OpaquePreprocess(TransformPreprocess):
+    """A callable of which neither geometry nor normalisation is known: maps cannot be brought back to the original image."""
+
+    mean: Triple = UNKNOWN
+    std: Triple = UNKNOWN
+
+    def place(self, picture_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        raise ModelError(
+            f"the geometry of preprocess={describe(self.transform)} is not known, so a map cannot be brought back to the "
+            "original image; give a vitreous.Preprocess, or a chain of Resize, CenterCrop, ToTensor and Normalize"
+        )
+
+    def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
+        """Colours to show: every image stretched from its least to its largest value."""
+        images = images.float().nan_to_num()
+        low, high = images.amin((-3, -2, -1), keepdim=True), images.amax((-3, -2, -1), keepdim=True)
+        return ((images - low) / (high - low).clamp(min=1e-12) * 255).round().to(torch.uint8)
+
+
+def as_preprocess(given: Any) -> Preprocess:
+    """Convert what prepares images for a model to a `Preprocess`.
+
+    Parameters
+    ----------
+    given
+        A `Preprocess`, a torchvision transform (v1 or v2, also `weights.transforms()` or the weights themselves), a
+        timm transform, a Hugging Face image processor, or any callable that takes an RGB PIL image and returns a
+        float tensor [3, H, W].
+
+    Returns
+    -------
+    Preprocess
+        With exact inversion where the geometry is understood. The conversion is tested on images of several shapes;
+        where it differs by more than rounding, the callable is used as it is, a `Caveat` is issued and maps cannot be
+        brought back to the original image.
+
+    Raises
+    ------
+    ModelError
+        If `given` is not callable, chooses at random, or does not return a float tensor [3, H, W].
+    """
+    if isinstance(given, Preprocess):
+        return given
+    if root_of(given) == "torchvision" and hasattr(given, "meta") and hasattr(given, "transforms"):
+        given = given.transforms()  # a set of weights
+    if root_of(given) == "transformers":
+        given = getattr(given, "image_processor", given)  # of a processor for images and text
+    if not callable(given):
+        raise ModelError(
+            f"preprocess is a vitreous.Preprocess, a torchvision or timm transform, a Hugging Face image processor or a "
+            f"callable from image to tensor, not {type(given).__name__!r}"
+        )
+    if chance := next(random_steps(given), None):
+        raise ModelError(
+            f"preprocess={describe(given)} chooses at random ({chance}); give the transform for evaluation, "
+            "such as Resize, CenterCrop, ToTensor and Normalize"
+        )
+    transform = partial(given, return_tensors="pt") if root_of(given) == "transformers" else given
+    images = [sample_image(*size) for size in TEST_SIZES]
+    tensors = [apply_transform(transform, image) for image in images]
+    if not all(torch.equal(apply_transform(transform, images[0]), tensors[0]) for _ in range(3)):
+        raise ModelError(f"preprocess={describe(given)} gives another tensor every time; give one without random steps")
+    height, width = tensors[-1].shape[-2:]
+    converted = convert(given, (height, width))
+    if converted is not None:
+        pairs = [(converted(image), own) for image, own in zip(images, tensors, strict=True)]
+        if all(a.shape == b.shape and torch.allclose(a, b, ROUNDING, ROUNDING) for a, b in pairs):
+            return converted
+        if all(a.shape == b.shape and same_colours(a, b, converted) for a, b in pairs):
+            known = {item.name: getattr(converted, item.name) for item in fields(Preprocess)}
+            return TransformPreprocess(**known, transform=transform)
+    warnings.warn(
+        f"the geometry of preprocess={describe(given)} is not known: maps are drawn on what the model saw, and "
+        "pixels(size='original') is refused",
+        Caveat,
+        stacklevel=3,
+    )
+    return OpaquePreprocess((height, width), transform=transform)
+
+
+def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "3 H W"]:
+    """The tensor that a user's transform makes of an image."""
+    wanted = "it is called with one RGB PIL image and returns a float tensor [3, H, W]"
+    try:
+        output = transform(image)
+    except Exception as error:  # noqa: BLE001 - foreign code
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        size = f"{image.width}x{image.height}"
+        raise ModelError(
+            f"preprocess={describe(transform)} failed on an image of {size} ({reason}); {wanted}"
+        ) from None
+    if isinstance(output, Mapping) and "pixel_values" in output:
+        output = output["pixel_values"]
+    if isinstance(output, list | tuple) and len(output) == 1:
+        output = output[0]
+    if isinstance(output, np.ndarray):
+        output = torch.from_numpy(output)
+    if not isinstance(output, Tensor):
+        raise ModelError(f"preprocess={describe(transform)} returned {type(output).__name__!r}; {wanted}")
+    output = output[0] if output.ndim == 4 and len(output) == 1 else output
+    if output.ndim != 3 or output.shape[0] != 3 or not output.is_floating_point():
+        shape = f"{str(output.dtype).removeprefix('torch.')} {list(output.shape)}"
+        raise ModelError(f"preprocess={describe(transform)} returned {shape}; {wanted}")
+    return output.as_subclass(Tensor).float()  # torchvision's v2 returns a subclass
+
+
+def same_colours(a: Tensor, b: Tensor, preprocess: Preprocess) -> bool:
+    """Whether two normalised images differ by no more than the rounding of resized 8-bit colours."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (preprocess.mean, preprocess.std))
+    colours = ((image * std + mean).clamp(0, 1) for image in (a, b))
+    return bool((next(colours) - next(colours)).abs().max() <= LEVELS)
+
+
+def sample_image(width: int, height: int) -> Image.Image:
+    """Noise, in which every shift by a pixel is seen; of medium colours, so that bicubic overshoots are not clipped."""
+    return Image.fromarray(np.random.default_rng(0).integers(64, 192, (height, width, 3), dtype=np.uint8))
+
+
+# ── understanding ────────────────────────────────────────────────────────────────────────────────
+
+
+def convert(given: Any, square: tuple[int, int]) -> Preprocess | None:
+    """The same preprocessing as a `Preprocess`, or None where it is not understood.
+
+    `square` is the size of the tensor that a square image becomes: the nominal size of a chain without a crop.
+    """
+    try:
+        if root_of(given) == "transformers":
+            return Preprocess.from_hf(given)
+        if name_of(given) == "torchvision.ImageClassification":
+            return Preprocess.from_torchvision(given)
+        return convert_steps(list(steps_of(given)), square)
+    except ModelError:
+        return None
+
+
+def convert_steps(steps: Sequence[Any], square: tuple[int, int]) -> Preprocess | None:
+    """Resize, CenterCrop, conversion to float and Normalize, in any order that has the same effect."""
+    known: dict[str, Any] = {}
+    values = "image"  # then "uint8" (a tensor of 0 to 255), then "levels" (floats of 0 to 255) or "unit" (0 to 1)
+    for step in steps:
+        early = "size" not in known and "mean" not in known  # neither cropped nor normalised
+        match name_of(step):
+            case "torchvision.Resize" if early and "resize" not in known and getattr(step, "max_size", None) is None:
+                known |= resize_fields(step.size, values) | {"interpolation": interpolation_of(step)}
+            case "timm.ResizeKeepRatio" if early and "resize" not in known and is_plain_resize(step):
+                fit = "contain" if step.longest else "cover"
+                box = (int(step.size[0]), int(step.size[1]))
+                known |= {"resize": box, "fit": fit, "interpolation": interpolation_of(step)}
+            case "torchvision.CenterCrop" if early:
+                known["size"] = pair(step.size)
+            case "timm.CenterCropOrPad" if early and step.padding_mode == "constant":
+                red, green, blue = step.fill if isinstance(step.fill, list | tuple) else (step.fill,) * 3
+                known |= {"size": pair(step.size), "fill": (int(red), int(green), int(blue))}
+            case "torchvision.ToTensor" | "timm.MaybeToTensor" if values == "image":
+                values = "unit"
+            case "timm.ToTensor" if values == "image":
+                values = "levels"
+            case "torchvision.PILToTensor" | "torchvision.ToImage" | "timm.MaybePILToTensor" if values == "image":
+                values = "uint8"
+            case "torchvision.ConvertImageDtype" if values == "uint8" and step.dtype == torch.float32:
+                values = "unit"
+            case "torchvision.ToDtype" if step.dtype == torch.float32 and values == "uint8":
+                values = "unit" if step.scale else "levels"
+            case "torchvision.ToDtype" if step.dtype == (torch.uint8 if values == "uint8" else torch.float32):
+                if values == "image":
+                    return None
+            case "torchvision.Normalize" if "mean" not in known and values in ("unit", "levels"):
+                unit = 1.0 if values == "unit" else 255.0
+                known |= {"mean": colours(step.mean, unit), "std": colours(step.std, unit)}
+            case "torchvision.Identity" | "torchvision.ToPureTensor" | "torchvision.RGB" | "torch.Identity" | "rgb":
+                pass
+            case _:
+                return None
+    if values not in ("unit", "levels"):
+        return None
+    if "mean" not in known:
+        known |= {"mean": triple(0.0), "std": triple(1.0, 1.0 if values == "unit" else 255.0)}
+    if "size" in known:
+        return Preprocess(**known)
+    if known.get("fit") == "stretch":
+        return Preprocess(known["resize"], **known)
+    return Preprocess(square, **known, crop=False)
+
+
+def resize_fields(size: Any, values: str) -> dict[str, Any]:
+    """Box, fit and engine of a torchvision `Resize`: one number is the shortest edge."""
+    sides = [int(size)] if isinstance(size, int) else [int(side) for side in size or ()]
+    if len(sides) not in (1, 2):
+        raise ModelError(f"Resize(size={size!r}) is not known")
+    fit = "shortest" if len(sides) == 1 else "stretch"
+    return {"resize": (sides[0], sides[-1]), "fit": fit, "engine": "pillow" if values == "image" else "torch"}
+
+
+def is_plain_resize(step: Any) -> bool:
+    """Whether timm's `ResizeKeepRatio` covers or fits its box, without random scale or aspect."""
+    return step.longest in (0, 1) and not (step.random_scale_prob or step.random_aspect_prob)
+
+
+def interpolation_of(step: Any) -> str:
+    return str(getattr(step.interpolation, "value", step.interpolation))
+
+
+def pair(size: Any) -> tuple[int, int]:
+    sides = [size] if isinstance(size, int) else list(size)
+    return int(sides[0]), int(sides[-1])
+
+
+def colours(values: Any, unit: float) -> Triple:
+    values = [float(value) for value in values]
+    return triple(values * 3 if len(values) == 1 else values, unit)
+
+
+def steps_of(transform: Any) -> Iterator[Any]:
+    """The steps of a composition, and of compositions in it, in order."""
+    if name_of(transform) == "torchvision.Compose":
+        for step in transform.transforms:
+            yield from steps_of(step)
+    elif type(transform) is nn.Sequential:
+        for step in transform:
+            yield from steps_of(step)
+    else:
+        yield transform
+
+
+def random_steps(transform: Any) -> Iterator[str]:
+    """Names of torchvision and timm steps that choose at random."""
+    name = type(transform).__name__
+    chances = (getattr(transform, option, 0) for option in ("random_scale_prob", "random_aspect_prob"))  # timm's
+    if root_of(transform) in ("torchvision", "timm") and (
+        name.startswith("Random") or name in RANDOM_STEPS or any(chances)
+    ):
+        yield name
+    inner = getattr(transform, "transforms", None) if not isinstance(transform, nn.Sequential) else transform
+    if isinstance(inner, list | tuple | nn.ModuleList | nn.Sequential):
+        for step in inner:
+            yield from random_steps(step)
+
+
+def root_of(given: Any) -> str:
+    """The library that defines the object's class; for a subclass defined elsewhere, "" unless of a Hugging Face processor."""
+    root = type(given).__module__.split(".")[0]
+    if any(base.__module__.split(".")[0] == "transformers" for base in type(given).__mro__):
+        return "transformers"
+    return root if root in ("torchvision", "timm", "torch") else ""
+
+
+def name_of(step: Any) -> str:
+    if isinstance(step, types.FunctionType) and step.__name__ in RGB_FUNCTIONS:
+        return "rgb"
+    return f"{root_of(step)}.{type(step).__name__}"
+
+
+def describe(transform: Any) -> str:
+    """How an error message refers to a transform."""
+    transform = transform.func if isinstance(transform, partial) else transform
+    return getattr(transform, "__name__", None) or type(transform).__name__

@@ -1,0 +1,219 @@
+"""The charts of a section: radars, curves with bands, and metrics over the first layer that a method uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from vitreous.bench.resample import curve_band
+from vitreous.bench.scores import ScoreSection
+from vitreous.bench.summary import MetricSummary, order_by_rank
+from vitreous.metrics.metric import resolve_metric
+from vitreous.report.charts import ChartLine, draw_lines, draw_radar, draw_swatch
+from vitreous.report.formatting import ARROWS, DIRECTIONS
+
+MOST = 8  # lines that can be distinguished on one chart
+FEWEST = 3  # axes of a radar, starts of a sweep
+SPOKES = 10  # axes of one radar whose names can be read
+
+
+@dataclass(frozen=True, slots=True)
+class LegendEntry:
+    name: str
+    style: int
+
+    @property
+    def swatch(self) -> Markup:
+        return draw_swatch(self.style)
+
+
+@dataclass(frozen=True, slots=True)
+class ChartCard:
+    """A chart with its title."""
+
+    title: str
+    chart: Markup
+    note: str = ""
+    legend: Sequence[LegendEntry] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChartGroup:
+    """Charts of one kind."""
+
+    title: str
+    text: str
+    cards: Sequence[ChartCard]
+    legend: Sequence[LegendEntry] = ()
+    is_wide: bool = False
+
+
+def draw_charts(
+    section: ScoreSection, summaries: Sequence[MetricSummary], depth: int | None = None
+) -> list[ChartGroup]:
+    """Every group of charts for which a section has the numbers.
+
+    Parameters
+    ----------
+    section
+        The rows of one model on one dataset.
+    summaries
+        One per metric of the section.
+    depth
+        Number of layers of the model, if known.
+
+    Returns
+    -------
+    list of ChartGroup
+    """
+    groups = [draw_radars(section, summaries), draw_curves(section, summaries), draw_sweeps(section, summaries, depth)]
+    return [group for group in groups if group]
+
+
+def make_legend(section: ScoreSection, rows: Sequence[int]) -> list[LegendEntry]:
+    return [LegendEntry(section.methods[row], row) for row in rows]
+
+
+def note_left_out(section: ScoreSection) -> str:
+    more = len(section.methods) - MOST
+    return f" The {MOST} methods of best mean rank are drawn; {more} more are in the table." if more > 0 else ""
+
+
+# ── radars (SkipPLUS, figs. 3–4) ─────────────────────────────────────────────────────────────────
+
+
+def draw_radars(section: ScoreSection, summaries: Sequence[MetricSummary]) -> ChartGroup | None:
+    """All methods against each other, then every signal with its folds."""
+    judging = [one for one in summaries if one.judges]
+    if len(judging) < FEWEST or len(section.methods) < 2:
+        return None
+    charts = {"Methods against each other": order_by_rank(judging)[:MOST]}
+    for base, rows in group_folds(section.methods).items():
+        if len(rows) < len(section.methods):
+            charts[f"{base} and its folds"] = rows
+    cards = []
+    for title, rows in charts.items():
+        legend = make_legend(section, rows)
+        for kind, axes in split_axes(judging):
+            values = np.array([one.values[rows] for one in axes]).T
+            metrics = [(one.metric, ARROWS[one.higher_is_better]) for one in axes]
+            methods = [(entry.name, entry.style) for entry in legend]
+            chart = draw_radar(methods, metrics, values, [one.scores.sign for one in axes])
+            cards.append(ChartCard(f"{title}: {kind}" if kind else title, chart, legend=legend))
+    text = (
+        "Outward is better on every axis: the worst of the methods drawn lies near the middle, the best on the rim; small numbers say what "
+        f"these ends are, arrows which way the metric itself points.{note_left_out(section)}"
+    )
+    return ChartGroup("Strengths", text, cards, is_wide=True)
+
+
+def split_axes(judging: Sequence[MetricSummary]) -> list[tuple[str, Sequence[MetricSummary]]]:
+    """The metrics of each radar: all of them, or where they are too many to be read, those of one family."""
+    if len(judging) <= SPOKES:
+        return [("", judging)]
+    families: dict[str, list[MetricSummary]] = {}
+    for one in judging:
+        families.setdefault(resolve_metric(one.metric).family or "other", []).append(one)
+    parts = []
+    for family, members in families.items():
+        size = -(-len(members) // -(-len(members) // SPOKES))  # parts of about one size
+        parts += [(family, members[at : at + size]) for at in range(0, len(members), size)]
+    return [(family, part) for family, part in parts if len(part) >= FEWEST]
+
+
+def group_folds(methods: Sequence[str]) -> dict[str, list[int]]:
+    """Rows of methods that differ in their fold alone, where there are several."""
+    rows_by_base: dict[str, list[int]] = {}
+    for row, method in enumerate(methods):
+        rows_by_base.setdefault(strip_fold(method), []).append(row)
+    return {base: rows[:MOST] for base, rows in rows_by_base.items() if len(rows) > 1}
+
+
+def strip_fold(method: str) -> str:
+    """A spec up to its fold."""
+    depth = 0
+    for place, char in enumerate(method):
+        depth += (char == "(") - (char == ")")
+        if char == "+" and not depth and method[place + 1 : place + 2].isalpha():
+            return method[:place]
+    return method
+
+
+# ── curves ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw_curves(section: ScoreSection, summaries: Sequence[MetricSummary]) -> ChartGroup | None:
+    """The mean curve of every method, with its band, for every metric that has curves."""
+    rows = sorted(order_by_rank(summaries)[:MOST])
+    cards = []
+    for scores in section.metrics:
+        if scores.curve is None or len(scores.levels) < 2 or max(scores.levels) > 1:  # levels that are no fractions
+            continue
+        lines = [
+            ChartLine(section.methods[row], row, scores.levels, *curve_band(scores.curve[row], section.clusters))
+            for row in rows
+        ]
+        chart = draw_lines(lines, level_label(scores.metric), scores.metric)
+        note = f"Of the figure in the table, {DIRECTIONS[scores.higher_is_better]}." if scores.sign else ""
+        cards += [ChartCard(scores.metric, chart, note)] if chart else []
+    text = f"Means over pictures, level by level; bands are pointwise 95 % intervals.{note_left_out(section)}"
+    return ChartGroup("Curves", text, cards, make_legend(section, rows)) if cards else None
+
+
+def level_label(metric: str) -> str:
+    """What the levels of a metric's curve count."""
+    name = metric.split("(", maxsplit=1)[0]
+    if "insertion" in name:
+        return "share shown, highest scores first"
+    if name.startswith("negative"):
+        return "share removed, lowest scores first"
+    return "share removed, highest scores first" if re.match("deletion|positive|aopc|lodds|road", name) else "level"
+
+
+# ── first layers (SkipPLUS, fig. 7) ──────────────────────────────────────────────────────────────
+
+
+def split_start(method: str) -> tuple[str, int] | None:
+    """A spec without its first layer, and that layer; None for a method that names none."""
+    match = re.search(r"\b(start|layer)=(-?\d+)(, )?", method)
+    if match is None:
+        return None
+    rest = method[: match.start()] + method[match.end() :]
+    return re.sub(r",\s*\)", ")", rest).replace("()", ""), int(match[2])
+
+
+def group_starts(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
+    """Layer and row of methods that differ in their first layer alone, by what they have in common."""
+    families: dict[str, list[tuple[int, int]]] = {}
+    for row, method in enumerate(methods):
+        if (split := split_start(method)) is not None:
+            families.setdefault(split[0], []).append((split[1], row))
+    return {rest: sorted(starts) for rest, starts in families.items() if len({start for start, _ in starts}) >= FEWEST}
+
+
+def draw_sweeps(
+    section: ScoreSection, summaries: Sequence[MetricSummary], depth: int | None = None
+) -> ChartGroup | None:
+    """Every metric over the first layer, a line per family."""
+    families = group_starts(section.methods)
+    if not families:
+        return None
+    marks = [] if depth is None else [(float(-(-depth // 2)), "SkipPLUS")]
+    cards = []
+    for one in summaries:
+        lines = []
+        for style, (rest, starts) in enumerate(families.items()):
+            entries = [one.aligned[row] for _, row in starts]
+            value, low, high = (
+                np.array([getattr(entry, name) for entry in entries]) for name in ("value", "low", "high")
+            )
+            lines.append(ChartLine(rest, style, [float(start) for start, _ in starts], value, low, high))
+        chart = draw_lines(lines, "first layer that counts", one.metric, marks, whole=True)
+        cards.append(ChartCard(f"{one.metric} {ARROWS[one.higher_is_better]}", chart))
+    count = "1 family" if len(families) == 1 else f"{len(families)} families"
+    text = f"Methods that differ in their first layer alone ({count}); 0 is PLUS. Bands are 95 % intervals."
+    return ChartGroup("First layer", text, cards, [LegendEntry(rest, style) for style, rest in enumerate(families)])

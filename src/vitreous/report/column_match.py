@@ -1,0 +1,91 @@
+"""Columns of published tables, and the metric of a run that fills each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from vitreous.bench.scores import MetricScores, ScoreSection
+from vitreous.metrics.metric import resolve_metric
+
+EXPLAINED = {"Pred.": ("predicted", "top 1"), "GT": ("label",)}  # roles of the class that a paper's column is about
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedColumn:
+    """A column of a published table: the metric that fills it, and which class was explained."""
+
+    title: str
+    metric: str
+    options: tuple[tuple[str, Any], ...] = ()
+    explained: str = ""
+    percent: bool = False
+
+    @property
+    def name(self) -> str:
+        options = ", ".join(f"{key}={value!r}" for key, value in self.options)
+        spec = f"{self.metric}({options})" if options else self.metric
+        classes = {"": "", "Pred.": " of the predicted class", "GT": " of the label"}
+        return spec + classes[self.explained]
+
+
+@dataclass(frozen=True, slots=True)
+class FilledColumn:
+    """The value of every method in a column of a published table."""
+
+    title: str
+    name: str
+    values: list[float]
+    higher: bool | None
+
+
+@lru_cache(maxsize=512)
+def parse_metric(spec: str) -> tuple[str, dict[str, Any]]:
+    metric = resolve_metric(spec)
+    return metric.name, metric.settings
+
+
+def find_metric(section: ScoreSection, wanted: PublishedColumn) -> MetricScores | None:
+    """The first metric of a section that fills a column."""
+    for scores in section.metrics:
+        name, settings = parse_metric(scores.metric)
+        if name == wanted.metric and all(settings.get(key) == value for key, value in wanted.options):
+            return scores
+    return None
+
+
+def fill_column(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn | None:
+    """A column with the values of a section; None where the run does not have them."""
+    scores = find_metric(section, wanted)
+    if scores is None:
+        return fill_difference(section, wanted) if wanted.metric == "insertion_minus_deletion" else None
+    roles = EXPLAINED.get(wanted.explained, section.roles)
+    places = [place for place, question in enumerate(section.questions) if question.role in roles]
+    if not places:
+        return None
+    values = np.asarray(scores.reduce({name: part[:, places] for name, part in scores.parts.items()}), float)
+    if np.isnan(values).all():
+        return None
+    is_fraction = parse_metric(scores.metric)[1].get("show", "fraction") == "fraction"
+    scale = 100 if wanted.percent and is_fraction else 1
+    return FilledColumn(wanted.title, wanted.name, (values * scale).tolist(), scores.higher_is_better)
+
+
+def fill_difference(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn | None:
+    """Insertion − deletion of a section that has both under the same baseline."""
+    metrics = ("insertion", "deletion")
+    into, out = (fill_column(section, PublishedColumn("", metric, wanted.options)) for metric in metrics)
+    if into is None or out is None or (into.higher, out.higher) != (True, False):
+        return None
+    differences = [i - d for i, d in zip(into.values, out.values, strict=True)]
+    return FilledColumn(wanted.title, wanted.name, differences, True)
+
+
+def fill_columns(section: ScoreSection, wanted: Sequence[PublishedColumn]) -> tuple[list[FilledColumn], list[str]]:
+    """The columns that a section fills, and the names of those that it does not."""
+    filled = [(column, fill_column(section, column)) for column in wanted]
+    return [one for _, one in filled if one], [column.name for column, one in filled if not one]

@@ -1,0 +1,131 @@
+"""The maps of a run with their images: read from the store, or computed again where the run kept none."""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitreous.bench.cells import opened
+from vitreous.bench.job import loaded
+from vitreous.bench.keys import hash_of
+from vitreous.bench.plan import Plan
+from vitreous.bench.read import Origin, make_plan
+from vitreous.bench.scores import ImageTarget, ScoreSection
+from vitreous.core.errors import Caveat, DataError, VitreousError
+from vitreous.data import Dataset
+from vitreous.front import explain
+from vitreous.methods.attribution import Attribution
+from vitreous.models.picture import Preprocess
+from vitreous.models.vit import ViT
+from vitreous.report.stored_run import StoredRun
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class MapLoader:
+    """The model and the images of a section, and the maps that were stored."""
+
+    vit: ViT
+    dataset: Dataset
+    section: ScoreSection
+    maps: pd.DataFrame
+    score: str | None = None  # the plan's score function; None: each method's own
+    remade: list[str] = field(default_factory=list)  # methods whose maps were computed again
+    _loaded: dict[tuple[str, str, int], Attribution] = field(default_factory=dict)
+
+    def image(self, question: ImageTarget) -> Image.Image:
+        """The image itself, if it still is where it was."""
+        if not 0 <= question.index < len(self.dataset) or self.dataset.keys[question.index] != question.picture:
+            raise DataError(f"{self.section.dataset} no longer has {question.picture!r} where it was")
+        return self.dataset[question.index].picture
+
+    def mask(self, question: ImageTarget) -> np.ndarray | None:
+        """Where the explained class is, in the image's own pixels."""
+        sample = self.dataset[question.index]
+        mask = sample.mask if question.target == sample.label else sample.rivals.get(question.target)
+        return None if mask is None or not (mask == 1).any() else mask == 1
+
+    def attribution(self, method: str, question: ImageTarget) -> Attribution:
+        """A map with its image; NaN scores are hatched when it is drawn."""
+        key = (method, *question.key)
+        if key not in self._loaded:
+            self._loaded[key] = self._read(method, question) or self._compute(method, question)
+        return self._loaded[key]
+
+    def _read(self, method: str, question: ImageTarget) -> Attribution | None:
+        maps = self.maps
+        same = (maps["picture"] == question.picture) & (maps["target"] == question.target) & (maps["method"] == method)
+        rows = maps.loc[same & maps["error"].isna()]
+        if not len(rows) or rows.iloc[0]["grid"] is None:
+            return None
+        row: dict[str, Any] = rows.iloc[0].to_dict()
+        picture = self.image(question)
+        assert self.vit.preprocess is not None  # images of datasets are measured through it
+        image = self.vit.preprocess(picture)
+        if row["pixels"] and hash_of(image) != row["pixels"]:
+            raise DataError(
+                f"{question.picture!r} of {self.section.dataset} is no longer the picture that was measured"
+            )
+        layout = self.vit.layout((image.shape[-2], image.shape[-1]))
+        grid = torch.tensor(np.array(row["grid"], np.float32) * np.float32(row["scale"]))[None]
+        scores: dict[str, Any] = {"patches": grid}
+        if (row["rows"], row["columns"]) != tuple(layout.grid):
+            scores = {"patches": None, "native_pixels": grid.view(1, row["rows"], row["columns"])}
+        return Attribution(
+            **scores,
+            layout=layout,
+            targets=torch.tensor([question.target]),
+            method=method,
+            signed=bool(row["signed"]),
+            images=image[None],
+            pictures=(picture,),
+            preprocess=self.vit.preprocess,
+            names=(question.target_name,),
+            provenance={"question": row["question"], "model": self.section.model},
+        )
+
+    def _compute(self, method: str, question: ImageTarget) -> Attribution:
+        if method not in self.remade:
+            self.remade.append(method)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Caveat)
+            return explain(self.vit, self.image(question), [question.target], method, self.score)
+
+
+def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
+    """Load the model and open the dataset of a section.
+
+    Raises
+    ------
+    VitreousError
+        If the plan, the model or the dataset cannot be reached, or the model's weights have changed.
+    """
+    plan = parse_plan(run)
+    model = next((one for one in plan.models if one.label == section.model), None)
+    data = next((one for one in plan.datasets if one.label == section.dataset), None)
+    if model is None or data is None:
+        raise DataError(f"the plan of the run names no {section.model if model is None else section.dataset}")
+    have = loaded(model, plan.precision, None)
+    known = section.provenance.get("weights", ())
+    if known and have.weights not in known:
+        raise DataError(f"{section.model} no longer has the weights that were measured")
+    vit = have.vit
+    if plan.preprocess is not None and vit.preprocess is not None:
+        vit = replace(vit, preprocess=Preprocess.published(plan.preprocess, vit.preprocess))
+    maps = run.maps.loc[(run.maps["model"] == section.model) & (run.maps["dataset"] == section.dataset)]
+    return MapLoader(vit, opened(data), section, maps, plan.question)
+
+
+def parse_plan(run: StoredRun) -> Plan:
+    try:
+        return make_plan(tomllib.loads(run.plan), Origin(), run.plan)
+    except (tomllib.TOMLDecodeError, VitreousError) as problem:
+        raise DataError(f"the plan of the run cannot be read again: {problem}") from None

@@ -1,0 +1,188 @@
+"""Figures of the papers, made from a run: one method over layers, classes × methods, and an image after deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from markupsafe import Markup
+from PIL import Image
+
+from vitreous.bench.scores import ImageTarget, MetricScores
+from vitreous.bench.summary import MetricSummary, order_by_rank
+from vitreous.core.errors import VitreousError
+from vitreous.draw import overlay_image
+from vitreous.draw.captions import class_specific, percent
+from vitreous.methods.attribution import Attribution
+from vitreous.report.chart_groups import group_starts, strip_fold
+from vitreous.report.formatting import format_code, format_number
+from vitreous.report.gallery import MOST, ImageStrip, choose_questions, make_card, outline_class
+from vitreous.report.map_loader import MapLoader
+
+GREY = np.array([128, 128, 128], np.uint8)
+STEPS = (0.1, 0.25, 0.5)  # fractions that are deleted
+DELETE = ("deletion_aopc", "deletion", "deletion_accuracy", "aopc", "positive_auc")
+PAIRS = 2  # images with several classes
+
+
+@dataclass(frozen=True, slots=True)
+class PaperFigure:
+    """A figure, or why there is none."""
+
+    title: str
+    text: str = ""
+    strips: Sequence[ImageStrip] = ()
+    target: ImageTarget | None = None
+    missing: str = ""
+
+
+def make_paper_figures(loader: MapLoader, summaries: Sequence[MetricSummary]) -> list[PaperFigure]:
+    """Every figure of the papers; those that a run cannot fill say why."""
+    return [layer_figure(loader, summaries), class_figure(loader, summaries), deletion_figure(loader, summaries)]
+
+
+# ── SkipPLUS, fig. 2 ─────────────────────────────────────────────────────────────────────────────
+
+
+def layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+    """One image and one method, started at every layer."""
+    title = "One method from different layers"
+    picked = choose_questions(loader.section, summaries, 1)
+    sweep = find_layer_sweep(loader, summaries)
+    if not picked or sweep is None:
+        return PaperFigure(title, missing="no method of the run scores the tokens of every layer")
+    base, specs = sweep
+    question = loader.section.questions[picked[0][0]]
+    cards = [make_card(delete_top(loader.attribution(specs[0][1], question), 0.0), "picture")]
+    cards += [make_card(map_image(loader.attribution(spec, question)), f"layer {layer}") for layer, spec in specs]
+    text = Markup("{} fed with the tokens that enter each layer, first to last (SkipPLUS, fig. 2).").format(
+        format_code(base)
+    )
+    return PaperFigure(title, text, [ImageStrip(cards, len(cards), is_small=True)], question)
+
+
+def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> tuple[str, list[tuple[int, str]]] | None:
+    """The run's own sweep of single layers, else the best method that has a signal at every layer."""
+    from vitreous.methods.spec import resolve
+
+    methods = loader.section.methods
+    for rest, starts in group_starts(methods).items():
+        if "+at" in rest:
+            return rest.removesuffix("+at"), [(layer, methods[row]) for layer, row in starts]
+    for row in order_by_rank(summaries):
+        base = strip_fold(methods[row])
+        specs = [(layer, f"{base}+at(layer={layer})") for layer in range(loader.vit.depth)]
+        try:
+            method = resolve(specs[0][1])
+        except VitreousError:
+            continue
+        if method.class_specific and not method.mixing:  # a token's score is that of the sub-network from there on
+            return base, specs
+    return None
+
+
+# ── SkipPLUS, fig. 6 ─────────────────────────────────────────────────────────────────────────────
+
+
+def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+    """Images of which several classes were explained: a row per class, a column per method."""
+    title = "Several classes in one picture"
+    targets: dict[str, dict[int, ImageTarget]] = {}
+    for question in loader.section.questions:
+        targets.setdefault(question.picture, {}).setdefault(question.target, question)
+    several = [list(questions.values()) for questions in targets.values() if len(questions) > 1]
+    ranked = [loader.section.methods[row] for row in order_by_rank(summaries)]
+    methods = [method for method in ranked if class_specific(method)][:MOST]
+    if not several:
+        reason = 'every picture was asked about one class; targets = "pair" or "top 2" in the plan would ask about two'
+        return PaperFigure(title, missing=reason)
+    if not methods:
+        return PaperFigure(title, missing="no method of the run depends on the class")
+    several.sort(key=lambda questions: -min(question.probability for question in questions))
+    strips = []
+    for questions in several[:PAIRS]:
+        cards = []
+        for question in questions:
+            chance = "" if np.isnan(question.probability) else percent(question.probability)
+            cards.append(make_card(outline_class(loader, question), question.target_name, note=chance))
+            for method in methods:
+                image = overlay_image(loader.attribution(method, question), longest=480)
+                cards.append(make_card(image, method, is_spec=True))
+        strips.append(ImageStrip(cards, 1 + len(methods), remark=questions[0].picture))
+    text = "The same picture, asked about each of its classes in turn (SkipPLUS, fig. 6); methods that do not know the class are left out."
+    return PaperFigure(title, text, strips)
+
+
+# ── TIS, fig. 4 ──────────────────────────────────────────────────────────────────────────────────
+
+
+def deletion_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+    """What is left of an image when the highest scores of two methods are deleted."""
+    title = "The picture after deletion"
+    methods = loader.section.methods
+    curves = {one.metric.split("(", maxsplit=1)[0]: one for one in summaries if one.scores.curve is not None}
+    summary = next((curves[name] for name in DELETE if name in curves), None)
+    if summary is None or len(methods) < 2:
+        return PaperFigure(title, missing=f"it needs two methods and one of {', '.join(DELETE)}")
+    scores = summary.scores
+    pair = pick_two_methods(methods, order_by_rank([summary]))
+    gaps = np.abs(scores.scores[pair[0]] - scores.scores[pair[1]])
+    if np.isnan(gaps).all():
+        return PaperFigure(title, missing=f"{summary.metric} is defined on no picture for both methods")
+    place = int(np.nanargmax(gaps))
+    question = loader.section.questions[place]
+    levels = dict.fromkeys(int(np.abs(np.array(scores.levels) - step).argmin()) for step in STEPS)
+    cards = []
+    for row in pair:
+        attribution = loader.attribution(methods[row], question)
+        score = format_number(float(scores.scores[row, place]))
+        cards.append(make_card(map_image(attribution), methods[row], is_spec=True, note=score))
+        for at in levels:
+            note = describe_curve_point(scores, row, place, at)
+            cards.append(
+                make_card(delete_top(attribution, scores.levels[at]), f"{scores.levels[at]:.0%} deleted", note=note)
+            )
+    text = Markup(
+        "The picture on which the two differ most by {}, as its highest scores go (TIS, fig. 4); what is gone is shown grey, and the probability is "
+        "that of the {} class. Equal scores of a stored map may go in another order than they did when it was measured."
+    ).format(format_code(summary.metric), scores.protocol.get("track", "explained"))
+    return PaperFigure(title, text, [ImageStrip(cards, 1 + len(levels))], question)
+
+
+def map_image(attribution: Attribution) -> Image.Image:
+    """A map over the part of the image that the model sees."""
+    return overlay_image(replace(attribution, pictures=None), longest=480)
+
+
+def pick_two_methods(methods: Sequence[str], order: Sequence[int]) -> tuple[int, int]:
+    """The best method, and the best one of another name."""
+    name = strip_fold(methods[order[0]]).split("(")[0].split("@")[0]
+    others = (row for row in order[1:] if not methods[row].startswith(name) and methods[row] != "random")
+    return order[0], next(others, order[1])
+
+
+def describe_curve_point(scores: MetricScores, row: int, place: int, at: int) -> str:
+    assert scores.curve is not None
+    value = float(scores.curve[row, place, at])
+    name = scores.metric.split("(", maxsplit=1)[0]
+    if name in ("deletion_accuracy", "positive_auc"):
+        return {1.0: "still right", 0.0: "no longer right"}.get(value, format_number(value))
+    if "aopc" not in name:
+        return f"probability {format_number(value, 2)}"
+    return f"probability {'falls' if value >= 0 else 'rises'} by {format_number(abs(value), 2)}"
+
+
+def delete_top(attribution: Attribution, share: float) -> Image.Image:
+    """What the model sees, with the highest scores grey: by patches, or by pixels for maps that have them."""
+    pixels = attribution.preprocess.denormalise(attribution.images[0].float().cpu())
+    image = pixels.permute(1, 2, 0).clamp(0, 255).numpy().astype(np.uint8)
+    scores = attribution.maps()[0].cpu().numpy()
+    order = np.argsort(-np.nan_to_num(scores.ravel(), nan=-np.inf), kind="stable")
+    gone = np.zeros(scores.size, bool)
+    gone[order[: int(share * scores.size)]] = True
+    size = (image.shape[1], image.shape[0])
+    mask = np.asarray(Image.fromarray(gone.reshape(scores.shape)).resize(size, Image.Resampling.NEAREST))
+    scale = 2 if max(size) < 200 else 1
+    shown = Image.fromarray(np.where(mask[..., None], GREY, image))
+    return shown.resize((size[0] * scale, size[1] * scale), Image.Resampling.NEAREST)

@@ -1,0 +1,37 @@
+"""The jinja2 templates of the pages; every value that is not markup is escaped."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from vitreous import __version__
+from vitreous.draw.captions import percent
+from vitreous.report.formatting import format_code, make_breakable
+
+
+@lru_cache(maxsize=1)
+def environment() -> Environment:
+    loaded = Environment(
+        loader=PackageLoader("vitreous.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    loaded.filters |= {"code": format_code, "breakable": make_breakable, "percent": percent}
+    loaded.globals["version"] = __version__
+    return loaded
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A template of `report/templates` with these values."""
+    return environment().get_template(template).render(values)
+
+
+def render_macro(name: str, *values: Any) -> str:
+    """One macro of `macros.html`, by itself."""
+    template: Template = environment().get_template("macros.html")
+    return str(getattr(template.module, name)(*values))

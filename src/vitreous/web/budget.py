@@ -1,0 +1,141 @@
+"""Sample counts that fit the time limit of a request.
+
+Methods that average over masks, samples or steps state their passes as a formula ("1 + masks"). The seconds of one forward
+and one backward pass are measured once per model, and where the estimate for the requested count exceeds the budget, a
+smaller count is used and reported. Smaller counts of the same spec serve as previews while the last one is computed, so that
+every map that is shown is the library's own result for a spec that is shown with it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitreous.methods.method import Method
+    from vitreous.models.vit import ViT
+
+LIMIT_SHARE = 0.5  # of a request's time limit that an explanation may be estimated to take; the rest is for the queue
+PREVIEW_FROM = 3.0  # estimated seconds from which on previews are computed
+PREVIEW_RATIOS = (16, 4)  # a preview uses this fraction of the samples
+MIN_SAMPLES = 16  # fewer samples show nothing but noise
+ROWS = 2  # classes that a request may name; gradients are computed for each
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """Seconds of one forward and of one backward pass, per image, in a batch."""
+
+    forward: float | int
+    backward: float | int
+
+
+MeasureCost = Callable[["ViT"], PassCost]
+
+
+def measure_cost(vit: ViT) -> PassCost:
+    """Time the model on this machine, on a small batch."""
+    from vitreous.bench.cost import calibrated
+
+    return PassCost(*calibrated(vit, batch=8, budget=0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """The spec that is computed for a requested method.
+
+    Attributes
+    ----------
+    spec : str
+        What is computed: the requested method, with fewer samples where all of them would take too long.
+    requested : str
+        The method as it was requested, in canonical spelling.
+    option : str
+        The option that counts samples, such as "masks"; empty if the method has none.
+    asked, used : int
+        The requested and the used number of samples.
+    seconds : float or None
+        Estimated time for all requested samples; None if no estimate was needed.
+    previews : tuple of str
+        The same spec with fewer samples, in the order in which to show them.
+    """
+
+    spec: str
+    requested: str
+    option: str = ""
+    asked: int = 0
+    used: int = 0
+    seconds: float | None = None
+    previews: tuple[str, ...] = ()
+
+
+def find_sample_option(method: Method) -> str:
+    """Return the option whose value the method's number of passes is proportional to, or an empty string."""
+    from vitreous.bench.cost import settings
+
+    values = settings(method)
+    for name in re.findall(r"[a-z_]+", f"{method.forwards} {method.backwards}"):
+        if isinstance(values.get(name), int) and not isinstance(values[name], bool):
+            return name
+    return ""
+
+
+def plan_samples(
+    method: Method, sizes: Callable[[], Mapping[str, Any]], cost: Callable[[], PassCost], limit: float | int
+) -> SamplingPlan:
+    """Choose how many samples of a method to compute.
+
+    Parameters
+    ----------
+    method : Method
+        The requested method.
+    sizes : callable
+        Returns the model's numbers that cost formulas may name (patches, channels, layers).
+    cost : callable
+        Returns the measured cost of one pass; called only for methods that take samples.
+    limit : float
+        Seconds that a request may take.
+    """
+    from vitreous.bench.cost import settings, spent
+
+    option = find_sample_option(method)
+    if not option:
+        return SamplingPlan(method.spec, method.spec)
+    names = {**sizes(), **settings(method)}
+    asked = int(names[option])
+
+    def count_passes(samples: int) -> tuple[float, float]:
+        values = {**names, option: samples}
+        return spent(method.forwards, values) or 0.0, spent(method.backwards, values) or 0.0
+
+    if sum(count_passes(asked)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
+        return SamplingPlan(method.spec, method.spec, option, asked, asked)
+    measured = cost()
+
+    def estimate(samples: int) -> float:
+        forwards, backwards = count_passes(samples)
+        return forwards * measured.forward + ROWS * backwards * measured.backward
+
+    def with_samples(samples: int) -> str:
+        return method.with_options(**{option: samples}).spec
+
+    seconds, budget = estimate(asked), LIMIT_SHARE * limit
+    used = asked
+    if seconds > budget:
+        fixed, per_sample = estimate(0), estimate(1) - estimate(0)
+        used = min(asked, max(MIN_SAMPLES, round_down((budget - fixed) / per_sample)))
+    counts = [round_down(used / ratio) for ratio in PREVIEW_RATIOS] if estimate(used) > PREVIEW_FROM else []
+    previews = tuple(with_samples(count) for count in counts if MIN_SAMPLES <= count < used)
+    spec = method.spec if used == asked else with_samples(used)
+    return SamplingPlan(spec, method.spec, option, asked, used, seconds, previews)
+
+
+def round_down(count: float | int) -> int:
+    """Round down to two digits, so that small changes of a measured time do not change the count."""
+    if count < 100:
+        return max(int(count), 0)
+    unit = 10 ** (int(math.log10(count)) - 1)
+    return int(count // unit * unit)

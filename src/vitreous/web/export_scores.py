@@ -1,0 +1,70 @@
+"""Scores for download: JSON, and safetensors that `Attribution.load` reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+from vitreous.web.responses import finite_numbers
+
+if TYPE_CHECKING:
+    from vitreous.methods.attribution import Attribution
+
+
+def join_classes(rows: Sequence[Attribution]) -> Attribution:
+    """Return the classes of one method as one attribution; a checkpoint is named without its folder."""
+    from vitreous.front import join
+
+    attribution = join(list(rows))
+    provenance = dict(attribution.provenance)
+    if "checkpoint" in provenance:
+        provenance["checkpoint"] = Path(str(provenance["checkpoint"])).name
+    names = tuple(name for row in rows for name in row.names or ())
+    return replace(attribution, names=names, provenance=provenance)
+
+
+def export_json(attributions: Sequence[Attribution]) -> bytes:
+    """Return all attributions as one JSON document."""
+    maps = [describe_attribution(attribution) for attribution in attributions]
+    return json.dumps({"maps": maps}, indent=1, ensure_ascii=False).encode()
+
+
+def describe_attribution(attribution: Attribution) -> dict[str, Any]:
+    scores = attribution.patches if attribution.native_pixels is None else attribution.native_pixels
+    assert scores is not None
+    assert attribution.logits is not None
+    probabilities = attribution.logits.double().softmax(-1)
+    return {
+        "method": attribution.method,
+        "grid": list(attribution.layout.grid),
+        "signed": attribution.signed,
+        "provenance": dict(attribution.provenance),
+        "classes": [
+            {
+                "index": int(target),
+                "name": attribution.names[row] if attribution.names else None,
+                "probability": finite_numbers(probabilities[row, target])[0],
+                "scores": finite_numbers(scores[row]),
+                "shape": list(scores[row].shape),
+            }
+            for row, target in enumerate(attribution.targets.tolist())
+        ],
+    }
+
+
+def export_archive(attributions: Sequence[Attribution]) -> bytes:
+    """Return a zip with one safetensors file per method."""
+    stream = BytesIO()
+    with TemporaryDirectory() as folder, ZipFile(stream, "w") as archive:
+        for number, attribution in enumerate(attributions):
+            name = re.sub(r"[^\w+@=.-]+", "-", attribution.method).strip("-")[:80]
+            file = attribution.save(Path(folder) / f"{number}.safetensors")
+            archive.write(file, f"{number + 1}-{name}.safetensors")
+    return stream.getvalue()

@@ -1,0 +1,134 @@
+"""The models on offer: the embedded ones and those named at start, each loaded on first use."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitreous.core.errors import DataError, ModelError, VitreousError
+from vitreous.web.settings import Settings
+
+if TYPE_CHECKING:
+    from vitreous.models.vit import ViT
+
+EMBEDDED = {
+    "scenes": "ships with the package; trained on the bundled scenes",
+    "scenes-biased": "the same, trained on scenes where a domino in a corner reveals the class",
+}
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+MAX_LOADED = 3  # models kept in memory
+
+
+class NotAvailable(VitreousError, LookupError):  # noqa: N818 - answered with 404
+    """An unknown model or image."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model as it is offered, and how to load it."""
+
+    name: str
+    load: str
+    checkpoint: Path | None = None
+    note: str = ""
+
+    @property
+    def python(self) -> str:
+        """The call that loads it; a checkpoint is given by its file name, without the server's folders."""
+        checkpoint = "" if self.checkpoint is None else f", checkpoint={self.checkpoint.name!r}"
+        return f"vitreous.load({self.load!r}{checkpoint})"
+
+
+def list_entries(settings: Settings) -> dict[str, ModelEntry]:
+    """Return every model on offer, by name.
+
+    Raises
+    ------
+    DataError
+        If a checkpoint or the folder of checkpoints does not exist.
+    ModelError
+        If two models have the same name.
+    """
+    entries = [ModelEntry(name, name, note=note) for name, note in EMBEDDED.items()]
+    for option in settings.models:
+        name, equals, file = option.partition("=")
+        if not name or (equals and not Path(file).is_file()):
+            raise DataError(f"no checkpoint at {file!r} for --model {option!r}; write NAME or NAME=FILE")
+        if name not in EMBEDDED or equals:
+            path = Path(file).resolve() if equals else None
+            note = path.name if path else "weights are downloaded on first use"
+            entries.append(ModelEntry(name, name, path, note))
+    entries += [] if settings.folder is None else list_folder(settings.folder)
+    by_name: dict[str, ModelEntry] = {}
+    for entry in entries:
+        if entry.name in by_name:
+            raise ModelError(f"two models are called {entry.name!r}; offer one of them")
+        by_name[entry.name] = entry
+    return by_name
+
+
+def list_folder(folder: Path) -> list[ModelEntry]:
+    """Return the checkpoints whose names begin with their timm architecture: `deit_tiny_patch16_224.mine.safetensors`."""
+    if not folder.is_dir():
+        raise DataError(f"no folder {str(folder)!r} for --models-folder")
+    home = folder.resolve()
+    files = [path for path in sorted(home.iterdir()) if path.suffix in SUFFIXES and path.is_file()]
+    inside = [path for path in files if path.resolve().parent == home]  # a symbolic link may leave the folder
+    if not inside:
+        raise DataError(f"folder {str(folder)!r} holds no checkpoints ({', '.join(SUFFIXES)})")
+    return [
+        ModelEntry(path.stem, f"timm:{path.name.split('.')[0]}", path, f"from the folder {home.name}")
+        for path in inside
+    ]
+
+
+class ModelPool:
+    """The models on offer; the last few used stay loaded. Used by the worker's thread only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.entries, self.device = list_entries(settings), settings.device
+        self._loaded: OrderedDict[str, ViT] = OrderedDict()
+
+    def entry(self, name: str) -> ModelEntry:
+        """Return the entry of this name, or raise `NotAvailable`."""
+        if name not in self.entries:
+            raise NotAvailable(f"no model {name!r} is offered here; there are {', '.join(self.entries)}")
+        return self.entries[name]
+
+    def vit(self, name: str) -> ViT:
+        """Return the model, loading it if necessary.
+
+        Raises
+        ------
+        ModelError
+            If it cannot be loaded, or has no preprocessing.
+        """
+        from vitreous.front import load
+
+        entry = self.entry(name)
+        if name in self._loaded:
+            self._loaded.move_to_end(name)
+            return self._loaded[name]
+        try:
+            vit = load(entry.load, checkpoint=entry.checkpoint, device=self.device)
+        except VitreousError as problem:
+            reason = str(problem)
+            if entry.checkpoint is not None:  # do not reveal the server's folders
+                reason = reason.replace(str(entry.checkpoint), entry.checkpoint.name)
+            raise ModelError(f"{name!r} cannot be loaded: {reason}") from None
+        if vit.preprocess is None:
+            raise ModelError(f"{name!r} does not say how images are preprocessed, so it cannot be used here")
+        if vit.scalar:
+            raise ModelError(
+                f"{name!r} answers with one number, and the playground shows probabilities of classes; vitreous.explain and "
+                "`vitreous explain` show what the number is made of"
+            )
+        self._loaded[name] = vit
+        while len(self._loaded) > MAX_LOADED:
+            self._loaded.popitem(last=False)
+        return vit

@@ -1,0 +1,291 @@
+"""What the worker computes: predictions, maps, curves, layers. Everything here runs in the worker's thread."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vitreous.core.errors import Caveat, ShapeError, SpecError, VitreousError
+from vitreous.web.budget import MeasureCost, PassCost, SamplingPlan, measure_cost, plan_samples
+from vitreous.web.cache import Cache
+from vitreous.web.image_store import ImageStore
+from vitreous.web.model_pool import ModelPool
+from vitreous.web.settings import Settings
+from vitreous.web.worker import Abandoned, Worker
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitreous.methods.attribution import Attribution
+    from vitreous.methods.method import Method
+    from vitreous.models.vit import ViT
+
+CURVE_POINTS = 40  # closer together where few patches are removed
+MAX_OPTION = 64  # a whole number in a spec may be as large, or four times its default
+
+log = logging.getLogger("vitreous.web")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainPayload:
+    """One map request: `method` is a spec that `Service.plan` returned."""
+
+    model: str
+    image: str
+    method: str
+    targets: tuple[int, ...]
+    question: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """One attribution per class, and how long they took."""
+
+    rows: list[Attribution]
+    class_specific: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerturbationCurve:
+    """Predictions as `counts` of the highest-ranked patches are removed (deletion), or are all that is left (insertion).
+
+    `probability` and `top` have one row for deletion and one for insertion; `areas` are normalised areas under them.
+    """
+
+    method: str
+    order: list[int]
+    counts: list[int]
+    probability: Tensor  # [2 s]
+    top: Tensor  # [2 s], class index
+    top_probability: Tensor  # [2 s]
+    areas: Tensor  # [2]
+
+
+class Service:
+    """Models, images, and the worker with its cache.
+
+    Parameters
+    ----------
+    settings : Settings
+        Limits and models.
+    cost : callable, optional
+        Measures seconds per pass of a model; tests pass a constant.
+    """
+
+    def __init__(self, settings: Settings, cost: MeasureCost = measure_cost) -> None:
+        self.settings = settings
+        self.models, self.images = ModelPool(settings), ImageStore(settings)
+        self.cache = Cache(settings.cache)
+        self.worker = Worker(settings.queue, self.cache)
+        self._measure_cost = cost
+        self._costs: dict[str, PassCost] = {}
+        self.plan_version = 0  # part of the cache key of plans
+
+    def tensor(self, model: str, image: str) -> Tensor:
+        """Return the preprocessed image [3 H W]."""
+        key = ("tensor", model, image)
+        tensor = self.cache.get(key)
+        if tensor is None:
+            preprocess = self.models.vit(model).preprocess
+            assert preprocess is not None
+            tensor = preprocess(self.images.get(image))
+            self.cache.put(key, tensor)
+        return tensor
+
+    def facts(self, payloads: Sequence[str]) -> list[dict[str, Any]]:
+        """Return depth, grid and class names of a model."""
+        vit = self.models.vit(payloads[0])
+        names = [vit.class_name(index) for index in range(vit.outputs)]
+        return [{"depth": vit.depth, "grid": list(vit.layout(vit.size).grid), "classes": names} for _ in payloads]
+
+    def plan(self, payloads: Sequence[tuple[str, str]]) -> list[SamplingPlan]:
+        """Return the spec to compute for every (model, method)."""
+        from vitreous.bench.cost import facts_of
+
+        plans = []
+        for model, spec in payloads:
+            with errors_of_spec(spec):
+                method = resolve_untrusted(spec)
+                vit = self.models.vit(model)
+                limit = self.settings.seconds
+                plans.append(
+                    plan_samples(method, lambda v=vit: facts_of(v), lambda m=model, v=vit: self._cost(m, v), limit)
+                )
+        return plans
+
+    def _cost(self, model: str, vit: ViT) -> PassCost:
+        """Return the measured cost of a model's passes; measured once, and again after `check_estimate` dropped it."""
+        if model not in self._costs:
+            self._costs[model] = self._measure_cost(vit)
+        return self._costs[model]
+
+    def check_estimate(self, model: str, plan: SamplingPlan, seconds: float) -> None:
+        """Drop a model's measured cost where an explanation took less than half or more than twice its estimate.
+
+        The machine may have been busy, or idle, when the model was measured.
+        """
+        if plan.seconds is None or model not in self._costs:
+            return
+        expected = plan.seconds * plan.used / plan.asked
+        if not expected / 2 <= seconds <= expected * 2:
+            del self._costs[model]
+            self.plan_version += 1
+
+    def predict(self, payloads: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[Tensor]:
+        """Return probabilities [c] for every (model, image, removed patches); the model is the same for all."""
+        import torch
+
+        from vitreous.capture.probe import Probe
+
+        vit = self.models.vit(payloads[0][0])
+        probe = Probe(vit, torch.stack([self.tensor(model, image) for model, image, _ in payloads]))
+        keep = torch.ones(len(payloads), 1, probe.layout.patches, dtype=torch.bool, device=vit.device)
+        for row, (_, _, removed) in zip(keep, payloads, strict=True):
+            check_patches(removed, probe.layout.patches)
+            row[0, list(removed)] = False
+        return list(probe.logits(keep)[:, 0].double().softmax(-1).cpu())
+
+    def explain(self, payloads: Sequence[ExplainPayload]) -> list[Explanation]:
+        """Return one attribution per class for every payload; they differ in image and classes only."""
+        import torch
+
+        from vitreous.front import explain
+
+        first, count = payloads[0], len(payloads[0].targets)
+        with errors_of_spec(first.method):
+            method = resolve_untrusted(first.method)
+            images = torch.stack([self.tensor(payload.model, payload.image) for payload in payloads])
+            targets = [list(payload.targets) for payload in payloads]
+            begun = time.monotonic()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Caveat)  # stored in the provenance and shown beside the map
+                attribution = explain(self.models.vit(first.model), images, targets, method, first.question).cpu()
+            seconds = time.monotonic() - begun
+        rows = [attribution[row] for row in range(len(attribution))]
+        for row, single in enumerate(rows):
+            payload = payloads[row // count]
+            self.cache.put(map_key(payload, payload.targets[row % count]), single)
+        groups = [rows[start : start + count] for start in range(0, len(rows), count)]
+        return [Explanation(group, method.class_specific, seconds) for group in groups]
+
+    def maps(self, payload: ExplainPayload) -> list[Attribution]:
+        """Return one attribution per class, computing those that are not cached."""
+        by_target = {target: self.cache.get(map_key(payload, target)) for target in payload.targets}
+        lacking = tuple(target for target, cached in by_target.items() if cached is None)
+        if lacking:
+            request = ExplainPayload(payload.model, payload.image, payload.method, lacking, payload.question)
+            (explanation,) = self.explain([request])
+            by_target |= dict(zip(lacking, explanation.rows, strict=True))
+        return [by_target[target] for target in payload.targets]
+
+    def curve(self, payloads: Sequence[ExplainPayload]) -> list[PerturbationCurve]:
+        """Return deletion and insertion of one map, ranked and evaluated by `vitreous.metrics`."""
+        import torch
+
+        from vitreous.capture.probe import Probe
+        from vitreous.metrics.answers import shown_tokens
+        from vitreous.metrics.order import area_under, has_order, patch_ranks
+
+        (payload, *_) = payloads
+        (attribution,) = self.maps(payload)
+        if not bool(has_order(attribution).all()):
+            raise ShapeError(
+                f"the map of {attribution.method!r} has undefined scores, so its patches have no order and no curve"
+            )
+        vit = self.models.vit(payload.model)
+        attribution = attribution.to(vit.device)
+        images = self.tensor(payload.model, payload.image)[None]
+        probe = Probe(vit, images, attribution.targets[:, None], payload.question)
+        order = patch_ranks(attribution, probe)[0].argsort().tolist()
+        total, memo = len(order), {}
+        counts = sorted({round(total * (point / CURVE_POINTS) ** 1.5) for point in range(CURVE_POINTS + 1)})
+        sides = (("bottom", [total - count for count in counts]), ("top", counts))
+        answers = [shown_tokens(attribution, probe, None, memo, side, visible) for side, visible in sides]
+        table = torch.cat([answer.table for answer in answers]).double().cpu()
+        probability = torch.cat([answer.probability("explained")[0] for answer in answers]).double().cpu()
+        areas = area_under(probability, [count / total for count in counts], "normalised")
+        top, top_probability = table[..., 6].long(), table[..., 3].exp()
+        return [PerturbationCurve(attribution.method, order, counts, probability, top, top_probability, areas)]
+
+    def layers(self, payloads: Sequence[ExplainPayload]) -> list[dict[str, Any]]:
+        """Return one map per layer, and the sum from every layer on."""
+        from vitreous.web.layerwise import explain_layers
+
+        (payload, *_) = payloads
+        with errors_of_spec(payload.method):
+            method = resolve_untrusted(payload.method)
+            vit = self.models.vit(payload.model)
+            images = self.tensor(payload.model, payload.image)[None]
+            return [explain_layers(vit, images, method, payload.targets[0], payload.question)]
+
+
+def map_key(payload: ExplainPayload, target: int) -> tuple[Any, ...]:
+    return "map", payload.model, payload.image, payload.method, target, payload.question
+
+
+def patch_scores(attribution: Attribution) -> Tensor:
+    """Return the scores of the patches, or raise `ShapeError` for a map without any."""
+    if attribution.patches is None:
+        raise ShapeError(f"{attribution.method!r} has no scores of patches")
+    return attribution.patches
+
+
+def check_patches(removed: Sequence[int], patches: int) -> None:
+    """Raise `ShapeError` for a patch index outside the grid."""
+    if removed and max(removed) >= patches:
+        raise ShapeError(f"patch {max(removed)} does not exist: the model has patches 0 to {patches - 1}")
+
+
+def resolve_untrusted(spec: str) -> Method:
+    """Resolve a method from a request; whole numbers that would ask for unbounded work are refused."""
+    from vitreous.methods.method import METHODS
+    from vitreous.methods.spec import resolve
+
+    method = resolve(spec)
+    defaults = METHODS[method.name].known_options
+    for key, value in {**method.options, **({} if method.fold is None else method.fold.options)}.items():
+        default = defaults.get(key)
+        most = max(MAX_OPTION, 4 * default if isinstance(default, int) else 0)
+        for number in iterate_numbers(value):
+            if abs(number) > most:
+                raise SpecError(f"{key}={number} is more than the playground computes; up to {most} would work")
+    return method
+
+
+def iterate_numbers(value: Any) -> Iterator[int]:
+    """Yield the whole numbers in a literal, however deep."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, dict):
+        yield from iterate_numbers([*value.keys(), *value.values()])
+    elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        for item in value:
+            yield from iterate_numbers(item)
+
+
+@contextmanager
+def errors_of_spec(spec: str) -> Iterator[None]:
+    """Turn unexpected exceptions into `SpecError` where the request chose the options.
+
+    A method with its own options must not fail; one with options from a request may fail in ways that no check foresaw. Both
+    are logged.
+    """
+    try:
+        yield
+    except (VitreousError, Abandoned):
+        raise
+    except Exception as problem:
+        if "(" not in spec:
+            raise
+        log.exception("%r failed", spec)
+        name = spec.split("(", maxsplit=1)[0]
+        raise SpecError(
+            f"{spec!r} cannot be computed with these options ({type(problem).__name__}); "
+            f"{name!r} without options would work, and `vitreous methods {name}` lists them"
+        ) from None

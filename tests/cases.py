@@ -1,0 +1,56 @@
+"""Many cases in one test: every case runs, and each failing one is reported by itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from vitreous.models.vit import ViT
+from vitreous.testing import tiny_vits
+
+
+def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test function for every case, as `pytest.mark.parametrize` does, within one test.
+
+    Use it for cheap cases of one promise; `--first-case` runs only the first. Fixtures are made once for all cases, so a test that changes what a fixture
+    gave it (`monkeypatch`, `tmp_path`) needs `pytest.mark.parametrize`.
+
+    Parameters
+    ----------
+    names : str
+        Names of the arguments that the cases give, separated by commas.
+    cases : iterable
+        A value per case, or a tuple of values where there are several names.
+    """
+    keys = [name.strip() for name in names.split(",")]
+    values = [case if len(keys) > 1 else (case,) for case in cases]
+    assert values, f"no case for {names}"
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function)
+        fixtures = [p for p in signature.parameters.values() if p.name not in keys]
+
+        @wraps(function)
+        def run(subtests: Any, pytestconfig: Any, **given: Any) -> None:
+            for value in values[:1] if pytestconfig.getoption("first_case") else values:
+                case = dict(zip(keys, value, strict=True))
+                with subtests.test(**{key: str(part) for key, part in case.items()}):
+                    function(**given, **case)
+
+        requested = [
+            inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("subtests", "pytestconfig")
+        ]
+        run.__signature__ = signature.replace(parameters=[*requested, *fixtures])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def contract_models(dtype: torch.dtype) -> dict[str, ViT]:
+    """Return the models of the contract tests: both in float64, one in float32, since pooling does not depend on it."""
+    models = tiny_vits(dtype)
+    return models if dtype == torch.float64 else {"class token": models["class token"]}

@@ -1,0 +1,166 @@
+"""Sample counts that fit the time limit: what is computed, what is said about it, and the previews. Costs are injected."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from PIL import Image
+
+import vitreous
+from tests.web.conftest import SUBJECT, client_of
+from vitreous.methods.spec import resolve
+from vitreous.web.budget import PassCost, SamplingPlan, find_sample_option, plan_samples, round_down
+from vitreous.web.settings import Settings
+
+SIZES = {"patches": 196, "channels": 144, "layers": 12, "depth": 12}
+
+
+def plan(spec: str, forward: float = 0.01, backward: float = 0.02, limit: float = 60) -> SamplingPlan:
+    return plan_samples(resolve(spec), lambda: SIZES, lambda: PassCost(forward, backward), limit)
+
+
+@pytest.mark.parametrize(
+    ("spec", "option"),
+    [
+        ("rise", "masks"),
+        ("tis", "masks"),
+        ("hsic", "masks"),
+        ("lime", "samples"),
+        ("kernelshap", "samples"),
+        ("smoothgrad", "samples"),
+        ("ig", "steps"),
+        ("anneal", "coalitions"),
+        ("genatt", ""),
+        ("occlusion", ""),
+        ("pami", ""),
+    ],
+)
+def test_the_option_that_counts_samples_is_read_from_the_cost_formula(spec, option):
+    assert find_sample_option(resolve(spec)) == option
+
+
+def test_all_samples_are_used_where_they_fit():
+    chosen = plan("rise(masks=2000)")
+
+    assert (chosen.spec, chosen.used, chosen.asked) == ("rise(masks=2000)", 2000, 2000)
+    assert chosen.seconds == pytest.approx(20.01)
+    assert chosen.previews == ("rise(masks=120)", "rise(masks=500)")
+
+
+def test_fewer_are_used_where_all_take_too_long():
+    chosen = plan("rise(preset='rise-repo')")
+
+    assert (chosen.asked, chosen.used) == (6000, 2900)  # half of 60 s at 10 ms each, rounded down
+    assert resolve(chosen.spec).options["masks"] == 2900
+    assert resolve(chosen.spec).options["preset"] == "rise-repo"
+    assert chosen.requested == "rise(preset='rise-repo')"
+    assert chosen.seconds == pytest.approx(60.01)
+    assert [resolve(spec).options["masks"] for spec in chosen.previews] == [180, 720]
+
+
+@pytest.mark.parametrize("limit", [1, 5, 20, 60, 300])
+@pytest.mark.parametrize("spec", ["rise", "lime", "kernelshap(samples=100)", "smoothgrad", "ig", "anneal", "tis"])
+def test_the_estimate_of_what_is_used_fits_the_limit(spec, limit):
+    chosen = plan(spec, limit=limit)
+    again = plan(chosen.spec, limit=limit)
+
+    assert again.used == chosen.used  # what was chosen for a spec is not reduced once more
+    assert chosen.used == chosen.asked or again.seconds <= limit / 2 or chosen.used == 16
+    assert all(16 <= resolve(preview).options[chosen.option] < chosen.used for preview in chosen.previews)
+
+
+def test_gradients_are_counted_for_two_classes():
+    assert plan("smoothgrad").seconds == pytest.approx(51 * 0.01 + 2 * 50 * 0.02)
+
+
+def test_cheap_methods_are_not_timed():
+    def fail() -> PassCost:
+        raise AssertionError("timed")
+
+    for spec in ("genatt", "temper", "ig(steps=4)", "rise(masks=12)"):
+        chosen = plan_samples(resolve(spec), lambda: SIZES, fail, 60)
+        assert chosen.spec == resolve(spec).spec
+        assert chosen.previews == ()
+
+
+def test_counts_are_rounded_to_two_digits():
+    assert [round_down(count) for count in (-3, 0.5, 99.9, 100, 129, 1999, 12345)] == [0, 0, 99, 100, 120, 1900, 12000]
+
+
+@pytest.fixture(scope="module")
+def slow_client():
+    """A server on which a forward pass is said to take one second, so that 60 s allow for 29 of them.
+
+    Estimates are not compared with real times here.
+    """
+    calls: list[str] = []
+
+    def cost(vit) -> PassCost:
+        calls.append(vit.name)
+        return PassCost(1.0, 1.0)
+
+    with client_of(Settings(seconds=60), cost) as client:
+        client.calls = calls
+        client.app.state.service.check_estimate = lambda *_: None
+        yield client
+
+
+def test_a_reduced_map_is_the_library_s_own_and_says_so(slow_client):
+    body = {**SUBJECT, "method": "rise", "targets": [6]}
+    explained = slow_client.post("/api/explain", json=body).json()
+
+    assert explained["method"] == "rise(masks=29)"
+    samples = explained["samples"]
+    assert (samples["option"], samples["used"], samples["asked"], samples["seconds"]) == ("masks", 29, 4000, 4001.0)
+    assert samples["sentence"] == (
+        "29 of 4,000 masks; all of them would take about 4001 s here. "
+        "To run all: vitreous.explain(vit, image, target, 'rise')"
+    )
+    scene = vitreous.scenes.draw("pair", seed=1, index=6)
+    expected = vitreous.explain("scenes", Image.fromarray(scene.image), [[6]], "rise(masks=29)", "probability")
+    scores = torch.tensor(explained["maps"][0]["scores"])
+    torch.testing.assert_close(scores, expected.patches[0], atol=1e-5, rtol=1e-4)
+
+
+def test_every_endpoint_uses_the_same_count_and_the_model_is_timed_once(slow_client):
+    plan = slow_client.get("/api/plan", params={"model": "scenes", "method": "rise"}).json()
+    screen = {**SUBJECT, "methods": ["rise", "genatt"], "targets": [6]}
+    maps = slow_client.post("/api/scores", json=screen).json()["maps"]
+    code = slow_client.post("/api/python", json=screen).json()["code"]
+    curve = slow_client.post("/api/curve", json={**SUBJECT, "method": "rise", "target": 6}).json()
+
+    assert plan == {
+        "method": "rise",
+        "spec": "rise(masks=29)",
+        "option": "masks",
+        "used": 29,
+        "asked": 4000,
+        "seconds": 4001.0,
+        "previews": [],
+    }
+    assert [entry["method"] for entry in maps] == ["rise(masks=29)", "genatt"]
+    assert "methods = ['rise(masks=29)', 'genatt']" in code
+    assert "# rise(masks=29): 4,000 masks were requested ('rise'), about 4001 s on the server" in code
+    assert curve["method"] == "rise(masks=29)"
+    assert slow_client.calls == ["scenes"]
+
+
+def test_methods_without_samples_say_nothing_of_them(slow_client):
+    body = {**SUBJECT, "method": "genatt", "targets": [6]}
+    assert slow_client.post("/api/explain", json=body).json()["samples"] is None
+    plan = slow_client.get("/api/plan", params={"model": "scenes", "method": "GenAtt"}).json()
+    assert (plan["spec"], plan["option"], plan["previews"]) == ("genatt", "", [])
+
+
+def test_a_model_is_measured_again_when_an_estimate_was_wrong():
+    costs = iter([PassCost(1.0, 0.0), PassCost(0.01, 0.0)])
+    with client_of(Settings(), lambda vit: next(costs)) as client:
+        service = client.app.state.service
+        (first,) = service.plan([("scenes", "rise")])
+        service.check_estimate("scenes", first, 30.0)  # as estimated
+        assert service.plan([("scenes", "rise")]) == [first]
+        service.check_estimate("scenes", first, 0.3)
+        (second,) = service.plan([("scenes", "rise")])
+
+    assert (first.used, second.used) == (29, 2900)
+    assert service.plan_version == 1
