@@ -207,9 +207,46 @@ def pass_role(source: Any, outputs: Any) -> None:
 
 
 ROLE_PRESERVING = frozenset(
-    """__get__ __getitem__ bfloat16 chunk clone contiguous double dropout expand expand_as flatten float half movedim narrow
-    permute repeat repeat_interleave reshape roll select split squeeze swapaxes to transpose type type_as unbind unflatten
-    unsqueeze view view_as where masked_fill masked_fill_ pad rearrange""".split()
+    [
+        "__get__",
+        "__getitem__",
+        "bfloat16",
+        "chunk",
+        "clone",
+        "contiguous",
+        "double",
+        "dropout",
+        "expand",
+        "expand_as",
+        "flatten",
+        "float",
+        "half",
+        "movedim",
+        "narrow",
+        "permute",
+        "repeat",
+        "repeat_interleave",
+        "reshape",
+        "roll",
+        "select",
+        "split",
+        "squeeze",
+        "swapaxes",
+        "to",
+        "transpose",
+        "type",
+        "type_as",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "view",
+        "view_as",
+        "where",
+        "masked_fill",
+        "masked_fill_",
+        "pad",
+        "rearrange",
+    ]
 )
 
 
@@ -261,9 +298,7 @@ class FrozenGroupNorm(Function):
     ) -> Tensor:
         batch, channels = x.shape[:2]
         x = x.contiguous()
-        y, _, rstd = torch.native_group_norm(
-            x, weight, bias, batch, channels, x[0, 0].numel(), groups, eps
-        )
+        y, _, rstd = torch.native_group_norm(x, weight, bias, batch, channels, x[0, 0].numel(), groups, eps)
         ctx.save_for_backward(rstd, weight)
         ctx.groups, ctx.centre = groups, centre
         return y
@@ -304,9 +339,7 @@ def group_norm(call: Call) -> Tensor:
 
 @operation_rule("batch_norm")
 def batch_norm(call: Call) -> Tensor:
-    arguments = call.bind(
-        "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
-    )
+    arguments = call.bind("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
     x, mean, variance = arguments["input"], arguments["running_mean"], arguments["running_var"]
     output = call.run()
     if not depends(x) or not call.mode.record_constants or mean is None or arguments.get("training"):
@@ -317,7 +350,9 @@ def batch_norm(call: Call) -> Tensor:
     return call.add(output, per_channel(shift, x))
 
 
-@operation_rule("rsqrt", "sqrt", "norm", "linalg_vector_norm", "vector_norm", "std", "var", "reciprocal", "std_mean", "var_mean")
+@operation_rule(
+    "rsqrt", "sqrt", "norm", "linalg_vector_norm", "vector_norm", "std", "var", "reciprocal", "std_mean", "var_mean"
+)
 def statistic(call: Call) -> Any:
     """A norm, a deviation or its inverse is a constant of the backward pass; a mean that comes with it is not."""
     if call.linearisation.norm == "exact":
@@ -385,11 +420,33 @@ def softmax(call: Call) -> Tensor:
 @operation_rule("multi_head_attention_forward")
 def multi_head_attention(call: Call) -> tuple[Tensor, Tensor | None]:
     """`nn.MultiheadAttention` from the operations that it consists of, each under its own rule."""
-    names = (
-        "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn dropout_p "
-        "out_proj_weight out_proj_bias training key_padding_mask need_weights attn_mask use_separate_proj_weight "
-        "q_proj_weight k_proj_weight v_proj_weight static_k static_v average_attn_weights is_causal"
-    ).split()
+    names = [
+        "query",
+        "key",
+        "value",
+        "embed_dim_to_check",
+        "num_heads",
+        "in_proj_weight",
+        "in_proj_bias",
+        "bias_k",
+        "bias_v",
+        "add_zero_attn",
+        "dropout_p",
+        "out_proj_weight",
+        "out_proj_bias",
+        "training",
+        "key_padding_mask",
+        "need_weights",
+        "attn_mask",
+        "use_separate_proj_weight",
+        "q_proj_weight",
+        "k_proj_weight",
+        "v_proj_weight",
+        "static_k",
+        "static_v",
+        "average_attn_weights",
+        "is_causal",
+    ]
     a = call.bind(*names)
     if any(a.get(name) is not None for name in ("bias_k", "bias_v", "static_k", "static_v")) or a.get("add_zero_attn"):
         return call.run()
@@ -614,7 +671,9 @@ def affine(call: Call) -> Any:
         functional = getattr(torch.Tensor, name.rstrip("_")) if name in ("add_", "sub_") else call.function
         if name == "__iadd__":
             functional = torch.Tensor.add
-        constant = functional(*zero_dependent(call.args), **dict(zip(call.kwargs, zero_dependent(call.kwargs.values()), strict=True)))
+        constant = functional(
+            *zero_dependent(call.args), **dict(zip(call.kwargs, zero_dependent(call.kwargs.values()), strict=True))
+        )
     return call.add(output, constant)
 
 
