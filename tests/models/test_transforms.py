@@ -272,9 +272,9 @@ def test_a_module_from_a_folder_brings_the_processor_that_lies_there(tmp_path):
 
 
 def test_load_takes_a_transform_in_place_of_the_models_own():
-    vit = vitreous.load("scenes", preprocess=v1.Compose([v1.Resize((64, 64)), v1.ToTensor()]))
+    vit = vitreous.load("scenes", preprocess=v1.Compose([v1.Resize((112, 112)), v1.ToTensor()]))
 
-    assert vit.preprocess == Preprocess((64, 64), (64, 64), "stretch", "bilinear", (0.0,) * 3, (1.0,) * 3)
+    assert vit.preprocess == Preprocess((112, 112), (112, 112), "stretch", "bilinear", (0.0,) * 3, (1.0,) * 3)
 
 
 def test_a_preprocess_stays_as_it_is():

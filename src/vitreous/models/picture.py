@@ -59,8 +59,8 @@ class Preprocess:
     --------
     >>> from vitreous import Preprocess
     >>> preprocess = Preprocess(size=(224, 224), resize=(256, 256), fit="shortest", mean=(0.5,) * 3, std=(0.5,) * 3)
-    >>> preprocess.window((480, 640))
-    (110.0, 30.0, 530.0, 450.0)
+    >>> preprocess.window((512, 768))
+    (160.0, 32.0, 608.0, 480.0)
     """
 
     size: tuple[int, int]  # what the model sees
