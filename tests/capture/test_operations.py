@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.capture.linearise import LINEARISATIONS, linearisation
-from vitreous.capture.operations import RULES, LinearisedForward, operation_rule
+from vitreous.capture.operation_registry import RULES
+from vitreous.capture.operations import LinearisedForward, operation_rule
 from vitreous.capture.probe import Probe
 from vitreous.capture.trace import backward, share, trace
 from vitreous.models.timm import from_timm

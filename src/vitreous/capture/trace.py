@@ -211,7 +211,8 @@ def backward(trace: Trace, score: Tensor, *, outputs: bool = False) -> Iterator[
     missing = spread(score, None, len(segments))
     for i in reversed(range(len(segments))):
         segment = segments[i]
-        gradient = gradients[i] if gradients[i] is not None else torch.zeros_like(segment.leaf)
+        arrived = gradients[i]
+        gradient = torch.zeros_like(segment.leaf) if arrived is None else arrived
         yield Backward(segment, gradient, output_gradients[i], constants[i], missing)
         if i:
             missing = spread(segment.entered, gradient, i)

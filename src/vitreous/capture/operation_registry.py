@@ -1,0 +1,176 @@
+"""Registry of backward rules per torch function, and what a rule is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from vitreous.capture.linearise import Linearisation
+
+if TYPE_CHECKING:
+    from vitreous.capture.operations import LinearisedForward
+
+
+class Role(Enum):
+    """What a tensor is in the product that it may enter next."""
+
+    ATTENTION_WEIGHTS = "attention weights"  # the output of a softmax
+    ACTIVATION = "activation"  # act(x) with act(0) = 0, which has a ratio act(x) / x
+    BOUNDED_GATE = "bounded gate"  # sigmoid and the like: no ratio at 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Added:
+    """A constant that an operation added: its share of a score is `constant * d(score)/d(output)`, summed."""
+
+    output: Tensor
+    constant: Tensor
+    operation: str
+    version: int  # of `output` when it was recorded; another one later means that it was changed in place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One call of a torch function, as a rule sees it."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    mode: LinearisedForward
+
+    @property
+    def linearisation(self) -> Linearisation:
+        return self.mode.linearisation
+
+    def bind(self, *names: str) -> dict[str, Any]:
+        """Positional and keyword arguments by name."""
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+
+    def run(self) -> Any:
+        """The function as the model called it."""
+        return self.function(*self.args, **self.kwargs)
+
+    def add(self, output: Tensor, constant: Tensor | None) -> Tensor:
+        """Record that `constant`, which broadcasts to `output`, was added; returns `output`."""
+        return self.mode.record(output, constant, name_of(self.function))
+
+
+Rule = Callable[[Call], Any]
+RULES: dict[str, Rule] = {}
+
+
+def operation_rule(*functions: Callable[..., Any] | str) -> Callable[[Rule], Rule]:
+    """Register the backward rule of torch functions, by function or by name.
+
+    Parameters
+    ----------
+    *functions
+        Torch functions such as `torch.nn.functional.mish`, or their names.
+
+    Returns
+    -------
+    callable
+        A decorator for the rule: a function of a `Call` that returns what the torch function returns.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous.capture.operation_registry import operation_rule
+    >>> from vitreous.capture.operation_rules import ratio_activation
+    >>> _ = operation_rule("my_activation")(ratio_activation)
+    """
+
+    def register(rule: Rule) -> Rule:
+        for function in functions:
+            RULES[function if isinstance(function, str) else name_of(function)] = rule
+        return rule
+
+    return register
+
+
+def without_parameters(value: Any) -> Any:
+    if isinstance(value, Parameter):
+        return value.detach() if value.requires_grad else value
+    if isinstance(value, list | tuple) and any(isinstance(x, Parameter) and x.requires_grad for x in value):
+        return type(value)(map(without_parameters, value))
+    return value
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def depends(value: Any) -> TypeGuard[Tensor]:
+    """Whether a value depends on what is explained."""
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def role_of(value: Any) -> Role | None:
+    return getattr(value, "_vitreous_role", None)
+
+
+def give_role(value: Tensor, role: Role | None, source: Tensor | None = None) -> Tensor:
+    """`source`: what a gate was computed from, to tell x * sigmoid(x), an activation, from a gate."""
+    if role is not None:
+        value._vitreous_role = role  # type: ignore[attr-defined]
+    if source is not None:
+        value._vitreous_source = source  # type: ignore[attr-defined]
+    return value
+
+
+def pass_role(source: Any, outputs: Any) -> None:
+    role = role_of(source[0] if isinstance(source, list | tuple) and source else source)
+    if role is None:
+        return
+    for output in outputs if isinstance(outputs, tuple | list) else (outputs,):
+        if isinstance(output, Tensor):
+            give_role(output, role)
+
+
+ROLE_PRESERVING = frozenset(
+    [
+        "__get__",
+        "__getitem__",
+        "bfloat16",
+        "chunk",
+        "clone",
+        "contiguous",
+        "double",
+        "dropout",
+        "expand",
+        "expand_as",
+        "flatten",
+        "float",
+        "half",
+        "movedim",
+        "narrow",
+        "permute",
+        "repeat",
+        "repeat_interleave",
+        "reshape",
+        "roll",
+        "select",
+        "split",
+        "squeeze",
+        "swapaxes",
+        "to",
+        "transpose",
+        "type",
+        "type_as",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "view",
+        "view_as",
+        "where",
+        "masked_fill",
+        "masked_fill_",
+        "pad",
+        "rearrange",
+    ]
+)

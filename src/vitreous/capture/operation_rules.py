@@ -1,0 +1,476 @@
+"""Backward rules of torch functions: norms, attention, products, activations and affine operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from vitreous.capture.linearise import FrozenLayerNorm, FrozenScale, RatioActivation, damp
+from vitreous.capture.operation_registry import (
+    Call,
+    Role,
+    depends,
+    give_role,
+    name_of,
+    operation_rule,
+    pass_role,
+    role_of,
+)
+
+# ── norms and statistics ─────────────────────────────────────────────────────────────────────────
+
+
+@operation_rule("layer_norm")
+def layer_norm(call: Call) -> Tensor:
+    arguments = call.bind("input", "normalized_shape", "weight", "bias", "eps")
+    x, shape, bias = arguments["input"], tuple(arguments["normalized_shape"]), arguments.get("bias")
+    if not depends(x):
+        return call.run()
+    if call.linearisation.norm == "exact":
+        return call.add(call.run(), bias)
+    if len(shape) > 1:  # the custom backward normalises one axis
+        weight = arguments.get("weight")
+        flat = FrozenLayerNorm.apply(
+            x.flatten(-len(shape)),
+            None if weight is None else weight.flatten(),
+            None if bias is None else bias.flatten(),
+            arguments.get("eps", 1e-5),
+            call.linearisation.norm == "frozen",
+        )
+        return call.add(flat.unflatten(-1, shape), bias)
+    y = FrozenLayerNorm.apply(
+        x, arguments.get("weight"), bias, arguments.get("eps", 1e-5), call.linearisation.norm == "frozen"
+    )
+    return call.add(y, bias)
+
+
+@operation_rule("rms_norm")
+def rms_norm(call: Call) -> Tensor:
+    arguments = call.bind("input", "normalized_shape", "weight", "eps")
+    x, eps = arguments["input"], arguments.get("eps")
+    if not depends(x) or call.linearisation.norm == "exact" or len(tuple(arguments["normalized_shape"])) > 1:
+        return call.run()
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    with torch.no_grad():
+        y = call.run()
+    return FrozenScale.apply(x, y, arguments.get("weight"), eps)
+
+
+class FrozenGroupNorm(Function):
+    """Group norm whose standard deviation is a constant of the backward pass; the mean is not, if `centre`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float, centre: bool
+    ) -> Tensor:
+        batch, channels = x.shape[:2]
+        x = x.contiguous()
+        y, _, rstd = torch.native_group_norm(x, weight, bias, batch, channels, x[0, 0].numel(), groups, eps)
+        ctx.save_for_backward(rstd, weight)
+        ctx.groups, ctx.centre = groups, centre
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        rstd, weight = ctx.saved_tensors
+        passed = upstream if weight is None else upstream * per_channel(weight, upstream)
+        grouped = passed.flatten(2).unflatten(1, (ctx.groups, -1)).flatten(2) * rstd[..., None]
+        if ctx.centre:
+            grouped = grouped - grouped.mean(-1, keepdim=True)
+        return grouped.view(upstream.shape).to(upstream.dtype), None, None, None, None, None
+
+
+def per_channel(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (like.ndim - 2))
+
+
+@operation_rule("group_norm")
+def group_norm(call: Call) -> Tensor:
+    arguments = call.bind("input", "num_groups", "weight", "bias", "eps")
+    x, bias = arguments["input"], arguments.get("bias")
+    if not depends(x):
+        return call.run()
+    shift = None if bias is None else per_channel(bias, x)
+    if call.linearisation.norm == "exact":
+        return call.add(call.run(), shift)
+    y = FrozenGroupNorm.apply(
+        x,
+        arguments["num_groups"],
+        arguments.get("weight"),
+        bias,
+        arguments.get("eps", 1e-5),
+        call.linearisation.norm == "frozen",
+    )
+    return call.add(y, shift)
+
+
+@operation_rule("batch_norm")
+def batch_norm(call: Call) -> Tensor:
+    arguments = call.bind("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    x, mean, variance = arguments["input"], arguments["running_mean"], arguments["running_var"]
+    output = call.run()
+    if not depends(x) or not call.mode.record_constants or mean is None or arguments.get("training"):
+        return output
+    scale = (variance + arguments.get("eps", 1e-5)).rsqrt()
+    scale = scale if arguments.get("weight") is None else scale * arguments["weight"]
+    shift = -mean * scale if arguments.get("bias") is None else arguments["bias"] - mean * scale
+    return call.add(output, per_channel(shift, x))
+
+
+@operation_rule(
+    "rsqrt", "sqrt", "norm", "linalg_vector_norm", "vector_norm", "std", "var", "reciprocal", "std_mean", "var_mean"
+)
+def statistic(call: Call) -> Any:
+    """A norm, a deviation or its inverse is a constant of the backward pass; a mean that comes with it is not."""
+    if call.linearisation.norm == "exact":
+        return call.run()
+    output = call.run()
+    if isinstance(output, Tensor):
+        return output.detach()
+    spread, mean = output
+    return type(output)((spread.detach(), mean)) if hasattr(output, "_fields") else (spread.detach(), mean)
+
+
+@operation_rule("normalize")
+def l2_normalise(call: Call) -> Tensor:
+    arguments = call.bind("input", "p", "dim", "eps", "out")
+    x = arguments["input"]
+    if call.linearisation.norm == "exact" or not depends(x):
+        return call.run()
+    with torch.no_grad():
+        length = x.norm(arguments.get("p", 2.0), arguments.get("dim", 1), keepdim=True)
+        length = length.clamp_min(arguments.get("eps", 1e-12))
+    return x / length
+
+
+@operation_rule("div", "true_divide", "__truediv__", "__rtruediv__", "divide", "__rdiv__", "div_")
+def divide(call: Call) -> Tensor:
+    """A divisor that depends on the input is a statistic."""
+    if name_of(call.function) in ("__rtruediv__", "__rdiv__"):
+        divisor, dividend = call.args[0], call.args[1]
+        held = divisor.detach() if depends(divisor) and call.linearisation.norm != "exact" else divisor
+        return dividend / held
+    dividend, divisor = call.args[0], call.args[1] if len(call.args) > 1 else call.kwargs["other"]
+    if depends(divisor) and call.linearisation.norm != "exact":
+        return call.function(dividend, divisor.detach(), **{k: v for k, v in call.kwargs.items() if k != "other"})
+    output = call.run()
+    pass_role(dividend, output)
+    return output
+
+
+# ── attention ────────────────────────────────────────────────────────────────────────────────────
+
+
+@operation_rule("scaled_dot_product_attention")
+def attention(call: Call) -> Tensor:
+    arguments = call.bind("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    rules = call.linearisation
+    arguments["query"], arguments["key"] = damp(arguments["query"], rules.qk), damp(arguments["key"], rules.qk)
+    arguments["value"] = damp(arguments["value"], rules.v)
+    if depends(mask := arguments.get("attn_mask")):
+        arguments["attn_mask"] = damp(mask, rules.qk)
+    return call.function(**arguments)
+
+
+@operation_rule("softmax", "_softmax")
+def softmax(call: Call) -> Tensor:
+    """Attention written out: the gradient to the logits times `qk` is the gradient to queries and keys times `qk`."""
+    x = call.args[0] if call.args else call.kwargs["input"]
+    if not depends(x):
+        return give_role(call.run(), Role.ATTENTION_WEIGHTS)
+    damped = damp(x, call.linearisation.qk)
+    if call.args:
+        return give_role(call.function(damped, *call.args[1:], **call.kwargs), Role.ATTENTION_WEIGHTS)
+    return give_role(call.function(**{**call.kwargs, "input": damped}), Role.ATTENTION_WEIGHTS)
+
+
+@operation_rule("multi_head_attention_forward")
+def multi_head_attention(call: Call) -> tuple[Tensor, Tensor | None]:
+    """`nn.MultiheadAttention` from the operations that it consists of, each under its own rule."""
+    names = [
+        "query",
+        "key",
+        "value",
+        "embed_dim_to_check",
+        "num_heads",
+        "in_proj_weight",
+        "in_proj_bias",
+        "bias_k",
+        "bias_v",
+        "add_zero_attn",
+        "dropout_p",
+        "out_proj_weight",
+        "out_proj_bias",
+        "training",
+        "key_padding_mask",
+        "need_weights",
+        "attn_mask",
+        "use_separate_proj_weight",
+        "q_proj_weight",
+        "k_proj_weight",
+        "v_proj_weight",
+        "static_k",
+        "static_v",
+        "average_attn_weights",
+        "is_causal",
+    ]
+    a = call.bind(*names)
+    if any(a.get(name) is not None for name in ("bias_k", "bias_v", "static_k", "static_v")) or a.get("add_zero_attn"):
+        return call.run()
+    query, key, value, heads = a["query"], a["key"], a["value"], a["num_heads"]
+    if query.ndim == 2:
+        query, key, value = query[:, None], key[:, None], value[:, None]
+    separate = a.get("use_separate_proj_weight")
+    weights = (a["q_proj_weight"], a["k_proj_weight"], a["v_proj_weight"]) if separate else a["in_proj_weight"].chunk(3)
+    biases = (None, None, None) if a["in_proj_bias"] is None else a["in_proj_bias"].chunk(3)
+    with call.mode:
+        q, k, v = (
+            F.linear(x, w, b).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+            for x, w, b in zip((query, key, value), weights, biases, strict=True)
+        )
+        mask = merge_masks(a, q, k)
+        if a.get("need_weights", True):
+            logits = (q * q.shape[-1] ** -0.5) @ k.mT
+            attended = (logits if mask is None else logits + mask).softmax(-1)
+            mixed = attended @ v
+        else:
+            attended, mixed = None, F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        output = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), a["out_proj_weight"], a["out_proj_bias"])
+    if attended is not None and a.get("average_attn_weights", True):
+        attended = attended.mean(1)
+    if a["query"].ndim == 2:
+        return output[:, 0], attended if attended is None else attended[0]
+    return output, attended
+
+
+def merge_masks(a: dict[str, Any], q: Tensor, k: Tensor) -> Tensor | None:
+    """Attention and padding masks of `nn.MultiheadAttention` as one additive mask [b h n m]."""
+    merged = None
+    for mask in (a.get("attn_mask"), a.get("key_padding_mask")):
+        if mask is None:
+            continue
+        if mask is a.get("key_padding_mask"):
+            mask = mask[:, None, None, :]
+        elif mask.ndim == 3:
+            mask = mask.unflatten(0, (q.shape[0], q.shape[1]))
+        if mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(mask, -torch.inf)
+        merged = mask if merged is None else merged + mask
+    return merged
+
+
+# ── products ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@operation_rule("matmul", "bmm", "__matmul__", "__rmatmul__", "einsum", "baddbmm")
+def matrix_product(call: Call) -> Tensor:
+    """Attention weights or kernel features times values: gradient to the weights times `qk`, to the values times `v`.
+
+    Attention weights were damped at their softmax. Of two tensors without a role the product stays exact: queries times
+    keys, whose gradient is damped at the softmax behind them.
+    """
+    name, args = name_of(call.function), list(call.args)
+    equation = args[:1] if name == "einsum" else []
+    operands = args[len(equation) :]
+    if name == "einsum" and len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = list(operands[0])
+    if name == "baddbmm" or len(operands) != 2 or not all(isinstance(x, Tensor) for x in operands):
+        return call.run()
+    rules, roles = call.linearisation, [role_of(x) for x in operands]
+    for index, other in ((0, 1), (1, 0)):
+        if roles[index] is Role.ATTENTION_WEIGHTS and roles[other] is not Role.ATTENTION_WEIGHTS:
+            operands[other] = damp(operands[other], rules.v)
+            break
+    else:
+        if all(depends(x) for x in operands):
+            for index, other in ((0, 1), (1, 0)):
+                if roles[index] in (Role.ACTIVATION, Role.BOUNDED_GATE) and roles[other] is None:
+                    operands[index] = damp(operands[index], rules.qk)
+                    operands[other] = damp(operands[other], rules.v)
+                    break
+    return call.function(*equation, *operands, **call.kwargs)
+
+
+@operation_rule("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__")
+def product(call: Call) -> Tensor:
+    a, b = call.args[0], call.args[1] if len(call.args) > 1 else call.kwargs["other"]
+    rules = call.linearisation
+    both = depends(a) and depends(b)
+    if not both:
+        for weights, value in ((a, b), (b, a)):
+            if role_of(weights) is Role.ATTENTION_WEIGHTS and depends(value):
+                return call.function(weights, damp(value, rules.v))
+        output = call.run()
+        for factor in (a, b):
+            if isinstance(factor, Tensor) and role_of(factor) is not None:
+                give_role(output, role_of(factor), getattr(factor, "_vitreous_source", None))
+        if depends(output) and not isinstance(b, Tensor) and role_of(output) is None:
+            output._vitreous_scaled = a  # type: ignore[attr-defined]  # x * 1.702 inside a quick GELU
+        return output
+    for gate, value in ((a, b), (b, a)):
+        if role_of(gate) is Role.ATTENTION_WEIGHTS and role_of(value) is not Role.ATTENTION_WEIGHTS:
+            return call.function(gate, damp(value, rules.v))
+    for gate, value in ((a, b), (b, a)):
+        if getattr(gate, "_vitreous_source", None) is value:  # x * sigmoid(x): an activation written out
+            held = gate.detach() if rules.activation == "ratio" else gate
+            return give_role(held * value, Role.ACTIVATION)
+    if rules.gate == "exact":
+        return call.run()
+    for gate, value in ((a, b), (b, a)):
+        if role_of(gate) is Role.BOUNDED_GATE:
+            return gate.detach() * value
+    for gate, value in ((a, b), (b, a)):
+        if role_of(gate) is Role.ACTIVATION and role_of(value) is None and rules.gate == "frozen":
+            return gate.detach() * value
+    return damp(a * b, 0.5)
+
+
+@operation_rule("pow", "__pow__", "square", "float_power")
+def power(call: Call) -> Tensor:
+    """x^p is homogeneous of degree p: a p-th of the gradient makes input times gradient the output."""
+    x, exponent = call.args[0], 2 if name_of(call.function) == "square" else call.args[1]
+    if not depends(x) or call.linearisation.gate == "exact" or not isinstance(exponent, int | float) or exponent <= 0:
+        return call.run()
+    return damp(call.run(), 1 / exponent)
+
+
+# ── activations ──────────────────────────────────────────────────────────────────────────────────
+
+
+@operation_rule(
+    "gelu", "silu", "relu", "relu_", "relu6", "hardswish", "mish", "leaky_relu", "leaky_relu_", "elu", "selu", "celu", "tanh",
+    "silu_", "hardswish_", "elu_", "tanh_", "prelu",
+)  # fmt: skip
+def ratio_activation(call: Call) -> Tensor:
+    """An activation with act(0) = 0 as x times the constant act(x) / x."""
+    x = call.args[0] if call.args else call.kwargs["input"]
+    if not depends(x) or (call.linearisation.activation == "exact" and not writes_in_place(call)):
+        return give_role(call.run(), Role.ACTIVATION) if depends(x) else call.run()
+    function = OUT_OF_PLACE.get(name_of(call.function), call.function)
+    rest = tuple(call.args[1:]) if not (len(call.args) > 1 and isinstance(call.args[1], bool)) else ()
+    options = {key: value for key, value in call.kwargs.items() if key not in ("input", "inplace")}
+
+    def act(z: Tensor) -> Tensor:
+        return function(z, *rest, **options)
+
+    if call.linearisation.activation == "exact":
+        y = act(x)
+    elif name_of(call.function).endswith("_"):  # the caller may go on with x itself
+        y = RatioActivation.apply(x.clone(), act)
+        return give_role(x.copy_(y), Role.ACTIVATION)
+    else:
+        y = RatioActivation.apply(x, act)
+    return give_role(y, Role.ACTIVATION)
+
+
+OUT_OF_PLACE: dict[str, Callable[..., Tensor]] = {
+    "relu_": F.relu,
+    "leaky_relu_": F.leaky_relu,
+    "silu_": F.silu,
+    "hardswish_": F.hardswish,
+    "elu_": F.elu,
+    "tanh_": torch.tanh,
+}
+
+
+def writes_in_place(call: Call) -> bool:
+    return bool(call.kwargs.get("inplace")) or (len(call.args) > 1 and call.args[1] is True)
+
+
+@operation_rule("sigmoid", "hardsigmoid", "softplus", "exp", "sigmoid_", "hardtanh", "hardsigmoid_")
+def bounded_gate(call: Call) -> Tensor:
+    """A function without act(0) = 0; in a product it is the gate."""
+    x = call.args[0] if call.args else call.kwargs["input"]
+    source = getattr(x, "_vitreous_scaled", x)
+    output = call.run()
+    return give_role(output, Role.BOUNDED_GATE, source) if depends(x) else output
+
+
+@operation_rule("glu")
+def gated_linear_unit(call: Call) -> Tensor:
+    arguments = call.bind("input", "dim")
+    value, gate = arguments["input"].chunk(2, arguments.get("dim", -1))
+    with call.mode:
+        return value * gate.sigmoid()
+
+
+# ── affine operations ────────────────────────────────────────────────────────────────────────────
+
+
+@operation_rule("linear")
+def linear(call: Call) -> Tensor:
+    arguments = call.bind("input", "weight", "bias")
+    return call.add(call.run(), arguments.get("bias"))
+
+
+@operation_rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def convolution(call: Call) -> Tensor:
+    bias = call.bind("input", "weight", "bias").get("bias")
+    output = call.run()
+    return call.add(output, None if bias is None else per_channel(bias, output))
+
+
+@operation_rule(
+    "add", "__add__", "__radd__", "sub", "subtract", "__sub__", "__rsub__", "rsub", "cat", "concat", "concatenate", "stack",
+    "where", "masked_fill", "pad", "addcmul", "add_", "__iadd__", "sub_",
+)  # fmt: skip
+def affine(call: Call) -> Any:
+    """Sums, concatenations and selections: the constant is what the operation returns for zeros in place of the rest."""
+    output = call.run()
+    if name_of(call.function) in ("add", "__add__", "__radd__", "add_") and depends(output):
+        mark_shifted_gate(call, output)
+    elif call.args:
+        pass_role(call.args[0], output)
+    if not call.mode.record_constants or not depends(output):
+        return output
+    values = [*flatten(call.args), *flatten(call.kwargs.values())]
+    tensors = [x for x in values if isinstance(x, Tensor) and x.is_floating_point()]
+    numbers = [x for x in values if isinstance(x, int | float) and not isinstance(x, bool)]
+    constants = [x for x in tensors if not depends(x)]
+    name = name_of(call.function)
+    if name in ("cat", "concat", "concatenate", "stack", "addcmul"):
+        numbers = []
+    if not constants and not any(numbers):
+        return output
+    if not any(depends(x) for x in tensors):
+        return output
+    with torch.no_grad():
+        functional = getattr(torch.Tensor, name.rstrip("_")) if name in ("add_", "sub_") else call.function
+        if name == "__iadd__":
+            functional = torch.Tensor.add
+        constant = functional(
+            *zero_dependent(call.args), **dict(zip(call.kwargs, zero_dependent(call.kwargs.values()), strict=True))
+        )
+    return call.add(output, constant)
+
+
+def mark_shifted_gate(call: Call, output: Tensor) -> None:
+    """1 + gate has no ratio at 0, whatever the gate."""
+    operands = [x for x in call.args[:2] if isinstance(x, Tensor)]
+    dependent = [x for x in operands if depends(x)]
+    if len(dependent) == 1 and role_of(dependent[0]) in (Role.ACTIVATION, Role.BOUNDED_GATE):
+        give_role(output, Role.BOUNDED_GATE)
+
+
+def flatten(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
+def zero_dependent(values: Iterable[Any]) -> list[Any]:
+    """Arguments with zeros in place of every tensor that depends on what is explained."""
+    replaced: list[Any] = []
+    for value in values:
+        if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
+            replaced.append(type(value)(zero_dependent(value)))
+        else:
+            replaced.append(torch.zeros_like(value) if depends(value) else value)
+    return replaced
