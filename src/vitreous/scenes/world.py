@@ -197,7 +197,7 @@ class Scenes(Sequence[Scene]):
     Raises
     ------
     SpecError
-        If the kind or an option is unknown.
+        If the kind or the value of an option is unknown.
     """
 
     def __init__(self, kind: str, count: int, seed: int, **options: Any) -> None:
