@@ -1,4 +1,4 @@
-"""The front door of measuring: how far an explanation can be trusted."""
+"""Public entry points for measuring attributions: `evaluate` and `list_metrics`."""
 
 from __future__ import annotations
 
@@ -46,11 +46,51 @@ def evaluate(
     batch_size: int = 32,
     **options: Any,
 ) -> MetricResult | list[MetricResult]:
-    """How far an explanation can be trusted, by one metric or by several that share their work.
+    """Score attributions with one metric, or with several that share their model evaluations.
 
-    `images`: what was explained, as `explain` takes it; None: what the attribution remembers. `attribution`: what
-    `explain` returned, or maps of your own [b p] or [b H W] with `target`. What a metric needs is given by name:
-    `labels`, `objects` and `rivals` (masks in the frame the model sees), `boxes`, `method`. Other arguments are its options.
+    Parameters
+    ----------
+    model
+        A loaded `ViT`, a module, or a model name.
+    images
+        The explained images in any form that `explain` accepts; None for the images stored in the attribution.
+    attribution
+        The result of `explain`, or a tensor of maps [b p] (patches), [b rows columns] (patch grid) or [b H W] (pixels).
+        A tensor needs `target`. With k targets per image there are b·k maps.
+    metric
+        A metric spec such as "deletion_aopc" or "insertion(steps=28)", a `Metric`, or a list of these.
+    target
+        The explained classes, as in `explain`. Read only if `attribution` is a tensor; not needed for a model with one
+        output value.
+    labels
+        True classes by index or name, one for all images or one per image; −1 for unknown.
+    objects
+        Masks [b H W] of the object at the model's input size: 1 object, 0 background, −1 ignored.
+    rivals
+        Masks of the object of another class, in the same format.
+    boxes
+        For every image a tensor [k 4] of boxes x0 y0 x1 y1 at the model's input size, or None.
+    method
+        The method for metrics that compute the explanation again. Default: the method named in the attribution.
+    batch_size
+        Number of images evaluated at once.
+    **options
+        Options of the metric. Options of several metrics are part of their specs.
+
+    Returns
+    -------
+    MetricResult or list of MetricResult
+        A list if `metric` is a list. Results have one score per map, NaN where the metric is undefined.
+
+    Raises
+    ------
+    SpecError
+        If a metric or option is unknown, an input that the metric needs is missing, or the metric does not apply to
+        these maps.
+    ShapeError
+        If the numbers or shapes of maps, images, labels, masks or boxes do not match.
+    ModelError
+        If the model cannot be wrapped, or does not have what the metric needs.
     """
     several = isinstance(metric, list)
     if several and options:
@@ -66,7 +106,7 @@ def evaluate(
     found = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
     refuse_texts(found, chosen)
     refuse_unrepeatable(found, chosen)
-    if images is None and isinstance(attribution, Attribution):  # it remembers one picture per row
+    if images is None and isinstance(attribution, Attribution):  # a stored attribution has one image per row
         share = 1
     elif len(found) % len(tensor):
         raise ShapeError(f"there are {len(found)} maps of {len(tensor)} pictures")
@@ -107,13 +147,33 @@ def seen(model: Any, opaque: bool) -> ViT:
 
 
 def measure(metrics: Sequence[Metric], attribution: Attribution, probe: Probe, **given: Any) -> list[MetricResult]:
-    """Several metrics of one batch of maps; what they have in common is computed once."""
+    """Evaluate several metrics on one batch of maps; a shared memo avoids repeated model evaluations.
+
+    Parameters
+    ----------
+    metrics
+        Metrics to evaluate.
+    attribution
+        Maps of the batch, one per row of the probe.
+    probe
+        Model, images and targets of the batch.
+    **given
+        Other inputs that metrics may take, by the names in `FIXTURES`: labels, objects, rivals, boxes, method.
+
+    Returns
+    -------
+    list of MetricResult
+        One result per metric, in the same order.
+    """
     memo: dict[Any, Any] = {}
     return [metric(attribution, probe=probe, memo=memo, **given) for metric in metrics]
 
 
 def refuse_texts(attribution: Attribution, metrics: Sequence[Metric]) -> None:
-    """A map of a text can be laid over masks; what the model says of the text without some patches is not asked here."""
+    """Raise SpecError if the maps explain a text and one of the metrics has to run the model.
+
+    Metrics of masks or of the map alone work for text targets too.
+    """
     again = [metric.name for metric in metrics if {"probe", "method"} & set(metric.takes)]
     if again and attribution.provenance.get("target") == "text":
         raise SpecError(
@@ -123,7 +183,10 @@ def refuse_texts(attribution: Attribution, metrics: Sequence[Metric]) -> None:
 
 
 def refuse_unrepeatable(attribution: Attribution, metrics: Sequence[Metric]) -> None:
-    """A metric that explains again compares two maps of one making; of some maps the making is not known."""
+    """Raise SpecError if a metric computes the explanation again and these maps cannot be reproduced.
+
+    This is so for a part of an attribution and for maps of a custom score function (`question`).
+    """
     again = [metric.name for metric in metrics if "method" in metric.takes]
     asked, part = (attribution.provenance.get(key) for key in ("question", "part"))
     if again and part is not None:
@@ -136,7 +199,7 @@ def refuse_unrepeatable(attribution: Attribution, metrics: Sequence[Metric]) -> 
 
 
 def as_attribution(vit: ViT, images: Tensor, maps: Tensor, target: Any) -> Attribution:
-    """Maps that were made elsewhere."""
+    """Convert a tensor of maps (per patch, patch grid or pixels) to an `Attribution`."""
     layout = vit.layout((images.shape[-2], images.shape[-1]))
     targets = as_targets(vit, 0 if target is None and vit.scalar else target, len(images))
     if targets is None:
@@ -170,7 +233,7 @@ def masks(given: Tensor | None, name: str) -> Tensor | None:
 
 
 def classes(vit: ViT, labels: Any, pictures: int) -> Int[Tensor, " b"]:
-    """True classes by number or name, one for all or one each; −1 where nobody knows."""
+    """Class indices of labels given by index or name, one for all images or one per image; −1 is unknown."""
     given = labels.tolist() if isinstance(labels, Tensor | np.ndarray | np.generic) else labels
     try:
         listed = [given] * pictures if isinstance(given, str | int) else list(given)
@@ -183,7 +246,7 @@ def classes(vit: ViT, labels: Any, pictures: int) -> Int[Tensor, " b"]:
 
 
 def corners(boxes: Any) -> Tensor:
-    """Boxes of one picture [k 4]."""
+    """Boxes of one image as a tensor [k 4]."""
     try:
         found = torch.as_tensor(boxes).reshape(-1, 4)
     except (TypeError, ValueError, RuntimeError):
@@ -194,7 +257,7 @@ def corners(boxes: Any) -> Tensor:
 
 
 def spread(name: str, value: Any, pictures: int, share: int) -> Any:
-    """One entry per row; of pictures with several targets, the same for each unless it is given for each."""
+    """One entry per row: entries given per image are repeated for each of its `share` targets."""
     if len(value) == pictures * share:
         return value
     if len(value) != pictures:
@@ -205,7 +268,7 @@ def spread(name: str, value: Any, pictures: int, share: int) -> Any:
 
 
 def remade(attribution: Attribution, method: str | Method | None) -> Method | None:
-    """The method that can make such a map again, if it is known."""
+    """The method to explain again with: `method` if given, else the attribution's; None if that is not registered."""
     if method is not None:
         return resolve(method)
     try:
@@ -215,13 +278,19 @@ def remade(attribution: Attribution, method: str | Method | None) -> Method | No
 
 
 def asked(attribution: Attribution, method: Method | None, vit: ViT) -> str:
-    """The question that was put when the map was made."""
+    """Name of the score function (`question`) of the attribution; "logit" for custom ones."""
     name = attribution.provenance.get("question", "logit" if method is None else method.asked(scalar=vit.scalar))
     return name if name in QUESTIONS else "logit"
 
 
 def list_metrics() -> list[dict[str, Any]]:
-    """Every registered metric with its facts."""
+    """List every registered metric.
+
+    Returns
+    -------
+    list of dict
+        Name, title, family, options and other declared properties of each metric, sorted by name.
+    """
     from vitreous.catalogue import metric_facts
     from vitreous.metrics import load_all
 

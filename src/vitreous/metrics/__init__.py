@@ -1,4 +1,4 @@
-"""One number per row, NaN when undefined, with the protocol beside it."""
+"""Metrics of attributions: one score per row, NaN where undefined, with the settings that produced it."""
 
 from importlib import import_module
 
@@ -6,6 +6,6 @@ ROOMS = ("tokens", "pictures", "perturbation", "imputation", "localisation", "ro
 
 
 def load_all() -> None:
-    """Import every room, so that its metrics are registered."""
+    """Import all metric modules, which registers their metrics."""
     for room in ROOMS:
         import_module(f"vitreous.metrics.{room}")

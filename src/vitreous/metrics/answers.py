@@ -1,4 +1,4 @@
-"""What the model says when only some of a picture is shown; asked once, whatever is then read from it."""
+"""Model outputs for partially visible images, cached so that metrics share forward passes."""
 
 from __future__ import annotations
 
@@ -26,35 +26,38 @@ CLASSES = get_args(Class)
 Memo = dict[Any, Any]
 Index = Int[Tensor, " k"]
 Labels = Int[Tensor, " r"] | None
-Table = Float[Tensor, "*any seven"]  # log p of the three classes, of the first and second, log Σ exp, the first class
-# of pictures of which only `visible` is the picture's own: (visible, which picture, how many pixels are visible)
+# log p of the predicted, true and explained class; log p of the top two classes; log Σ exp; index of the top class
+Table = Float[Tensor, "*any seven"]
+# (visible pixels, index of the image, number of visible pixels) -> images with the other pixels replaced
 Paint = Callable[[Bool[Tensor, "k H W"], Index, Index], Images]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """Answers to `s` ways of showing every row, and to the whole pictures."""
+    """Model outputs (see `Table`) of every row at `s` levels of visibility, and of the unchanged images."""
 
     table: Float[Tensor, "r s 7"]
     whole: Float[Tensor, "r 7"]
     labelled: bool
 
     def log_p(self, track: str) -> tuple[Float[Tensor, "r s"], Float[Tensor, "r 1"]]:
-        """Log-probability of a class, then that of the whole picture."""
+        """Log-probability of the class `track` at every level, and for the unchanged image."""
         place = self.place("track", track)
         return self.table[..., place], self.whole[:, None, place]
 
     def probability(self, track: str) -> tuple[Float[Tensor, "r s"], Float[Tensor, "r 1"]]:
+        """Probability of the class `track` at every level, and for the unchanged image."""
         some, whole = self.log_p(track)
         return some.exp(), whole.exp()
 
     def hits(self, judge: str, classes: Int[Tensor, "r 3"]) -> Float[Tensor, "r s"]:
-        """1 where the model's first class is the one it is judged by."""
+        """1 where the top class is the class `judge`, else 0; NaN where that class or the output is unknown."""
         wanted = classes[:, None, self.place("judge", judge)]
         hit = (self.table[..., 6] == wanted).to(self.table)
         return hit.where((wanted >= 0) & ~self.table[..., 3].isnan(), torch.nan)
 
     def place(self, name: str, value: str) -> int:
+        """Column of a class choice in the table; SpecError if it is "label" and no labels were given."""
         choice(name, value, CLASSES)
         if value == "label" and not self.labelled:
             raise SpecError(f"{name}='label' needs {FIXTURES['labels']}; or choose 'predicted' or 'explained'")
@@ -62,7 +65,7 @@ class Answers:
 
 
 def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Tensor, "k 7"]:
-    """What a metric may want to know of logits, in seven numbers."""
+    """Reduce logits to the seven columns of `Table`, at least in float32; log p of class −1 is NaN."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = logits.logsumexp(-1, keepdim=True)
     best = logits.topk(2).values
@@ -72,7 +75,7 @@ def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Ten
 
 
 def classes_of(attribution: Attribution, probe: Probe, labels: Labels) -> Int[Tensor, "r 3"]:
-    """The class that the whole picture gets, the true one and the one that was explained; −1 where no label is known."""
+    """Predicted class of the unchanged image, true class (−1 if unknown) and explained class of every row."""
     if probe.full_logits.shape[-1] == 1:
         raise NoClassesError(f"{probe.vit.name!r} answers with one number")
     predicted = probe.full_logits.argmax(-1).repeat_interleave(probe.targets_per_image, 0)
@@ -96,7 +99,7 @@ def shown_tokens(
     side: str,
     counts: Sequence[int],
 ) -> Answers:
-    """Only the `counts` highest ("top") or lowest ("bottom") patches enter the encoder."""
+    """Model outputs when only the `counts` highest ("top") or lowest ("bottom") patches enter the encoder."""
     memo = {} if memo is None else memo
     rank = once(memo, "patch ranks", lambda: patch_ranks(attribution, probe))
     classes = classes_of(attribution, probe, labels)
@@ -122,7 +125,10 @@ def shown_pixels(
     paint: Paint,
     key: tuple[Any, ...],
 ) -> Answers:
-    """Only the `counts` highest ("top") or lowest ("bottom") pixels are the picture's own; `paint`, known as `key`, paints the rest."""
+    """Model outputs when only the `counts` highest ("top") or lowest ("bottom") pixels of the image are visible.
+
+    `paint` fills in the other pixels; `key` identifies it in the memo.
+    """
     memo = {} if memo is None else memo
     rank = once(memo, "pixel ranks", lambda: pixel_ranks(attribution, probe))
     classes = classes_of(attribution, probe, labels)
@@ -136,7 +142,7 @@ def shown_pixels(
 def painted(
     probe: Probe, rank: Ranks, classes: Int[Tensor, "r 3"], side: str, paint: Paint, missing: list[int]
 ) -> Float[Tensor, "r s 7"]:
-    """Pictures made, shown and read a few at a time: neither they nor their logits exist all at once."""
+    """Build the images, run the model and reduce its logits piece by piece, to limit memory."""
     size, share = probe.images.shape[-2:], probe.targets_per_image
     counts = torch.tensor(missing, device=rank.device)
     found: list[Tensor] = []
@@ -162,7 +168,7 @@ def remembered(
     ask: Callable[[list[int]], Float[Tensor, "r s 7"]],
     known: dict[int, Float[Tensor, "r 7"]],
 ) -> Float[Tensor, "r s 7"]:
-    """Answers for every count; those that another metric has asked for are not asked again."""
+    """Outputs for every count; `ask` computes only the counts that are not in the memo yet."""
     held = memo.setdefault(key, {})
     held.update({count: table for count, table in known.items() if count not in held})
     if missing := sorted(set(counts) - held.keys()):

@@ -1,4 +1,4 @@
-"""What is painted where a picture's own pixels are not shown."""
+"""Baseline images that replace removed pixels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BASELINES, SPACES = get_args(Baseline), get_args(Space)
 
 
 def normalisation(probe: Probe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
-    """Mean and standard deviation that made the model's pictures of values in [0, 1]."""
+    """Mean and standard deviation of the model's preprocessing, for pixel values in [0, 1]; ModelError if unknown."""
     preprocess = probe.vit.preprocess
     if preprocess is None or isinstance(preprocess, OpaquePreprocess):
         raise ModelError(
@@ -34,11 +34,31 @@ def normalisation(probe: Probe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "
 
 
 def baseline_of(probe: Probe, baseline: str, space: str = "normalised", seed: int = 0) -> Images:
-    """A picture for every picture: blurred, black, its mean, or noise.
+    """Baseline image of every image of the probe.
 
-    `space="normalised"`, as published: black is 0 as the model takes it, which is the data set's mean colour; mean is one number
-    for all channels; noise is uniform in [0, 1). `space="pixels"`, as the words say: black is black, mean is the picture's mean
-    colour, and noise is uniform over all colours.
+    Parameters
+    ----------
+    probe
+        Model and images.
+    baseline
+        "blur" (Gaussian, kernel 11, sigma 5), "blur-rise" (the blur of RISE's code), "black", "mean" or "random".
+    space
+        Where the values are defined. "normalised", as published, means the model's input: black is 0 there, which is
+        the dataset's mean colour; mean is one number for all channels; noise is uniform in [0, 1). "pixels" means
+        before normalisation: black is black, mean is the mean colour of the image, and noise is uniform over all
+        colours.
+    seed
+        Seed of the noise, which also depends on the content of the image.
+
+    Returns
+    -------
+    Tensor
+        Images [b 3 H W] in the model's input space.
+
+    Raises
+    ------
+    ModelError
+        If `space="pixels"` and the normalisation of the model is unknown.
     """
     choice("baseline", baseline, BASELINES)
     choice("space", space, SPACES)
@@ -60,7 +80,7 @@ def baseline_of(probe: Probe, baseline: str, space: str = "normalised", seed: in
 
 
 def rise_kernel(length: int = 11, sigma: float = 5.0) -> Float[Tensor, " length"]:
-    """RISE's: a Gaussian cut at 4 sigma and folded back at the ends of a short window, so that its tails are in it too."""
+    """Blur kernel of RISE's code: a Gaussian truncated at 4 sigma, its tails reflected into a window of `length`."""
     reach = int(4 * sigma + 0.5)
     offset = torch.arange(-reach, reach + 1)
     weight = torch.exp(-(offset.double() ** 2) / (2 * sigma**2))
@@ -70,7 +90,7 @@ def rise_kernel(length: int = 11, sigma: float = 5.0) -> Float[Tensor, " length"
 
 
 def rise_blurred(images: Images) -> Images:
-    """Blur as RISE's code does it: beyond its edges a picture is 0."""
+    """Separable blur with `rise_kernel` and zero padding, as in RISE's code."""
     kernel = rise_kernel()
     half = len(kernel) // 2
     sides = []
@@ -82,7 +102,7 @@ def rise_blurred(images: Images) -> Images:
 
 
 def over(probe: Probe, rest: Images) -> Paint:
-    """What is visible of a picture, over its baseline."""
+    """Paint function that replaces pixels that are not visible by those of the baseline images `rest`."""
 
     def paint(visible: Tensor, image: Index, _: Index) -> Images:
         return torch.where(visible[:, None], probe.images[image], rest[image])

@@ -1,4 +1,4 @@
-"""How much a map says, and whether its parts add up. None of it says that the map is right."""
+"""Complexity metrics: how concentrated a map is and whether it sums to the score; none measures correctness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitreous.metrics.robustness import native
 
 
 def values(attribution: Attribution, of: str, part: str) -> Float[Tensor, "r n"]:
-    """The map's numbers: at the size the model sees, or as the method made them."""
+    """Scores of the map at the model's input size ("pixels") or at the method's own resolution ("native")."""
     choice("of", of, ("pixels", "native"))
     choice("part", part, ("signed", "abs"))
     found = (
@@ -56,7 +56,7 @@ def sparseness(
     count = v.shape[-1]
     weight = 2 * torch.arange(1, count + 1, device=v.device, dtype=v.dtype) - count - 1
     total = v.sum(-1)
-    gini = ((v * weight).sum(-1) / (count * total)).where(total != 0, 0.0)  # nothing, evenly shared
+    gini = ((v * weight).sum(-1) / (count * total)).where(total != 0, 0.0)  # an all-zero map is constant
     return gini.where((v >= 0).all(-1), torch.nan)
 
 

@@ -1,4 +1,4 @@
-"""Maps, masks and boxes brought into one frame: the one the model sees."""
+"""Maps, masks and boxes resized to a common frame at the model's input size."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
 
-Masks = Shaped[Tensor, "r H W"]  # 1 the object, 0 not, −1 does not count; or booleans
-Boxes = Sequence[Shaped[Tensor, "_ 4"] | None]  # None: nobody drew any
+Masks = Shaped[Tensor, "r H W"]  # 1 object, 0 background, −1 ignored; or booleans
+Boxes = Sequence[Shaped[Tensor, "_ 4"] | None]  # None: not annotated
 PerRow = Float[Tensor, " r"]
 Interpolation = Literal["nearest-exact", "nearest", "bilinear", "bicubic"]
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A map over its mask, pixel by pixel."""
+    """A map and the mask of the object at the same size."""
 
-    map: Float[Tensor, "r H W"]  # in double precision: what is counted is compared exactly
+    map: Float[Tensor, "r H W"]  # float64, since scores are compared exactly
     inside: Bool[Tensor, "r H W"]
     counted: Bool[Tensor, "r H W"]
 
@@ -36,27 +36,31 @@ class Frame:
 
     @cached_property
     def defined(self) -> Bool[Tensor, " r"]:
-        """Rows that have something to find, and a map that is a number everywhere."""
+        """Rows with an object and a map without NaN."""
         return self.inside.flatten(1).any(-1) & self.known
 
     @property
     def known(self) -> Bool[Tensor, " r"]:
+        """Rows whose map has no NaN."""
         return ~self.scores.isnan().any(-1)
 
     @cached_property
     def normalised(self) -> Float[Tensor, "r n"]:
-        """The map between 0 and 1; a constant one is 0 everywhere."""
+        """The map scaled to [0, 1]; a constant map becomes 0."""
         low, high = self.scores.amin(-1, keepdim=True), self.scores.amax(-1, keepdim=True)
         return ((self.scores - low) / (high - low)).where(high > low, 0.0)
 
     @cached_property
     def marked(self) -> Bool[Tensor, "r H W"]:
-        """Pixels above the mean; of a constant map, none."""
+        """Pixels above the mean of the map; none if it is constant."""
         return (self.normalised > self.normalised.mean(-1, keepdim=True)).view_as(self.inside)
 
 
 def framed(attribution: Attribution, objects: Masks, interpolation: str = "bilinear", ignored: str = "skip") -> Frame:
-    """The map at the size of the masks. `ignored`: pixels of −1 are skipped, or count as background."""
+    """Resize the map to the size of the masks.
+
+    `ignored`: pixels of −1 are left out ("skip") or count as background ("background").
+    """
     choice("ignored", ignored, ("skip", "background"))
     if len(objects) != len(attribution):
         raise ShapeError(f"there are {len(attribution)} maps and {len(objects)} masks")
@@ -67,7 +71,7 @@ def framed(attribution: Attribution, objects: Masks, interpolation: str = "bilin
 
 
 def at_size(attribution: Attribution, size: tuple[int, int], interpolation: str) -> Float[Tensor, "r H W"]:
-    """The method's own pixels where it has them, else the grid enlarged; in double precision, and a constant map stays one."""
+    """The pixel map if the method has one, else the patch grid, resized in float64; constant maps stay constant."""
     choice("interpolation", interpolation, get_args(Interpolation))
     source = attribution.maps() if attribution.native_pixels is None else attribution.native_pixels
     source = source.double()
@@ -82,7 +86,7 @@ def at_size(attribution: Attribution, size: tuple[int, int], interpolation: str)
 def searched(
     attribution: Attribution, objects: Masks | None, boxes: Boxes | None, of: str, interpolation: str
 ) -> Frame:
-    """The map over what is to be found: masks, or boxes; "auto" takes masks where they are given."""
+    """Frame of the map with masks or boxes as the object; "auto" prefers masks if they are given."""
     choice("of", of, ("auto", "objects", "boxes"))
     if objects is not None and of != "boxes":
         return framed(attribution, objects, interpolation)
@@ -95,7 +99,7 @@ def searched(
 
 
 def drawn(boxes: Boxes, size: tuple[int, int]) -> Int8[Tensor, "r H W"]:
-    """Boxes x0 y0 x1 y1 as masks, half-open, cut to whole pixels towards zero; where nobody drew any, nothing counts."""
+    """Masks of half-open boxes x0 y0 x1 y1, truncated to whole pixels; rows without annotation (None) are all −1."""
     found = torch.zeros(len(boxes), *size, dtype=torch.int8)
     for row, several in enumerate(boxes):
         if several is None:
@@ -107,7 +111,7 @@ def drawn(boxes: Boxes, size: tuple[int, int]) -> Int8[Tensor, "r H W"]:
 
 
 def grown(masks: Bool[Tensor, "r H W"], radius: int) -> Bool[Tensor, "r H W"]:
-    """Masks with everything that lies within `radius` pixels of them."""
+    """Dilate the masks by a disc of `radius` pixels."""
     if radius <= 0:
         return masks
     step = torch.arange(-radius, radius + 1, device=masks.device)

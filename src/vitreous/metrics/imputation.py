@@ -1,4 +1,4 @@
-"""Pixels that leave without a trace: what is removed is filled in from its neighbours, and noise on top (ROAD)."""
+"""ROAD: removed pixels are imputed from their neighbours, with added noise."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from vitreous.metrics.metric import Measured, metric
 from vitreous.metrics.order import ORDERS, TENTHS, Area, Levels, Order, Show, checked_levels, count_of, summed_up
 from vitreous.models.shapes import Images
 
-# the share of every neighbour in a pixel: the four at its sides twice that of the four at its corners
+# weights of the eight neighbours of a pixel: the four adjacent ones count twice as much as the four diagonal ones
 NEIGHBOURS = {(y, x): 1 / 6 if 0 in (y, x) else 1 / 12 for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)}
-ROOM = 2**17  # pixels whose equations are solved at once
+ROOM = 2**17  # pixels per sparse linear system
 
 
 @metric(
@@ -70,7 +70,7 @@ def road(
 
 
 def filling(probe: Probe, noise: float, seed: int) -> Paint:
-    """Missing pixels from their neighbours, and noise drawn from the picture's content."""
+    """Paint function that imputes missing pixels and adds noise seeded by `seed` and the content of the image."""
     _, std = normalisation(probe)
     draw = noise_of(probe.originals, seed, probe.images.device)
 
@@ -82,14 +82,14 @@ def filling(probe: Probe, noise: float, seed: int) -> Paint:
 
 
 def imputed(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
-    """Every pixel that is not visible becomes the weighted mean of its neighbours within the picture."""
+    """Replace every pixel that is not visible by the weighted mean of its neighbours inside the image."""
     together = max(1, ROOM // visible[0].numel())
-    # several at once: SuperLU lets go of the interpreter
+    # SuperLU releases the GIL, so the threads run in parallel
     return torch.cat(by_threads(solved, images.split(together), visible.split(together)))
 
 
 def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
-    """The sparse linear system of some pictures side by side, solved exactly in float64: one unknown per missing pixel."""
+    """Solve one sparse float64 system for a group of images directly, with one unknown per missing pixel."""
     try:
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
@@ -102,7 +102,7 @@ def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     count = int(missing.sum())
     unknown[missing] = np.arange(count)
     values = images.movedim(1, -1).double().cpu().numpy()
-    around = np.pad(unknown, ((0, 0), (1, 1), (1, 1)), constant_values=-2)  # −1 is known, −2 lies outside
+    around = np.pad(unknown, ((0, 0), (1, 1), (1, 1)), constant_values=-2)  # −1: visible pixel, −2: outside the image
     colours = np.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
     own, given = np.zeros(count), np.zeros((count, values.shape[-1]))
     rows, columns, weights = [], [], []
@@ -120,7 +120,7 @@ def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
         (np.concatenate([own, *weights]), (np.concatenate([every, *rows]), np.concatenate([every, *columns]))),
         shape=(count, count),
     )
-    # symmetric and positive definite: no pivoting is needed, and an ordering for symmetric patterns fills in least
+    # the matrix is symmetric positive definite: no pivoting needed, and a symmetric ordering gives the least fill-in
     answer = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve(
         given
     )

@@ -1,6 +1,7 @@
-"""Does the map lie where the object is? One number per row, NaN where there is no object to find.
+"""Localisation metrics: overlap of the map with the object's mask or box. NaN for images without an object.
 
-Masks are 1 on the object, 0 beside it and −1 where nobody knows; such pixels do not count. A map that is constant marks nothing.
+Masks are 1 on the object, 0 on the background and −1 where unknown; unknown pixels are left out. A constant map has no
+pixels above its mean.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from vitreous.metrics.ranks import average_precision
 
 FACTS: dict[str, Any] = {"family": "localisation", "higher_is_better": True, "bounds": (0, 1)}
 
-ROUNDING = 1e-14  # of the peak's height: what enlarging a map makes of equal scores
+ROUNDING = 1e-14  # relative to the peak: rounding error of interpolating equal scores
 
 
-# ── segmentation: the map, cut at its mean, as a mask ────────────────────────────────────────────
+# ── segmentation: the map, thresholded at its mean, as a mask ────────────────────────────────────
 
 
 def shares(parts: Parts) -> Figures:
-    """Right pixels of all pictures over labelled pixels of all pictures."""
+    """Correct pixels of all images divided by labelled pixels of all images."""
     return divided(np.nansum(parts["correct"], -1), np.nansum(parts["labelled"], -1))
 
 
 def class_ious(parts: Parts) -> Figures:
-    """Intersection over union of each class, pooled over pictures; then their mean."""
+    """Mean of the IoU of object and background, each pooled over images."""
     background, inside = (
         divided(np.nansum(parts[f"intersection_{side}"], -1), np.nansum(parts[f"union_{side}"], -1))
         for side in ("background", "object")
@@ -47,7 +48,7 @@ def divided(part: Figures, whole: Figures) -> Figures:
 
 
 def counts(frame: Frame, *masks: Tensor) -> list[PerRow]:
-    """Counted pixels of each mask, NaN where there is no object."""
+    """Number of counted pixels in each mask; NaN for rows without an object."""
     found = ((mask & frame.counted).flatten(1).sum(-1).double() for mask in masks)
     return [count.where(frame.defined, torch.nan) for count in found]
 
@@ -89,7 +90,7 @@ def miou(attribution: Attribution, objects: Masks, interpolation: Interpolation 
 
 
 def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
-    """Harmonic mean of precision and recall, 0 where nothing is right."""
+    """Harmonic mean of precision and recall from pixel counts; 0 if no pixel is correct."""
     return 2 * right / (marked + inside).clamp(min=1)
 
 
@@ -118,7 +119,7 @@ def f1_rows(attribution: Attribution, objects: Masks, interpolation: Interpolati
     return ((rows * seen).sum(-1) / seen.sum(-1)).where(frame.defined, torch.nan)
 
 
-# ── ranking: every threshold at once ─────────────────────────────────────────────────────────────
+# ── ranking: all thresholds ──────────────────────────────────────────────────────────────────────
 
 
 @metric(
@@ -170,7 +171,10 @@ def ap(
 
 
 def sought(frame: Frame, max_coverage: float | None, missing: str, scores: PerRow) -> PerRow:
-    """NaN where the object covers too much of the picture or nothing counts; where there is none, NaN or a miss."""
+    """Set scores of invalid rows to NaN: NaN in the map, no counted pixels, or coverage of at least `max_coverage`.
+
+    Rows without an object become NaN, or 0 with `missing="miss"`.
+    """
     choice("missing", missing, ("nan", "miss"))
     inside, counted = (frame.inside & frame.counted).flatten(1), frame.counted.flatten(1).any(-1)
     there = inside.any(-1)

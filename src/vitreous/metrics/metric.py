@@ -1,6 +1,7 @@
-"""A metric: a function from an attribution, and what else it names, to one number per row, with the facts it is held to.
+"""Metrics, their registry and their results.
 
-As pytest passes fixtures, `measure` passes what the signature names (`FIXTURES`); the other parameters are options.
+A metric is a function that maps an attribution to one score per row, with declared properties. Parameters whose names
+are in `FIXTURES` are passed by `measure`, as pytest passes fixtures; all other parameters are options of the metric.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ FIXTURES = {
     "rivals": "rivals=…, masks [b H W] of the other class in the same frame",
     "boxes": "boxes=…, for every picture [k 4] as x0 y0 x1 y1 in the frame the model sees",
     "method": "an attribution that a method of the registry made, or method=…",
-    "memo": "",  # a dict that lives as long as one attribution is measured: what several metrics share
+    "memo": "",  # dict shared by the metrics of one batch, to cache common results
 }
 
-Parts = Mapping[str, np.ndarray]  # named numbers per row, rows last
-Figures = np.ndarray | np.floating  # one for every draw of rows, or the one of all rows
+Parts = Mapping[str, np.ndarray]  # named values per row; rows are the last axis
+Figures = np.ndarray | np.floating  # one value per bootstrap draw, or a single one for all rows
 Reducer = Callable[[Parts], Figures]
 
 
 def mean(parts: Parts) -> Figures:
-    """The mean over rows on which the metric is defined; NaN where it is on none."""
+    """Mean over the rows whose score is not NaN; NaN if there are none."""
     scores, known = parts["score"], ~np.isnan(parts["score"])
     with np.errstate(invalid="ignore"):
         return np.where(known, scores, 0).sum(-1) / known.sum(-1)
@@ -47,7 +48,7 @@ def mean(parts: Parts) -> Figures:
 
 @lru_cache(maxsize=256)
 def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """Behind the attribution; read once, since every row of a benchmark asks."""
+    """Parameters after the attribution; cached, because benchmarks read them for every row."""
     return tuple(inspect.signature(function).parameters.values())[1:]
 
 
@@ -58,36 +59,84 @@ def taken_by(function: Callable[..., Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """What a metric returns when it has more to say than one number per row."""
+    """Return value of a metric function that has more than scores.
+
+    Parameters
+    ----------
+    scores
+        One score per row, NaN where undefined.
+    curve
+        The curve whose area is the score, if there is one.
+    levels
+        Positions of the points of `curve`.
+    parts
+        Further values per row, for example the counts that a pooling `reduce` needs.
+    protocol
+        Settings chosen during the computation, as plain values.
+    flipped
+        Whether the better direction is the opposite of the metric's `higher_is_better`, as for a complement.
+    """
 
     scores: Float[Tensor, " r"]
     curve: Float[Tensor, "r s"] | None = None
-    levels: Sequence[int | float] | None = None  # where the points of the curve lie
-    parts: Mapping[str, Float[Tensor, " r"]] = field(default_factory=dict)  # for a reducer that pools
-    protocol: Mapping[str, Any] = field(default_factory=dict)  # what was decided on the way, as plain values
-    flipped: bool = False  # shown as its complement: the better direction turns round
+    levels: Sequence[int | float] | None = None
+    parts: Mapping[str, Float[Tensor, " r"]] = field(default_factory=dict)
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    flipped: bool = False
 
 
 class NoClassesError(SpecError):
-    """A metric read the probability of a class, and the model has no classes; `Metric` adds which metric it was."""
+    """A metric needs class probabilities and the model has a single output; `Metric` adds the metric's name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A named way to measure explanations. Facts are promises; `vitreous.testing.check_metric` tries to break them."""
+    """A metric with its declared properties, which `vitreous.testing.check_metric` verifies.
+
+    Parameters
+    ----------
+    name
+        Name in the registry.
+    function
+        Function `(attribution, fixtures…, options…)` that returns scores [r] or `Measured`.
+    higher_is_better
+        Direction of the metric; None if it describes maps without ranking them.
+    bounds
+        Smallest and largest possible score.
+    affine_invariant
+        Whether a·map + b with a > 0 has the same score as the map.
+    reduce
+        Function that computes the value of a dataset from scores and parts; the mean by default.
+    forwards
+        Forward passes of the model per row, as a number or an expression.
+    family
+        "faithfulness", "localisation", "robustness" or "complexity".
+    paper
+        Key in `docs/references.bib`.
+    title
+        First line of the function's docstring.
+    formula
+        One-line formula in the notation of `docs/metrics.md`.
+    trial
+        Options under which the contract tests run it.
+    presets
+        Named sets of options, usually those of a paper.
+    options
+        Options that were given, and override presets and defaults.
+    """
 
     name: str
     function: Callable[..., Float[Tensor, " r"] | Measured]
-    higher_is_better: bool | None  # None: it describes and does not judge
+    higher_is_better: bool | None
     bounds: tuple[int | float, int | float] | None = None
-    affine_invariant: bool = False  # a·map + b, a > 0, scores as the map does
+    affine_invariant: bool = False
     reduce: Reducer = mean
-    forwards: int | str = 0  # of the model, per row
+    forwards: int | str = 0
     family: str = ""
     paper: str = ""
     title: str = ""
-    formula: str = ""  # in one line, in the letters of docs/metrics.md
-    trial: Mapping[str, Any] = field(default_factory=dict)  # options under which the law tries it
+    formula: str = ""
+    trial: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -97,12 +146,12 @@ class Metric:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What it cannot do without."""
+        """Names of the fixtures that must be given."""
         return tuple(p.name for p in self._parameters if p.name in FIXTURES and p.default is p.empty)
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """What is passed to it, if it is there."""
+        """Names of all fixtures it accepts, required or optional."""
         return taken_by(self.function)
 
     @property
@@ -120,13 +169,20 @@ class Metric:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every option with the value it has now: a preset's, then the user's."""
+        """Value of every option: defaults, overridden by the preset, overridden by the given options."""
         given = dict(self.options)
         preset = given.pop("preset", None)
         own = {key: value for key, value in self.known_options.items() if key != "preset"}
         return {**own, **(self.presets[preset] if preset is not None else {}), **given}
 
     def with_options(self, /, **given: Any) -> Metric:
+        """Copy of the metric with these options set.
+
+        Raises
+        ------
+        SpecError
+            If an option or preset is unknown, or a value does not fit its type.
+        """
         given = fit_options(f"metric {self.name!r}", given, self.typed_options)
         given = {**self.options, **given}
         if given.get("preset") is not None:
@@ -134,7 +190,24 @@ class Metric:
         return replace(self, options={key: value for key, value in given.items() if key != "preset" or value})
 
     def __call__(self, attribution: Attribution, **given: Any) -> MetricResult:
-        """One attribution measured; `given` are fixtures."""
+        """Measure one attribution.
+
+        Parameters
+        ----------
+        attribution
+            Maps to measure, one per row.
+        **given
+            Fixtures by name; those that the metric does not take are ignored.
+
+        Returns
+        -------
+        MetricResult
+
+        Raises
+        ------
+        SpecError
+            If a required fixture is missing, or the metric reads class probabilities and the model has none.
+        """
         for name in self.needs:
             if given.get(name) is None:
                 raise SpecError(f"metric {self.name!r} needs {FIXTURES[name]}")
@@ -162,7 +235,27 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricResult:
-    """One number per row, NaN where it is undefined, and the protocol that made it."""
+    """Scores of one metric, with the settings that produced them.
+
+    Parameters
+    ----------
+    metric
+        Spec of the metric.
+    scores
+        One score per row, NaN where undefined.
+    higher_is_better
+        Direction of these scores; None if they are not ranked.
+    curve
+        The curve whose area is the score, if there is one.
+    levels
+        Positions of the points of `curve`.
+    parts
+        Further values per row.
+    protocol
+        Name and settings of the metric as plain values.
+    reduce
+        Function that computes `value` from scores and parts.
+    """
 
     metric: str
     scores: Float[Tensor, " r"]
@@ -178,21 +271,36 @@ class MetricResult:
 
     @property
     def undefined(self) -> int:
-        """Rows without a number."""
+        """Number of rows whose score is NaN."""
         return int(self.scores.isnan().sum())
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """What the reducer reads: the scores and the named parts."""
+        """Input of `reduce`: "score" and the named parts as float64 arrays."""
         return {name: part.double().cpu().numpy() for name, part in {"score": self.scores, **self.parts}.items()}
 
     @property
     def value(self) -> float:
-        """The figure of the whole set: the mean over rows, or pooled where the protocol pools."""
+        """Value over all rows: the mean of defined scores, or a pooled ratio if the metric pools pixels."""
         return float(self.reduce(self.columns))
 
     def interval(self, level: float = 0.95, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
-        """Bootstrap interval of `value` over rows."""
+        """Percentile bootstrap interval of `value`, resampling rows.
+
+        Parameters
+        ----------
+        level
+            Confidence level.
+        draws
+            Number of bootstrap samples.
+        seed
+            Seed of the resampling.
+
+        Returns
+        -------
+        tuple of float
+            Lower and upper end; NaN if no sample has a defined value.
+        """
         columns = self.columns
         draw = np.random.default_rng(seed)
         found = np.concatenate(
@@ -223,7 +331,27 @@ def metric(
     aliases: tuple[str, ...] = (),
     **facts: Any,
 ) -> Callable[[Callable[..., Any]], Metric]:
-    """Register a function `(attribution, fixtures…, options…) -> [r]` or `-> Measured`; its docstring is its title."""
+    """Decorator that registers a metric function.
+
+    The function has the signature `(attribution, fixtures…, options…)` and returns scores [r] or `Measured`. The first
+    line of its docstring becomes the metric's title.
+
+    Parameters
+    ----------
+    name
+        Name in the registry; the function's name by default.
+    higher_is_better
+        Direction of the metric; None if it describes maps without ranking them.
+    aliases
+        Other names under which the metric is found.
+    **facts
+        Other fields of `Metric`, such as `bounds` or `family`.
+
+    Returns
+    -------
+    callable
+        A decorator that replaces the function by its `Metric`.
+    """
 
     def register(function: Callable[..., Any]) -> Metric:
         title = (inspect.getdoc(function) or "").split("\n")[0]
@@ -236,7 +364,25 @@ def metric(
 
 
 def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
-    """`"insertion(baseline='blur', steps=28)"` → the metric with these options."""
+    """Parse a metric spec such as `"insertion(baseline='blur', steps=28)"`.
+
+    Parameters
+    ----------
+    spec
+        Spec of a registered metric, or a `Metric`.
+    **options
+        Further options; an option may not also be part of a spec.
+
+    Returns
+    -------
+    Metric
+        The metric with these options.
+
+    Raises
+    ------
+    SpecError
+        If the spec cannot be parsed, an option does not fit, or an option is given twice.
+    """
     if isinstance(spec, Metric):
         return spec.with_options(**options) if options else spec
     if not isinstance(spec, str):
@@ -258,12 +404,12 @@ def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON has them."""
+    """Settings as JSON-compatible values: tuples become lists."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
 def join_results(parts: Sequence[MetricResult]) -> MetricResult:
-    """Batches one after the other."""
+    """Concatenate the results of consecutive batches of one metric."""
     first = parts[0]
     if len(parts) == 1:
         return first

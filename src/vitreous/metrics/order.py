@@ -1,4 +1,4 @@
-"""In which order patches or pixels go, how far, and what area lies under the curve that comes of it."""
+"""Perturbation curves: the order of patches or pixels, the levels, and the area under the curve."""
 
 from __future__ import annotations
 
@@ -28,11 +28,19 @@ ORDERS, AREAS, SHOWS = get_args(Order), get_args(Area), get_args(Show)
 Scores = Float[Tensor, "r n"]
 Ranks = Int[Tensor, "r n"]
 
-# ── the order ────────────────────────────────────────────────────────────────────────────────────
+# ── order ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def patch_ranks(attribution: Attribution, probe: Probe) -> Ranks:
-    """0 for the patch of highest score, 1 for the next, …"""
+    """Rank of every patch, 0 for the highest score; ties in a random order drawn from the content of the image.
+
+    Raises
+    ------
+    ModelError
+        If the model or the attribution is a black box, which has no patches.
+    ShapeError
+        If rows or patches of map and model differ.
+    """
     if probe.black_box or attribution.patches is None:
         raise ModelError(
             f"metrics by token masking take patches out of the encoder, and {probe.vit.name!r} is treated as a black box that has none; 'insertion', 'deletion' and 'aopc' remove pixels"
@@ -46,18 +54,18 @@ def patch_ranks(attribution: Attribution, probe: Probe) -> Ranks:
 
 
 def pixel_scores(attribution: Attribution, probe: Probe) -> Scores:
-    """The map at the size of the pictures, flat."""
+    """The map at the size of the images, flattened."""
     same_rows(attribution, probe)
     return attribution.pixels((probe.images.shape[-2], probe.images.shape[-1])).flatten(1)
 
 
 def pixel_ranks(attribution: Attribution, probe: Probe) -> Ranks:
-    """0 for the pixel of highest score; pixels of equal score go cell by cell."""
+    """Rank of every pixel, 0 for the highest score; tied pixels are ordered cell by cell."""
     return ranked(pixel_scores(attribution, probe), lambda: per_row(drawn_pixels(probe), probe)).int()
 
 
 def ranked(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
-    """Places in the order of descending score; equal scores in the order `drawn`, which is asked for where there are any."""
+    """Ranks by descending score; ties follow the order returned by `drawn`, which is called only if there are ties."""
     values, order = scores.sort(dim=-1, descending=True, stable=True)
     if bool((values[:, 1:] == values[:, :-1]).any()):
         first = drawn()
@@ -67,13 +75,17 @@ def ranked(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
 
 
 def drawn_cells(probe: Probe, cells: int) -> Int[Tensor, "b cells"]:
-    """A random order of every picture's cells, drawn from its content."""
+    """Random order of the cells of every image, seeded by its content."""
     draws = [torch.randperm(cells, generator=draw) for draw in generators(probe.originals, 0)]
     return torch.stack(draws).to(probe.images.device)
 
 
 def drawn_pixels(probe: Probe) -> Int[Tensor, "b n"]:
-    """The pixels of one cell after the other: scattered at random they would hurt the model whatever they hit."""
+    """Random order of pixels that completes one cell before the next.
+
+    Cells are the model's patches, or for black boxes at most 14 x 14 rectangles. Pixels removed one by one at random
+    would degrade the prediction wherever they lie.
+    """
     height, width = probe.images.shape[-2:]
     down, right = probe.layout.patch if not probe.black_box else (-(-height // 14), -(-width // 14))
     rows, columns = -(-height // down), -(-width // right)
@@ -92,11 +104,11 @@ def same_rows(attribution: Attribution, probe: Probe) -> None:
         raise ShapeError(f"there are {len(attribution)} maps, and the probe asks about {probe.rows} rows")
 
 
-# ── how far ──────────────────────────────────────────────────────────────────────────────────────
+# ── levels ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def checked_levels(name: str, levels: Any) -> tuple[float, ...]:
-    """Shares that grow from 0 at the least to 1 at the most."""
+    """Validate levels: strictly increasing fractions in [0, 1]; SpecError otherwise."""
     given = tuple(levels) if isinstance(levels, tuple | list | range) else (levels,)
     numbers = given and all(isinstance(level, int | float) and 0 <= level <= 1 for level in given)
     if not numbers or not all(a < b for a, b in pairwise(given)):
@@ -110,22 +122,26 @@ Ratios = Annotated[Grid, partial(checked_levels, "ratios")]
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """A whole number that is large enough."""
+    """Return `value` if it is an integer of at least `least`; SpecError otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise SpecError(f"{name}={value!r}; a whole number from {least} on would work")
     return value
 
 
 def count_of(level: float, total: int) -> int:
-    """How many of `total` a share is, cut off as published code cuts it."""
+    """Number of elements in a fraction of `total`, truncated as in published code."""
     return int(level * total)
 
 
-# ── what comes of it ─────────────────────────────────────────────────────────────────────────────
+# ── area ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) -> Float[Tensor, " r"]:
-    """`normalised`: trapezoids over the width; `trapezoid`: as they are; `mean`: of the points."""
+    """Area under every row of the curve.
+
+    "trapezoid": the trapezoidal rule; "normalised": that area divided by the width of the levels; "mean": the mean of
+    the points.
+    """
     choice("area", area, AREAS)
     if area == "mean":
         return curve.mean(-1)
@@ -141,7 +157,7 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
 
 
 def shown_as(scores: Float[Tensor, " r"], show: str) -> Float[Tensor, " r"]:
-    """As a fraction, in percent, or as what is missing to 100 percent."""
+    """Scores as "fraction", in "percent", or as "complement", 100 − percent."""
     choice("show", show, SHOWS)
     return scores if show == "fraction" else 100 * scores if show == "percent" else 100 - 100 * scores
 
@@ -156,9 +172,30 @@ def summed_up(
     parts: Mapping[str, Float[Tensor, "r points"]] | None = None,
     **protocol: Any,
 ) -> Measured:
-    """The area under a curve, as it is to be shown; `turned` says that the better direction is the other one.
+    """Result of a perturbation metric: the area under its curve.
 
-    `parts` are more curves, of which the mean is taken. Maps with a NaN in them have no order: NaN.
+    Parameters
+    ----------
+    attribution
+        The maps; those with a NaN have no order, and their scores are NaN.
+    curve
+        One value per row and level.
+    levels
+        Positions of the points of the curve.
+    area
+        "normalised", "trapezoid" or "mean"; see `area_under`.
+    show
+        "fraction", "percent" or "complement" (100 − percent), which reverses the better direction.
+    turned
+        Whether the better direction is the opposite of the metric's, for example with ascending order.
+    parts
+        Further curves, reported by their means.
+    **protocol
+        Further settings to record.
+
+    Returns
+    -------
+    Measured
     """
     known = has_order(attribution)
     scores = shown_as(area_under(curve, levels, area), show)
@@ -174,4 +211,5 @@ def summed_up(
 
 
 def has_order(attribution: Attribution) -> Bool[Tensor, " r"]:
+    """Rows whose map has no NaN."""
     return ~attribution.maps().flatten(1).isnan().any(-1)

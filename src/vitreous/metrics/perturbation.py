@@ -1,4 +1,8 @@
-"""Pixels painted black, the highest or the lowest first: accuracy and probability (Chefer, TokenTM), and one cell at a time (IDSDS)."""
+"""Faithfulness by replacing pixels.
+
+Blackening the highest or the lowest pixels first: accuracy and probability (Chefer, TokenTM). Removing one cell of the
+image at a time: IDSDS.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ from vitreous.metrics.pictures import against
 from vitreous.metrics.ranks import spearman
 from vitreous.models.shapes import Images
 
-FLOOR = math.log(1e-12)  # of a log-probability: a class that has become impossible counts so much and no more
+FLOOR = math.log(1e-12)  # lower limit of log-probabilities, so that lodds stays bounded
 FACTS = {"family": "faithfulness", "affine_invariant": True, "trial": {"levels": (0.25, 0.5, 0.75)}}
 ACCURACY = {
     "bounds": (0, 1),
@@ -58,7 +62,7 @@ CHANGE = {
 def blackened(
     attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, levels: Sequence[float], order: str
 ) -> Answers:
-    """Answers as ever more pixels become black, before the picture is normalised."""
+    """Model outputs with the given fractions of pixels set to black (0 before normalisation)."""
     choice("order", order, ORDERS)
     pixels = probe.images.shape[-2] * probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
@@ -144,7 +148,10 @@ def accuracy(
 
 
 def changes(said: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
-    """Changes of the largest probability and of the largest logit, whichever class they belong to, and the lead over the second class."""
+    """Changes of the largest probability and the largest logit, whichever class they belong to, and the lead.
+
+    The lead is log p of the class `judge` minus log p of the second class.
+    """
     some, whole = said.table, said.whole[:, None]
     return {
         "probability_change": some[..., 3].exp() - whole[..., 3].exp(),
@@ -206,7 +213,7 @@ def lodds(
     return summed_up(attribution, curve, levels, area, turned=order == "ascending")
 
 
-# ── one cell at a time ───────────────────────────────────────────────────────────────────────────
+# ── single cells ─────────────────────────────────────────────────────────────────────────────────
 
 
 @metric(
@@ -256,7 +263,7 @@ def idsds(
 
 
 def cells_of(probe: Probe, cells: int) -> Tensor:
-    """The number of its cell at every pixel [H W]."""
+    """Index of the cell at every pixel [H W]; SpecError if `cells` x `cells` do not divide the image evenly."""
     height, width = probe.images.shape[-2:]
     if not isinstance(cells, int) or cells < 2 or height % cells or width % cells:
         raise SpecError(f"cells={cells!r}; at least 2 x 2 cells must divide a picture of {height} x {width} evenly")

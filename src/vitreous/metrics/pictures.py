@@ -1,4 +1,4 @@
-"""Insertion and deletion of pixels against a baseline picture, as RISE and TIS measure it."""
+"""Insertion and deletion of pixels against a baseline image, as in RISE and TIS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ RISE = {"steps": 224, "start": True, "area": "normalised", "space": "normalised"
 
 
 def grid(pixels: int, steps: int, start: bool) -> list[int]:
-    """How many pixels have gone after every step; equal steps, as many as are needed, the last one all the rest."""
+    """Number of replaced pixels after every step.
+
+    Steps have ceil(pixels / steps) pixels, the last one the remainder, so there may be fewer than `steps`. `start` adds
+    0 as the first point.
+    """
     if whole("steps", steps) > pixels:
         raise SpecError(f"steps={steps!r}; a picture of {pixels} pixels goes in 1 to {pixels} steps")
     each = -(-pixels // steps)
@@ -44,7 +48,7 @@ def against(
     space: str,
     seed: int,
 ) -> Answers:
-    """Answers when some pixels are the picture's own and the others the baseline's."""
+    """Model outputs when `counts` pixels are from the image and the others from the baseline."""
     memo = {} if memo is None else memo
     key = (baseline, space, *((seed,) if baseline == "random" else ()))
     rest = once(memo, f"baseline {key}", lambda: baseline_of(probe, baseline, space, seed))
@@ -64,7 +68,7 @@ def curve_of(
     track: str,
     seed: int,
 ) -> tuple[Float[Tensor, "r s"], list[float]]:
-    """Probability after every step, and the share of pixels that have gone in or out by then."""
+    """Probability of the class `track` after every step, and the fraction of pixels inserted or deleted so far."""
     pixels = probe.images.shape[-2] * probe.images.shape[-1]
     gone = grid(pixels, steps, start)
     counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")

@@ -1,10 +1,10 @@
-"""Evaluations as papers published them: which metrics, of which class, and which of our methods each row of their tables is.
+"""Published evaluations: metrics, explained classes, and the method spec of every row in a paper's tables.
 
     >>> from vitreous.metrics.protocols import protocol
     >>> protocol("tis").rows["Att. Rollout"]
     "rollout(preset='vit-explain')"
 
-Nothing here is computed, and torch is not needed to read it.
+This module contains data only and does not import torch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,22 @@ from dataclasses import dataclass
 
 from vitreous.core.registry import Registry
 
-CHOICES = ("predicted", "label", "mask")  # "mask": the class that covers most of the picture
+CHOICES = ("predicted", "label", "mask")  # "mask": the class that covers most of the image
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A published column: our metric, and the class whose map it measures."""
+    """A column of a published table.
+
+    Parameters
+    ----------
+    metric
+        Spec of the metric.
+    explained
+        The class that is explained: "predicted", "label", or "mask", the class whose mask covers most of the image.
+    data
+        Name of the datasets.
+    """
 
     metric: str
     explained: str
@@ -28,36 +38,56 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One paper's way to evaluate."""
+    """The evaluation of one paper.
+
+    Parameters
+    ----------
+    name
+        Name in the registry.
+    paper
+        Key in `docs/references.bib`.
+    columns
+        Columns of the tables by published title.
+    rows
+        Method specs by the paper's name of the method.
+    models
+        Names of the evaluated models.
+    notes
+        Differences from what a reader would expect.
+    preprocess
+        Name of the preprocessing for `Preprocess.published`.
+    """
 
     name: str
     paper: str
     columns: Mapping[str, Column]
-    rows: Mapping[str, str]  # the paper's name of a method → our spec
+    rows: Mapping[str, str]
     models: tuple[str, ...]
-    notes: tuple[str, ...]  # what is not as one would think
-    preprocess: str  # as `Preprocess.published` knows it
+    notes: tuple[str, ...]
+    preprocess: str
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Our specs, each once."""
+        """Distinct metric specs."""
         return once(column.metric for column in self.columns.values())
 
     @property
     def methods(self) -> tuple[str, ...]:
+        """Distinct method specs."""
         return once(self.rows.values())
 
     @property
     def explained(self) -> tuple[str, ...]:
-        """The classes that are explained, each once."""
+        """Distinct choices of the explained class."""
         return once(column.explained for column in self.columns.values())
 
     @property
     def data(self) -> tuple[str, ...]:
+        """Distinct datasets."""
         return once(column.data for column in self.columns.values())
 
     def metrics_of(self, explained: str) -> tuple[str, ...]:
-        """Those that measure maps of this class."""
+        """Metric specs that measure maps of this choice of class."""
         return once(column.metric for column in self.columns.values() if column.explained == explained)
 
 
@@ -69,7 +99,7 @@ PROTOCOLS: Registry[Protocol] = Registry("protocol")
 
 
 def protocol(name: str) -> Protocol:
-    """By name: "skipplus", "tokentm", "tis", "chefer"."""
+    """Protocol by name: "skipplus", "tokentm", "tis" or "chefer"."""
     return PROTOCOLS[name.strip()]
 
 
@@ -78,7 +108,7 @@ def published(made: Protocol) -> None:
 
 
 def folded(name: str, spec: str) -> dict[str, str]:
-    """A method, its ∘PLUS and its ∘SkipPLUS."""
+    """Rows of a method, its ∘PLUS and its ∘SkipPLUS variant."""
     return {name: spec, f"{name}∘PLUS": f"{spec}+plus", f"{name}∘SkipPLUS": f"{spec}+skipplus"}
 
 

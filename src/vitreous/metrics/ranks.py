@@ -1,4 +1,4 @@
-"""Scores as ranks: what is equal stands together, and nothing is won by the order in which it came."""
+"""Rank statistics in which equal scores share a rank, so the order of the input does not matter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PerRow = Float[Tensor, " r"]
 
 
 def standing(scores: Scores) -> Int[Tensor, "r n"]:
-    """Place of every score among the distinct ones of its row, the highest being 0."""
+    """Index of every score among the distinct scores of its row, 0 for the highest."""
     ranked, order = scores.sort(dim=-1, descending=True)
     place = torch.zeros_like(order)
     place[:, 1:] = (ranked[:, 1:] != ranked[:, :-1]).cumsum(-1)
@@ -20,13 +20,13 @@ def standing(scores: Scores) -> Int[Tensor, "r n"]:
 
 
 def gathered(place: Int[Tensor, "r n"], weights: Weights) -> Float[Tensor, "r n"]:
-    """Total weight at every place."""
+    """Sum of the weights at every index of `place`, in float64."""
     weights = weights.to(torch.float64)
     return torch.zeros_like(weights).scatter_add_(-1, place, weights)
 
 
 def average_precision(scores: Scores, inside: Weights, counted: Weights) -> PerRow:
-    """Σ (R_n − R_{n−1}) P_n over distinct scores, `counted` entries alone; NaN where nothing is inside."""
+    """Σ (R_n − R_{n−1}) P_n over the distinct scores of `counted` entries; NaN if none of them is inside."""
     place = standing(scores)
     found, seen = gathered(place, inside & counted), gathered(place, counted)
     precision = found.cumsum(-1) / seen.cumsum(-1).clamp(min=1)
@@ -34,7 +34,7 @@ def average_precision(scores: Scores, inside: Weights, counted: Weights) -> PerR
 
 
 def outranking(scores: Scores, own: Weights, rival: Weights) -> PerRow:
-    """Chance that an entry of `own` stands above one of `rival`, a tie counting half; NaN where one of them is empty."""
+    """Probability that an entry of `own` scores above one of `rival`, ties counting ½; NaN if either is empty."""
     place = standing(scores)
     mine, theirs = gathered(place, own), gathered(place, rival)
     total = theirs.sum(-1, keepdim=True)
@@ -43,14 +43,14 @@ def outranking(scores: Scores, own: Weights, rival: Weights) -> PerRow:
 
 
 def midranks(scores: Scores) -> Float[Tensor, "r n"]:
-    """Ranks from 1, the highest first; equal scores share the mean of theirs."""
+    """Ranks from 1 for the highest score; equal scores get the mean of their ranks."""
     place = standing(scores)
     count = gathered(place, torch.ones_like(scores))
     return (count.cumsum(-1) - (count - 1) / 2).gather(-1, place)
 
 
 def spearman(first: Scores, second: Scores) -> PerRow:
-    """Rank correlation of two maps; NaN where one of them is constant, or knows no number."""
+    """Spearman rank correlation per row; NaN if one of the two is constant or contains NaN."""
     a, b = (ranks - ranks.mean(-1, keepdim=True) for ranks in (midranks(first), midranks(second)))
     found = (a * b).sum(-1) / ((a * a).sum(-1) * (b * b).sum(-1)).sqrt()
     return found.where(~(first + second).isnan().any(-1), torch.nan)

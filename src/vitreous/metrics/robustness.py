@@ -1,5 +1,4 @@
-"""Does the map depend on what it should depend on, and on nothing else? Explained again: of a picture that changed a little, of a
-model that forgot everything, and beside another class."""
+"""Robustness metrics: the map under input noise, under randomised weights, and on the objects of two classes."""
 
 from __future__ import annotations
 
@@ -25,25 +24,26 @@ from vitreous.models.load import view
 from vitreous.models.opaque import opaque
 from vitreous.models.vit import ViT
 
-AT_ONCE = 32  # pictures explained together
+AT_ONCE = 32  # images explained per batch
 
 
 def native(attribution: Attribution) -> Float[Tensor, "r n"]:
-    """The map as the method made it: pixels or patches, flat, in double precision."""
+    """The map at the method's own resolution, pixels or patches, flattened, in float64."""
     found = attribution.native_pixels if attribution.native_pixels is not None else attribution.maps()
     return found.flatten(1).double()
 
 
 def explained(method: Method, probe: Probe) -> Float[Tensor, "r n"]:
+    """Native map of the method for this probe."""
     return native((method.of_black_box() if probe.black_box else method)(probe))
 
 
 def map_of(attribution: Attribution, method: Method, probe: Probe) -> Float[Tensor, "r n"]:
-    """The map at hand if this method made it; else, since two things cannot be compared, the method's own."""
+    """The given map if `method` made it, else a new map of `method`, since maps of two methods are not comparable."""
     return native(attribution) if attribution.method == method.spec else explained(method, probe)
 
 
-# ── of a picture that changed a little ───────────────────────────────────────────────────────────
+# ── input noise ──────────────────────────────────────────────────────────────────────────────────
 
 
 @metric(
@@ -72,7 +72,7 @@ def max_sensitivity(
 
 
 def sensitivity_to(noise: Float[Tensor, "b s 3 H W"], attribution: Attribution, probe: Probe, method: Method) -> PerRow:
-    """Largest relative change of the map under each of these changes of the picture."""
+    """Largest relative change of the map over the noise samples of every image."""
     before = map_of(attribution, method, probe)
     length = before.norm(dim=-1)
     length = torch.where(length == 0, torch.ones_like(length), length)
@@ -86,11 +86,11 @@ def sensitivity_to(noise: Float[Tensor, "b s 3 H W"], attribution: Attribution, 
         near = type(probe)(probe.vit, pictures, targets, probe.question, probe.hold)
         after = explained(method, near).view(images, count, share, -1).transpose(1, 2).flatten(0, 1)
         change = (after - before[:, None]).norm(dim=-1) / length[:, None]
-        worst = torch.maximum(worst, change.amax(-1))  # NaN stays NaN
+        worst = torch.maximum(worst, change.amax(-1))  # propagates NaN
     return worst
 
 
-# ── of a model that forgot everything ────────────────────────────────────────────────────────────
+# ── randomised weights ───────────────────────────────────────────────────────────────────────────
 
 
 @metric(
@@ -144,7 +144,7 @@ def parameter_randomisation(
 
 
 def parts_of(module: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Parameters by part ("head", "blocks.11", "encoder_layer_11", …), from the last that the model names to the first."""
+    """Floating-point parameters by part ("head", "blocks.11", "encoder_layer_11", …), last registered part first."""
     parts: dict[str, list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point():
@@ -157,7 +157,7 @@ def parts_of(module: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 @torch.no_grad()
 def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
-    """Values drawn anew, as large and as spread as they were."""
+    """Replace parameters by normal noise with their own mean and standard deviation."""
     for parameter in parameters:
         spread = parameter.float().std(correction=0)
         drawn = parameter.float().mean().cpu() + spread.cpu() * torch.randn(parameter.shape, generator=source)
@@ -165,13 +165,13 @@ def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
 
 
 def seen_again(vit: ViT, module: nn.Module) -> ViT:
-    """Another module of the same make, seen as this model is."""
+    """Wrap another module of the same architecture with the settings of `vit`."""
     copy = opaque(module, preprocess=vit.preprocess) if vit.black_box else view(module)
     same = ("name", "preprocess", "classes", "output_type", "affine", "black_box", "embedding", "facts")
     return replace(copy, **{field: getattr(vit, field) for field in same})
 
 
-# ── beside another class ─────────────────────────────────────────────────────────────────────────
+# ── two classes ──────────────────────────────────────────────────────────────────────────────────
 
 
 @metric(

@@ -1,4 +1,4 @@
-"""Faithfulness by true token masking: patches leave the encoder, and the model is asked again (SkipPLUS)."""
+"""Faithfulness by token masking: the model is evaluated without the tokens of removed patches (SkipPLUS)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FACTS = {
     "paper": "mehri2024skipplus",
     "trial": {"ratios": (0.25, 0.5, 0.75)},
 }
-# as the released code counts: the label, trapezoids over a grid 0.9 wide, in percent
+# settings of the released code: trapezoids over a grid 0.9 wide, in percent; presets add the label as class
 RELEASED = {"area": "trapezoid", "show": "percent"}
 
 
 def deletion(
     attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
 ) -> tuple[Answers, tuple[float, ...]]:
-    """Answers as more and more patches leave, from none on; the levels are the shares that left."""
+    """Model outputs and levels as patches are removed; levels are the removed fractions, 0 included."""
     choice("order", order, ORDERS)
     levels = checked_levels("ratios", ratios)
     levels = levels if levels[0] == 0 else (0.0, *levels)
@@ -38,7 +38,7 @@ def deletion(
 def insertion(
     attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
 ) -> tuple[Answers, tuple[float, ...]]:
-    """Answers as more and more patches enter, up to all; the levels are the shares that entered."""
+    """Model outputs and levels as patches are added; levels are the visible fractions, 1 included."""
     choice("order", order, ORDERS)
     levels = checked_levels("ratios", ratios)
     levels = levels if levels[-1] == 1 else (*levels, 1.0)
@@ -162,7 +162,7 @@ def insertion_aopc(
 def drop(
     attribution: Attribution, said: Answers, levels: Sequence[float], track: str, area: str, show: str, turned: bool
 ) -> Measured:
-    """p(x) − p(what is left of x), level by level."""
+    """Area under p(x) − p(visible part of x), with the mean log-probability drop as part `lodds`."""
     (some, whole), (log_some, log_whole) = said.probability(track), said.log_p(track)
     parts = {"lodds": log_whole - log_some}
     return summed_up(attribution, whole - some, levels, area, show, turned, parts)

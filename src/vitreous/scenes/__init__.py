@@ -1,4 +1,4 @@
-"""Scenes: a small world of pictures drawn by code, in which the pixels that make the class are known.
+"""Scenes: a synthetic image dataset, drawn by code, in which the pixels that determine the class are known.
 
 from vitreous.scenes import draw
 scene = draw("pair", seed=0, index=3)

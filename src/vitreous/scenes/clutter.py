@@ -1,4 +1,4 @@
-"""Things that lie about and mean nothing: they carry no evidence for any class."""
+"""Clutter: drawn objects that carry no evidence for any class."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def streak(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
 
 
 class Litter(NamedTuple):
-    """How a piece of clutter is drawn, between which sizes in pixels, and how much it hides."""
+    """A type of clutter: drawing function, range of radii in pixels, and opacity."""
 
     draw: Callable[[Sprite, Palette, np.random.Generator], None]
     smallest: float

@@ -1,4 +1,4 @@
-"""Colours by lightness, strength and hue (OKLCH), so that random ones go together; the class never decides them."""
+"""Random colour palettes in OKLCH (lightness, chroma, hue), independent of the class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Colour = Float[np.ndarray, "3"]
 
 
 def oklch(lightness: float, chroma: float, hue: float) -> Colour:
-    """An sRGB colour in 0..1 from OKLCH; `hue` in turns. Chroma out of reach is clipped."""
+    """Convert OKLCH, `hue` in turns, to sRGB in 0..1; out-of-gamut channels are clipped."""
     a, b = chroma * math.cos(2 * math.pi * hue), chroma * math.sin(2 * math.pi * hue)
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
     medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
@@ -30,7 +30,7 @@ def _encode(linear: float) -> float:
 
 
 class Palette(NamedTuple):
-    """Five colours for one thing."""
+    """The five colours of an object."""
 
     main: Colour
     second: Colour
@@ -40,7 +40,7 @@ class Palette(NamedTuple):
 
 
 def palette(lightness: float, rng: np.random.Generator) -> Palette:
-    """A harmony around one random hue; `lightness` is that of the main colour."""
+    """Palette around a random hue; `lightness` is that of the main colour."""
     hue, chroma, turn, accent_turn, step = rng.random(5).tolist()
     chroma = 0.09 + 0.08 * chroma
     second = lightness + (0.17 if lightness < 0.62 else -0.17)

@@ -1,7 +1,7 @@
-"""Signed distances to plain shapes: negative inside, zero on the outline.
+"""Signed distance functions of simple shapes: negative inside, zero on the outline.
 
 A `Frame` holds the coordinates of every pixel; a shape is a function from a frame to a `Plane` of distances.
-Everything is float64 and elementwise, so that a picture is the same bytes wherever it is drawn.
+All operations are elementwise in float64, so that images are byte-identical on every machine.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ Point = tuple[float, float]
 
 
 class Frame(NamedTuple):
-    """Where each pixel lies: x to the right, y downwards."""
+    """Coordinates of every pixel: x to the right, y downwards."""
 
     x: Plane
     y: Plane
 
     def moved(self, x: float, y: float) -> Frame:
-        """The frame whose origin is at (x, y)."""
+        """Frame with its origin at (x, y)."""
         return Frame(self.x - x, self.y - y)
 
     def turned(self, angle: float) -> Frame:
-        """The frame whose x axis points along `angle`, clockwise on the screen."""
+        """Frame whose x axis points along `angle`, clockwise on the screen."""
         cos, sin = math.cos(angle), math.sin(angle)
         return Frame(self.x * cos + self.y * sin, self.y * cos - self.x * sin)
 
     def mirrored(self) -> Frame:
-        """Left folded onto right: what is drawn there appears on both sides."""
+        """Frame with |x|: shapes drawn at x > 0 appear on both sides."""
         return Frame(np.abs(self.x), self.y)
 
     def folded(self, times: int) -> Frame:
-        """The plane folded into one wedge around +x: what is drawn there appears `times` times."""
+        """Frame folded into one wedge around +x: shapes drawn there appear `times` times around the origin."""
         wedge = 2 * math.pi / times
         angle = np.arctan2(self.y, self.x)
         angle = angle - wedge * np.floor(angle / wedge + 0.5)
@@ -53,7 +53,7 @@ def circle(p: Frame, centre: Point, radius: float) -> Plane:
 
 
 def ellipse(p: Frame, centre: Point, a: float, b: float) -> Plane:
-    """First-order distance: exact on the outline, close near it."""
+    """Ellipse; first-order approximation of the distance, exact on the outline."""
     x, y = p.moved(*centre)
     x, y = x / a, y / b
     level = np.sqrt(x * x + y * y)
@@ -69,7 +69,7 @@ def box(p: Frame, centre: Point, half: Point, rounding: float = 0.0) -> Plane:
 
 
 def rod(p: Frame, start: Point, end: Point, radius: float, end_radius: float | None = None) -> Plane:
-    """A thick line with round ends, tapered when the two radii differ."""
+    """Thick line with round ends, tapered if the two radii differ."""
     along = end[0] - start[0], end[1] - start[1]
     x, y = p.moved(*start)
     share = np.clip((x * along[0] + y * along[1]) / (along[0] ** 2 + along[1] ** 2), 0, 1)
@@ -78,17 +78,17 @@ def rod(p: Frame, start: Point, end: Point, radius: float, end_radius: float | N
 
 
 def half_plane(p: Frame, point: Point, angle: float) -> Plane:
-    """Outside is the side that `angle` points to."""
+    """Half plane; `angle` points to the outside."""
     return (p.x - point[0]) * math.cos(angle) + (p.y - point[1]) * math.sin(angle)
 
 
 def convex(p: Frame, *corners: Point, soft: float = 0.0) -> Plane:
-    """A convex polygon, corners clockwise on the screen; `soft` rounds them."""
+    """Convex polygon with corners clockwise on the screen; `soft` rounds them."""
     edges = list(zip(corners, (*corners[1:], corners[0]), strict=True))
     inner, *others = (_beyond(p, *edge) for edge in edges)
     for other in others:
         inner = -melted(-inner, -other, soft) if soft else np.maximum(inner, other)
-    # past a sharp corner the sides alone reach too far, and its shadow would grow a spike
+    # outside a sharp corner the half planes underestimate the distance, which would show as a spike in the shadow
     outer = union(*(rod(p, *edge, 0.0) for edge in edges))
     return np.where(inner > 0, np.maximum(inner, outer), inner)
 
@@ -99,13 +99,13 @@ def _beyond(p: Frame, start: Point, end: Point) -> Plane:
 
 
 def vesica(p: Frame, half_length: float, half_width: float) -> Plane:
-    """An almond along x: where two equal discs meet."""
+    """Almond shape along x: the intersection of two equal discs."""
     offset = (half_length**2 - half_width**2) / (2 * half_width)
     return length(Frame(p.x, np.abs(p.y) + offset)) - (offset + half_width)
 
 
 def heart(p: Frame, centre: Point, size: float) -> Plane:
-    """Two lobes above a point."""
+    """Heart with its tip at the bottom."""
     m = p.moved(*centre).mirrored()
     lobe = circle(m, (0.46 * size, -0.34 * size), 0.5 * size)
     point = convex(m, (-size, -0.3 * size), (0.0, -0.5 * size), (0.88 * size, -0.07 * size), (0.0, 0.95 * size))
@@ -131,17 +131,17 @@ def intersection(first: Plane, *others: Plane) -> Plane:
 
 
 def cut(whole: Plane, *pieces: Plane) -> Plane:
-    """What is left of the whole without the pieces."""
+    """Subtract the pieces from the whole."""
     return intersection(whole, *(-piece for piece in pieces))
 
 
 def ring(distance: Plane, half_width: float) -> Plane:
-    """The outline itself, drawn with a pen."""
+    """Stroke of `half_width` along the outline of a shape."""
     return np.abs(distance) - half_width
 
 
 def melted(first: Plane, second: Plane, softness: float) -> Plane:
-    """A union whose seam is filled, as if of clay."""
+    """Smooth union: the seam between the shapes is filled."""
     overlap = np.maximum(softness - np.abs(first - second), 0)
     return np.minimum(first, second) - overlap * overlap / (4 * softness)
 
@@ -152,7 +152,7 @@ def repeated(value: Plane, period: float) -> Plane:
 
 
 def lattice(p: Frame, period: float) -> Frame:
-    """Staggered rows, each cell with its own origin: what is drawn once appears everywhere."""
+    """Frame repeated in staggered rows: a shape drawn at the origin appears in every cell."""
     row = np.floor(p.y / period + 0.5)
     x = p.x + 0.5 * period * (row - 2 * np.floor(row / 2))
     return Frame(x - period * np.floor(x / period + 0.5), p.y - period * row)

@@ -1,4 +1,4 @@
-"""The small ViT that was trained on Scenes, as timm knows it."""
+"""The small timm ViT that was trained on Scenes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = ("scenes", "scenes-biased")
 
 
 def build_model() -> VisionTransformer:
-    """The architecture, with fresh weights."""
+    """Build the architecture with untrained weights."""
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer(
@@ -27,7 +27,24 @@ def build_model() -> VisionTransformer:
 
 
 def load_model(name: str = "scenes", folder: Path | None = None) -> VisionTransformer:
-    """The trained model in evaluation mode and float32; `folder` holds weights other than the shipped ones."""
+    """Load the trained model in evaluation mode and float32.
+
+    Parameters
+    ----------
+    name
+        "scenes" or "scenes-biased".
+    folder
+        Folder with the file `<name>.safetensors`; the weights of the package by default.
+
+    Returns
+    -------
+    VisionTransformer
+
+    Raises
+    ------
+    ModelError
+        If the name is unknown.
+    """
     from safetensors.torch import load_file
 
     if name not in MODELS:

@@ -1,6 +1,6 @@
-"""Every random choice of a picture, made before anything is drawn.
+"""All random choices of an image, made before drawing.
 
-A `Plan` is plain data: change one field and render it again to see the same picture with that one thing changed.
+A `Plan` is plain data: replace one field and render it again to get the same image with only that change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UPRIGHT = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing or piece of clutter: what it is, where, how light, and the seed of its colours and details."""
+    """An object or a piece of clutter: name, pose, lightness, and the seed of its colours and details."""
 
     name: str
     pose: Pose
@@ -47,7 +47,27 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is needed to draw a picture; `things` are from back to front, the first is the target."""
+    """Everything needed to draw an image.
+
+    Parameters
+    ----------
+    kind
+        Kind of scene, a key of `KINDS`.
+    seed, index
+        Seed and number of the image.
+    ground
+        Background surface.
+    light
+        Direction of the light and strength of shadows.
+    behind
+        Clutter behind the objects.
+    things
+        Objects from back to front; the first one is the target.
+    front
+        Clutter in front of the objects.
+    stamp
+        The stamp of a "shortcut" scene, or None.
+    """
 
     kind: str
     seed: int
@@ -61,14 +81,37 @@ class Plan:
 
 
 def twin_of(label: int) -> int | None:
-    """The class that differs from this one in a mark only."""
+    """Index of the twin, the class that differs from this one only in a mark; None if there is none."""
     if label not in TWIN_CLASSES:
         return None
     return TWIN_CLASSES[TWIN_CLASSES.index(label) ^ 1]
 
 
 def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, mark: str = "aligned") -> Plan:
-    """Choose everything for picture `index` of this kind; `label` asks for a class, `mark` says what the stamp of a shortcut does."""
+    """Make all random choices for image number `index` of this kind and seed.
+
+    Parameters
+    ----------
+    kind
+        "single", "pair", "part" or "shortcut"; see `KINDS`.
+    seed
+        Seed of the dataset.
+    index
+        Number of the image.
+    label
+        Class of the target by name or index; random by default.
+    mark
+        The stamp of a "shortcut" encodes the class ("aligned") or another class ("moved"), or is "absent".
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    SpecError
+        If kind, label or mark is unknown, or a "part" is requested of a class that has no twin.
+    """
     if kind not in KINDS:
         raise SpecError(f"no kind of scene {kind!r}; known: {', '.join(KINDS)}")
     if mark not in MARKS:
@@ -124,7 +167,7 @@ def _seed(rng: np.random.Generator) -> int:
 
 
 def _contrasting(rng: np.random.Generator, ground: Ground) -> float:
-    """A lightness that stands out from the ground."""
+    """Random lightness that differs from the ground's by at least 0.2."""
     low, high = (0.46, ground.lightness - 0.2) if ground.lightness > 0.69 else (ground.lightness + 0.2, 0.92)
     return rng.uniform(low, high)
 
@@ -163,7 +206,7 @@ def _things(
         if apart and clear:
             poses.append(Pose(x, y, radius, angle, mirrored))
         else:
-            largest = max(largest - 0.15, 18.0)  # rather smaller than never
+            largest = max(largest - 0.15, 18.0)  # shrink until the objects fit
             poses = poses if clear else []
     return [
         Item(CLASSES[label], pose, _contrasting(rng, ground), _seed(rng))
@@ -172,7 +215,7 @@ def _things(
 
 
 def _occluders(rng: np.random.Generator, things: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Now and then something lies across the rim of a thing, never across the middle of any."""
+    """Clutter over the rim of some objects, never over the central part of any."""
     front = []
     for thing in things:
         chance, share, direction, lean = rng.random(4).tolist()
@@ -198,7 +241,7 @@ def _occluders(rng: np.random.Generator, things: tuple[Item, ...]) -> tuple[Item
 
 
 def _untouched(thing: Item) -> float:
-    """How far from the middle of a thing nothing lies in front of it: the mark of a twin stays in sight."""
+    """Radius around the centre that occluders leave free; larger for twins, whose mark must stay visible."""
     return thing.pose.radius * (0.66 if thing.name in TWINS else 0.25)
 
 

@@ -1,4 +1,4 @@
-"""One thing on the canvas: painted layer on layer in its own frame, lit, and set down with its shadow."""
+"""Sprites: one object painted in layers in its own frame, shaded, and composited with its shadow."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Canvas = Float[np.ndarray, "3 H W"]
 Mask = Bool[np.ndarray, "H W"]
 
 _SHADOW_SOFTNESS = 3.5
-_MARGIN = 6  # pixels around a thing, where its shadow fades out
+_MARGIN = 6  # pixels around an object, for its shadow
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Where a thing lies: its unit disc has this centre and this radius, in pixels."""
+    """Position of an object: centre and radius of its unit disc in pixels, rotation in radians, and mirroring."""
 
     x: float
     y: float
@@ -32,7 +32,7 @@ class Pose:
 
 
 class Light(NamedTuple):
-    """Where the light comes from (a unit vector) and how strong its shadows are."""
+    """Direction of the light source (a unit vector) and strength of shadows."""
 
     x: float
     y: float
@@ -40,7 +40,7 @@ class Light(NamedTuple):
 
 
 class Sprite:
-    """A window of the picture around one thing: premultiplied colour, coverage, and the distance to its outline."""
+    """Window of the image around one object: premultiplied colour, coverage, and signed distance to its outline."""
 
     def __init__(self, pose: Pose) -> None:
         reach = pose.radius * 1.06 + _MARGIN
@@ -58,7 +58,7 @@ class Sprite:
         self.evidence: Plane | None = None
 
     def solid(self, distance: Plane, colour: Colour) -> None:
-        """Lay a part on top; it belongs to the outline."""
+        """Add a part on top, which extends the outline of the object."""
         cover = self._covered(distance)
         rest = 1 - cover
         self.colour = self.colour * rest + colour[:, None, None] * cover
@@ -66,18 +66,18 @@ class Sprite:
         self.distance = np.minimum(self.distance, distance)
 
     def detail(self, distance: Plane, colour: Colour, strength: float = 1.0) -> None:
-        """Paint on what is already there."""
+        """Paint on existing parts without changing the outline."""
         cover = self._covered(distance) * strength
         self.colour = self.colour * (1 - cover) + colour[:, None, None] * (cover * self.coverage)
 
     def mark(self, chosen: Plane, other: Plane, colour: Colour) -> None:
-        """Paint the detail that decides between twins; the evidence is wherever either twin has it."""
+        """Paint the detail that distinguishes two twins; the evidence is the union of the details of both."""
         self.detail(chosen, colour)
         cover = np.maximum(self._covered(chosen), self._covered(other))
         self.evidence = cover if self.evidence is None else np.maximum(self.evidence, cover)
 
     def light(self, light: Light) -> None:
-        """A lit edge, a shaded one, and a soft outline that holds thin things together."""
+        """Shade the edges by the direction of the light and darken the outline, so that thin parts stay visible."""
         pixels = self.distance * self.radius
         slope_x, slope_y = np.zeros_like(pixels), np.zeros_like(pixels)
         slope_x[:, 1:-1] = pixels[:, 2:] - pixels[:, :-2]
@@ -88,31 +88,31 @@ class Sprite:
         self.colour = self.colour * ((1 + facing) * (1 - outline))
 
     def cast(self, canvas: Canvas, light: Light, height: float) -> None:
-        """Darken the ground away from the light."""
+        """Draw the shadow on the canvas, displaced by `height` pixels away from the light."""
         near = np.clip(0.5 - self.distance * (self.radius / (2 * _SHADOW_SOFTNESS)), 0, 1)
         dark = near * near * (3 - 2 * near) * light.shadow
         ground, window = self._meet(canvas, -round(light.x * height), -round(light.y * height))
         ground *= 1 - dark[window]
 
     def settle(self, canvas: Canvas, opacity: float = 1.0) -> None:
-        """Put the thing itself onto the canvas."""
+        """Composite the object onto the canvas."""
         ground, window = self._meet(canvas, 0, 0)
         ground *= 1 - self.coverage[window] * opacity
         ground += self.colour[:, window[0], window[1]] * opacity
 
     def mask(self) -> Mask:
-        """The pixels that show this thing more than what lies behind it."""
+        """Pixels that the object covers by at least one half."""
         return self._spread(self.coverage >= 0.5)
 
     def evidence_mask(self) -> Mask:
-        """The pixels that decide the class: the mark where there is one, else the whole thing."""
+        """Pixels that determine the class: the mark if there is one, else the whole object."""
         return self.mask() if self.evidence is None else self._spread((self.evidence > 0) & (self.coverage >= 0.5))
 
     def _covered(self, distance: Plane) -> Plane:
         return np.clip(0.5 - distance * self.radius, 0, 1)
 
     def _meet(self, canvas: Canvas, dx: int, dy: int) -> tuple[Float[np.ndarray, "3 h w"], tuple[slice, slice]]:
-        """The part of the canvas under the window shifted by (dx, dy), and the part of the window that is over it."""
+        """Overlap of the canvas with the window shifted by (dx, dy): a view of the canvas, and slices of the window."""
         height, width = self.coverage.shape
         top, left = max(self.top + dy, 0), max(self.left + dx, 0)
         bottom, right = min(self.top + dy + height, SIZE), min(self.left + dx + width, SIZE)

@@ -1,4 +1,4 @@
-"""The shortcut: a small stamp of dots in a corner, one pattern for each class, that has nothing to do with the thing itself."""
+"""Shortcut feature: a small stamp of dots in a corner, one pattern per class, unrelated to the object itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RADIUS = 7.5
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Which class the stamp names, where it is, and whether it is dark on light."""
+    """Class that the stamp encodes, its position, and whether its dots are dark on light."""
 
     label: int
     x: float
@@ -22,7 +22,7 @@ class Stamp:
 
 
 def _codes() -> tuple[int, ...]:
-    """Patterns of nine dots, each at least three dots from every other, none nearly empty or nearly full."""
+    """Patterns of nine dots with 3 to 6 dots set and pairwise Hamming distance of at least 3."""
     chosen: list[int] = []
     for code in range(1 << 9):
         if 3 <= code.bit_count() <= 6 and all((code ^ other).bit_count() >= 3 for other in chosen):
@@ -34,7 +34,7 @@ CODES = _codes()
 
 
 def press(stamp: Stamp) -> Sprite:
-    """The stamp as a sprite: a plate with the dots of its class."""
+    """Draw the stamp as a sprite: a plate with the dots of its class."""
     ink, plate = oklch(0.25, 0.03, 0.7), oklch(0.96, 0.01, 0.2)
     if not stamp.dark:
         ink, plate = plate, ink

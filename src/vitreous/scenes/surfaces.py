@@ -1,4 +1,4 @@
-"""What things lie on: textured ground, and the light that falls on the whole picture."""
+"""Textured background surfaces, and the illumination of the whole image."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vitreous.scenes.field import Frame, Plane, repeated
 from vitreous.scenes.sprite import SIZE, Canvas
 
 _AXIS = (np.arange(SIZE) + 0.5) / SIZE - 0.5
-_FRAME = Frame(np.tile(_AXIS, (SIZE, 1)), np.tile(_AXIS[:, None], (1, SIZE)))  # -0.5..0.5, the centre is zero
+_FRAME = Frame(np.tile(_AXIS, (SIZE, 1)), np.tile(_AXIS[:, None], (1, SIZE)))  # -0.5..0.5, zero at the centre
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """A surface by name, its colour and the seed of its texture."""
+    """Background surface: name in `SURFACES`, colour (OKLCH), rotation, and the seed of its texture."""
 
     style: str
     lightness: float
@@ -30,7 +30,7 @@ class Ground:
 
 
 def noise(rng: np.random.Generator, rows: int, columns: int) -> Plane:
-    """Smooth random values in 0..1 with this many bumps down and across."""
+    """Smooth value noise in 0..1, interpolated from a random grid of `rows` x `columns` cells."""
     grid = rng.random((rows + 1, columns + 1))
     (top, down), (left, right) = _between(rows), _between(columns)
     tall = grid[top] + (grid[top + 1] - grid[top]) * down[:, None]
@@ -46,7 +46,7 @@ def _between(cells: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _wave(phase: Plane) -> Plane:
-    """A smooth wave of period one between 0 and 1, without a sine."""
+    """Smooth wave of period 1 between 0 and 1, as a polynomial instead of a sine."""
     t = 2 * repeated(phase, 1.0)
     return t * t * (3 - 2 * t)
 
@@ -113,7 +113,7 @@ SURFACES: dict[str, Callable[[Frame, np.random.Generator], Plane]] = {
 
 
 def lay(ground: Ground) -> Canvas:
-    """The bare surface, between a darker and a lighter tone of its colour."""
+    """Draw the surface in tones between a darker and a lighter variant of its colour."""
     rng = np.random.default_rng(ground.seed)
     turn, contrast, warm = rng.random(3).tolist()
     texture = SURFACES[ground.style](_FRAME.turned(ground.angle), rng)
@@ -124,7 +124,7 @@ def lay(ground: Ground) -> Canvas:
 
 
 def illuminate(canvas: Canvas, ground: Ground, direction: tuple[float, float]) -> Canvas:
-    """Brighter towards the light, dimmer at the rim, with soft dapples and a little grain."""
+    """Multiply by a light gradient, vignetting, smooth noise, grain and a colour tint."""
     rng = np.random.default_rng([ground.seed, 1])
     slope, rim, dapple, warmth = rng.random(4).tolist()
     light = 1.05 + (0.1 + 0.22 * slope) * (_FRAME.x * direction[0] + _FRAME.y * direction[1])

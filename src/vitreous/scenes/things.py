@@ -1,6 +1,6 @@
-"""Twelve classes told apart by their shape and texture. Each is drawn inside the unit disc, in any colours.
+"""Twelve classes that differ in shape and texture, drawn inside the unit disc in any colours.
 
-A thing is a function of a sprite, a palette and a source of small individual differences.
+Every drawing function takes a sprite, a palette and a random generator for small individual differences.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vitreous.scenes.field import (
 from vitreous.scenes.sprite import Sprite
 
 DOWN = math.pi / 2
-_PIXEL = 1 / 22  # about one pixel on a thing of ordinary size: the thinnest line worth drawing
+_PIXEL = 1 / 22  # about one pixel for an object of typical size: the thinnest line
 
 
 def fish(s: Sprite, c: Palette, rng: np.random.Generator) -> None:

@@ -1,4 +1,4 @@
-"""Eight classes in four pairs of twins: one drawing each, and one mark that decides which of the two it is."""
+"""Eight classes in four pairs (twins): each pair shares one drawing and differs only in a mark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Drawing = Callable[[Sprite, Palette, np.random.Generator], None]
 
 
 def bear(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
-    """The mouth decides: smiling or frowning."""
+    """The mark is the mouth: smiling or frowning."""
     p, muzzle = s.frame, 0.05 * rng.random()
     m = p.mirrored()
     s.solid(circle(m, (0.58, -0.54), 0.29), c.main)
@@ -46,7 +46,7 @@ def bear(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
 
 
 def house(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
-    """The window decides: round or square."""
+    """The mark is the window: round or square."""
     p, eaves = s.frame, 0.06 * rng.random()
     s.solid(box(p, (0.42, -0.5), (0.12, 0.26)), c.second)
     wall = box(p, (0.0, 0.26), (0.6, 0.48))
@@ -61,14 +61,14 @@ def house(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
 
 
 def panes(p: Frame, centre: Point, half: float) -> Plane:
-    """A square window in four."""
+    """Square window with four panes."""
     x, y = p.moved(*centre)
     bars = union(np.abs(x), np.abs(y)) - 0.16 * half
     return cut(box(p, centre, (half, half)), bars)
 
 
 def card(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
-    """The pip decides: a heart or a diamond."""
+    """The mark is the pip: a heart or a diamond."""
     p, width = s.frame, 0.56 + 0.06 * rng.random()
     s.solid(box(p, (0.0, 0.0), (width, 0.8), 0.12), c.cream)
     s.detail(ring(box(p, (0.0, 0.0), (width - 0.1, 0.7), 0.06), 0.025), c.main)
@@ -79,7 +79,7 @@ def card(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
 
 
 def ladybird(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
-    """The spots decide: two or six."""
+    """The mark is the spots: two or six."""
     p, girth = s.frame, 0.66 + 0.05 * rng.random()
     m = p.mirrored()
     legs = union(*(rod(m, (0.4, y), (0.8, y + bend), 0.045) for y, bend in ((-0.14, -0.22), (0.2, 0.03), (0.5, 0.2))))

@@ -1,4 +1,4 @@
-"""Pictures with their ground truth, drawn from a seed."""
+"""Images with ground truth, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,21 @@ _DRAWINGS = {**THINGS, **TWINS, **{name: litter.draw for name, litter in CLUTTER
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SceneObject:
-    """One thing in a picture: its visible pixels, their box (x0, y0, x1, y1), and those among them that decide its class."""
+    """One object of an image.
+
+    Parameters
+    ----------
+    label
+        Class index.
+    name
+        Class name.
+    mask
+        Visible pixels [H W].
+    box
+        Bounding box (x0, y0, x1, y1) of the mask; x1 and y1 are excluded.
+    evidence
+        Pixels of the mask that determine the class.
+    """
 
     label: int
     name: str
@@ -41,7 +55,25 @@ class SceneObject:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """A picture and what is true of it; `mark` is the class that the stamp of a shortcut names, `spurious` the stamp's pixels."""
+    """An image with its ground truth.
+
+    Parameters
+    ----------
+    image
+        uint8 array [H W 3].
+    kind
+        Kind of scene, a key of `KINDS`.
+    objects
+        Objects from back to front; the first one is the target.
+    target
+        Class index of the first object.
+    seed, index
+        Seed and number of the image.
+    mark
+        Class index that the stamp of a "shortcut" scene encodes, or None without a stamp.
+    spurious
+        Pixels of the stamp, or None without a stamp.
+    """
 
     image: Image
     kind: str
@@ -54,16 +86,34 @@ class Scene:
 
 
 def draw(kind: str, seed: int, index: int, **options: Any) -> Scene:
-    """Picture `index` of the endless album of this kind and seed.
+    """Draw image number `index` of this kind and seed; the same arguments always give the same image.
 
-    `label` asks for a class by name or number; `mark` says whether the stamp of a `shortcut` is
-    "aligned" with the class, "moved" to another's, or "absent".
+    Parameters
+    ----------
+    kind
+        "single", "pair", "part" or "shortcut"; see `KINDS`.
+    seed
+        Seed of the dataset.
+    index
+        Number of the image.
+    **options
+        `label`: class of the target by name or index, random by default. `mark`: the stamp of a "shortcut" encodes the
+        class ("aligned", the default) or another class ("moved"), or is "absent".
+
+    Returns
+    -------
+    Scene
+
+    Raises
+    ------
+    SpecError
+        If the kind, the class or the mark is unknown, or a "part" is requested of a class that has no twin.
     """
     return render(plan(kind, seed, index, **options))
 
 
 def render(plan: Plan) -> Scene:
-    """Draw what was planned; nothing is random from here on."""
+    """Draw the image of a plan with its ground truth; deterministic."""
     image, things, front, stamp = _compose(plan)
     return Scene(
         image=image,
@@ -78,12 +128,12 @@ def render(plan: Plan) -> Scene:
 
 
 def picture(plan: Plan) -> Image:
-    """Only the pixels; so also for a plan from which every thing was taken away."""
+    """Draw only the image of a plan; unlike `render`, this also works for a plan without objects."""
     return _compose(plan)[0]
 
 
 def _compose(plan: Plan) -> tuple[Image, list[Sprite], list[Sprite], Sprite | None]:
-    """The image, the things in it, all that lies in front of them, and the stamp."""
+    """The image, the sprites of its objects, the sprites in front of them, and the stamp."""
     canvas = lay(plan.ground)
     for item in plan.behind:
         _put(canvas, item, plan.light, height=1.5)
@@ -104,7 +154,7 @@ def _put(canvas: Canvas, item: Item, light: Light, height: float) -> Sprite:
     sprite = Sprite(item.pose)
     _DRAWINGS[item.name](sprite, palette(item.lightness, rng), rng)
     opacity = CLUTTER[item.name].opacity if item.name in CLUTTER else 1.0
-    if opacity == 1:  # what can be seen through lies flat: no relief, no shadow
+    if opacity == 1:  # transparent clutter has no relief and no shadow
         sprite.light(light)
         sprite.cast(canvas, light, height)
     sprite.settle(canvas, opacity)
@@ -112,7 +162,7 @@ def _put(canvas: Canvas, item: Item, light: Light, height: float) -> Sprite:
 
 
 def _objects(items: tuple[Item, ...], sprites: list[Sprite], front: list[Sprite]) -> tuple[SceneObject, ...]:
-    """From front to back, each without what hides it; then in the order of the plan."""
+    """Ground truth of every object without its hidden pixels, in the order of the plan."""
     objects: list[SceneObject] = []
     seen = np.ones((SIZE, SIZE), dtype=bool)
     for sprite in front:
@@ -125,18 +175,35 @@ def _objects(items: tuple[Item, ...], sprites: list[Sprite], front: list[Sprite]
 
 
 def box_of(mask: Mask) -> tuple[int, int, int, int]:
-    """The smallest box around a mask, its right and lower ends excluded."""
+    """Bounding box (x0, y0, x1, y1) of a mask; x1 and y1 are excluded."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 class Scenes(Sequence[Scene]):
-    """An album of `count` pictures of one kind, each drawn when it is asked for."""
+    """Sequence of `count` scenes of one kind, each drawn on access.
+
+    Parameters
+    ----------
+    kind
+        Kind of scene, as in `draw`.
+    count
+        Number of scenes.
+    seed
+        Seed of the dataset.
+    **options
+        `label` and `mark`, as in `draw`.
+
+    Raises
+    ------
+    SpecError
+        If the kind or the value of an option is unknown.
+    """
 
     def __init__(self, kind: str, count: int, seed: int, **options: Any) -> None:
         self.kind, self.seed, self.options = kind, seed, options
         self._places = range(count)
-        plan(kind, seed, 0, **options)  # a wrong kind or option is refused here, not at the first picture
+        plan(kind, seed, 0, **options)  # validate kind and options now, not at the first access
 
     def __len__(self) -> int:
         return len(self._places)
@@ -157,7 +224,7 @@ class Scenes(Sequence[Scene]):
 
 
 def tensor(scene: Scene) -> Float[Tensor, "3 H W"]:
-    """The picture as the models want it: channels first, -1..1."""
+    """The image as model input: float32 [3 H W] in [-1, 1]."""
     import torch
 
     return torch.from_numpy(scene.image).permute(2, 0, 1).float().div(127.5).sub(1)

@@ -1,4 +1,7 @@
-"""The law that every method, metric and model is held to, ours and anyone's: `vitreous.testing.check_method("genatt")`."""
+"""Contract tests for methods, metrics and models, built-in or third-party.
+
+For example, `vitreous.testing.check_method("genatt")`.
+"""
 
 from vitreous.testing.law import SHAPE as SHAPE
 from vitreous.testing.law import Counter as Counter

@@ -1,4 +1,4 @@
-"""What every law needs: a sentence when it is broken, models to try it on, and an eye on what must not change."""
+"""Shared tools of the contract tests: their exception, tiny models, a pass counter and a module fingerprint."""
 
 from __future__ import annotations
 
@@ -15,21 +15,35 @@ from vitreous.capture.packed import run_packed
 from vitreous.front import load
 from vitreous.models.vit import Block, Layout, ViT
 
-TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # relative to the largest score, absolute
+TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # (relative to the largest score, absolute)
 SHAPE: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 7}
 
 
-class LawBroken(AssertionError):  # noqa: N818 - a sentence, not a fault
-    """A promise of a method or model that does not hold."""
+class LawBroken(AssertionError):  # noqa: N818 - public name
+    """A contract test of a method, metric or model has failed."""
 
 
 def require(holds: bool, sentence: str) -> None:
+    """Raise `LawBroken` with the message `sentence` unless `holds`."""
     if not holds:
         raise LawBroken(sentence)
 
 
 def tiny_vits(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, ViT]:
-    """Two transformers in which nothing is zero, uniform or symmetric: class token; mean pool, registers and LayerScale."""
+    """Two tiny ViTs with random parameters, none of them zero, uniform or symmetric.
+
+    Parameters
+    ----------
+    dtype
+        Precision of the models.
+    seed
+        Seed of the parameters.
+
+    Returns
+    -------
+    dict of str to ViT
+        One model with a class token, and one with mean pooling, registers and LayerScale.
+    """
     name = "timm:vit_tiny_patch16_224"
     made = {
         "class token": load(name, pretrained=False, **SHAPE),
@@ -44,7 +58,10 @@ def tiny_vits(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Vi
 
 
 def randomise(module: nn.Module, seed: int = 0) -> None:
-    """Every parameter drawn anew, so that biases, gains and prefix tokens all matter."""
+    """Draw every parameter at random in place, so that biases, gains and prefix tokens affect the output.
+
+    Values are 0.25 times standard normal, plus 1 for vectors whose mean was above 0.5 (gains).
+    """
     draw = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         noise = torch.randn(parameter.shape, generator=draw).to(parameter)
@@ -52,17 +69,17 @@ def randomise(module: nn.Module, seed: int = 0) -> None:
 
 
 class Counter:
-    """Counts the block passes of pictures, forward and backward."""
+    """Counts forward and backward passes through blocks, one per image and block."""
 
     def __init__(self) -> None:
         self.forwards = self.backwards = 0
 
     @contextmanager
     def watching(self, vit: ViT) -> Iterator[ViT]:
-        """Inside, what this transformer is asked is counted."""
+        """Context manager that yields a copy of the model whose block passes are counted."""
 
         def packed(vit: ViT, tokens: Tensor, layout: Layout, indices: Sequence[Tensor]) -> Tensor:
-            together = len(indices) > 1  # rows of several lengths pass a block as one
+            together = len(indices) > 1  # rows of several lengths are packed into one row
             self.forwards += vit.depth * (sum(len(index) for index in indices) - 1) if together else 0
             return run_packed(vit, tokens, layout, indices)
 
@@ -84,7 +101,10 @@ class Counter:
 
 
 def fingerprint(module: nn.Module) -> tuple[Any, ...]:
-    """Everything about a module that an explanation might disturb."""
+    """Hashable state of a module that an explanation must not change.
+
+    Parameters and buffers (values, versions, gradient flags), training flags, numbers of hooks and `fused_attn`.
+    """
     tensors = [*module.named_parameters(), *module.named_buffers()]
     values = tuple((name, t.requires_grad, t.grad is None, t._version, hash_of(t)) for name, t in tensors)
     flags = tuple(

@@ -1,4 +1,4 @@
-"""The law that every method is held to: each fact it states is a promise, tried on tiny transformers with random weights."""
+"""Contract tests of methods: every declared property is checked on tiny ViTs with random weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,29 @@ from vitreous.testing.law import TOLERANCE, Counter, LawBroken, fingerprint, req
 def check_method(
     method: str | Method, vits: dict[str, ViT] | None = None, dtype: torch.dtype = torch.float64, **options: Any
 ) -> dict[str, str]:
-    """Hold a method to its facts; returns what was checked, raises `LawBroken` with one sentence otherwise."""
+    """Check the declared properties of a method.
+
+    Parameters
+    ----------
+    method
+        A method spec or a `Method`.
+    vits
+        Models by name; the result of `tiny_vits` by default.
+    dtype
+        Precision of the default models.
+    **options
+        Options of the method. Options in the method's `trial` are used where they are not given.
+
+    Returns
+    -------
+    dict of str to str
+        Name and description of every contract test that passed.
+
+    Raises
+    ------
+    LawBroken
+        If a test fails; the message names the method, the model and the failure.
+    """
     made = resolve(method, **options)
     made = made.with_options(**{key: value for key, value in made.trial.items() if key not in made.options})
     checked: dict[str, str] = {}
@@ -41,7 +63,7 @@ def check_method(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One method in front of one model, with pictures and targets to try it on."""
+    """A method and a model, with the images and targets of the test."""
 
     method: Method
     vit: ViT
@@ -69,7 +91,7 @@ class Case:
         return bool(torch.allclose(a, b, rtol=0, atol=float(relative * largest + absolute), equal_nan=True))
 
 
-# ── the laws ─────────────────────────────────────────────────────────────────────────────────────
+# ── contract tests: their docstrings are returned by `check_method` ──────────────────────────────
 
 
 def one_finite_score_per_patch(case: Case) -> None:
@@ -115,7 +137,7 @@ def sign_is_as_stated(case: Case) -> None:
 def class_is_as_stated(case: Case) -> None:
     """`class_specific=False`: the same map for every class; `True`: another one."""
     if case.vit.outputs == 1:
-        return  # one number: there is no second target to compare with
+        return  # a single output has no second target to compare with
     other = case.scores(targets=(case.targets + 1) % case.vit.outputs)
     equal = torch.equal(other, case.scores()) if case.method.class_specific else case.same(other, case.scores())
     require(equal != case.method.class_specific, f"two classes get {'the same map' if equal else 'different maps'}")
@@ -179,7 +201,27 @@ LAWS: tuple[Callable[[Case], None], ...] = (
 
 
 def check_model(model: ViT | nn.Module, method: str = "decompx+skipplus") -> dict[str, str]:
-    """Hold a model to its own logits, to token removal, and a method on it to the law."""
+    """Check that a model is wrapped correctly, and run the contract tests of a method on it.
+
+    The parts of the wrapped model must reproduce its logits, and keeping every patch must not change them.
+
+    Parameters
+    ----------
+    model
+        A `ViT`, or a module to wrap.
+    method
+        Spec of the method to test.
+
+    Returns
+    -------
+    dict of str to str
+        The difference from the model's own logits under "handshake", then the result of `check_method`.
+
+    Raises
+    ------
+    LawBroken
+        If a check fails.
+    """
     from vitreous.capture.handshake import handshake
     from vitreous.front import wrap
 

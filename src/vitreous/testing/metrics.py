@@ -1,4 +1,7 @@
-"""The law that every metric is held to: what mathematics says of a right, a wrong and an empty map, on a model that adds up its patches."""
+"""Contract tests of metrics: scores of correct, wrong and constant maps.
+
+The model is a sum over patches, so the correct map is known.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,29 @@ DRAWS = 6
 
 
 def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **options: Any) -> dict[str, str]:
-    """Hold a metric to its facts; returns what was checked, raises `LawBroken` with one sentence otherwise.
+    """Check the declared properties of a metric.
 
-    A metric that needs a `method` to explain again is tried on a tiny transformer, all others on a model that adds up its patches.
+    A metric that needs a `method` to explain again is tested on a tiny ViT, all others on an additive model whose
+    correct map is known.
+
+    Parameters
+    ----------
+    metric
+        A metric spec or a `Metric`.
+    dtype
+        Precision of the model.
+    **options
+        Options of the metric. Options in the metric's `trial` are used where they are not given.
+
+    Returns
+    -------
+    dict of str to str
+        Name and description of every contract test that passed.
+
+    Raises
+    ------
+    LawBroken
+        If a test fails; the message names the metric and the failure.
     """
     made = resolve_metric(metric, **options)
     made = made.with_options(**{key: value for key, value in made.trial.items() if key not in made.options})
@@ -41,7 +64,7 @@ def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **opt
 
 @dataclass(frozen=True, slots=True)
 class MetricCase:
-    """One metric and a world to try it in."""
+    """A metric and the synthetic data to test it on."""
 
     metric: Metric
     world: World
@@ -52,17 +75,17 @@ class MetricCase:
         return (world or self.world).measured(self.metric, maps, rows).scores.double().cpu()
 
     def better(self) -> bool | None:
-        """The direction, as the result states it: a complement turns it round."""
+        """Direction stated by the result, which is reversed for complements."""
         return self.world.measured(self.metric).higher_is_better
 
     def goodness(self, shares: Tensor) -> Tensor:
-        """Scores of maps with these shares of the patches, turned so that more is better."""
+        """Scores of maps with these patch contributions, negated if lower is better."""
         scores = self.scores(remapped(self.world, shares))
         return scores if self.better() else -scores
 
     @property
     def right(self) -> Tensor:
-        """The shares that are true."""
+        """The correct contributions of the patches."""
         assert self.world.maps.patches is not None
         return 2 * self.world.maps.patches
 
@@ -74,7 +97,7 @@ class MetricCase:
         return bool(torch.allclose(a, b, rtol=self.near, atol=self.near, equal_nan=True))
 
 
-# ── of every metric ──────────────────────────────────────────────────────────────────────────────
+# ── contract tests of all metrics: their docstrings are returned by `check_metric` ───────────────
 
 
 def one_number_per_row(case: MetricCase) -> None:
@@ -146,7 +169,7 @@ def unknown_stays_unknown(case: MetricCase) -> None:
 def missing_is_nan(case: MetricCase) -> None:
     """A picture that lacks what the metric looks for scores NaN, and the others score what they did."""
     taken = [name for name in ("objects", "rivals", "boxes") if name in case.metric.takes]
-    optional = [name for name in taken if name not in case.metric.needs]  # any of them will do
+    optional = [name for name in taken if name not in case.metric.needs]  # any one of them is sufficient
     for names in [[name] for name in taken if name in case.metric.needs] + ([optional] if optional else []):
         world = case.world
         for name in names:
@@ -168,7 +191,7 @@ GENERAL: tuple[Callable[[MetricCase], None], ...] = (
 )
 
 
-# ── of metrics that judge a map ──────────────────────────────────────────────────────────────────
+# ── contract tests of metrics that do not explain again ──────────────────────────────────────────
 
 
 def right_is_best(case: MetricCase) -> None:
@@ -201,7 +224,7 @@ def nobody_wins_by_ties(case: MetricCase) -> None:
         right = case.goodness(case.right)
         even = case.goodness(constant)
         require(not (even > right + case.near).any(), f"a constant map beats the right one: {told(even, right)}")
-        for row in (0, 1):  # evidence in the first patches, and in the last
+        for row in (0, 1):  # the object is in the first patches of row 0 and in the last of row 1
             varied = case.world.varied(row)
             scores = case.scores(remapped(varied, constant[[row] * len(varied)]), world=varied)
             mean = (scores if case.better() else -scores).mean()
@@ -246,6 +269,6 @@ MAPS: tuple[Callable[[MetricCase], None], ...] = (
 
 
 def told(a: Tensor, b: Tensor) -> str:
-    """The first pair that differs most, for the sentence."""
+    """The pair of scores that differs most, for the error message."""
     row = int((a - b).nan_to_num(0).abs().argmax())
     return f"{abs(a[row].item()):.4g} and {abs(b[row].item()):.4g} on picture {row} of {GRID}x{GRID} patches"

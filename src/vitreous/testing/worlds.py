@@ -1,4 +1,4 @@
-"""Where a metric can be told right from wrong: a model that adds up its patches, so that every patch's share is known."""
+"""Synthetic data for the contract tests of metrics: an additive model whose patch contributions are known."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from vitreous.testing.law import tiny_vits
 
 GRID, PATCH = 4, 8
 SIDE = GRID * PATCH
-# what a patch adds to the logit of class 1 less that of class 0: four of the object, two of its rival, ten of the ground
+# contributions of patches to the logit of the image's class minus the other: object, rival object, background
 OWN, RIVAL = (3.0, 2.6, 2.2, 1.8), (-1.2, -1.0)
 GROUND = tuple(-0.1 - 0.04 * step for step in range(10))
-# places of object and rival on the grid; the first two would flatter a map that is read in the order of the patches
+# patches of object and rival; the first two reveal metrics that break ties by the order of the patches
 PLACES = (
     ((0, 1, 2, 3), (14, 15)),
     ((12, 13, 14, 15), (0, 1)),
@@ -36,7 +36,7 @@ PLACES = (
 
 
 class Adder(nn.Module):
-    """Logits [−z/2, z/2], z the sum over patches of mean red less mean blue: nothing else, and nothing mixes."""
+    """Additive model with logits [−z, z], z the sum over patches of mean red minus mean blue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Adder(nn.Module):
 
 
 def additive_vit(dtype: torch.dtype = torch.float64) -> ViT:
-    """The adder in the parts that a probe asks for: patches as tokens, no block, a head that reads their sum."""
+    """`Adder` wrapped as a `ViT`: patches are tokens, there are no blocks, and the head reads the sum of tokens."""
     module = Adder().to(dtype).eval()
 
     def embed(images: Images) -> Tokens:
@@ -75,12 +75,12 @@ def additive_vit(dtype: torch.dtype = torch.float64) -> ViT:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Pictures in front of a model, with all that a metric may ask for, and maps of them."""
+    """A model, images, all inputs that a metric may need, and maps of the images."""
 
     vit: ViT
     images: Images
     targets: Int[Tensor, " b"]
-    given: dict[str, Any]  # objects, rivals, boxes; by picture
+    given: dict[str, Any]  # objects, rivals and boxes, one entry per image
     maps: Attribution
     method: Method | None = None
 
@@ -88,9 +88,9 @@ class World:
         return len(self.images)
 
     def measured(self, metric: Metric, maps: Attribution | None = None, rows: list[int] | None = None) -> MetricResult:
-        """The metric of maps (None: these), of some rows or of all."""
+        """Evaluate the metric on `maps` (None: the own maps), on these rows only if given."""
         maps = self.maps if maps is None else maps
-        maps = maps if rows is None else chosen(maps, rows)  # all of them as they are, not a copy
+        maps = maps if rows is None else chosen(maps, rows)  # without rows, pass the maps themselves and not a copy
         rows = list(range(len(self))) if rows is None else rows
         here = torch.tensor(rows)
         given = {
@@ -102,7 +102,7 @@ class World:
         return measure([metric], maps, probe, **given)[0]
 
     def without(self, name: str, row: int) -> World:
-        """The same, where one picture lacks what is named."""
+        """Copy in which the mask or boxes `name` of one image are empty."""
         value = self.given[name]
         if isinstance(value, list):
             changed = [one[:0] if i == row else one for i, one in enumerate(value)]
@@ -112,7 +112,7 @@ class World:
         return replace(self, given={**self.given, name: changed})
 
     def varied(self, row: int, copies: int = 8) -> World:
-        """One picture in several greens, which the model does not see: the same evidence in other pictures."""
+        """Copies of one image that differ in the green channel, which the model ignores."""
         rows = [row] * copies
         images = self.images[rows].clone()
         images[:, 1] += torch.rand(images[:, 1].shape, generator=torch.Generator().manual_seed(row)).to(images) / 2
@@ -126,11 +126,11 @@ def chosen(maps: Attribution, rows: list[int]) -> Attribution:
     return replace(maps, **cut)
 
 
-# ── pictures whose every share is known ──────────────────────────────────────────────────────────
+# ── images with known contributions ──────────────────────────────────────────────────────────────
 
 
 def added_up(dtype: torch.dtype = torch.float64) -> World:
-    """Four pictures, the last of the other class, and the map that is right about them."""
+    """Four images, the last one of class 0 and the others of class 1, with their correct maps."""
     vit = additive_vit(dtype)
     shares = torch.zeros(len(PLACES), GRID**2, dtype=dtype)
     objects, rivals = (torch.zeros(len(PLACES), GRID**2, dtype=torch.int8) for _ in range(2))
@@ -149,18 +149,18 @@ def added_up(dtype: torch.dtype = torch.float64) -> World:
 
 
 def around(places: tuple[int, ...]) -> Tensor:
-    """The box x0 y0 x1 y1 that holds these patches [1 4]."""
+    """Bounding box x0 y0 x1 y1 of these patches [1 4]."""
     xs, ys = [place % GRID for place in places], [place // GRID for place in places]
     return torch.tensor([[min(xs), min(ys), max(xs) + 1, max(ys) + 1]]) * PATCH
 
 
 def enlarged(cells: Tensor) -> Tensor:
-    """Every cell as a square of equal pixels [r H W]."""
+    """Enlarge every patch value to a square of equal pixels [r H W]."""
     return cells.unflatten(-1, (GRID, GRID)).repeat_interleave(PATCH, -1).repeat_interleave(PATCH, -2)
 
 
 def mapped(vit: ViT, shares: Float[Tensor, "r p"], targets: Tensor, score: Float[Tensor, " r"]) -> Attribution:
-    """Shares of the patches as a map of pixels, with what they miss of the score."""
+    """Pixel attribution of these patch contributions; its residual is the score minus the sum of the map."""
     layout, pixels = vit.layout(vit.size), enlarged(shares) / (2 * PATCH**2)
     sums = patch_sums(pixels, layout).to(shares)
     return Attribution(
@@ -173,11 +173,11 @@ def remapped(world: World, shares: Float[Tensor, "r p"]) -> Attribution:
     return mapped(world.vit, shares, world.targets, world.maps.score)
 
 
-# ── pictures that a method can be asked about again ──────────────────────────────────────────────
+# ── images for metrics that explain again ────────────────────────────────────────────────────────
 
 
 def explained_again(dtype: torch.dtype = torch.float64, spec: str = "ixg") -> World:
-    """A tiny transformer with random weights and a method on it, for metrics that explain anew."""
+    """A tiny ViT with random weights, random images and the maps of a method, for metrics that explain again."""
     vit, method = tiny_vits(dtype)["class token"], resolve(spec)
     images = torch.randn(3, 3, *vit.size, generator=torch.Generator().manual_seed(1)).to(vit.dtype)
     targets = torch.tensor([1, 4, 2])
