@@ -189,8 +189,8 @@ def explain(
     question
         Score function that is explained: "logit", "probability" (softmax), "log-probability", "margin", "sigmoid"
         (for multi-label heads), or a callable of the logits, or of logits and targets. None uses the score function of
-        the method's paper, except for text targets (the cosine) and regression models (the output value). A question
-        given in the method spec takes precedence.
+        the method's paper, except for text targets (the cosine) and regression models (the output value). A score
+        function named in the method spec takes precedence.
     batch_size
         Number of images explained at once.
     hold
