@@ -1,11 +1,12 @@
-"""Vitreous: Vision Transformers, see-through.
+"""Vitreous: attribution methods for Vision Transformers, and metrics to evaluate them.
 
-    >>> import vitreous
-    >>> vit = vitreous.load("timm:vit_tiny_patch16_224")
-    >>> found = vitreous.explain(vit, "zebra.jpg", target=340, method="decompx+skipplus")
-    >>> found.plot()
+    import vitreous
 
-Names are resolved when they are used (PEP 562), so that importing the package costs nothing.
+    vit = vitreous.load("timm:vit_tiny_patch16_224")
+    attribution = vitreous.explain(vit, "zebra.jpg", target=340, method="decompx+skipplus")
+    attribution.plot()
+
+Public names are imported lazily on first access (PEP 562), so `import vitreous` does not import torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What exists, as plain data: written to `catalogue.json` so that help and listings need no torch.
+"""Methods, metrics, folds and models as plain data, stored in `catalogue.json` so that help and listings need no torch.
 
-`python -m vitreous.catalogue` writes the file anew; a test compares it with the registry.
+`python -m vitreous.catalogue` regenerates the file; a test compares it with the registry.
 """
 
 from __future__ import annotations
@@ -41,7 +41,19 @@ FAMILIES = (
 
 
 def facts(method: Method) -> dict[str, Any]:
-    """What a method promises, as plain values."""
+    """Return the properties of a method as plain values.
+
+    Parameters
+    ----------
+    method
+        A registered method.
+
+    Returns
+    -------
+    dict
+        JSON-serialisable. `options` holds only those with a plain default, `composes` says whether the method accepts a
+        fold, `origin` is the package that registered it.
+    """
     from vitreous.methods.method import METHODS, SPELLINGS
 
     options = {k: v for k, v in method.known_options.items() if v is None or isinstance(v, str | int | float | bool)}
@@ -69,7 +81,19 @@ def facts(method: Method) -> dict[str, Any]:
 
 
 def metric_facts(metric: Metric) -> dict[str, Any]:
-    """What a metric promises, as plain values."""
+    """Return the properties of a metric as plain values.
+
+    Parameters
+    ----------
+    metric
+        A registered metric.
+
+    Returns
+    -------
+    dict
+        JSON-serialisable. Infinite `bounds` are given as None, `pooled` says whether scores are reduced by something
+        other than their mean, `origin` is the package that registered the metric.
+    """
     from vitreous.metrics.metric import METRICS, plain
 
     return {
@@ -99,12 +123,12 @@ def metric_facts(metric: Metric) -> dict[str, Any]:
 
 
 def read() -> dict[str, Any]:
-    """The catalogue as it was written; no torch is imported."""
+    """Read `catalogue.json`, without importing torch."""
     return json.loads(FILE.read_text())
 
 
 def current() -> dict[str, Any]:
-    """The catalogue as the registry has it now."""
+    """Build the catalogue from the current registries; only entries registered by this package are included."""
     from vitreous import __version__, list_methods, list_metrics
     from vitreous.capture.linearise import LINEARISATIONS
     from vitreous.methods.fold import FOLDS

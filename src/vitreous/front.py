@@ -1,4 +1,4 @@
-"""The front door: load, wrap, explain, list."""
+"""Main entry points: load, wrap, explain, inside, list_methods, list_models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from vitreous.models.shapes import Images
 from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 
-# what a handshake found of a module, and the state of the module that it holds for
+# Cached handshake result per module, with the module's structure and hooks at that time (checked before reuse).
 WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], Agreement]] = WeakKeyDictionary()
 
 
@@ -52,39 +52,41 @@ def load(
     outputs: Literal["binary"] | None = None,
     **kwargs: Any,
 ) -> ViT:
-    """A model by name, its parts compared with its own logits.
+    """Load a model by name and check that the adapter reproduces its logits.
 
     Parameters
     ----------
     name
-        Such as "timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16" or "scenes".
+        For example "timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16" or "scenes".
     checkpoint
-        A local safetensors or torch file (read with `weights_only=True`) with the weights.
+        Path of a local safetensors or torch file with the weights. Torch files are read with `weights_only=True`.
     pretrained
-        Whether to fetch weights where there is no checkpoint; False gives random ones.
+        Whether to download pretrained weights if no checkpoint is given. If False, weights are random.
     device
-        Such as "cpu" or "cuda"; None: where the builder puts the model.
-    classes
-        Names of the classes, one per output; two names for one output make it binary.
-    outputs
-        "binary": the model's one output decides between two classes by its sigmoid. None: one output is a number
-        (a regression), whose value is explained, and several are classes.
+        For example "cpu" or "cuda". If None, the builder's default device.
     preprocess
-        How images become tensors, in place of what the model's own library does; as for `wrap`.
+        Replaces the preprocessing of the model's own library; accepts the same values as in `wrap`.
+    classes
+        Class names, one per output. Two names for a single output declare it as binary.
+    outputs
+        "binary": the model has a single output, the logit of a binary classifier (sigmoid). None: a single output is a
+        regression value, which is explained as it is; several outputs are classes.
     **kwargs
-        For the builder: `img_size=`, `num_classes=`, …
+        Passed to the builder: `img_size=`, `num_classes=`, …
 
     Returns
     -------
     ViT
+        The adapted model.
 
     Raises
     ------
     ModelError
-        If there is no such model, its weights do not fit, or `classes` and `outputs` do not fit its outputs.
+        If the model does not exist, the weights do not fit, the adapter's logits differ from the model's, or `classes`
+        and `outputs` do not fit its outputs.
     """
     check_declared(outputs)
-    classes = checked_names(classes)  # before weights are fetched
+    classes = checked_names(classes)  # fail before weights are downloaded
     preprocess = None if preprocess is None else as_preprocess(preprocess)
     vit = confirm(build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs), classes, outputs)
     return vit if preprocess is None else replace(vit, preprocess=preprocess)
@@ -99,36 +101,41 @@ def wrap(
     outputs: Literal["binary"] | None = None,
     black_box: bool = False,
 ) -> ViT:
-    """A module that you already have, seen as a `ViT`; it is read, never patched, and held to its own logits.
+    """Adapt an existing module to a `ViT` and check that the adapter reproduces its logits.
+
+    The module is not modified.
 
     Parameters
     ----------
     model
-        A timm, Hugging Face or torchvision transformer, also one with LoRA layers or inside a PEFT model.
+        A timm, Hugging Face or torchvision transformer, optionally with LoRA layers or inside a PEFT model.
     name
-        What the model is called in captions and files.
+        Name of the model in captions and files.
     preprocess
-        How images become tensors: a `Preprocess`, a torchvision transform (or weights), a timm transform, a Hugging Face
-        image processor, or any callable from an RGB PIL image to a float tensor [3, H, W]. Maps are brought back to the
-        original image where its geometry is understood; where it is not, a `Caveat` says so. None takes what the model
-        brings along: timm's data config, or the processor in the folder that a Hugging Face model was loaded from.
+        Converts images to tensors: a `Preprocess`, a torchvision transform (or weights), a timm transform, a Hugging
+        Face image processor, or any callable from an RGB PIL image to a float tensor [3, H, W]. If the geometry of the
+        transform is known, maps are projected back onto the original image; otherwise a `Caveat` is issued. None uses
+        the model's own configuration: timm's data config, or the processor in the folder that a Hugging Face model was
+        loaded from.
     classes
-        Names of the classes, one per output; two names for one output make it binary.
+        Class names, one per output. Two names for a single output declare it as binary.
     outputs
-        "binary": the model's one output decides between two classes by its sigmoid. None: one output is a number
-        (a regression), whose value is explained, and several are classes.
+        "binary": the model has a single output, the logit of a binary classifier (sigmoid). None: a single output is a
+        regression value, which is explained as it is; several outputs are classes.
     black_box
-        Treat any model as one of which only the answers to images are known. Names of classes are then held against
-        the first answer.
+        Use the model only as a function from images to logits. The number of class names is then checked when the
+        first image is run.
 
     Returns
     -------
     ViT
+        The adapted model.
 
     Raises
     ------
     ModelError
-        If the module's parts are not known or disagree with it, or `classes` and `outputs` do not fit its outputs.
+        If the architecture is not supported, the adapter's logits differ from the model's, or `classes` and `outputs`
+        do not fit its outputs.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -165,40 +172,42 @@ def explain(
     hold: bool | None = None,
     **options: Any,
 ) -> Attribution:
-    """Which patches made the model say so.
+    """Compute attribution maps: the contribution of each patch (or pixel) to a score of the model.
 
     Parameters
     ----------
     model
-        A loaded `ViT`, a module that you have, or a name.
+        A `ViT` from `load` or `wrap`, an `nn.Module`, or a model name.
     images
-        A float tensor [b 3 H W] as the model takes it; or a path, a PIL image, a uint8 array [H W 3] (also [H W], [H W 4],
-        or a tensor [3 H W]), or a list of these.
+        A preprocessed float tensor [b 3 H W]; or a path, a PIL image, a uint8 array [H W 3] (also [H W], [H W 4], or a
+        tensor [3 H W]), or a list of these, which are preprocessed here.
     target
-        None for the predicted class, a class index or name, one per image, or [b k] for k classes per image (returned
-        as b·k rows in that order), or a `text_target`. A model with one number as its output has target 0 alone.
+        None for the predicted class; a class index or name; one per image; [b k] for k classes per image (returned as
+        b·k rows in that order); or a `text_target`. A model with a single regression output has only target 0.
     method
-        A method's spec, such as "temper" or "decompx+plus".
+        Method spec, such as "temper" or "decompx+plus".
     question
-        The score function: "logit", "probability" (softmax), "log-probability", "margin", "sigmoid" (a class's own
-        probability, for heads with several labels), or a callable of the logits, or of logits and targets. None: what
-        the method's paper asks; of a text the cosine, and of a model with one number as its output the value. A spec
-        that names its question is taken at its word.
+        Score function that is explained: "logit", "probability" (softmax), "log-probability", "margin", "sigmoid"
+        (for multi-label heads), or a callable of the logits, or of logits and targets. None uses the score function of
+        the method's paper, except for text targets (the cosine) and regression models (the output value). A score
+        function named in the method spec takes precedence.
     batch_size
-        How many images are explained at once.
+        Number of images explained at once.
     hold
-        Keep the graph (True), recompute it (False), or decide by memory (None).
+        True keeps the whole autograd graph, False recomputes it block by block, None decides by the free memory. The
+        results are the same.
     **options
         Options of the method.
 
     Returns
     -------
     Attribution
+        One row per image and target.
 
     Raises
     ------
     VitreousError
-        If model, images, target, question or method do not fit together; the message says what would work.
+        If model, images, target, question or method do not fit together; the message names valid alternatives.
     """
     check_batch_size(batch_size)
     if hold not in (None, True, False):
@@ -208,7 +217,7 @@ def explain(
     chosen = chosen.of_black_box() if is_black_box(vit) else chosen
     texts = target if isinstance(target, TextTarget) else None
     if question is not None:
-        ask(question)  # refused before images are read
+        ask(question)  # fail before images are read
     with torch.inference_mode(False), evaluating(vit.module):
         pictures, tensor = as_images(vit, images)
         tensor = as_constant(tensor)
@@ -260,24 +269,41 @@ def inside(
     hold: bool | None = None,
     **options: Any,
 ) -> Inside:
-    """What a method saw at every layer on its way to the map; arguments as for `explain`.
+    """Compute an attribution map and the intermediate maps of every layer.
 
-    A sum over layers ("decompx+plus", "gradcam+skipplus") shows its `signal` and its `sum`, a roll-out ("genatt") what is
-    `taken` and `carried`, and "tokentm" its `attention`, `length` and `necc` too.
+    Sums over layers ("decompx+plus", "gradcam+skipplus") record `signal` and `sum`, roll-outs ("genatt") record `taken`
+    and `carried`, and "tokentm" also records `attention`, `length` and `necc`.
+
+    Parameters
+    ----------
+    model, images, target, question, batch_size, hold, **options
+        As for `explain`.
+    method
+        Method spec with a fold over all layers: "plus", "skipplus" or "rollout".
+
+    Returns
+    -------
+    Inside
+        The attribution and the per-layer maps.
+
+    Raises
+    ------
+    SpecError
+        If the method has no fold or reads a single layer.
     """
     heard = watch(resolve(method, **options))
     return heard.told(explain(model, images, target, heard.watched(), question, batch_size=batch_size, hold=hold))
 
 
 def cautions(method: Method, vit: ViT) -> str:
-    """What must be known of this method's numbers on this model; empty: nothing."""
+    """Return the caveat for this method on this model, or an empty string."""
     if not vit.affine and method.linearisation != PLAIN:
         return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
     return method.caveat(method, vit) if method.caveat else ""
 
 
 def looked_at(model: Any, method: Method) -> ViT:
-    """The model in parts; one that cannot be seen so, as a black box where the method needs no more."""
+    """Wrap a model; if its architecture is not supported, treat it as a black box where the method allows it."""
     try:
         return wrap(model)
     except ModelError as problem:
@@ -291,7 +317,7 @@ def looked_at(model: Any, method: Method) -> ViT:
 
 
 def answered(vit: ViT, images: Images) -> ViT:
-    """`vit` with its outputs known: a black box is asked about the first image, parts put together by hand are compared."""
+    """Return `vit` with known outputs: run a black box on the first image, do the handshake of a hand-made `ViT`."""
     if is_black_box(vit):
         return greet(vit, images)
     return vit if vit.output_type is not None else confirm(vit)
@@ -314,9 +340,9 @@ def refuse_not_finite(images: Images) -> None:
 
 
 def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
-    """The original images, if any were given, and what the model sees.
+    """Return the original images (None for float tensors) and the model's input batch.
 
-    Float tensors are taken as they are. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
+    Float tensors are used unchanged. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
     preprocessing.
     """
     if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_eight_bit(images):
@@ -358,7 +384,7 @@ def is_eight_bit(array: np.ndarray | Tensor) -> bool:
 
 
 def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | None:
-    """One row of classes per picture."""
+    """Validate `target` and return class indices [b k], or None for the predicted class."""
     if vit.embedding:
         raise ModelError(
             f"{vit.name!r} has no classifier ({vit.embedding}), so its outputs are no classes; ask about an embedding "
@@ -414,7 +440,7 @@ def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | Non
 
 
 def class_index(vit: ViT, target: Any) -> int:
-    """A class by number or by name."""
+    """Return the index of a class given by number or by name (case-insensitive)."""
     if not isinstance(target, str):
         if isinstance(target, bool) or int(target) != target:
             raise ValueError(target)
@@ -435,7 +461,7 @@ def class_index(vit: ViT, target: Any) -> int:
 
 
 def join(parts: list[Attribution]) -> Attribution:
-    """Batches one after the other."""
+    """Concatenate the attributions of consecutive batches."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: [getattr(part, name) for part in parts] for name in TENSORS}
@@ -444,7 +470,7 @@ def join(parts: list[Attribution]) -> Attribution:
 
 
 def provenance(vit: ViT, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:
-    """How the numbers came to be, as plain values."""
+    """Return versions, model, method, options and score function as plain values."""
     import vitreous
 
     own = {**method.known_options, **method.options}
@@ -471,7 +497,7 @@ def provenance(vit: ViT, method: Method, question: Question, images: Images, cau
 
 
 def described_outputs(vit: ViT) -> dict[str, Any]:
-    """What is known of the model's outputs, for the provenance."""
+    """Return the provenance entries about the model's outputs."""
     known = vit.output_type
     counted = {} if known is None else {"outputs": known.count}
     kind = {} if known is None or known.kind == "classes" else {"output_type": known.kind}
@@ -481,7 +507,13 @@ def described_outputs(vit: ViT) -> dict[str, Any]:
 
 
 def list_methods() -> list[dict[str, Any]]:
-    """Every registered method with its facts."""
+    """List all registered methods.
+
+    Returns
+    -------
+    list of dict
+        One entry per method, sorted by name: title, formula, options, paper and properties (see `catalogue.facts`).
+    """
     from vitreous.catalogue import facts
     from vitreous.methods import load_all
 
@@ -490,7 +522,13 @@ def list_methods() -> list[dict[str, Any]]:
 
 
 def list_models() -> list[dict[str, Any]]:
-    """Families that Vitreous sees through, with a name to load each by."""
+    """List the supported model families.
+
+    Returns
+    -------
+    list of dict
+        Entries with `family`, `example` (a name for `load`) and `notes`.
+    """
     from vitreous.catalogue import FAMILIES
 
     return [dict(family) for family in FAMILIES]

@@ -1,1 +1,1 @@
-"""A batch of images in front of a model: what each layer holds, and what the model says when only some patches enter."""
+"""Run a model on a batch of images: states and gradients of every block, and logits with patches removed."""

@@ -1,4 +1,4 @@
-"""A probe of any classifier: it may be asked about pixels, and about nothing else."""
+"""Probe of an arbitrary classifier, which is only evaluated on images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def probe_of(
     question: str | Question | Any = "logit",
     hold: bool | None = None,
 ) -> Probe:
-    """The probe that suits the model: one that looks inside, or a black box's."""
+    """Return a `BlackBox` probe if the model is treated as a black box, else a `Probe`; parameters as for `Probe`."""
     return (BlackBox if is_black_box(vit) else Probe)(vit, images, targets, question, hold)
 
 
@@ -33,7 +33,10 @@ def is_black_box(vit: ViT) -> bool:
 
 
 class BlackBox(Probe):
-    """What a classifier says of pictures. Its layout has one place per pixel; it has no tokens and no layers."""
+    """Probe of a model that is only evaluated on images.
+
+    Its layout has one patch per pixel. Access to tokens, states or layers raises a `ModelError`.
+    """
 
     black_box = True
 

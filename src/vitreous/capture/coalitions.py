@@ -1,4 +1,4 @@
-"""The way back through a coalition: some patches enter, the others truly leave, and the score speaks of those that are there."""
+"""Backward passes through coalitions: only a subset of patches enters the model, the others are removed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,25 @@ from vitreous.models.vit import Place
 
 
 def among(probe: Probe, index: Int[Tensor, "m n"], owner: Int[Tensor, " m"]) -> Probe:
-    """What is asked of picture `owner[i]`, when only the tokens in `index[i]` enter."""
+    """Return a probe where row i is the probe's image `owner[i]`, with only the tokens at positions `index[i]`."""
     part = owned(probe, probe.images[owner], owner)
     part.tokens, part.place = probe.tokens[owner[:, None], index], Place(probe.layout, index)
     return part
 
 
 def in_coalitions(probe: Probe, keep: Keep, scores: Callable[[Probe], Float[Tensor, "m n"]]) -> Float[Tensor, "r s p"]:
-    """`scores` of the tokens of every coalition, brought to the patches that they are; 0 for those that left.
+    """Compute token scores in every coalition and return them per patch; 0 for removed patches.
 
-    Coalitions of equal size run together, as many as fit.
+    Coalitions of equal size run together, as many as fit into memory.
+
+    Parameters
+    ----------
+    probe
+        Model, images, targets and score function.
+    keep
+        Masks of the patches in each coalition, [b s p].
+    scores
+        Function from a probe of coalitions to a score for each of its tokens, prefix included.
     """
     (pictures, several, patches), k = keep.shape, probe.targets_per_image
     flat, tally = keep.flatten(0, 1), Tally(pictures * several)
@@ -49,6 +58,7 @@ def walked(
     scores: Callable[[Probe], Float[Tensor, "m n"]],
     piece: slice,
 ) -> Float[Tensor, "rows k p"]:
+    """Scores per patch of a piece of the coalitions of one size (`count` patches)."""
     rows, prefix, k = same[piece], probe.layout.prefix, probe.targets_per_image
     index = tokens_of(keep[rows], prefix)[:, : prefix + count]
     part = scores(among(probe, index, rows // several))[:, prefix:].view(len(rows), k, count)
@@ -57,7 +67,7 @@ def walked(
 
 
 def at_once(probe: Probe, count: int) -> int:
-    """Coalitions whose graph is held together: on a GPU, a share of what is free."""
+    """Number of coalitions whose graphs are in memory together; on a GPU, from the free memory."""
     tokens = probe.tokens
     room = rows_that_fit(
         probe.layout.prefix + count, tokens.shape[-1], tokens.element_size() * probe.vit.depth, tokens.device

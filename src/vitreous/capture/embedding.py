@@ -1,4 +1,4 @@
-"""Patches made tokens, with a graph that is quick to walk back."""
+"""Patch embedding with a fast backward pass on CPUs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vitreous.models.vit import ViT
 
 
 class AsProducts(TorchFunctionMode):
-    """Convolutions whose windows lie side by side, run as the matrix products that they are: the same up to rounding.
+    """Run convolutions with non-overlapping windows as matrix products; results are equal up to rounding.
 
-    On a CPU torch walks back through the convolution in four times the time.
+    On a CPU, the backward pass of torch's convolution takes four times as long.
     """
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -30,6 +30,7 @@ class AsProducts(TorchFunctionMode):
 def side_by_side(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> bool:
+    """Whether the windows of a convolution cover the input without overlap, padding or remainder."""
     window = tuple(weight.shape[2:])
     if x.ndim != 4 or not isinstance(stride, tuple) or not isinstance(dilation, tuple):
         return False
@@ -38,13 +39,14 @@ def side_by_side(
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Convolution with non-overlapping windows, as a matrix product."""
     height, width = weight.shape[2:]
     patches = x.unflatten(3, (-1, width)).unflatten(2, (-1, height))  # [b c rows height columns width]
     return F.linear(patches.permute(0, 2, 4, 1, 3, 5).flatten(3), weight.flatten(1), bias).movedim(-1, 1)
 
 
 def embed(vit: ViT, images: Images) -> Tokens:
-    """The model's own tokens; a GPU is quicker with its convolution."""
+    """Embed images; uses matrix products if gradients in the pixels are needed on a CPU (slower on a GPU)."""
     walked = torch.is_grad_enabled() and images.requires_grad and images.device.type == "cpu"
     with AsProducts() if walked else nullcontext():
         return vit.embed(images)

@@ -1,4 +1,7 @@
-"""One block, or the head, run from its parts: exact or linearised, fused unless attention is asked for."""
+"""Run one block or the head from the adapter's parts, exact or linearised.
+
+Attention is fused unless its matrix is requested.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from vitreous.models.vit import AttentionPool, Block, Feed, LinearPool, Place, V
 
 
 class Tap(TorchFunctionMode):
-    """Remembers the output of every affine step that adds a bias, and the bias, without touching the model.
+    """Record the output and the bias of every operation that adds a bias, without modifying the model.
 
-    Linear layers are seen as they call `F.linear`; norms are handed in by `normalise`.
+    Calls of `F.linear` are intercepted; norms are added by `normalise`.
     """
 
     def __init__(self) -> None:
@@ -42,25 +45,27 @@ class Tap(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one block held while it ran."""
+    """Intermediate tensors of one block's forward pass."""
 
-    hidden: Tokens  # its input
-    normed: Tokens | None  # after the first norm; None where the walk back does not need it
+    hidden: Tokens  # input of the block
+    normed: Tokens | None  # output of the first norm; None if it is not needed later
     value: PerHead
     attention: Mixing | None
-    mid: Tokens  # after attention
+    mid: Tokens  # after the attention branch was added
     output: Tokens
     taps: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
 @contextmanager
 def tapping(wanted: bool) -> Iterator[Tap | None]:
+    """Context with an active `Tap`, or with None if it is not wanted."""
     tap = Tap() if wanted else None
     with tap or nullcontext():
         yield tap
 
 
 def normalise(lin: Linearisation, norm: Any, x: Tensor, tap: Tap | None) -> Tensor:
+    """Apply a norm under the linearisation, and record its bias."""
     y = lin.normalise(norm, x)
     if tap is not None:
         tap.add(y, getattr(norm, "bias", None))
@@ -70,7 +75,23 @@ def normalise(lin: Linearisation, norm: Any, x: Tensor, tap: Tap | None) -> Tens
 def run_block(
     block: Block, x: Tokens, place: Place, lin: Linearisation = PLAIN, attention: bool = False, biases: bool = False
 ) -> Step:
-    """One block; the attention matrix is built only when asked for."""
+    """Run one block and return its intermediate tensors.
+
+    Parameters
+    ----------
+    block
+        Parts of the block.
+    x
+        Input tokens.
+    place
+        Positions of the tokens.
+    lin
+        Which factors the backward pass treats as constants.
+    attention
+        Whether the attention matrix is computed; otherwise fused attention is used.
+    biases
+        Whether biases and the outputs they are added to are recorded (`Step.taps`).
+    """
     attend = block.attend
     with tapping(biases) as tap:
         normed = normalise(lin, attend.norm, x, tap)
@@ -87,17 +108,18 @@ def run_block(
 def mix(
     q: Tensor, k: PerHead, v: PerHead, bias: Tensor | None, scale: float, attention: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Values mixed by attention, and the attention itself when it is wanted."""
+    """Return the attention output, and the attention matrix if `attention` is set (else None)."""
     if not attention:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale), None
     scores = (q * scale) @ k.mT
     weights = (scores if bias is None else scores + bias).softmax(-1)
     if torch.is_grad_enabled() and not weights.requires_grad:
-        weights.requires_grad_()  # held fixed by the linearisation, still asked for its gradient
+        weights.requires_grad_()  # detached by the linearisation, but its gradient is still read
     return weights @ v, weights
 
 
 def feed(part: Feed, x: Tensor, lin: Linearisation, tap: Tap | None = None) -> Tensor:
+    """Run the MLP branch (plain or gated) and return what it adds."""
     gate, *value = part.expand(normalise(lin, part.norm, x, tap))
     hidden = lin.activate(part.act, gate)
     hidden = lin.multiply(hidden, *value) if value else hidden
@@ -106,10 +128,10 @@ def feed(part: Feed, x: Tensor, lin: Linearisation, tap: Tap | None = None) -> T
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the head made of the tokens."""
+    """Output of the head."""
 
     logits: Logits
-    readout: Float[Tensor, "b n"]  # weight of every token in what the head reads
+    readout: Float[Tensor, "b n"]  # weight of every token in the head's pooling
     token_taps: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added token by token
     pooled_taps: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added after pooling
 
@@ -121,11 +143,25 @@ def run_head(
     biases: bool = False,
     presence: Float[Tensor, "b n"] | None = None,
 ) -> Reading:
-    """`presence`: how far each token is there for the pooling, as a logarithm: 0 wholly, −∞ not at all."""
+    """Run final norm, pooling and classifier.
+
+    Parameters
+    ----------
+    vit
+        The adapted model.
+    tokens
+        Output of the last block.
+    lin
+        Which factors the backward pass treats as constants.
+    biases
+        Whether biases and the outputs they are added to are recorded.
+    presence
+        Logarithm of each token's weight in the pooling: 0 fully present, −∞ absent. None: all are present.
+    """
     pool = vit.pool
     query = key = value = tokens[:0]
     if isinstance(pool, AttentionPool):
-        query = pool.query()  # a constant of the model: outside the taps, since no token adds its bias
+        query = pool.query()  # constant, so its biases belong to no token and are not recorded
     with tapping(biases) as token_tap:
         x = normalise(lin, vit.norm, tokens, token_tap)
         if isinstance(pool, AttentionPool):
@@ -137,25 +173,28 @@ def run_head(
         else:
             seen = None if presence is None else presence[:, None, None, pool.skip :]
             pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap, seen)
-        with evaluating(vit.module):  # a head that somebody trains may drop out
+        with evaluating(vit.module):  # the head may contain dropout in training mode
             logits = classified(vit, normalise(lin, vit.pooled_norm, pooled, pooled_tap), lin)
     taps = (tuple(token_tap.found), tuple(pooled_tap.found)) if biases else ((), ())
     return Reading(logits, readout.detach(), *taps)
 
 
 def rows_on(pool: LinearPool, x: Tokens) -> Float[Tensor, "q n"]:
-    """What the head reads of so many tokens, where they are; CUDA is not waited for (other devices read what may be gone)."""
+    """Pooling weights for the tokens `x`, on their device and in their precision.
+
+    The copy is non-blocking on CUDA only; elsewhere the source may be freed too early.
+    """
     return pool.rows(x.shape[1]).to(x, non_blocking=x.is_cuda)
 
 
 def classified(vit: ViT, read: Pooled, lin: Linearisation = PLAIN) -> Logits:
-    """Logits of what the head reads; cosines where the model has a length to divide by."""
+    """Logits of pooled tokens, divided by `vit.length` if the model has one (cosines with texts)."""
     logits = vit.classify(read)
     return logits if vit.length is None else logits / lin.length(vit.length, read)
 
 
 def present(rows: Float[Tensor, "q n"], presence: Float[Tensor, "b n"] | None) -> Tensor:
-    """What is read of tokens that are there in part: their shares grow and shrink, and add up to what they did."""
+    """Pooling weights scaled by exp(presence), renormalised to their original sum."""
     if presence is None:
         return rows
     shares = rows * presence.exp()[:, None]
@@ -171,7 +210,7 @@ def attention_pool(
     tap: Tap | None,
     presence: Float[Tensor, "b 1 1 n"] | None = None,
 ) -> tuple[Tensor, Float[Tensor, "b all"]]:
-    """Pooled tokens, and the head-averaged attention of the pooler as the read-out row."""
+    """Return the pooled tokens, and the pooler's attention averaged over heads and queries (0 for skipped tokens)."""
     q = normalise(lin, pool.q_norm, query, None).expand(len(k), -1, -1, -1)
     k = normalise(lin, pool.k_norm, k, tap)
     mixed, weights = mix(*lin.attention(q, k, v), presence, pool.scale, attention=True)
@@ -181,7 +220,7 @@ def attention_pool(
 
 
 def run(vit: ViT, tokens: Tokens, place: Place) -> Logits:
-    """The model's answer to these tokens, nothing kept."""
+    """Return the model's logits for these tokens; intermediate tensors are not kept."""
     if tokens.shape[1]:
         for block in vit.blocks:
             tokens = run_block(block, tokens, place).output
@@ -189,5 +228,5 @@ def run(vit: ViT, tokens: Tokens, place: Place) -> Logits:
 
 
 def adapter_logits(vit: ViT, images: Images) -> Logits:
-    """The model's logits, by way of the adapter's parts."""
+    """Return the logits for images, computed from the adapter's parts."""
     return run(vit, vit.embed(images), Place(vit.layout((images.shape[-2], images.shape[-1]))))

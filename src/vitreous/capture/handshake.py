@@ -1,4 +1,4 @@
-"""A model is believed only when its parts, run by us, say what the model itself says."""
+"""Handshake: check on random images that the adapter's parts reproduce the model's logits."""
 
 from __future__ import annotations
 
@@ -18,30 +18,57 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1, tor
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the comparison of a model with its parts showed."""
+    """Result of comparing a model with its adapter."""
 
-    gap: float  # largest difference of their logits, relative to the largest logit
-    count: int  # outputs of the model
-    affine: bool  # whether the classifier is
+    gap: float  # largest difference of the logits, relative to the largest logit
+    count: int  # number of outputs of the model
+    affine: bool  # whether the classifier is affine
 
 
 def handshake(vit: ViT, seed: int = 0) -> float:
-    """Largest difference between adapter and model on a random batch, relative to the logits' size; refuses beyond tolerance."""
+    """Return the largest difference between the logits of adapter and model, relative to the largest logit.
+
+    Parameters
+    ----------
+    vit
+        The adapted model.
+    seed
+        Seed of the random batch.
+
+    Raises
+    ------
+    ModelError
+        If the difference exceeds the tolerance of the model's precision, or the model cannot be run.
+    """
     return compare_with_model(vit, seed).gap
 
 
 def confirm(vit: ViT, classes: Any = None, outputs: str | None = None) -> ViT:
-    """`vit` after the handshake, with its outputs known; `classes` and `outputs` as for `vitreous.wrap`."""
+    """Do the handshake and return `vit` with its outputs set; `classes` and `outputs` as for `vitreous.wrap`."""
     return agreed(vit, compare_with_model(vit), classes, outputs)
 
 
 def agreed(vit: ViT, agreement: Agreement, classes: Any = None, outputs: str | None = None) -> ViT:
-    """`vit` with what an earlier handshake of the same module found."""
+    """Return `vit` with its outputs set from the result of an earlier handshake of the same module."""
     return with_outputs(replace(vit, affine=agreement.affine), agreement.count, classes, outputs)
 
 
 def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
-    """Run model and parts on a random batch; a `ModelError` where they differ or one of them fails."""
+    """Run model and adapter on a random batch and compare their logits.
+
+    Parameters
+    ----------
+    vit
+        The adapted model.
+    seed
+        Seed of the random batch.
+
+    Raises
+    ------
+    ModelError
+        If the logits differ by more than the tolerance of the model's precision or are not finite, the model cannot be
+        run or has no values (device "meta"), or it returns probabilities.
+    """
     if vit.device.type == "meta":
         raise ModelError(f"{vit.name!r} lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
     generator = torch.Generator().manual_seed(seed)
@@ -77,7 +104,7 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
 
 @torch.no_grad()
 def affine_head(vit: ViT, generator: torch.Generator) -> bool:
-    """Whether the classifier is affine, as what a linearisation leaves of the model must be."""
+    """Whether the classifier is affine, tested on random inputs; shares only add up to the score if it is."""
     tokens = vit.embed(torch.zeros(1, 3, *vit.size, device=vit.device, dtype=vit.dtype))
     reads = vit.pool.rows(tokens.shape[1]).shape[0] if isinstance(vit.pool, LinearPool) else vit.pool.query().shape[2]
     draw = 10 * torch.randn(2, 8, reads, tokens.shape[-1], generator=generator).to(vit.device, vit.dtype)

@@ -1,4 +1,4 @@
-"""One block seen from the score, and the way back through it."""
+"""`Layer`: states and gradients of one block, and the backward pass through it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ from vitreous.models.vit import Block, Layout, Place
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """One block seen from the score. Rows r: image by image, target by target."""
+    """Forward states of one block, and gradients of the score.
+
+    Tensors are detached and have one row per image and target (r), ordered image by image, then target by target. With
+    n tokens of width d and h heads of width e:
+
+    - `hidden`, `mid`, `output` [r n d]: input, state after the attention branch, and output of the block;
+    - `normed` [r n d]: output of the first norm; `value` [r h n e]: values; `attention` [r h n n]: attention matrix;
+    - `hidden_grad`, `output_grad`, `normed_grad`, `attention_grad`: gradients of the score at these tensors;
+    - `readout` [r n]: weight of every token in the head's pooling.
+
+    A `SpecError` is raised on access to an attention matrix or gradient that was not requested (see `Probe.layers`).
+    """
 
     index: int
     depth: int
@@ -30,6 +41,7 @@ class Layer:
     grads: Mapping[str, Tensor] = field(default_factory=dict)
 
     def rows(self, per_image: Tensor) -> Tensor:
+        """Repeat a tensor per image to one row per image and target."""
         return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
 
     @property
@@ -77,34 +89,40 @@ class Layer:
 
     @property
     def presence_grad(self) -> Float[Tensor, "r n"]:
-        """What the score loses, to first order, when each token fades from what this block mixes (and, behind the last, the
-        head pools)."""
+        """Loss of the score, to first order, when each token is removed from this block's attention.
+
+        For the last block, removal from the head's pooling is included.
+        """
         return self.grad("presence", "presence=True")
 
     @property
     def biases(self) -> Float[Tensor, "r n"]:
-        """Share of every bias of the block, at the token it is added to."""
+        """Share of the block's biases in the score, at the token they are added to."""
         return self.grad("biases", "biases=True")
 
     def grad(self, name: str, fact: str) -> Tensor:
+        """Return a gradient by name; `fact`, for the error message, is what a method has to declare to get it."""
         if name not in self.grads:
             raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
         return self.grads[name]
 
 
 def weave(columns: list[Tensor]) -> Tensor:
-    """One tensor per target of an image → rows in the order image by image, target by target."""
+    """Join one tensor per target into rows ordered image by image, then target by target."""
     return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
 
 
 def presence_grad(attention: Float[Tensor, "r h n n"], grad: Float[Tensor, "r h n n"]) -> Float[Tensor, "r n"]:
-    """Of a token's presence m, Aᵢⱼ ∝ mⱼ exp(…): ∂t/∂mⱼ = Σₕᵢ Aₕᵢⱼ (Gₕᵢⱼ − Σₖ Aₕᵢₖ Gₕᵢₖ), where all are there."""
+    """Gradient of the score t in the presence m of each token, at m = 1.
+
+    With Aᵢⱼ ∝ mⱼ exp(…) and G the gradient in A: ∂t/∂mⱼ = Σₕᵢ Aₕᵢⱼ (Gₕᵢⱼ − Σₖ Aₕᵢₖ Gₕᵢₖ).
+    """
     taken = attention * grad
     return (taken - attention * taken.sum(-1, keepdim=True)).sum((1, 2))
 
 
 def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> dict[str, Tensor]:
-    """Gradients of one block's input, attention, first norm and biases, from that of its output."""
+    """Backpropagate from a block's output to its input, attention, first norm and biases; `keep` retains the graph."""
     wanted = {"hidden": step.hidden}
     if step.attention is not None:
         wanted["attention"] = step.attention
@@ -127,7 +145,7 @@ def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> dict[str
 def bias_map(
     taps: tuple[tuple[Tensor, Tensor], ...], grads: tuple[Tensor | None, ...], tokens: Tokens | None
 ) -> Tensor | None:
-    """What every bias adds to the score, at the token it is added to; summed over tokens when there are none."""
+    """Contribution of biases to the score: [b n], at the tokens they are added to; in total [b] if `tokens` is None."""
     total = None if tokens is None else tokens.new_zeros(tokens.shape[:2])
     for (_, bias), grad in zip(taps, grads, strict=True):
         if grad is None:

@@ -1,6 +1,6 @@
-"""What the backward pass holds fixed. The forward values stay the model's own, to the bit.
+"""Linearisations: which factors of a block the backward pass treats as constants.
 
-A linearisation is a few numbers, and named methods are points of one family:
+Forward values are bit-identical to the model's. The named linearisations are settings of five parameters:
 
     =============  =====  =====  =========  ===========  ========
     name           qk     v      norm       activation   gate
@@ -30,11 +30,11 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.core.messages import shown
 from vitreous.core.registry import Registry
 
-LARGEST_FACTOR = 100  # on a gradient; it is applied once per block, so larger ones overflow in single precision
+LARGEST_FACTOR = 100  # of a gradient; applied once per block, so larger factors overflow in single precision
 CHOICES: dict[str, tuple[str, ...]] = {  # empty: any number
     "qk": (),
     "v": (),
-    "norm": ("exact", "frozen", "fixed"),  # frozen: the spread; fixed: the mean too
+    "norm": ("exact", "frozen", "fixed"),  # frozen: constant standard deviation; fixed: constant mean too
     "activation": ("exact", "ratio"),
     "gate": ("exact", "frozen", "halved"),
 }
@@ -42,7 +42,22 @@ CHOICES: dict[str, tuple[str, ...]] = {  # empty: any number
 
 @dataclass(frozen=True, slots=True)
 class Linearisation:
-    """Factors on the gradient through q and k, and through v; what norms, activations and gates hold fixed."""
+    """Modifications of the backward pass through a block.
+
+    Parameters
+    ----------
+    qk
+        Factor on the gradient through queries and keys; 0 treats the attention matrix as constant.
+    v
+        Factor on the gradient through values.
+    norm
+        "exact"; "frozen": the standard deviation (or root mean square) is constant; "fixed": the mean is constant too.
+    activation
+        "exact", or "ratio": act(x) is seen as x times the constant act(x) / x.
+    gate
+        Product of a gated MLP: "exact"; "frozen": the activated gate is constant; "halved": gradients through both
+        factors are halved.
+    """
 
     qk: float | int = 1.0
     v: float | int = 1.0
@@ -52,11 +67,12 @@ class Linearisation:
 
     @property
     def complete(self) -> bool:
-        """Tokens and biases together make the score: everything but the tokens and biases is held fixed."""
+        """Whether shares of tokens and biases add up to the score: all factors but tokens and biases are constant."""
         balanced = self.gate in ("frozen", "halved")
         return (self.qk, self.v, self.norm, self.activation) == (0, 1, "frozen", "ratio") and balanced
 
     def normalise(self, norm: nn.Module, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
+        """Apply a norm; a `ModelError` if its statistics have to be constant and its type is not known."""
         if self.norm == "exact" or isinstance(norm, nn.Identity):
             return norm(x)
         if isinstance(norm, nn.LayerNorm):
@@ -66,17 +82,20 @@ class Linearisation:
         raise ModelError(f"a norm of type {type(norm).__name__!r} cannot be held fixed; known: LayerNorm, RMSNorm")
 
     def length(self, of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """A length that the answer is divided by: a norm's statistic, held fixed where those are."""
+        """Return `of(x)`, a length that logits are divided by; constant unless `norm` is "exact"."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.norm == "exact"):
             return of(x)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q, k and v with scaled gradients."""
         return damp(q, self.qk), damp(k, self.qk), damp(v, self.v)
 
     def activate(self, act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply an activation function."""
         return act(x) if self.activation == "exact" else RatioActivation.apply(x, act)
 
     def multiply(self, gate: Tensor, value: Tensor) -> Tensor:
+        """Multiply the activated gate and the value of a gated MLP."""
         match self.gate:
             case "halved":
                 return damp(gate * value, 0.5)
@@ -86,12 +105,12 @@ class Linearisation:
 
 
 def epsilon(norm: Any, x: Tensor) -> float:
-    """torch's own RMSNorm takes the precision's when it is given none."""
+    """Epsilon of a norm; `torch.nn.RMSNorm` uses that of the dtype if none is set."""
     return torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
 
 
 def damp(x: Tensor, factor: float | int) -> Tensor:
-    """Same value, gradient times `factor`."""
+    """Return x with its gradient multiplied by `factor`."""
     if factor == 1:
         return x
     return x.detach() if factor == 0 else Damp.apply(x, factor)
@@ -109,7 +128,7 @@ class Damp(Function):
 
 
 class FrozenLayerNorm(Function):
-    """LayerNorm whose standard deviation is a constant to the backward pass; the mean is not, when `centre`."""
+    """LayerNorm whose standard deviation is constant in the backward pass; the mean is constant unless `centre`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centre: bool) -> Tensor:
@@ -127,7 +146,7 @@ class FrozenLayerNorm(Function):
 
 
 class FrozenScale(Function):
-    """RMSNorm whose root mean square is a constant to the backward pass; `y` is the norm's own output."""
+    """RMSNorm whose root mean square is constant in the backward pass; `y` is the output of the norm."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -141,7 +160,7 @@ class FrozenScale(Function):
 
 
 class RatioActivation(Function):
-    """An activation seen as x times the fixed ratio act(x)/x, and act'(0) where x is 0."""
+    """Activation as x times the constant ratio act(x) / x; the ratio is act'(0) where x is 0."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, act: Callable[[Tensor], Tensor]) -> Tensor:
@@ -153,13 +172,14 @@ class RatioActivation(Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         x, y = ctx.saved_tensors
-        # act(x) = x · something for every activation in use, so y / x is exact for any x but 0, where it is 0 / 0
+        # act(x) = x · g(x) for every activation in use, so y / x is accurate for all x but 0, where it is 0 / 0
         ratio = (y / x).nan_to_num_(nan=slope_at_zero(ctx.act), posinf=torch.inf, neginf=-torch.inf)
         return ratio.mul_(upstream), None
 
 
 @lru_cache(maxsize=64)
 def slope_at_zero(act: Callable[[Tensor], Tensor]) -> float:
+    """Derivative act'(0), computed in float64 and cached per function."""
     with torch.enable_grad():
         zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(act(zero), zero)
@@ -186,7 +206,25 @@ for _name, _point, _aliases in (
 
 
 def linearisation(name: str, /, **changes: Any) -> Linearisation:
-    """A named point of the family, or one near it: `linearisation("linear", qk=0.5, norm="frozen")`."""
+    """Return a named linearisation, optionally with some parameters changed.
+
+    Parameters
+    ----------
+    name
+        A registered name or alias, such as "plain" or "decompx".
+    **changes
+        Parameters of `Linearisation` to replace.
+
+    Raises
+    ------
+    SpecError
+        If the name, a parameter or a value is not known.
+
+    Examples
+    --------
+    >>> linearisation("linear", qk=0.5, norm="frozen")
+    Linearisation(qk=0.5, v=1.0, norm='frozen', activation='exact', gate='exact')
+    """
     point = LINEARISATIONS[name]
     for key, value in changes.items():
         if key not in CHOICES:

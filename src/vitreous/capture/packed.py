@@ -1,4 +1,4 @@
-"""Rows of several lengths at once: what works token by token runs once for all of them, attention length by length."""
+"""Run token sequences of different lengths together: token-wise layers once for all, attention once per length."""
 
 from __future__ import annotations
 
@@ -17,16 +17,32 @@ from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Logits, Pooled, Tokens
 from vitreous.models.vit import Attend, AttentionPool, Layout, LinearPool, Place, ViT
 
-Packed = Float[Tensor, "1 all d"]  # the tokens of all rows, one row after the other
-Index = Int[Tensor, "_ _"]  # positions of rows of one length: another shape for each
+Packed = Float[Tensor, "1 all d"]  # tokens of all sequences, concatenated
+Index = Int[Tensor, "_ _"]  # positions of k sequences with n tokens each; shapes differ between lengths
 
 
 @torch.no_grad()
 def said_among(
     vit: ViT, tokens: Tokens, layout: Layout, keep: Bool[Tensor, "rows s p"], room: int, read: Read | None = None
 ) -> Float[Tensor, "rows s c"]:
-    """The model's logits when only the kept patches of its pictures' tokens enter, or what `read` makes of them; at most
-    `room` tokens run at once. Every picture may bring several rows of subsets."""
+    """Return the model's logits when only the kept patches enter, after `read` if given.
+
+    Parameters
+    ----------
+    vit
+        The adapted model.
+    tokens
+        Embedded images with all patches.
+    layout
+        Prefix tokens and patch grid.
+    keep
+        Masks of the patches that stay, s per row. The number of rows is a multiple of the number of images: consecutive
+        rows belong to the same image.
+    room
+        Number of tokens to run at once.
+    read
+        Reduces the logits of each piece, given the row of each, so that not all logits are in memory.
+    """
     sizes, flat, subsets = Sizes.of(keep), keep.flatten(0, 1), keep.shape[1]
     several, prefix = len(flat) // len(tokens), layout.prefix
     answers: Tensor | None = None
@@ -48,11 +64,11 @@ def said_among(
 
 
 def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index]) -> Logits:
-    """The model's answers to rows of several lengths; each index [k n] is of k rows that hold n tokens."""
+    """Logits of packed sequences; each index [k n] holds the positions of k sequences with n tokens."""
     shapes = [index.shape for index in indices]
     if len(indices) == 1:
         return run(vit, tokens[0].unflatten(0, shapes[0]), Place(layout, indices[0]))
-    places = [Place(layout, index) for index in indices if index.shape[1]]  # no token, nothing to mix
+    places = [Place(layout, index) for index in indices if index.shape[1]]  # empty sequences have no attention
     for block in vit.blocks:
         mid = tokens + attended(block.attend, tokens, places)
         tokens = mid + feed(block.feed, mid, PLAIN)
@@ -63,7 +79,7 @@ def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index
 
 
 def attended(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
-    """What attention adds, every row seeing its own tokens alone."""
+    """Output of the attention branch; every sequence attends to its own tokens only."""
     q, k, v = attend.qkv(attend.norm(x))
     parts = (apart(heads, places) for heads in (attend.q_norm(q), attend.k_norm(k), v))
     mixed = []
@@ -75,13 +91,14 @@ def attended(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
 
 
 def pooled(pool: LinearPool | AttentionPool, x: Tokens) -> Pooled:
-    """What the head reads of the last norm's tokens."""
+    """Pooled tokens, given the output of the final norm."""
     if isinstance(pool, LinearPool):
         return rows_on(pool, x) @ x
     return attention_pool(pool, pool.query(), *pool.key_value(x[:, pool.skip :]), PLAIN, None)[0]
 
 
 def apart(heads: Float[Tensor, "1 h all e"], places: Sequence[Place]) -> list[Float[Tensor, "_ h _ e"]]:
+    """Split packed heads into one tensor [k h n e] per length."""
     shapes = [place.index.shape for place in places if place.index is not None]
     parts = heads[0].split([k * n for k, n in shapes], dim=1)
     return [part.unflatten(1, shape).transpose(0, 1) for part, shape in zip(parts, shapes, strict=True)]

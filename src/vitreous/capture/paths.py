@@ -1,6 +1,7 @@
-"""The score's gradient at points of one's own: other pictures, or other tokens entering some block.
+"""Gradients of the score at given points: other images, or other input tokens of a block.
 
-Points come as [b s …], s for every picture; they run a few at a time, so that their number costs time and no memory.
+Points have shape [b s …], s for every image of the probe. They run in small batches, so that the memory of the backward
+pass does not grow with s.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from vitreous.capture.progress import Tally, pieces
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.vit import LinearPool
 
-AT_ONCE = 32  # pictures whose graph is held together
+AT_ONCE = 32  # images whose graphs are in memory together
 
 Look = Callable[..., Iterator[Layer]]
 
 
 def at_once(probe: Probe) -> int:
-    """How many points of every picture to ask for in one call, so that results stay small too."""
+    """Number of points per image to pass in one call, so that the results stay small too."""
     return max(1, AT_ONCE // probe.rows)
 
 
 def inside(probe: Probe, start: int) -> int:
+    """Return `start` if the model has a block of that index; raise a `SpecError` otherwise."""
     if not 0 <= start < probe.vit.depth:
         raise SpecError(f"start={start}, but the model has layers 0 to {probe.vit.depth - 1}")
     return start
@@ -40,7 +42,17 @@ def inside(probe: Probe, start: int) -> int:
 def pixel_gradients(
     probe: Probe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
 ) -> Float[Tensor, "r s 3 H W"]:
-    """Gradient of the score at other pictures; a black box is differentiated as a whole."""
+    """Gradient of the score in the pixels of other images; for a black box, through its forward function.
+
+    Parameters
+    ----------
+    probe
+        Model, targets and score function.
+    pictures
+        s images for each image of the probe.
+    tally
+        Progress counter; None counts these points alone.
+    """
 
     def gradient(part: Probe) -> Tensor:
         if part.black_box:
@@ -58,7 +70,21 @@ def token_gradients(
     lin: Linearisation = PLAIN,
     tally: Tally | None = None,
 ) -> Float[Tensor, "r s n d"]:
-    """Gradient of the score at other tokens entering block `start`; only the blocks from there on run."""
+    """Gradient of the score in the input tokens of block `start`; only the blocks from there on run.
+
+    Parameters
+    ----------
+    probe
+        Model, targets and score function.
+    tokens
+        s token sequences for each image of the probe.
+    start
+        Index of the block.
+    lin
+        Which factors the backward pass treats as constants.
+    tally
+        Progress counter; None counts these points alone.
+    """
 
     def gradient(part: Probe) -> Tensor:
         return first_gradient(part, lin)
@@ -69,7 +95,7 @@ def token_gradients(
 def last_attention_gradients(
     probe: Probe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
 ) -> Float[Tensor, "r s h n n"]:
-    """Gradient of the score in the last block's attention, at other pictures; no other block is walked back."""
+    """Gradient of the score in the last block's attention, for other images; no other block is backpropagated."""
 
     def gradient(part: Probe) -> Tensor:
         return next(part.layers(attention=True, down_to=part.vit.depth - 1)).attention_grad
@@ -78,24 +104,34 @@ def last_attention_gradients(
 
 
 def score_at(probe: Probe, points: Tensor, start: int | None = None) -> Float[Tensor, " r"]:
-    """The score of one other picture, or of other tokens entering block `start`, for every picture."""
+    """Score at one point per image, without gradient.
+
+    Parameters
+    ----------
+    probe
+        Model, targets and score function.
+    points
+        Images [b 3 H W], or if `start` is given, input tokens [b n d] of that block.
+    start
+        Index of the block.
+    """
     owner = torch.arange(len(points), device=points.device)
     part = owned(probe, points, owner) if start is None else entering(probe, points, owner, start)
     with torch.no_grad():
         return part.answer(part.reading.logits.repeat_interleave(part.targets_per_image, 0), part.targets)
 
 
-# ── a few points at a time ───────────────────────────────────────────────────────────────────────
+# ── points in small batches ──────────────────────────────────────────────────────────────────────
 
 
 def owned(probe: Probe, images: Float[Tensor, "m 3 H W"], owner: Tensor) -> Probe:
-    """What is asked of picture `owner[i]`, asked of image i."""
+    """Return a probe for other images, where image i has the targets of the probe's image `owner[i]`."""
     targets = probe.targets.view(len(probe.images), -1)[owner]
     return type(probe)(probe.vit, images, targets, probe.question, probe.hold)
 
 
 def entering(probe: Probe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> Probe:
-    """The sub-network from block `start` on, fed with these tokens."""
+    """Return a probe for the sub-network from block `start` on, with these input tokens."""
     below = replace(probe.vit, blocks=probe.vit.blocks[start:])
     part = owned(probe, probe.images[owner], owner)
     part.vit, part.tokens = below, tokens
@@ -103,6 +139,7 @@ def entering(probe: Probe, tokens: Float[Tensor, "m n d"], owner: Tensor, start:
 
 
 def first_gradient(part: Probe, lin: Linearisation) -> Float[Tensor, "r n d"]:
+    """Gradient of the score at the input of the first block."""
     layer = None
     for layer in part.layers(lin, attention=False):  # noqa: B007 - the first block comes last
         pass
@@ -111,6 +148,7 @@ def first_gradient(part: Probe, lin: Linearisation) -> Float[Tensor, "r n d"]:
 
 
 def whole_gradient(part: Probe) -> Float[Tensor, "r 3 H W"]:
+    """Gradient of the score in the pixels, through the model's forward function."""
     images = part.images.detach().requires_grad_()
     columns = part.targets.view(len(images), -1).unbind(1)
     with torch.enable_grad():
@@ -126,7 +164,7 @@ def at_points(
     found: Callable[[Probe], Tensor],
     tally: Tally | None,
 ) -> Tensor:
-    """`found` for every point and target, [r s …]."""
+    """Apply `found` to the probes that `fed` makes of the points; results for every point and target, [r s …]."""
     (b, s), k = points.shape[:2], probe.targets_per_image
     flat, owner = points.flatten(0, 1), torch.arange(b, device=points.device).repeat_interleave(s)
 
@@ -137,13 +175,25 @@ def at_points(
     return whole.view(b, s, k, *whole.shape[1:]).transpose(1, 2).flatten(0, 1)
 
 
-# ── what a block says by itself ──────────────────────────────────────────────────────────────────
+# ── early exits ──────────────────────────────────────────────────────────────────────────────────
 
 
 def early_answers(
     probe: Probe, look: Look, lin: Linearisation, pool: Literal["head", "mean"] = "head"
 ) -> Iterator[Layer]:
-    """Every block's attention, with the gradient of what the head would say if the block were the last."""
+    """Yield every block's attention with its gradient, as if the head followed that block directly.
+
+    Parameters
+    ----------
+    probe
+        Model, images, targets and score function.
+    look
+        `probe.layers`, or a function with its arguments.
+    lin
+        Which factors the backward pass treats as constants.
+    pool
+        "head": the model's own pooling; "mean": the mean of all tokens, prefix included.
+    """
     for layer in look(gradients=False, attention=False):
         columns = probe.targets.view(len(probe.images), -1).unbind(1)
         with torch.enable_grad():
@@ -161,7 +211,7 @@ def early_answers(
 
 
 def of_mean(probe: Probe, tokens: Float[Tensor, "b n d"], lin: Linearisation) -> Float[Tensor, "b c"]:
-    """What the head says of the mean of all tokens, prefix included, each of its inputs being that mean."""
+    """Logits when every input of the head is the mean of all tokens, prefix included."""
     vit = probe.vit
     if not isinstance(vit.pool, LinearPool):
         raise ModelError("pool='mean' is not defined for a model with attention pooling; use pool='head'")

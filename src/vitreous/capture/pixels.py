@@ -1,4 +1,4 @@
-"""Pictures put before the model as pixels: any number of them, made a few at a time."""
+"""Evaluate a model on any number of images, which are made in small batches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from vitreous.capture.progress import pieces
 from vitreous.models.shapes import Images, Logits
 
 Index = Int[Tensor, " k"]
-Read = Callable[[Logits, Index], Tensor]  # what is kept [m …] of logits [m c], given the row that each belongs to
+Read = Callable[[Logits, Index], Tensor]  # reduces logits [m c] to [m …], given the row of each
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """`subsets` pictures for each of `rows`, made when they are needed: `make` of k pairs (row, subset) gives [k 3 H W]."""
+    """Images that are made on demand.
+
+    Parameters
+    ----------
+    rows
+        Number of images or rows of the probe.
+    subsets
+        Number of images to make for each row.
+    make
+        Function of k row indices and k subset indices that returns the images [k 3 H W].
+    """
 
     rows: int
     subsets: int
@@ -26,7 +36,7 @@ class Pictures:
 
     @classmethod
     def of(cls, pictures: Float[Tensor, "b s 3 H W"]) -> Pictures:
-        """Pictures that exist already."""
+        """Wrap images that already exist."""
         return cls(pictures.shape[0], pictures.shape[1], lambda row, subset: pictures[row, subset])
 
 
@@ -34,7 +44,21 @@ class Pictures:
 def said_of(
     pictures: Pictures, say: Callable[[Images], Logits], chunk: int, device: torch.device, read: Read | None = None
 ) -> Float[Tensor, "b s c"]:
-    """What `say` answers to every picture, or what `read` makes of it; at most `chunk` of them exist at once."""
+    """Return the logits of all images, after `read` if given.
+
+    Parameters
+    ----------
+    pictures
+        The images.
+    say
+        Function from images to logits.
+    chunk
+        Number of images in memory at once.
+    device
+        Device of the indices passed to `pictures.make`.
+    read
+        Reduces the logits of each piece, given the row of each.
+    """
     answers: Tensor | None = None
 
     def some(piece: slice) -> Logits:

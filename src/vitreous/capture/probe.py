@@ -1,4 +1,4 @@
-"""A batch of images in front of a model, and what is asked of each."""
+"""`Probe`: a model, a batch of images, and the score to explain for each of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vitreous.models.vit import Place, ViT
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How blocks are run, and what is read on the way back."""
+    """Options of one forward and backward pass through the blocks (arguments of `Probe.layers`)."""
 
     lin: Linearisation
     attention: bool
@@ -39,17 +39,37 @@ class Walk:
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """What has been computed of a batch of images, whatever is asked of them."""
+    """Cached forward results of a batch, shared by probes with other targets or score functions."""
 
     states: list[Tokens] | None = None
     reading: Reading | None = None
 
 
 class Probe:
-    """Answers two questions exactly: what does each layer hold (`layers`), and what does the model say
-    when only these patches enter (`logits`, `score`)? The model is read, never changed."""
+    """A model applied to a batch of images, with targets and a score function.
 
-    black_box = False  # nothing is known of the model but its answers
+    `layers` iterates over the blocks with their states and gradients; `logits` and `score` evaluate the model with only
+    some patches present; `pixel_logits` and `pixel_score` evaluate it on other images. The model is not modified.
+
+    Axis names: b images, k targets per image, r = b·k rows (image by image, then target by target), s subsets or
+    variants per image, n tokens, p patches, c classes.
+
+    Parameters
+    ----------
+    vit
+        The adapted model.
+    images
+        Preprocessed images [b 3 H W]; converted to the device and precision of the model.
+    targets
+        Class indices, [b] or [b k]. None explains the predicted class.
+    question
+        Score function: a name, a `Question`, or a callable of the logits, or of logits and targets.
+    hold
+        True keeps the whole autograd graph, False recomputes it block by block, None keeps it if it fits into memory.
+        The results are the same.
+    """
+
+    black_box = False  # True in the subclass that only evaluates the model on images
 
     def __init__(
         self,
@@ -59,10 +79,8 @@ class Probe:
         question: str | Question | Any = "logit",
         hold: bool | None = None,
     ) -> None:
-        """`targets` None explains the arg-max class. `hold` keeps the whole graph (True), recomputes it block
-        by block (False), or keeps it while it fits (None); the numbers are the same."""
         self.vit, self.hold, self.question = vit, hold, ask(question)
-        self.originals = images.detach()  # in their own precision: what random draws are seeded with
+        self.originals = images.detach()  # in the given precision: they seed the random numbers of methods
         self.images = self.originals.to(vit.device, vit.dtype)
         self.layout = vit.layout((images.shape[-2], images.shape[-1]))
         self.place = Place(self.layout)
@@ -71,25 +89,44 @@ class Probe:
         self.bias_shares: dict[str, Tensor] = {}
 
     def on(self, images: Images) -> Probe:
-        """The same questions, asked of other images, as many as these."""
+        """Return a probe with the same targets and score function for other images.
+
+        Parameters
+        ----------
+        images
+            As many images as this probe has.
+
+        Raises
+        ------
+        ShapeError
+            If the number of images differs.
+        """
         if len(images) != len(self.images):
             raise ShapeError(f"the probe asks about {len(self.images)} pictures, not {len(images)}; make a new Probe")
         return type(self)(self.vit, images, self.targets.view(len(self.images), -1), self.question, self.hold)
 
     def asking(self, question: str | Question | Any) -> Probe:
-        """Another question of the same images; what was computed, and will be, is shared."""
+        """Return a probe with another score function (`question`); forward results are shared in both directions."""
         other = type(self)(self.vit, self.originals, self._given, question, self.hold)
         other._seen = self._seen
         return other
 
     def once(self) -> Probe:
-        """The same images with one target each, for what does not depend on it; what is computed is shared."""
+        """Return a probe with a single target per image, for class-agnostic methods; forward results are shared."""
         other = type(self)(self.vit, self.originals, None, self.question, self.hold)
         other._seen = self._seen
         return other
 
     def alone(self, image: int, picture: Float[Tensor, "3 H W"] | None = None) -> Probe:
-        """One image of the batch by itself, or another picture in its place; what was computed of it is shared."""
+        """Return a probe for one image of the batch.
+
+        Parameters
+        ----------
+        image
+            Index in the batch; its targets are kept.
+        picture
+            Another image to use instead. If None, the cached forward results of the image are reused.
+        """
         one = slice(image, image + 1)
         pixels = self.originals[one] if picture is None else picture[None]
         targets = self.targets.view(len(self.images), -1)[one]
@@ -102,30 +139,31 @@ class Probe:
             )
         return other
 
-    # ── what the model says ──────────────────────────────────────────────────────────────────────
+    # ── logits and scores ────────────────────────────────────────────────────────────────────────
 
     @cached_property
     def tokens(self) -> Tokens:
-        """What enters the first block."""
+        """Input of the first block."""
         with torch.no_grad():
             return self.vit.embed(self.images)
 
     @property
     def states(self) -> list[Tokens]:
-        """Input of every block, then the encoder's output: depth + 1 tensors, no graph."""
+        """Input of every block, then the encoder's output: depth + 1 tensors without graph."""
         if self._seen.states is None:
             self._seen.states = self._carried([self.tokens], self.vit.depth)
         return self._seen.states
 
     @torch.no_grad()
     def _carried(self, states: list[Tokens], depth: int) -> list[Tokens]:
-        """The states up to the input of block `depth`, from those at hand on."""
+        """Extend `states` (in place) up to the input of block `depth`."""
         while len(states) <= depth:
             states.append(run_block(self.vit.blocks[len(states) - 1], states[-1], self.place).output)
         return states
 
     @property
     def reading(self) -> Reading:
+        """Output of the head for the unmodified images, without graph."""
         if self._seen.reading is None:
             with torch.no_grad():
                 self._seen.reading = run_head(self.vit, self.states[-1])
@@ -133,16 +171,16 @@ class Probe:
 
     @property
     def full_logits(self) -> Float[Tensor, "b c"]:
-        """Logits of the whole pictures; a binary output z is seen as the two classes [0, z]."""
+        """Logits of the unmodified images; a binary output z is returned as two columns [0, z]."""
         return self.sides(self.reading.logits)
 
     def sides(self, logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
-        """The model's own logits, one column per target: a binary output z as [0, z]."""
+        """Convert the model's logits to one column per class: a binary output z becomes [0, z]."""
         return two_sided(logits) if self.vit.binary else logits
 
     @cached_property
     def targets(self) -> Int[Tensor, " r"]:
-        """The class asked about in every row."""
+        """Target class of every row; the predicted class if none was given."""
         if self._given is None:
             return self.full_logits.argmax(-1)
         return self._given.flatten()
@@ -153,10 +191,32 @@ class Probe:
 
     @property
     def rows(self) -> int:
+        """Number of rows: images times targets per image."""
         return len(self.images) * self.targets_per_image
 
     def answer(self, logits: Float[Tensor, "r c"], targets: Int[Tensor, " r"]) -> Float[Tensor, " r"]:
-        """The question, put to the model's own logits. Of a binary output a class's own logit is z or −z."""
+        """Apply the score function to the model's logits.
+
+        For a binary output z, the two classes have logits [0, z]; score functions that read only the target's logit get
+        z for class 1 and −z for class 0.
+
+        Parameters
+        ----------
+        logits
+            As the model returns them: a single column for a binary output.
+        targets
+            Target class of every row.
+
+        Returns
+        -------
+        Tensor
+            One score per row.
+
+        Raises
+        ------
+        SpecError
+            If the score function compares classes and the model has a single regression output.
+        """
         if self.vit.binary:
             sides = two_sided(logits)
             return self.question(sides - sides.flip(-1) if self.question.own else sides, targets)
@@ -180,10 +240,31 @@ class Probe:
         presence: bool = False,
         down_to: int = 0,
     ) -> Iterator[Layer]:
-        """Blocks from the last to `down_to`, each with what the score says of it.
+        """Iterate over the blocks from the last to `down_to`, with their states and the gradients of the score.
 
-        One forward and one backward per target. A block's graph ends at its input, so the backward pass runs
-        only as far as the consumer pulls, and what was seen can be freed at once.
+        Takes one forward pass and one backward pass per target. The graph of a block ends at its input, so the backward
+        pass runs only as far as the caller iterates, and each block can be freed after use.
+
+        Parameters
+        ----------
+        lin
+            Which factors the backward pass treats as constants.
+        attention
+            Whether attention matrices (and their gradients) are computed; otherwise fused attention is used.
+        gradients
+            Whether gradients are computed; otherwise layers hold forward states only.
+        biases
+            Whether the share of every bias is computed (`Layer.biases`).
+        normed
+            Whether the gradient at the output of the first norm is computed (`Layer.normed_grad`).
+        presence
+            Whether the gradient in the presence of each token is computed (`Layer.presence_grad`); needs `attention`.
+        down_to
+            Index of the lowest block to visit.
+
+        Yields
+        ------
+        Layer
         """
         walk = Walk(lin, attention, gradients, biases, normed, presence)
         steps = self._forward(walk, down_to)
@@ -198,7 +279,7 @@ class Probe:
                 continue
             found = [backward(step, g, normed, keep=g is not upstream[-1]) for g in upstream]
             grads = {key: weave([part[key] for part in found]) for key in found[0]}
-            if biases and "biases" not in grads:  # a block that adds none
+            if biases and "biases" not in grads:  # a block without biases
                 grads["biases"] = torch.zeros_like(grads["hidden"][..., 0])
             if presence and step.attention is not None:
                 matrix = step.attention.detach().repeat_interleave(len(found), 0)
@@ -215,13 +296,13 @@ class Probe:
         return top
 
     def _scores(self, reading: Reading) -> list[Float[Tensor, " b"]]:
-        """What is explained, with its graph; whose arg-max that is needs no forward of its own."""
+        """Scores with graph, one tensor per target. Caches the logits, so that the arg-max needs no extra forward."""
         if self._seen.reading is None:
             self._seen.reading = Reading(reading.logits.detach(), reading.readout)
         return [self.answer(reading.logits, one) for one in self.targets.view(len(self.images), -1).unbind(1)]
 
     def _forward(self, walk: Walk, down_to: int) -> list[Step]:
-        """Run the encoder, keeping every step from `down_to` on; keep none when they would not fit."""
+        """Run the encoder; return the steps from block `down_to` on, or none if they would not fit into memory."""
         if self.hold is False:
             _ = self.states
             return []
@@ -232,7 +313,7 @@ class Probe:
             with weighing(walk.gradients and not steps and self.hold is None) as kept:
                 steps.append(self._run(index, states[-1], walk))
             if index == down_to and self.hold is None and not self._fits(kept(), steps[0], self.vit.depth - down_to):
-                steps.clear()  # before the rest is run: they did not fit
+                steps.clear()  # free the graph before the remaining blocks run
                 self._seen.states = known or self._carried(states, self.vit.depth)
                 return []
             states.append(steps[-1].output.detach())
@@ -248,11 +329,11 @@ class Probe:
         with torch.set_grad_enabled(walk.gradients):
             leaf = x.detach().requires_grad_(walk.gradients)
             step = run_block(self.vit.blocks[index], leaf, self.place, walk.lin, walk.attention, walk.biases)
-        needless = walk.gradients and not walk.normed  # weights are frozen: no backward reads it
+        needless = walk.gradients and not walk.normed  # parameters get no gradient, so it is not read
         return replace(step, normed=None) if needless else step
 
     def biases(self, lin: Linearisation = PLAIN) -> Iterator[Float[Tensor, "r n"]]:
-        """Share of every bias at the token it is added to: the head's, then block by block from the last to the first."""
+        """Yield bias shares at the tokens they are added to: of the head, then of each block, from last to first."""
         layers = self.layers(lin, attention=False, biases=True)
         first = next(layers)
         yield self.bias_shares["head"]
@@ -260,7 +341,7 @@ class Probe:
         yield from (layer.biases for layer in layers)
 
     def embedded(self) -> tuple[Images, Tokens]:
-        """The pixels, and the tokens made of them with their graph; what is embedded here is not embedded again."""
+        """Return the images as leaves, and their tokens with graph; the tokens are also cached."""
         images = self.images.detach().requires_grad_()
         with torch.enable_grad():
             tokens = embed(self.vit, images)
@@ -270,24 +351,49 @@ class Probe:
     def pixel_grad(
         self, hidden_grad: Float[Tensor, "r n d"], embedded: tuple[Images, Tokens] | None = None
     ) -> Float[Tensor, "r 3 H W"]:
-        """The gradient at the first block's input, carried on to the pixels."""
+        """Backpropagate a gradient at the first block's input to the pixels.
+
+        Parameters
+        ----------
+        hidden_grad
+            Gradient of the score at the tokens.
+        embedded
+            Result of `embedded()`, if the caller already has it.
+        """
         images, tokens = embedded or self.embedded()
         columns = hidden_grad.view(len(images), -1, *hidden_grad.shape[1:]).unbind(1)
         last = len(columns) - 1
         return weave([torch.autograd.grad(tokens, images, g, retain_graph=i < last)[0] for i, g in enumerate(columns)])
 
-    # ── what the model says when only these patches enter ────────────────────────────────────────
+    # ── logits and scores with patches removed ───────────────────────────────────────────────────
 
     def logits(self, keep: Keep) -> Float[Tensor, "b s c"]:
-        """Logits when only the kept patches enter the encoder (a binary output z is seen as [0, z])."""
+        """Return the logits when only the kept patches enter the encoder.
+
+        The other patches are removed from the token sequence (not replaced); positions stay the same.
+
+        Parameters
+        ----------
+        keep
+            Boolean masks of patches, True for those that stay: [b s p], or [r s p] for other subsets per row.
+
+        Returns
+        -------
+        Tensor
+            Logits [b s c] (or [r s c]); a binary output z is returned as two columns [0, z].
+
+        Raises
+        ------
+        ShapeError
+            If the shape of `keep` does not fit.
+        """
         return self.sides(self._masked(keep).flatten(0, 1)).unflatten(0, keep.shape[:2])
 
     def _masked(self, keep: Keep, read: Read | None = None) -> Float[Tensor, "b s c"]:
-        """The model's own logits when only the kept patches enter, or what `read` makes of them; the others truly leave,
-        positions stay.
+        """The model's logits when only the kept patches enter, after `read` if given.
 
-        Less work is less work: attention runs length by length, all else on the tokens that are there. With no patch
-        kept, a head that reads the mean of patches reads the zero vector.
+        Attention runs once per sequence length, everything else once on all remaining tokens. If no patch is kept, a
+        head that averages patches reads the zero vector.
         """
         if keep.shape[-1] != self.layout.patches or len(keep) not in (len(self.images), self.rows):
             raise ShapeError(
@@ -298,11 +404,14 @@ class Probe:
         return said_among(self.vit, tokens, self.layout, keep, room, read)
 
     def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
-        """The question's answer for every subset, per row."""
+        """Return the score of every subset of patches; `keep` as for `logits`."""
         return per_row(self._masked(keep, self._reader(len(keep))))
 
     def _reader(self, rows: int) -> Read:
-        """Logits made answers as they come, so that those of thousands of subsets are never held: [m c] of `rows` → [m k]."""
+        """Return a function from logits [m c] to scores [m k].
+
+        Applied to each piece, so that the logits of thousands of subsets are never held at once.
+        """
 
         def read(logits: Logits, row: Int[Tensor, " m"]) -> Float[Tensor, "m k"]:
             asked = self.targets.view(rows, -1)[row]
@@ -312,20 +421,39 @@ class Probe:
         return read
 
     def answers(self, logits: Float[Tensor, "b s c"]) -> Float[Tensor, "r s"]:
-        """The question, put to logits of `s` variants of every image (or row); of a half-precision model, in float32."""
+        """Apply the score function to logits of `s` variants of every image (or row).
+
+        Half-precision logits are converted to float32 first.
+        """
         row = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.shape[1])
         with torch.no_grad():
             return per_row(self._reader(len(logits))(logits.flatten(0, 1), row).unflatten(0, logits.shape[:2]))
 
-    # ── what the model says of other pixels ──────────────────────────────────────────────────────
+    # ── logits and scores of other images ────────────────────────────────────────────────────────
 
     def pixel_logits(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "b s c"]:
-        """Logits of other pictures, `s` of them for each image (or each row), made and run in pieces that fit."""
+        """Return the logits of other images, computed in pieces that fit into memory.
+
+        Parameters
+        ----------
+        pictures
+            `s` images for each image (or each row) of the probe: a tensor, or `Pictures` that are made on demand.
+
+        Returns
+        -------
+        Tensor
+            Logits [b s c] (or [r s c]); a binary output z is returned as two columns [0, z].
+
+        Raises
+        ------
+        ShapeError
+            If `pictures` are neither for every image nor for every row.
+        """
         said = self._said(pictures)
         return self.sides(said.flatten(0, 1)).unflatten(0, said.shape[:2])
 
     def pixel_score(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "r s"]:
-        """The question's answer for every such picture, per row."""
+        """Return the score of every image in `pictures`, which are given as for `pixel_logits`."""
         return per_row(self._said(pictures, self._reader))
 
     def _said(
@@ -338,24 +466,26 @@ class Probe:
         return said_of(pictures, self.say, self.pictures_that_fit, self.images.device, read)
 
     def say(self, images: Images) -> Logits:
-        """The model's own logits of pictures of this size."""
+        """Return the model's logits for images of the same size as the probe's."""
         return run(self.vit, embed(self.vit, images), self.place)
 
     @property
     def pictures_that_fit(self) -> int:
+        """Number of images to run at once."""
         tokens = self.tokens
         return rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)
 
 
 def as_constant(images: Images) -> Images:
-    """The same images without the graph that made them."""
+    """Detach the images from the caller's graph."""
     return images.detach()
 
 
 def per_row(answers: Float[Tensor, "b s k"]) -> Float[Tensor, "r s"]:
-    """Answers about k targets of every variant → rows image by image, target by target."""
+    """Scores [b s k] → [r s], with rows ordered image by image, then target by target."""
     return answers.transpose(1, 2).flatten(0, 1)
 
 
 def two_sided(logits: Float[Tensor, "b 1"]) -> Float[Tensor, "b 2"]:
+    """Logits [0, z] of the two classes of a binary output z."""
     return torch.cat([torch.zeros_like(logits), logits], -1)

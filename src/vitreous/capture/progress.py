@@ -1,4 +1,4 @@
-"""Long work in pieces: as large as memory allows, halved when it runs out, and told of as it goes."""
+"""Process many rows in pieces, with progress reports and smaller pieces after running out of memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPORT: ContextVar[Report | None] = ContextVar("vitreous.progress", default=None
 
 @contextmanager
 def reporting(report: Report) -> Iterator[None]:
-    """Inside, long work calls `report(done, total)` after every piece; a report that raises stops it there."""
+    """Context in which `report(done, total)` is called after every piece; an exception from it stops the work."""
     token = REPORT.set(report)
     try:
         yield
@@ -25,7 +25,7 @@ def reporting(report: Report) -> Iterator[None]:
 
 
 class Tally:
-    """How much of a long piece of work is done."""
+    """Progress counter that calls the current report."""
 
     def __init__(self, total: int) -> None:
         self.done, self.total = 0, total
@@ -40,8 +40,25 @@ class Tally:
 def pieces(
     work: Callable[[slice], Tensor], total: int, chunk: int | Callable[[int], int], tally: Tally | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """`work` done on slices of `total` rows: `chunk` at a time, or as many as it says fit from a row on; from where
-    memory runs out, half as many."""
+    """Apply `work` to consecutive slices of `total` rows.
+
+    Parameters
+    ----------
+    work
+        Function from a slice of rows to its result.
+    total
+        Number of rows.
+    chunk
+        Number of rows per slice, or a function from the first row of a slice to that number. It is halved when the
+        device runs out of memory.
+    tally
+        Progress counter to advance; None starts a new one.
+
+    Yields
+    ------
+    tuple of slice and Tensor
+        Each slice and its result.
+    """
     tally, most, start = tally or Tally(total), total, 0
     while start < total:
         rows = min(most, total - start, chunk(start) if callable(chunk) else chunk)
@@ -56,12 +73,12 @@ def pieces(
 
 
 def attempt(work: Callable[[slice], Tensor], piece: slice) -> Tensor | None:
-    """The work, or None where the device has no room for it; a single row that does not fit is an error."""
+    """Return `work(piece)`, or None if the device is out of memory; raise if the piece is a single row."""
     try:
         return work(piece)
     except torch.OutOfMemoryError:
         if piece.stop - piece.start == 1:
             raise
-    # outside the handler: the traceback would hold what is to be freed
+    # outside the handler, where the traceback no longer references the tensors to be freed
     torch.cuda.empty_cache()
     return None

@@ -1,4 +1,4 @@
-"""What is being explained: one number per row, made of the logits."""
+"""Score functions: the number per row, computed from the logits, that is explained."""
 
 from __future__ import annotations
 
@@ -21,13 +21,27 @@ Targets = Int[Tensor, " r"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A named function of logits and targets."""
+    """A named score function of logits and targets.
+
+    Parameters
+    ----------
+    name
+        Name in specs and provenance.
+    function
+        Maps logits [r c] and targets [r] to one score per row.
+    affine
+        Whether the score is (piecewise) affine in the logits, so that shares of tokens and biases can add up to it.
+    own
+        Whether only the target's logit is read.
+    compares
+        Whether the score compares classes, and is undefined for a single output.
+    """
 
     name: str
     function: Callable[[Rows, Targets], Float[Tensor, " r"]]
-    affine: bool = False  # shares of tokens and biases can add up to it
-    own: bool = False  # reads the target's logit alone
-    compares: bool = False  # is not defined where the target has no other class beside it
+    affine: bool = False
+    own: bool = False
+    compares: bool = False
 
     def __call__(self, logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
         return self.function(logits, targets)
@@ -38,38 +52,41 @@ def chosen(values: Rows, targets: Targets) -> Float[Tensor, " r"]:
 
 
 def logit(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
-    """The class's own logit."""
+    """Logit of the target class."""
     return chosen(logits, targets)
 
 
 def probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
-    """The class's softmax probability."""
+    """Softmax probability of the target class."""
     return precise_sigmoid(led(logits, targets))
 
 
 def sigmoid(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
-    """The class's own probability under a sigmoid, whatever the other classes get: for heads with several labels."""
+    """Sigmoid of the target's logit, independent of the other classes: for multi-label heads."""
     return precise_sigmoid(chosen(logits, targets))
 
 
 def precise_sigmoid(z: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
-    """The sigmoid, whose gradient keeps its digits where the value rounds to 1."""
+    """Sigmoid whose gradient stays accurate where the value rounds to 1."""
     return torch.where(z > 0, 1 - (-z).sigmoid(), z.sigmoid())
 
 
 def log_probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
-    """The logarithm of the class's softmax probability: the cross-entropy, negated."""
+    """Logarithm of the softmax probability of the target class: the negative cross-entropy."""
     return -softplus(-led(logits, targets))
 
 
 def led(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
-    """The log-odds of the class against all others together: of a sure model 1 − p is all there is to explain, and a softmax rounds it away."""
+    """Log-odds of the target class against all others together.
+
+    Keeps 1 − p accurate for confident predictions, where a softmax rounds it to 0.
+    """
     others = logits.scatter(-1, targets[:, None], torch.finfo(logits.dtype).min)
     return chosen(logits, targets) - others.logsumexp(-1)
 
 
 def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
-    """How far the class's logit stands above the best other one."""
+    """Logit of the target class minus the largest other logit."""
     others = logits.scatter(-1, targets[:, None], -torch.inf)
     return chosen(logits, targets) - others.amax(-1)
 
@@ -87,7 +104,20 @@ PROBABILITIES = frozenset({"probability", "sigmoid"})  # never negative
 
 
 def ask(question: str | Question | Callable[..., Any]) -> Question:
-    """A question by name, or any callable of the logits, or of logits and targets."""
+    """Return the score function (`question`) as a `Question`.
+
+    Parameters
+    ----------
+    question
+        A registered name, a `Question`, or a differentiable callable of the logits [r c], or of logits and targets [r],
+        that returns one number per row.
+
+    Raises
+    ------
+    SpecError
+        If the name is unknown, or `question` is not a callable of one or two arguments. Calling the returned `Question`
+        raises a `ShapeError` if the callable fails or its result has a wrong shape or no gradient.
+    """
     if isinstance(question, Question):
         return question
     if isinstance(question, str):
@@ -120,10 +150,10 @@ def ask(question: str | Question | Callable[..., Any]) -> Question:
 
 
 def required_arguments(question: Callable[..., Any]) -> int:
-    """How many arguments a score function takes: 1 (the logits), or 2 (logits and targets)."""
+    """Number of arguments of a score function: 1 (the logits) or 2 (logits and targets)."""
     try:
         parameters = inspect.signature(question).parameters.values()
-    except (TypeError, ValueError):  # of some built-in functions Python does not know them
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return 1
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in positional if p.default is p.empty]

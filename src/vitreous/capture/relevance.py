@@ -1,20 +1,21 @@
-"""Relevance carried back through a transformer by the α=1, β=0 rules of Chefer et al. (2021), in closed form.
+"""Layer-wise relevance propagation through a transformer: the α=1, β=0 rules of Chefer et al. (2021), in closed form.
 
 With `sd(a, b) = a / (b + 1e-9)`, 0 where b is 0, x⁺ = max(x, 0), x⁻ = min(x, 0):
 
-    linear            S = sd(R, x⁺W⁺ᵀ + x⁻W⁻ᵀ),  R_x = x⁺ ⊙ S W⁺ + x⁻ ⊙ S W⁻      (biases take nothing)
+    linear            S = sd(R, x⁺W⁺ᵀ + x⁻W⁻ᵀ),  R_x = x⁺ ⊙ S W⁺ + x⁻ ⊙ S W⁻      (biases get no relevance)
     matrix product    S = sd(R, a b),  R_a = a ⊙ S bᵀ / 2,  R_b = b ⊙ aᵀ S / 2
     sum a + b         S = sd(R, a + b),  R_a = a ⊙ S,  R_b = b ⊙ S
     fork              R = x ⊙ (sd(R₁, x) + sd(R₂, x))
     norm, activation, softmax      R passes unchanged
 
-Rules "ours" are Chefer's own; they rescale the two parts of a sum to the sums of their absolute totals, taken picture by
-picture here (published code sums over the batch). Rules "orig" leave sums alone and give x⁺W⁺ and x⁻W⁻ a denominator each, so
-that every linear layer doubles what passes through it.
+Rules "ours" are Chefer's own; they rescale the two parts of a sum to the sums of their absolute totals, computed per
+image here (the published code sums over the batch). Rules "orig" do not rescale sums and use separate denominators for
+x⁺W⁺ and x⁻W⁻, so that every linear layer doubles the relevance.
 
-What the published models do not have: LayerScale is part of the linear layer that it scales; a head that reads several tokens
-shares relevance among them as a sum would, and several heads (distillation) are one linear layer on all that they read; the
-relevance at the logits is the question's gradient there, one-hot for "logit". Registers are tokens like any other.
+Extensions to parts that the published models do not have: LayerScale is part of the linear layer that it scales; a
+head that reads several tokens distributes relevance among them by the rule for sums, and several heads (distillation)
+are one linear layer on all their inputs; the relevance at the logits is the gradient of the score function, one-hot for
+"logit". Registers are treated like other tokens.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ Heads = Float[Tensor, "r h n e"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
+    """Variants of the rules for linear layers and sums."""
+
     joint: bool  # one denominator for the positive and the negative part of a linear layer
-    rescale: bool  # the parts of a sum, to the sums of their absolute totals
+    rescale: bool  # rescale the two parts of a sum to the sums of their absolute totals
 
 
 RULES = {"ours": Rules(joint=True, rescale=True), "orig": Rules(joint=False, rescale=False)}
@@ -55,6 +58,7 @@ def sd(a: Tensor, b: Tensor) -> Tensor:
 
 
 def linear(R: Tensor, x: Tensor, weight: Float[Tensor, "o i"], rules: Rules) -> Tensor:
+    """Relevance of the input x of a linear layer."""
     positive, negative, up, down = x.clamp(min=0), x.clamp(max=0), weight.clamp(min=0), weight.clamp(max=0)
     over, under = positive @ up.T, negative @ down.T
     if rules.joint:
@@ -64,11 +68,13 @@ def linear(R: Tensor, x: Tensor, weight: Float[Tensor, "o i"], rules: Rules) -> 
 
 
 def product(R: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Relevance of a and b in the matrix product a @ b."""
     S = sd(R, a @ b)
     return a * (S @ b.mT) / 2, b * (a.mT @ S) / 2
 
 
 def add(R: Tokens, a: Tokens, b: Tokens, rules: Rules) -> tuple[Tokens, Tokens]:
+    """Relevance of a and b in the sum a + b."""
     S = sd(R, a + b)
     R_a, R_b = a * S, b * S
     if not rules.rescale:
@@ -79,14 +85,35 @@ def add(R: Tokens, a: Tokens, b: Tokens, rules: Rules) -> tuple[Tokens, Tokens]:
 
 
 def fork(x: Tokens, first: Tokens, second: Tokens) -> Tokens:
+    """Relevance of x from those of its two uses."""
     return x * (sd(first, x) + sd(second, x))
 
 
-# ── a block, the head, the picture ───────────────────────────────────────────────────────────────
+# ── blocks and head ──────────────────────────────────────────────────────────────────────────────
 
 
 def relevances(probe: Probe, layers: Iterable[Layer], rules: Rules) -> Iterator[Layer]:
-    """Every layer with the relevance of its input and of its attention, from the last to the first."""
+    """Yield every layer with the relevance of its input and of its attention.
+
+    Parameters
+    ----------
+    probe
+        Model, images, targets and score function.
+    layers
+        Layers with attention, from the last to the first.
+    rules
+        Variant of the rules.
+
+    Yields
+    ------
+    Layer
+        With `grads["relevance"]` [r n d] and `grads["attention relevance"]` [r h n n].
+
+    Raises
+    ------
+    ModelError
+        If the rules do not cover a part of the model.
+    """
     R = None
     for layer in layers:
         R = of_head(probe, rules) if R is None else R
@@ -96,7 +123,7 @@ def relevances(probe: Probe, layers: Iterable[Layer], rules: Rules) -> Iterator[
 
 @torch.no_grad()
 def of_block(layer: Layer, R: Tokens, rules: Rules) -> tuple[Tokens, Float[Tensor, "r h n n"]]:
-    """Relevance of a block's input and of its attention, from that of its output."""
+    """Relevance of a block's input and of its attention, given the relevance R of its output."""
     attend, feed = layer.block.attend, layer.block.feed
     refuse(layer)
     x, mid, attention, value = layer.hidden, layer.mid, layer.attention, layer.value
@@ -138,7 +165,7 @@ def of_head(probe: Probe, rules: Rules) -> Tokens:
 
 
 def at_the_logits(probe: Probe) -> Float[Tensor, "r c"]:
-    """The question's gradient in the logits: one-hot for a logit."""
+    """Gradient of the score function in the logits: one-hot for "logit"."""
     logits = probe.reading.logits.repeat_interleave(probe.targets_per_image, 0).detach().requires_grad_()
     with torch.enable_grad():
         score = probe.answer(logits, probe.targets).sum()
@@ -146,18 +173,19 @@ def at_the_logits(probe: Probe) -> Float[Tensor, "r c"]:
 
 
 def affine(function: Callable[[Tensor], Tensor], like: Float[Tensor, "r n i"]) -> tuple[Float[Tensor, "o i"], Tensor]:
-    """Weight and bias of a part that maps every token by one affine function."""
+    """Weight and bias of an affine function applied to every token; `like` gives input width, device and dtype."""
     eye = torch.eye(like.shape[-1], device=like.device, dtype=like.dtype)
-    found = function(F.pad(eye, (0, 0, 1, 0))[None])[0]  # of 0, then of every unit vector
+    found = function(F.pad(eye, (0, 0, 1, 0))[None])[0]  # values at 0, then at every unit vector
     return (found[1:] - found[0]).T, found[0]
 
 
 def side_by_side(heads: Heads) -> Tokens:
+    """Concatenate heads: [r h n e] → [r n h·e]."""
     return heads.transpose(1, 2).flatten(2)
 
 
 def refuse(layer: Layer) -> None:
-    """By name, what these rules do not cover."""
+    """Raise a `ModelError` that names a part of the block which the rules do not cover."""
     attend, feed = layer.block.attend, layer.block.feed
     unknown = {
         "a gated MLP": len(feed.expand(layer.normed[:1, :1])) > 1,
@@ -172,16 +200,20 @@ def refuse(layer: Layer) -> None:
 
 
 def named(norm: nn.Module) -> bool:
+    """Whether a norm is present."""
     return not isinstance(norm, nn.Identity)
 
 
-# ── to the pixels ────────────────────────────────────────────────────────────────────────────────
+# ── pixels ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @torch.no_grad()
 def of_pixels(probe: Probe, R: Tokens, rules: Rules) -> Float[Tensor, "r 3 H W"]:
-    """Past the positions, which keep their part, and through the patch embedding by the z^B rule: pixels of a picture lie
-    between its smallest and its largest value."""
+    """Relevance of pixels, given the relevance R of the first block's input.
+
+    Position embeddings keep their share. The patch embedding uses the z^B rule, with the smallest and the largest value
+    of each image as bounds.
+    """
     k, prefix, size = probe.targets_per_image, probe.layout.prefix, probe.layout.patch
     conv = patch_convolution(probe)
     images, tokens = probe.images.repeat_interleave(k, 0), probe.tokens.repeat_interleave(k, 0)
@@ -204,11 +236,11 @@ def of_pixels(probe: Probe, R: Tokens, rules: Rules) -> Float[Tensor, "r 3 H W"]
 
 
 def patch_convolution(probe: Probe) -> nn.Conv2d:
-    """The one convolution that makes patches of pixels, with nothing but positions added behind it."""
+    """Return the patch embedding, checked to be a convolution followed only by the addition of positions."""
     vit, images, prefix = probe.vit, probe.images, probe.layout.prefix
     found = [m for m in vit.module.modules() if isinstance(m, nn.Conv2d) and m.in_channels == images.shape[1]]
     empty = torch.zeros_like(images[:1])
-    eps = torch.finfo(images.dtype).eps  # tokens of half precision are sums that were rounded
+    eps = torch.finfo(images.dtype).eps  # half-precision tokens are rounded sums
     for conv in found:
         made = (conv(images) - conv(empty)).flatten(2).transpose(1, 2)
         told = (probe.tokens - vit.embed(empty))[:, prefix:]
@@ -229,7 +261,7 @@ PREFIX = (
 
 
 def prefix_tokens(probe: Probe) -> Float[Tensor, "prefix d"]:
-    """What is learned in front of the patches, without its positions."""
+    """Learned prefix tokens (class, distillation, registers) without their position embeddings."""
     width, prefix = probe.tokens.shape[-1], probe.layout.prefix
     own = {name.rsplit(".", 1)[-1]: p for name, p in probe.vit.module.named_parameters()}
     found = [own[name].reshape(-1, width) for names in PREFIX for name in names if name in own]

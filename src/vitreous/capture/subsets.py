@@ -1,4 +1,4 @@
-"""Subsets of patches, those of one size side by side, and the tokens that stay in each."""
+"""Group subsets of patches by size, and find the tokens of each."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from vitreous.models.shapes import Keep
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Subsets of all pictures, from the smallest to the largest."""
+    """Subsets of all images, sorted by size."""
 
-    order: Int[Tensor, " all"]  # which subset comes when
-    counts: list[int]  # the sizes that there are,
-    many: list[int]  # and how many subsets have each
+    order: Int[Tensor, " all"]  # subset indices, from the smallest subset to the largest
+    counts: list[int]  # distinct sizes
+    many: list[int]  # number of subsets of each size
 
     @classmethod
     def of(cls, keep: Keep) -> Sizes:
         counts = keep.sum(-1).flatten()
         order = counts.argsort(stable=True)
-        sizes, many = counts.cpu().unique(return_counts=True)  # the only wait for a GPU: at every size, it would idle
+        sizes, many = counts.cpu().unique(return_counts=True)  # one GPU synchronisation here instead of one per size
         return cls(order, sizes.tolist(), many.tolist())
 
     def __iter__(self) -> Iterator[tuple[int, Int[Tensor, " same"]]]:
-        """Every size, and which subsets have it."""
+        """Yield every size and the indices of its subsets."""
         yield from zip(self.counts, self.order.split(self.many), strict=True)
 
     def within(self, piece: slice) -> Iterator[tuple[int, slice]]:
-        """The sizes of some subsets that follow each other in the order, and which of them have it."""
+        """Yield the sizes that occur in a slice of `order`, and where in the slice."""
         first = 0
         for count, many in zip(self.counts, self.many, strict=True):
             start, stop = max(first, piece.start), min(first + many, piece.stop)
@@ -43,7 +43,7 @@ class Sizes:
             first += many
 
     def that_fit(self, room: int, prefix: int) -> Callable[[int], int]:
-        """How many subsets, counted from one of the order, hold no more than `room` tokens together."""
+        """Return a function from a start in `order` to the number of subsets from there that fit into `room` tokens."""
         lengths = (
             length
             for count, many in zip(self.counts, self.many, strict=True)
@@ -54,6 +54,6 @@ class Sizes:
 
 
 def tokens_of(keep: Bool[Tensor, "m p"], prefix: int) -> Int[Tensor, "m all"]:
-    """Positions of all tokens, those that stay in front: all of the prefix, then the kept patches in their order."""
-    kept = keep.byte().argsort(dim=-1, descending=True, stable=True) + prefix  # no nonzero: a GPU would wait
+    """Positions of all tokens: the prefix, then the kept patches in order, then the removed ones."""
+    kept = keep.byte().argsort(dim=-1, descending=True, stable=True) + prefix  # `nonzero` would synchronise the GPU
     return torch.cat([torch.arange(prefix, device=kept.device).expand(len(kept), -1), kept], 1)

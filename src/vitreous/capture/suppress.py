@@ -1,4 +1,4 @@
-"""What the model says when attention to some tokens is turned down, in every block and head."""
+"""Scores of a model whose attention to some tokens is suppressed, in every block and head."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ from vitreous.models.vit import Block, Place
 
 @torch.no_grad()
 def suppressed_score(probe: Probe, factors: Float[Tensor, "b s n"], shift: bool) -> Float[Tensor, "r s"]:
-    """The answer when every attention score is multiplied by the factor of the token it looks at.
+    """Return the scores when attention scores (before the softmax) are multiplied by a factor per key token.
 
-    `shift` lets each row of scores begin at 0 first, so that a factor below 1 never raises one.
+    Parameters
+    ----------
+    probe
+        Model, images, targets and score function.
+    factors
+        Factor of every token, s variants per image.
+    shift
+        Whether each row of attention scores is first shifted to a minimum of 0, so that a factor below 1 never
+        increases a score.
     """
     flat, subsets = factors.flatten(0, 1), factors.shape[1]
     answers: Tensor | None = None
@@ -33,7 +41,7 @@ def suppressed_score(probe: Probe, factors: Float[Tensor, "b s n"], shift: bool)
 
     tokens = probe.tokens
     heads = probe.vit.blocks[0].attend.qkv(tokens[:1, :1])[0].shape[1]
-    wide = tokens.shape[2] + heads * tokens.shape[1] // 8  # matrices are built: they count beside the residual stream
+    wide = tokens.shape[2] + heads * tokens.shape[1] // 8  # attention matrices count in addition to the residual stream
     chunk = rows_that_fit(tokens.shape[1], wide, tokens.element_size(), tokens.device)
     for piece, said in pieces(some, len(flat), chunk):
         answers = said.new_empty(len(flat), said.shape[-1]) if answers is None else answers
@@ -43,6 +51,7 @@ def suppressed_score(probe: Probe, factors: Float[Tensor, "b s n"], shift: bool)
 
 
 def suppressed_block(block: Block, x: Tokens, place: Place, factor: Float[Tensor, "b n"], shift: bool) -> Tokens:
+    """Run one block with attention scores multiplied by `factor`."""
     attend = block.attend
     q, k, value = attend.qkv(attend.norm(x))
     q, k = attend.rotate(attend.q_norm(q), place), attend.rotate(attend.k_norm(k), place)

@@ -1,4 +1,4 @@
-"""Texts as targets: a picture is asked how near its embedding lies to theirs."""
+"""Text targets: explain the cosine between the embeddings of an image and a text."""
 
 from __future__ import annotations
 
@@ -22,21 +22,31 @@ from vitreous.models.vit import ViT
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextTarget:
-    """What is asked of every picture: scale · cosine of its embedding with each of the first `asked` texts of its row."""
+    """Text embeddings as targets, made by `text_target`.
 
-    texts: Float[Tensor, "g all d"]  # of unit length; g is the number of pictures, or 1 when all are asked the same
+    The score of an image is scale · cosine of its embedding with each of the first `asked` texts of its group. The
+    remaining texts are only used for comparison.
+    """
+
+    texts: Float[Tensor, "g all d"]  # of unit length; g is the number of images, or 1 if all images share the texts
     asked: int
-    pictures: int | None  # None: as many as there are
+    pictures: int | None  # number of images; None if the texts are shared by any number of images
     scale: float
     names: tuple[str, ...] | None = None
 
     @property
     def together(self) -> int:
-        """Texts that a picture is compared with: those asked about, and those they stand against."""
+        """Number of texts per image: those explained, and those they are compared with."""
         return self.texts.shape[1]
 
     def check(self, vit: ViT, pictures: int) -> None:
-        """One sentence for what does not fit."""
+        """Check the texts against the model and the number of images.
+
+        Raises
+        ------
+        ShapeError
+            If the embedding width, the number of images or the number of names does not fit.
+        """
         given, made = self.texts.shape[-1], vit.outputs
         if given != made:
             raise ShapeError(
@@ -52,14 +62,14 @@ class TextTarget:
             )
 
     def part(self, vit: ViT, images: Images, those: slice) -> tuple[ViT, Images, Int[Tensor, "b k"]]:
-        """The model that answers with cosines to the texts of those pictures, and which texts are whose."""
+        """Return the arguments of a probe for a slice of the images: cosine model, images and text indices."""
         shared = self.pictures is None
         texts = self.texts if shared else self.texts[those]
         first = torch.arange(len(images)) * (0 if shared else self.together)
         return likened(vit, texts.flatten(0, 1), self.scale), images, first[:, None] + torch.arange(self.asked)
 
     def question(self, asked: Question) -> Question:
-        """The same question, among the texts of the picture's own row."""
+        """Restrict a score function to the texts of each image's own group."""
         count = self.together
         if count == 1 and asked.compares:
             raise SpecError(
@@ -72,20 +82,21 @@ class TextTarget:
         return Question("cosine" if asked.name == "logit" else asked.name, function, asked.affine)
 
     def own(self, cosines: Rows, targets: Targets) -> Float[Tensor, "r all"]:
-        """Of cosines with everybody's texts, those with the texts of the row."""
+        """Select from the cosines with all texts those with the texts of the row's own group."""
         first = targets.div(self.together, rounding_mode="floor") * self.together
         return cosines.gather(1, first[:, None] + torch.arange(self.together, device=targets.device))
 
     def answered(self, found: Any) -> Any:
-        """An attribution whose targets and logits are those of the picture's own texts."""
+        """Return the attribution with targets and logits restricted to the texts of each image's own group."""
         logits = None if self.together == 1 else self.own(found.logits, found.targets)
         return replace(found, targets=found.targets % self.together, logits=logits)
 
     def name(self, row: int) -> str:
+        """Return the name of the text that a row explains."""
         return f"text {row % self.asked}" if self.names is None else self.names[row % len(self.names)]
 
     def facts(self, question: Question, lin: Linearisation) -> dict[str, Any]:
-        """For the provenance, as plain values."""
+        """Return the provenance entries about the texts, as plain values."""
         among = question.name if self.together == 1 or question.name == "cosine" else f"{question.name} among texts"
         return {
             "question": among,
@@ -102,11 +113,29 @@ def text_target(
     names: str | Sequence[Any] | None = None,
     against: Any = None,
 ) -> TextTarget:
-    """The target of an explanation, as an embedding: scale · cosine with the picture's own embedding is explained.
+    """Return text embeddings as a target for `explain`: scale · cosine with the image's embedding is explained.
 
-    `embedding`: [d] for every picture, [b d] one for each, [b k d] several for each (rows as with several classes); tensors,
-    arrays or lists of these. `scale`: a number such as `model.logit_scale.exp()`. `names`: one per text. `against`: other
-    texts [a d] that the questions "margin" and "probability" compare with, and that get no map of their own.
+    Parameters
+    ----------
+    embedding
+        [d] shared by all images, [b d] one per image, or [b k d] several per image (rows are ordered as for several
+        classes). A tensor, an array, or a list of these. Need not be normalised.
+    scale
+        Positive number such as `model.logit_scale.exp()`.
+    names
+        Names of the texts, one per text.
+    against
+        Further texts, [d] or [a d], with which score functions such as "margin" and "probability" compare; no maps
+        are computed for them.
+
+    Returns
+    -------
+    TextTarget
+
+    Raises
+    ------
+    ShapeError
+        If an embedding has a wrong shape or type or no direction, or `scale` is not a positive number.
     """
     given = unit(embedding, "a text embedding", (1, 2, 3))
     pictures = None if given.ndim == 1 else len(given)
@@ -121,6 +150,7 @@ def text_target(
 
 
 def number(scale: Any) -> float:
+    """Validate `scale` and return it as a float."""
     if isinstance(scale, Tensor) and scale.numel() == 1:
         scale = scale.detach().item()
     known = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
@@ -130,7 +160,7 @@ def number(scale: Any) -> float:
 
 
 def unit(embedding: Any, what: str, axes: tuple[int, ...]) -> Float[Tensor, "*any d"]:
-    """Vectors of unit length, in float64."""
+    """Validate embeddings and return them with unit length, in float64 on the CPU."""
     try:
         found = embedding if isinstance(embedding, Tensor) else stacked(embedding)
     except (TypeError, ValueError, RuntimeError):
@@ -149,7 +179,7 @@ def unit(embedding: Any, what: str, axes: tuple[int, ...]) -> Float[Tensor, "*an
 
 
 def stacked(embedding: Any) -> Tensor:
-    """A list of vectors, or of lists of them, as one tensor."""
+    """Stack a (nested) list of vectors into one tensor."""
     if isinstance(embedding, list | tuple) and any(
         isinstance(e, Tensor | np.ndarray | list | tuple) for e in embedding
     ):

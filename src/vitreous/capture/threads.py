@@ -1,4 +1,4 @@
-"""Work for the CPU while a GPU waits for it."""
+"""Threads for CPU work between GPU computations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ MOST = 16
 
 
 def by_threads(work: Callable[..., Found], *rows: Iterable[Any]) -> list[Found]:
-    """`work` of every row, by several threads where there is a GPU; on a CPU the model takes them all."""
+    """Apply `work` to every row: in threads if there is a GPU, else serially, since the model uses all CPU cores."""
     return list((crew(os.getpid()).map if torch.cuda.is_available() else map)(work, *rows))
 
 
 @cache
 def crew(process: int) -> ThreadPoolExecutor:
-    """Threads that stay, since beginning them takes longer than their work; a process that was forked begins its own."""
+    """Return the thread pool of a process; a forked process gets its own.
+
+    The pool is reused, since starting threads takes longer than their work.
+    """
     return ThreadPoolExecutor(min(MOST, given_cores()), thread_name_prefix="vitreous")
 
 
 def given_cores() -> int:
-    """Cores that the system gives us."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

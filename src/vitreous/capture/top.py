@@ -1,4 +1,4 @@
-"""The head seen from the score, and the way back through it: where the backward pass begins."""
+"""Backward pass through the head."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from vitreous.capture.linearise import Linearisation
 from vitreous.models.shapes import Tokens
 from vitreous.models.vit import ViT
 
-Scores = Callable[[Reading], list[Float[Tensor, " b"]]]  # what is explained, one per target of an image
+Scores = Callable[[Reading], list[Float[Tensor, " b"]]]  # scores to explain, one tensor per target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Top:
-    """What the score says of the encoder's output. Rows r: image by image, target by target."""
+    """Gradients of the score at the encoder's output. Rows r: image by image, then target by target."""
 
-    grads: list[Tokens]  # one per target of an image
+    grads: list[Tokens]  # one tensor per target
     biases: Float[Tensor, "r n"] | None = None
     pooled_biases: Float[Tensor, " r"] | None = None
     presence: Float[Tensor, "r n"] | None = None
 
 
 def top_of(vit: ViT, tokens: Tokens, scores: Scores, lin: Linearisation, biases: bool, presence: bool) -> Top:
-    """One forward of the head, and one backward for every target of an image."""
+    """Run the head forward once, and backward once per target."""
     leaf = tokens.detach().requires_grad_()
     there = torch.zeros_like(leaf[..., 0]).requires_grad_() if presence else None
     with torch.enable_grad():
@@ -46,7 +46,7 @@ def top_of(vit: ViT, tokens: Tokens, scores: Scores, lin: Linearisation, biases:
             presences.append(torch.zeros_like(there) if moved is None else moved)
         if biases:
             split = 1 + len(reading.token_taps)
-            # an attention pooler may skip prefix tokens: its taps are shorter, the missing tokens add nothing
+            # an attention pooler may skip prefix tokens; they have no taps, and their share is 0
             token_biases.append(bias_map(reading.token_taps, found[1:split], leaf))
             pooled = bias_map(reading.pooled_taps, found[split:], None)
             pooled_biases.append(leaf.new_zeros(len(leaf)) if pooled is None else pooled)

@@ -1,4 +1,4 @@
-"""What a head sends from each token, before attention weighs it: f = W_o · v, per head."""
+"""Head-transformed value vectors f = W_o · v (before attention weights them), and parts of the MLP branch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,20 @@ Bias = Literal["included", "excluded", "free"]
 
 @torch.no_grad()
 def head_values(layer: Layer, bias: Bias = "included") -> Float[Tensor, "r h n d"]:
-    """Head-transformed value vectors, layer-scale in, output bias out.
+    """Return the value vectors of every head after the output projection, with LayerScale and without the output bias.
 
-    `bias`: the value's own bias "included" or "excluded", or the vectors "free" of it and of the norm's shift.
+    Parameters
+    ----------
+    layer
+        Layer of a probe.
+    bias
+        "included" keeps the bias of the values, "excluded" subtracts it, "free" also subtracts the contribution of the
+        first norm's bias.
+
+    Raises
+    ------
+    ModelError
+        If the model normalises the concatenated heads, so that single heads have no vectors.
     """
     attend = layer.block.attend
     if not isinstance(attend.inner_norm, nn.Identity):
@@ -39,7 +50,13 @@ def head_values(layer: Layer, bias: Bias = "included") -> Float[Tensor, "r h n d
 
 @torch.no_grad()
 def second_norm(layer: Layer) -> tuple[NormMap, Float[Tensor, "r n 1"]]:
-    """The linear part of the second norm (centring and gain), and the true spread it divides each token by."""
+    """Return the linear part of the second norm (centring and gain), and the spread by which it divides each token.
+
+    Raises
+    ------
+    ModelError
+        If the norm is neither LayerNorm nor RMSNorm.
+    """
     norm: Any = layer.block.feed.norm
     centred = isinstance(norm, nn.LayerNorm)
     if not centred and "rms" not in type(norm).__name__.lower():
@@ -51,7 +68,7 @@ def second_norm(layer: Layer) -> tuple[NormMap, Float[Tensor, "r n 1"]]:
 
 
 class NormMap:
-    """u ↦ gain ⊙ (u − mean u), without the division."""
+    """u ↦ gain ⊙ (u − mean u), or gain ⊙ u if not `centred`: a norm without its division."""
 
     def __init__(self, centred: bool, gain: Tensor | None) -> None:
         self.centred, self.gain = centred, gain
@@ -63,14 +80,14 @@ class NormMap:
 
 @torch.no_grad()
 def feed_scale(layer: Layer) -> Tensor | float:
-    """Layer-scale of the MLP branch, or 1."""
+    """Return the LayerScale of the MLP branch, or 1 if there is none."""
     scale = layer.block.feed.layer_scale()
     return 1.0 if scale is None else scale.detach()
 
 
 @torch.no_grad()
 def second_normed(layer: Layer) -> Float[Tensor, "r n d"]:
-    """What the MLP is fed: the second norm's output."""
+    """Return the output of the second norm, the input of the MLP."""
     return layer.block.feed.norm(layer.mid)
 
 

@@ -1,1 +1,1 @@
-"""Names and refusals; nothing here imports torch."""
+"""Errors, defaults and the name registry; nothing here imports torch."""

@@ -1,5 +1,5 @@
-"""The method that is used where none is named."""
+"""Default attribution method."""
 
 from __future__ import annotations
 
-DEFAULT_METHOD = "temper"  # the most faithful of one backward pass on both models of the study
+DEFAULT_METHOD = "temper"  # the most faithful method with a single backward pass, on both models of the study

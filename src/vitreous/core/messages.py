@@ -1,4 +1,4 @@
-"""Values as error messages repeat them."""
+"""Formatting of values in error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LONGEST = 120  # characters
 
 
 def shown(value: Any) -> str:
-    """The value's repr, cut to a readable length; its type where it has no repr.
+    """Return `repr(value)`, truncated to `LONGEST` characters, or "<type>" if `repr` fails.
 
     Examples
     --------
@@ -17,6 +17,6 @@ def shown(value: Any) -> str:
     """
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - an int with more digits than Python prints, or nesting without end
+    except Exception:  # noqa: BLE001 - e.g. an int over the digit limit, or infinite recursion
         text = f"<{type(value).__name__}>"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

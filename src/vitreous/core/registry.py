@@ -1,4 +1,4 @@
-"""A table of names: claimed once, looked up with a hint, extended by entry points."""
+"""Registry of named objects, with aliases, spelling hints and plugins from entry points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Names to values of one kind ('method', 'fold', …). Third parties join through the group `vitreous.<kind>s`."""
+    """Mapping from names to objects of one kind.
+
+    Names are unique; lookup is case-insensitive and resolves aliases.
+
+    Parameters
+    ----------
+    kind
+        For example "method" or "fold". Used in error messages, and as the entry-point group `vitreous.<kind>s` from
+        which plugins are loaded.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -23,6 +32,24 @@ class Registry(Generic[T]):
         self._plugins_loaded = False
 
     def add(self, name: str, value: T, owner: str, aliases: tuple[str, ...] = ()) -> T:
+        """Register `value` and return it.
+
+        Parameters
+        ----------
+        name
+            Name under which the value is found.
+        value
+            The object.
+        owner
+            Module that registers it; named in the error message if the name is taken.
+        aliases
+            Further names.
+
+        Raises
+        ------
+        SpecError
+            If the name or an alias is already registered.
+        """
         for claimed in (name, *aliases):
             held = self._owner.get(self._aliases.get(claimed, claimed))
             if held is not None:
@@ -34,13 +61,13 @@ class Registry(Generic[T]):
         return value
 
     def discard(self, name: str) -> None:
-        """Forget a name and its aliases (a notebook cell run twice, a test that cleans up)."""
+        """Remove a name and its aliases, if registered (for notebook cells that run twice, and for tests)."""
         self._table.pop(name, None)
         self._owner.pop(name, None)
         self._aliases = {alias: target for alias, target in self._aliases.items() if target != name}
 
     def load_plugins(self) -> None:
-        """Import what installed packages offer, once."""
+        """Load the entry points of installed packages; later calls do nothing."""
         if self._plugins_loaded:
             return
         self._plugins_loaded = True
@@ -48,6 +75,7 @@ class Registry(Generic[T]):
             point.load()
 
     def find(self, name: str) -> T | None:
+        """Return the object of that name or alias, or None; plugins are not loaded."""
         return self._table.get(self._aliases.get(name, name))
 
     def __getitem__(self, name: str) -> T:
@@ -58,13 +86,16 @@ class Registry(Generic[T]):
         return found
 
     def hint(self, name: str) -> str:
+        """Return a suggestion for an unknown name: the closest known name, or all names."""
         near = get_close_matches(name.lower(), [*self._table, *self._aliases], n=1)
         return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self._table))}"
 
     def owner(self, name: str) -> str:
+        """Return the module that registered `name` (not an alias)."""
         return self._owner[name]
 
     def aliases(self, name: str) -> tuple[str, ...]:
+        """Return the aliases of `name`."""
         return tuple(alias for alias, target in self._aliases.items() if target == name)
 
     def __iter__(self) -> Iterator[str]:
