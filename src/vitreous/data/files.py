@@ -88,7 +88,7 @@ def flat(ids: np.ndarray, name: str) -> np.ndarray:
 
 
 def rows_of(path: Path, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers (the header is line 1) and rows of a CSV file; `DataError` if a needed column or value is missing."""
+    """Line numbers (header: 1) and rows of a CSV file; raise `DataError` if a needed column or value is missing."""
     layout = f"a CSV file whose first line names the columns {', '.join(needed)}"
     try:
         text = path.read_text(encoding="utf-8-sig")

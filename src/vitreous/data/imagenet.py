@@ -51,7 +51,8 @@ def imagenet_val(
     place
         The folder.
     labels
-        Label file. None: one folder per class if there are such folders, else a label file under one of its usual names.
+        Label file. None: one folder per class if there are such folders, else a label file with one of its usual
+        names.
     ids
         Meaning of the numbers in the label file, if it cannot be inferred: "caffe" (classes 0 to 999) or "devkit"
         (ILSVRC ids 1 to 1000).

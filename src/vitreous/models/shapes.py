@@ -14,7 +14,7 @@ Images = Float[Tensor, "b 3 H W"]
 Tokens = Float[Tensor, "b n d"]
 Hidden = Float[Tensor, "b n hidden"]
 PerHead = Float[Tensor, "b h n e"]
-Mixing = Float[Tensor, "b h n n"]  # attention weights per head: row = query token, column = key token
+Mixing = Float[Tensor, "b h n n"]  # mixing weights per head: row = receiving token, column = source token
 Pooled = Float[Tensor, "b q d"]
 Logits = Float[Tensor, "b c"]
 TokenScores = Float[Tensor, "r n"]
