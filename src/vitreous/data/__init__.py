@@ -1,8 +1,13 @@
-"""Data sets: pictures with their classes, masks and boxes, read lazily and carried through the model's preprocessing.
+"""Datasets: images with classes, masks and boxes, read lazily and converted by the model's preprocessing.
 
+Examples
+--------
+>>> from vitreous import Preprocess
 >>> from vitreous.data import batches, open_dataset
 >>> pairs = open_dataset("scenes:pair?count=64")
->>> for batch in batches(pairs, vit.preprocess): batch.images, batch.labels, batch.objects
+>>> preprocess = Preprocess(size=(64, 64), resize=(64, 64))
+>>> [len(batch) for batch in batches(pairs, preprocess, batch_size=32)]
+[32, 32]
 """
 
 from vitreous.data.batch import Batch, batches, subset

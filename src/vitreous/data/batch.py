@@ -1,4 +1,4 @@
-"""Samples as a model takes them: pictures, masks and boxes through one geometry, read ahead by threads."""
+"""Batches of model inputs: images, masks and boxes with the same geometry applied, prefetched by threads."""
 
 from __future__ import annotations
 
@@ -26,21 +26,44 @@ Corners: TypeAlias = Float[Tensor, "_ 4"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Pictures that could be read, as the model sees them, and the keys of those that could not. It may be empty."""
+    """Model inputs with their annotations, and the keys of images that are missing. A batch may be empty.
+
+    Attributes
+    ----------
+    keys
+        Keys of the images in the batch.
+    images
+        Model inputs.
+    labels
+        Class indices; -1 if unknown.
+    pictures
+        The original images.
+    objects
+        Masks of the object of the label: 1 object, 0 not, -1 ignored; all -1 for an image without a mask. None if no
+        image of the batch has a mask.
+    boxes
+        Boxes per image in pixels of the model input, clipped to it: empty if all of them lie outside, None for an image
+        without box annotations. None if no image of the batch has any.
+    rivals
+        Masks of the largest other class in the model input, as `objects`; all -1 for an image without one.
+    rival_labels
+        Class indices of `rivals`; -1 for an image without one.
+    failures
+        Keys and error messages of images that could not be read.
+    skipped
+        Keys and reasons of images that the dataset's protocol leaves out, although they can be read.
+    """
 
     keys: tuple[str, ...]
     images: Float[Tensor, "b 3 H W"]
-    labels: Int[Tensor, " b"]  # -1 unknown
-    pictures: list[Image.Image]  # the originals
-    objects: Int8[Tensor, "b H W"] | None = (
-        None  # 1 object of the label, 0 not, -1 does not count; all -1 where unknown
-    )
-    # in pixels the model sees, clipped; empty where it sees none of them, None where nobody drew any
+    labels: Int[Tensor, " b"]
+    pictures: list[Image.Image]
+    objects: Int8[Tensor, "b H W"] | None = None
     boxes: list[Corners | None] | None = None
-    rivals: Int8[Tensor, "b H W"] | None = None  # the largest other class in the frame; all -1 where there is none
-    rival_labels: Int[Tensor, " b"] | None = None  # -1 where there is none
-    failures: list[tuple[str, str]] = field(default_factory=list)  # key and sentence
-    skipped: list[tuple[str, str]] = field(default_factory=list)  # left out by the protocol, not broken
+    rivals: Int8[Tensor, "b H W"] | None = None
+    rival_labels: Int[Tensor, " b"] | None = None
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -48,7 +71,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One picture of a batch, or the reason why there is none."""
+    """One image of a batch, or the reason why it is missing (`failure` or `skipped`)."""
 
     key: str
     image: Tensor | None = None
@@ -68,7 +91,27 @@ def batches(
     batch_size: int = 32,
     workers: int | None = None,
 ) -> Iterator[Batch]:
-    """The data set in pieces of `batch_size`; `workers` threads read ahead by at most one piece (0 reads in place)."""
+    """Iterate over a dataset in batches.
+
+    Parameters
+    ----------
+    dataset
+        The dataset.
+    preprocess
+        Preprocessing of the model, applied to images, masks and boxes.
+    indices
+        Which images to read, in this order; None for all.
+    batch_size
+        Number of indices per batch. A batch has fewer images if some cannot be read or are skipped.
+    workers
+        Number of threads that read ahead, by about one batch; 0 reads in the calling thread. None: the number of CPU
+        cores, at most 4.
+
+    Raises
+    ------
+    SpecError
+        If `batch_size` is less than 1 or `workers` is negative.
+    """
     if batch_size < 1 or (workers is not None and workers < 0):
         raise SpecError(f"batch_size={batch_size} and workers={workers}; at least 1 and 0 would work")
     chosen = range(len(dataset)) if indices is None else list(indices)
@@ -82,7 +125,7 @@ def pieces_of(rows: Iterator[Row], batch_size: int, size: tuple[int, int]) -> It
 
 
 def ahead(dataset: Dataset, preprocess: Preprocess, indices: Sequence[int], most: int, workers: int) -> Iterator[Row]:
-    """Rows in order, a bounded number of them in the making."""
+    """Rows in the order of `indices`; threads prepare at most about `most` + `workers` of them in advance."""
     if not workers:
         yield from (prepare(dataset, preprocess, index) for index in indices)
         return
@@ -100,7 +143,7 @@ def ahead(dataset: Dataset, preprocess: Preprocess, indices: Sequence[int], most
 
 
 def prepare(dataset: Dataset, preprocess: Preprocess, index: int) -> Row:
-    """One row; a file that cannot be read becomes its failure."""
+    """Read one row; if that raises `DataError`, the message becomes the row's `failure`."""
     try:
         sample = dataset[index]
     except DataError as problem:
@@ -109,7 +152,11 @@ def prepare(dataset: Dataset, preprocess: Preprocess, index: int) -> Row:
 
 
 def seen_of(sample: Sample, preprocess: Preprocess) -> Row:
-    """What the model sees of a sample."""
+    """Apply the preprocessing to a sample.
+
+    If `sample.cover` is set, the label becomes the class that covers most of the model input, and the sample is skipped
+    if that class covers less than this share or there is none.
+    """
     mask = None if sample.mask is None else preprocess.masks(sample.mask)
     rivals = {label: preprocess.masks(rival) for label, rival in sample.rivals.items()}
     label = sample.label
@@ -125,7 +172,7 @@ def seen_of(sample: Sample, preprocess: Preprocess) -> Row:
 
 
 def gather(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
-    """Rows side by side; what none of them has is None."""
+    """Collate rows to a batch; annotations that no row has are None."""
     good = [row for row in rows if row.image is not None]
     nothing = torch.full(size, -1, dtype=torch.int8)
 
@@ -151,14 +198,30 @@ def gather(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
 
 
 def largest(masks: dict[int, Seen]) -> tuple[int | None, float]:
-    """The class that covers most, the first of equals, and its share of the frame; none where nothing is seen of any."""
+    """Class with the largest mask (if tied, the smallest index) and its share of pixels; (None, 0.0) if all empty."""
     shares = {label: float((masks[label] == 1).double().mean()) for label in sorted(masks)}
     most = max(shares, key=lambda label: shares[label], default=None)
     return (most, shares[most]) if most is not None and shares[most] else (None, 0.0)
 
 
 def subset(dataset: Dataset, count: int | None, seed: int | None = None) -> tuple[int, ...]:
-    """Places of `count` pictures: the first, or with a seed the first of numpy's permutation of all by file name (SkipPLUS)."""
+    """Choose indices of `count` images.
+
+    Parameters
+    ----------
+    dataset
+        The dataset.
+    count
+        Number of images; None for all.
+    seed
+        None: the first `count` images. Otherwise the first `count` of `np.random.default_rng(seed).permutation` over
+        all images sorted by file name, as in SkipPLUS.
+
+    Raises
+    ------
+    SpecError
+        If `count` is less than 1 or larger than the dataset.
+    """
     total = len(dataset)
     count = total if count is None else count
     if not 0 < count <= total:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as their authors publish them: pickles, of which nothing is executed."""
+"""CIFAR-10 and CIFAR-100 in the published Python format; the pickles are read without executing code."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LAYOUT100 = "cifar-100-python/ with train, test and meta"
 
 
 def latin1(text: str, encoding: str = "latin1") -> bytes:
-    """How pickles of old protocols write bytes; other encodings would run other code."""
+    """Replacement for `_codecs.encode`, by which old pickle protocols store bytes; other encodings are not allowed."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes in {encoding!r}")
     return text.encode("latin1")
 
 
 def array_parts() -> dict[tuple[str, str], Any]:
-    """All that the pickle of an array names, under the module names of old and new numpy."""
+    """Allowed names in the pickle of an array, under the module names of old and new numpy."""
     reconstruct = np.empty(0).__reduce__()[0]
     frombuffer = np.empty(1).__reduce_ex__(5)[0]
     parts: dict[tuple[str, str], Any] = {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype}
@@ -40,7 +40,7 @@ def array_parts() -> dict[tuple[str, str], Any]:
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Numbers, texts, lists, dictionaries and numpy arrays; any other name in the file is refused."""
+    """Unpickler for numbers, strings, lists, dictionaries and numpy arrays; any other class raises an error."""
 
     def find_class(self, module: str, name: str) -> Any:
         parts = array_parts()
@@ -50,7 +50,7 @@ class ArraysOnly(pickle.Unpickler):
 
 
 def unpickle(path: Path, layout: str) -> dict[str, Any]:
-    """The dictionary a file holds, its keys as text."""
+    """Dictionary stored in a file, with its keys as str."""
     try:
         content = ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def unpickle(path: Path, layout: str) -> dict[str, Any]:
         raise DataError(
             f"'{path}' is not read: {problem}, and only arrays, numbers and texts are; expected {layout}"
         ) from None
-    except Exception:  # noqa: BLE001 - a damaged pickle fails in many ways
+    except Exception:  # noqa: BLE001 - a damaged pickle can raise many exceptions
         raise DataError(f"'{path}' is damaged or no pickle; expected {layout}") from None
     if not isinstance(content, dict):
         raise DataError(f"'{path}' holds a {type(content).__name__}, not a dictionary; expected {layout}")
@@ -72,7 +72,15 @@ def text(value: Any) -> str:
 
 @reader("cifar10")
 def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Album:
-    """CIFAR-10, its test pictures unless asked otherwise."""
+    """CIFAR-10.
+
+    Parameters
+    ----------
+    place
+        Folder that contains cifar-10-batches-py/, or that folder itself.
+    split
+        "test" or "train".
+    """
     choice("split", split, ("test", "train"))
     root = inside(folder_at(place, LAYOUT10), "cifar-10-batches-py")
     parts = ("test_batch",) if split == "test" else tuple(f"data_batch_{one}" for one in range(1, 6))
@@ -81,7 +89,17 @@ def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Albu
 
 @reader("cifar100")
 def cifar100(place: str | Path, split: Literal["test", "train"] = "test", coarse: bool = False) -> Album:
-    """CIFAR-100, its test pictures unless asked otherwise; `coarse` counts its 20 groups instead of its 100 classes."""
+    """CIFAR-100.
+
+    Parameters
+    ----------
+    place
+        Folder that contains cifar-100-python/, or that folder itself.
+    split
+        "test" or "train".
+    coarse
+        Use the 20 superclasses as labels instead of the 100 classes.
+    """
     choice("split", split, ("test", "train"))
     root, grain = inside(folder_at(place, LAYOUT100), "cifar-100-python"), "coarse" if coarse else "fine"
     return album("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
@@ -112,7 +130,7 @@ def album(
 
 
 def part_of(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and classes of one file."""
+    """Pixels [images 3072] and classes of one file."""
     content = unpickle(path, layout)
     pixels, labels = content.get("data"), content.get(column)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
@@ -123,6 +141,6 @@ def part_of(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarra
 
 
 def picture_at(keys: list[str], pixels: np.ndarray, labels: np.ndarray, index: int) -> Sample:
-    """A row is 1024 reds, greens and blues, each row by row."""
+    """Sample at an index; a row of `pixels` is 1024 red, 1024 green and 1024 blue values, each in row-major order."""
     colours = pixels[index].reshape(3, 32, 32).transpose(1, 2, 0)
     return Sample(keys[index], Image.fromarray(np.ascontiguousarray(colours)), int(labels[index]))

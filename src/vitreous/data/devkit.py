@@ -1,6 +1,7 @@
-"""Which class a picture of ImageNet's validation set has, from the files that are handed around for it.
+"""Labels of ImageNet's validation set, from the label files that are in circulation.
 
-Two of them look alike and are not: a caffe list gives classes 0 to 999, the devkit's ground truth gives ILSVRC ids 1 to 1000 in another order.
+Two of the formats look alike but differ: a caffe list has classes 0 to 999, the devkit's ground truth has ILSVRC ids 1
+to 1000 in another order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,29 @@ NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})$")
 
 
 def read_list(path: Path, stems: list[str], ids: Ids | None = None, meta: Path | None = None) -> dict[str, int]:
-    """Class 0 to 999 of every picture, by its name without suffix."""
+    """Read a label file.
+
+    Parameters
+    ----------
+    path
+        A text file with the class last in each line, or Kaggle's LOC_val_solution.csv.
+    stems
+        Names of the images without suffix; needed if the lines do not contain names.
+    ids
+        Meaning of the numbers: classes ("caffe") or ILSVRC ids ("devkit"). None: inferred by `kind_of`.
+    meta
+        The devkit's meta.mat, needed for ILSVRC ids; by default it is looked for near `path`.
+
+    Returns
+    -------
+    dict
+        Class 0 to 999 by name without suffix.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, empty or invalid, or the meaning of its numbers cannot be inferred.
+    """
     if not path.is_file():
         raise DataError(f"there is no label file at '{path}'; known are {', '.join(LISTS)}")
     if path.suffix == ".csv":
@@ -45,7 +68,7 @@ def read_list(path: Path, stems: list[str], ids: Ids | None = None, meta: Path |
 
 
 def by_line(stems: list[str], values: list[int], path: Path) -> dict[str, int]:
-    """Line i is picture ILSVRC2012_val_0000000i."""
+    """Classes by name; line i, from 1 on, is that of image ILSVRC2012_val_<i in 8 digits>."""
     found = {}
     for stem in stems:
         match = NUMBER.search(stem)
@@ -57,7 +80,10 @@ def by_line(stems: list[str], values: list[int], path: Path) -> dict[str, int]:
 
 
 def kind_of(path: Path, values: list[int]) -> Ids:
-    """Whose numbers a list holds: 0 is a class and no ILSVRC id, 1000 an id and no class; else its name must say so."""
+    """Infer whether a list has classes or ILSVRC ids: only classes can be 0, only ids can be 1000.
+
+    Otherwise the file name decides; `DataError` if it does not.
+    """
     name = path.name.lower()
     if 0 in values or "caffe" in name:
         return "caffe"
@@ -70,7 +96,7 @@ def kind_of(path: Path, values: list[int]) -> Ids:
 
 
 def class_of_id(path: Path, meta: Path | None) -> dict[int, int]:
-    """Class of every ILSVRC id, by the devkit's meta.mat."""
+    """Class by ILSVRC id, from the devkit's meta.mat."""
     places = (
         [meta]
         if meta
@@ -86,12 +112,12 @@ def class_of_id(path: Path, meta: Path | None) -> dict[int, int]:
 
 
 def read_meta(path: Path) -> dict[int, int]:
-    """ILSVRC ids of meta.mat as classes; ids beyond 1000 are groups of classes."""
+    """Class by ILSVRC id; ids above 1000 are groups of classes and left out."""
     scipy_io = need("scipy.io", f"'{path}' (MATLAB)")
     try:
         synsets = scipy_io.loadmat(str(path), squeeze_me=True)["synsets"]
         wnids = {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in synsets}
-    except Exception:  # noqa: BLE001 - scipy fails in many ways on what is no MATLAB file
+    except Exception:  # noqa: BLE001 - scipy raises many exceptions on other files
         raise DataError(
             f"'{path}' is damaged or not the devkit's meta.mat (synsets with ILSVRC2012_ID and WNID)"
         ) from None
@@ -99,12 +125,12 @@ def read_meta(path: Path) -> dict[int, int]:
 
 
 def solution_wnids(path: Path) -> Mapping[str, list[str]]:
-    """WordNet ids of the boxes of every picture in Kaggle's solution."""
+    """WordNet ids of the boxes of each image in LOC_val_solution.csv."""
     return {stem: [wnid for wnid, _ in boxes] for stem, boxes in solution(path).items()}
 
 
 def solution(path: Path) -> dict[str, list[tuple[str, list[float]]]]:
-    """Kaggle's LOC_val_solution.csv: a picture, and after it `wnid x0 y0 x1 y1` as often as there are boxes."""
+    """Boxes by image from Kaggle's LOC_val_solution.csv, whose rows have `wnid x0 y0 x1 y1` once per box."""
     found = {}
     for line, row in rows_of(path, "ImageId", "PredictionString"):
         fields = row["PredictionString"].split()
@@ -120,6 +146,7 @@ def solution(path: Path) -> dict[str, list[tuple[str, list[float]]]]:
 
 
 def index_in(wnid: str, path: Path) -> int:
+    """Class of a WordNet id; `DataError` that names `path` if it is not in ImageNet-1k."""
     if wnid not in index_of_wnid():
         raise DataError(f"'{path}' has the WordNet id {wnid!r}, which is not a class of ImageNet-1k")
     return index_of_wnid()[wnid]

@@ -1,4 +1,4 @@
-"""Pictures, masks and tables in files: whatever is wrong with one is said with its name."""
+"""Read images, masks and tables from files; error messages name the file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ ORIENTATION = 0x0112
 
 
 def is_picture(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")  # ._x.jpg is what macOS leaves in archives
+    """Whether a file name has the suffix of an image and is not hidden."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")  # macOS adds files such as ._x.jpg to archives
 
 
 def pictures_in(root: Path, skip: tuple[str, ...] = ()) -> list[str]:
-    """Paths of all pictures below a folder, relative to it, sorted; folders called one of `skip` are passed over."""
+    """Sorted paths of all images below a folder, relative to it; folders named in `skip` are left out."""
     found = []
     for folder, inner, names in os.walk(root, followlinks=True):
         inner[:] = sorted(one for one in inner if not one.startswith(".") and one not in skip)
@@ -34,17 +35,17 @@ def pictures_in(root: Path, skip: tuple[str, ...] = ()) -> list[str]:
 
 
 def turn_of(path: Path | bytes) -> int:
-    """The EXIF orientation by which a stored picture is turned upright, 1 for not at all."""
+    """EXIF orientation of an image file, 1 to 8; 1 (upright) if missing or invalid."""
     try:
         with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as picture:
             turn = picture.getexif().get(ORIENTATION, 1)
-    except Exception:  # noqa: BLE001 - broken metadata does not say which way is up, as in `open_picture`
+    except Exception:  # noqa: BLE001 - invalid metadata counts as upright, as in `open_picture`
         return 1
     return turn if turn in range(1, 9) else 1
 
 
 def upright(values: np.ndarray, turn: int) -> np.ndarray:
-    """Pixels as stored, turned as the picture is: 2, 3, 4 mirror and turn in place, 5 to 8 also swap the sides."""
+    """Apply an EXIF orientation to pixels as stored: 2 to 4 flip axes, 5 to 8 also swap height and width."""
     values = values.swapaxes(0, 1) if turn >= 5 else values
     rows, columns = {1: (1, 1), 2: (1, -1), 3: (-1, -1), 4: (-1, 1), 5: (1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}[
         turn
@@ -53,7 +54,7 @@ def upright(values: np.ndarray, turn: int) -> np.ndarray:
 
 
 def upright_boxes(boxes: Boxes, turn: int, picture: Image.Image) -> Boxes:
-    """Boxes in pixels as stored, in those of the upright picture."""
+    """Convert boxes from pixels as stored to pixels of the upright image (`picture`)."""
     x, y = boxes[:, 0::2], boxes[:, 1::2]
     if turn >= 5:
         x, y = y, x
@@ -63,13 +64,13 @@ def upright_boxes(boxes: Boxes, turn: int, picture: Image.Image) -> Boxes:
 
 
 def ids_in(path: Path | bytes, turn: int = 1, name: str = "") -> np.ndarray:
-    """The numbers a mask stores, [H W] or [H W colours], turned upright with its picture."""
+    """Values of a mask file, [H W] or [H W channels], with the EXIF orientation (`turn`) of its image applied."""
     name = name or f"'{path}'"
     if isinstance(path, Path) and not path.is_file():
         raise DataError(f"there is no mask at {name}")
     try:
         with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as stored:
-            # a palette's indices are the ids; its colours are only for looking at
+            # Of a palette image, the indices are the ids; the colours are for display only.
             values = np.asarray(stored.convert("L") if stored.mode in ("1", "LA") else stored)
     except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
         raise DataError(f"the mask {name} is damaged or not a picture; a whole PNG would work") from None
@@ -77,7 +78,7 @@ def ids_in(path: Path | bytes, turn: int = 1, name: str = "") -> np.ndarray:
 
 
 def flat(ids: np.ndarray, name: str) -> np.ndarray:
-    """The one number per pixel of a mask; grey in three colours counts as one."""
+    """Mask with one value per pixel; equal colour channels are reduced to one, others raise `DataError`."""
     if ids.ndim == 2:
         return ids
     colours = ids[..., :3] if ids.shape[-1] >= 3 else ids[..., :1]
@@ -87,7 +88,7 @@ def flat(ids: np.ndarray, name: str) -> np.ndarray:
 
 
 def rows_of(path: Path, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Lines of a CSV file with a header, numbered as an editor numbers them."""
+    """Line numbers (header: 1) and rows of a CSV file; raise `DataError` if a needed column or value is missing."""
     layout = f"a CSV file whose first line names the columns {', '.join(needed)}"
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -105,7 +106,7 @@ def rows_of(path: Path, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -> float:
-    """A number that a file gives, or the place where there is none."""
+    """Parse a finite number (an integer if `kind` is "whole"); else raise `DataError` that begins with `where`."""
     try:
         value = float(text)
     except (TypeError, ValueError):
@@ -116,5 +117,5 @@ def number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -> floa
 
 
 def picture_and_turn(path: Path) -> tuple[Image.Image, int]:
-    """An upright picture, and how it was turned: annotations are in the pixels as stored."""
+    """Upright image, and its EXIF orientation, which annotations in pixels as stored still need."""
     return open_picture(path), turn_of(path)

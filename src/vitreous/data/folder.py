@@ -1,4 +1,4 @@
-"""A folder of pictures, with what lies beside them: `labels.csv`, `boxes.csv`, `masks/`, or one folder per class."""
+"""A folder of images with optional annotations: `labels.csv`, `boxes.csv`, `masks/`, or one folder per class."""
 
 from __future__ import annotations
 
@@ -30,10 +30,25 @@ ASIDE = ("masks", "trimaps", "annotations")
 
 @reader("folder")
 def folder(place: str | Path, ignore: int | None = None, labels: str | None = "auto") -> Album:
-    """All pictures of a folder; `ignore` is the number in a mask that does not count, `labels=None` leaves classes out.
+    """All images of a folder, with annotations if there are any.
 
-    labels.csv: file and label; boxes.csv: file, x0, y0, x1, y1, and label, width and height where known;
-    masks/<name>.png: 0 background, anything else the object.
+    labels.csv has the columns file and label (or imagenet_label, wnid); boxes.csv has file, x0, y0, x1, y1 and
+    optionally label (or wnid), width and height; masks/<name>.png has 0 for background and other values for the object.
+
+    Parameters
+    ----------
+    place
+        The folder. Images are in it or in its subfolder images/.
+    ignore
+        Value in masks that marks ignored pixels.
+    labels
+        File name of a label table. "auto": labels.csv, else the labels in boxes.csv, else one folder per class, as
+        far as they exist. None: no labels.
+
+    Raises
+    ------
+    DataError
+        If there are no images, or an annotation file is invalid.
     """
     root = folder_at(place, LAYOUT)
     base = root / "images" if (root / "images").is_dir() else root
@@ -85,12 +100,13 @@ def read(
 
 
 def mask_of(masks: Path, name: str) -> Path | None:
-    """`masks/a/b.png` for `a/b.jpg`, or none."""
+    """Path of the mask (`masks/a/b.png` for `a/b.jpg`), or None if there is none."""
     path = masks / Path(name).with_suffix(".png")
     return path if path.is_file() else None
 
 
 def binary(ids: np.ndarray, ignore: int | None) -> Mask:
+    """Mask with 0 where `ids` is 0, -1 where it is `ignore` and 1 elsewhere."""
     mask = (ids != 0).astype(np.int8)
     if ignore is not None:
         mask[ids == ignore] = -1
@@ -98,14 +114,18 @@ def binary(ids: np.ndarray, ignore: int | None) -> Mask:
 
 
 def scaled(rows: list[list[float]], size: tuple[int, int]) -> Boxes:
-    """Boxes x0 y0 x1 y1 width height, where the last two say in which picture they were drawn (0: in this one)."""
+    """Scale boxes to the image size (width, height).
+
+    A row is x0 y0 x1 y1 width height; the last two are the size of the image that the box was annotated in, or 0 if it
+    is `size`.
+    """
     drawn = np.asarray(rows, dtype=np.float64).reshape(-1, 6)
     sides = np.where(drawn[:, 4:] > 0, drawn[:, 4:], size)
     return drawn[:, :4] * np.tile(np.asarray(size) / sides, 2)
 
 
 def read_labels(path: Path, names: list[str]) -> tuple[dict[str, int], tuple[str, ...] | None]:
-    """Class of every picture that the table names; pictures it does not name have none."""
+    """Classes of the images in a label table, which may leave images out, and class names if they are ImageNet's."""
     there = frozenset(names)
     known = {
         name: class_in(row, f"line {line} of '{path}'")
@@ -120,7 +140,7 @@ def name_in(row: Mapping[str, str]) -> str:
 
 
 def named(found: dict[str, Any], path: Path) -> dict[str, Any]:
-    """What a table says of the pictures; one that speaks of none of them belongs to other pictures."""
+    """Return `found`; raise `DataError` if it is empty, that is if no row of the table is about one of the images."""
     if not found:
         raise DataError(
             f"'{path}' names none of the pictures; its column file gives their paths from the folder of pictures"
@@ -129,7 +149,7 @@ def named(found: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def class_in(row: Mapping[str, str], where: str) -> int:
-    """The class of a line, from its number or its WordNet id; where both are given they must agree."""
+    """Class of a row, from its number or WordNet id; `DataError` if both are given and differ."""
     wnid, column = row.get("wnid", ""), next((one for one in LABELS if row.get(one)), None)
     if wnid and wnid not in index_of_wnid():
         raise DataError(f"{where} has the WordNet id {wnid!r}, which is not a class of ImageNet-1k")
@@ -144,7 +164,7 @@ def class_in(row: Mapping[str, str], where: str) -> int:
 
 
 def imagenet_names(path: Path) -> tuple[str, ...] | None:
-    """ImageNet's names, where a table speaks of its classes."""
+    """ImageNet class names if the table has a column wnid or imagenet_label, else None."""
     columns = next((row for _, row in rows_of(path, "file")), {})
     if "wnid" not in columns and "imagenet_label" not in columns:
         return None
@@ -154,14 +174,14 @@ def imagenet_names(path: Path) -> tuple[str, ...] | None:
 
 
 def labels_of_folders(names: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """One folder per class, in the order of their names."""
+    """Classes from top-level folders, numbered in the order of their names."""
     classes = tuple(sorted({name.split("/", 1)[0] for name in names}))
     place = {one: index for index, one in enumerate(classes)}
     return {name: place[name.split("/", 1)[0]] for name in names}, classes
 
 
 def read_boxes(path: Path, names: list[str]) -> dict[str, list[tuple[int | None, list[float]]]]:
-    """Class and corners of every box, and the size of the picture it was drawn in."""
+    """Boxes by image: class (or None), and x0 y0 x1 y1 width height as for `scaled`."""
     found: dict[str, list[tuple[int | None, list[float]]]] = {}
     there = frozenset(names)
     for line, row in rows_of(path, "file", "x0", "y0", "x1", "y1"):
@@ -176,7 +196,7 @@ def read_boxes(path: Path, names: list[str]) -> dict[str, list[tuple[int | None,
 
 
 def labels_of_boxes(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]]) -> dict[str, int]:
-    """Where every box of a picture is of one class, that is the picture's."""
+    """Classes of images from the classes of their boxes; `DataError` if the boxes of an image have several classes."""
     known = {}
     for name, rows in boxes.items():
         labels = {label for label, _ in rows if label is not None}

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or saved by its library: a column of pictures, and one of classes."""
+"""Datasets of the Hugging Face hub, or saved by the library datasets, with columns for image, label and mask."""
 
 from __future__ import annotations
 
@@ -25,7 +25,26 @@ def hf(
     ignore: int | None = None,
     revision: str | None = None,
 ) -> Album:
-    """A data set by its name on the hub, or a folder that `save_to_disk` wrote; columns are found by their types."""
+    """Dataset of the Hugging Face hub, or a folder written by `save_to_disk`.
+
+    Parameters
+    ----------
+    place
+        Name on the hub, or the folder.
+    split
+        Name of the split; needed if there are several.
+    config, revision
+        As for `datasets.load_dataset`.
+    image, label, mask, ignore
+        As for `from_hf`.
+
+    Raises
+    ------
+    DataError
+        If the dataset cannot be loaded, or the package datasets is missing.
+    SpecError
+        If a split must be chosen, or a column does not exist or cannot be determined.
+    """
     datasets = need("datasets", f"the data set 'hf:{place}'")
     folder = located(place)
     try:
@@ -33,7 +52,7 @@ def hf(
             table = datasets.load_from_disk(str(folder))
         else:
             table = datasets.load_dataset(str(place), config, split=split, revision=revision)
-    except Exception as problem:  # noqa: BLE001 - a network, a hub and many formats
+    except Exception as problem:  # noqa: BLE001 - network, hub and file formats raise many exceptions
         raise DataError(f"Hugging Face cannot load '{place}': {' '.join(str(problem).split())[:200]}") from None
     if isinstance(table, dict):
         if split is None or split not in table:
@@ -50,7 +69,28 @@ def from_hf(
     mask: str | None = None,
     ignore: int | None = None,
 ) -> Album:
-    """A `datasets.Dataset` at hand."""
+    """Convert a `datasets.Dataset`.
+
+    Parameters
+    ----------
+    table
+        The dataset.
+    name
+        Name of the result.
+    image
+        Column of images. None: "image", or the only column of type `datasets.Image`.
+    label
+        Column of classes. None: the only column of type `ClassLabel`, else "label" if it exists.
+    mask
+        Column of masks, stored as images; 0 is background.
+    ignore
+        Value in masks that marks ignored pixels.
+
+    Raises
+    ------
+    SpecError
+        If a column does not exist, or the column of images cannot be determined.
+    """
     datasets = need("datasets", "a Hugging Face data set")
     features = table.features
     image = image or only(features, datasets.Image, "pictures", "image", name)
@@ -61,7 +101,7 @@ def from_hf(
         if column is not None and column not in features:
             raise SpecError(f"{name} has no column {column!r}; it has {', '.join(features)}")
     names = tuple(features[label].names) if label in classes else None
-    for column in filter(None, (image, mask)):  # undecoded: a damaged picture is then one row's own affair
+    for column in filter(None, (image, mask)):  # undecoded, so that a damaged image affects its own row only
         table = table.cast_column(column, datasets.Image(decode=False))
     table = table.select_columns([one for one in (image, label, mask) if one is not None])
     keys = [f"{table.split or 'rows'}/{index:08d}" for index in range(len(table))]
@@ -70,6 +110,7 @@ def from_hf(
 
 
 def only(features: Any, kind: type, what: str, usual: str, name: str) -> str:
+    """Column of a type: the one called `usual`, or the only one; else raise `SpecError`."""
     found = [one for one, feature in features.items() if isinstance(feature, kind)]
     if len(found) == 1 or usual in found:
         return usual if usual in found else found[0]
@@ -93,11 +134,11 @@ def read(
     if mask is not None and row[mask] is not None:
         stored = ids_in(source_of(row[mask], where), turn_of(source), where)
         painted = binary(flat(stored, where), ignore)
-    return Sample(keys[index], picture, None if value == -1 else value, painted)  # -1: the hub's word for unknown
+    return Sample(keys[index], picture, None if value == -1 else value, painted)  # -1: unknown in datasets
 
 
 def source_of(cell: Any, where: str) -> bytes | Path:
-    """Bytes, or a file, of an undecoded picture."""
+    """Bytes or path of an undecoded image; `DataError` if it has neither."""
     if cell and cell.get("bytes"):
         return cell["bytes"]
     if cell and cell.get("path"):

@@ -1,4 +1,4 @@
-"""ImageNet's validation set: a folder per class, or all pictures in one with a file of labels; boxes as XML or CSV."""
+"""ImageNet's validation set: one folder per class, or one folder with a label file; boxes as XML or CSV."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ BOXES = ("bbox/val", "bbox", "Annotations/CLS-LOC/val", "val_bbox", "LOC_val_sol
 WNID = re.compile(r"n\d{8}")
 Drawn = tuple[
     str, list[float], tuple[float, float] | None
-]  # wnid, corners, width and height of the picture they are in
+]  # wnid, corners, (width, height) of the image that they refer to (None: the stored image)
 
 
 class UnlabelledImagesError(DataError):
     """A flat folder of images without a label file: it can be read as images, not as ImageNet's validation set."""
 
-    def __init__(self, message: str, folder: Path = Path()) -> None:  # the default is for unpickling
+    def __init__(self, message: str, folder: Path = Path()) -> None:  # unpickling passes the message only
         super().__init__(message)
         self.folder = folder
 
@@ -44,9 +44,29 @@ def imagenet_val(
     meta: str | Path | None = None,
     boxes: str | Path | None = None,
 ) -> Album:
-    """Validation pictures with their class and, where boxes are found or given, those of that class.
+    """ImageNet's validation images with their class and, if available, the boxes of that class.
 
-    `labels`: the label file of a flat folder; `ids`: whose numbers it holds, where it does not say; `meta`: the devkit's meta.mat.
+    Parameters
+    ----------
+    place
+        The folder.
+    labels
+        Label file. None: one folder per class if there are such folders, else a label file with one of its usual
+        names.
+    ids
+        Meaning of the numbers in the label file, if it cannot be inferred: "caffe" (classes 0 to 999) or "devkit"
+        (ILSVRC ids 1 to 1000).
+    meta
+        The devkit's meta.mat, needed for ILSVRC ids.
+    boxes
+        Folder of XML files, or LOC_val_solution.csv. None: looked for under its usual names.
+
+    Raises
+    ------
+    UnlabelledImagesError
+        If the images are not in folders per class and there is no label file.
+    DataError
+        If there are no images, or labels or boxes are missing or invalid.
     """
     root = folder_at(place, LAYOUT)
     base = next(one for one in (root / "val", root / "images", root) if one.is_dir())
@@ -67,7 +87,7 @@ def imagenet_val(
 
 
 def flat_files(root: Path, base: Path, labels: str | Path | None, ids: Ids | None, meta: Path | None) -> dict[str, int]:
-    """Pictures of one folder, with the classes that a label file gives them."""
+    """Images of a folder without subfolders per class, with their classes from a label file."""
     names = pictures_in(base) if labels else sorted(one.name for one in base.iterdir() if is_picture(one.name))
     stems = [Path(name).stem for name in names]
     if not names:
@@ -103,7 +123,7 @@ def read(
 
 
 def boxes_of(root: Path, given: str | Path | None) -> Callable[[str], list[Drawn]] | None:
-    """A function from a picture's name to its boxes, of all classes."""
+    """Function from image name (without suffix) to its boxes of all classes, or None if there are no boxes."""
     places = [located(given)] if given else [root / one for one in BOXES]
     found = next((one for one in places if one.is_file() or (one.is_dir() and next(one.glob("*.xml"), None))), None)
     if found is None:
@@ -122,7 +142,7 @@ def from_csv(path: Path, boxes: dict[str, list[tuple[str, list[float]]]], stem: 
 
 
 def from_xml(folder: Path, stem: str) -> list[Drawn]:
-    """Boxes as in Pascal VOC: every `object` has a `name` and a `bndbox`; `size` is the picture's."""
+    """Boxes in Pascal VOC format: each `object` has a `name` and a `bndbox`; `size` is that of the image."""
     path = folder / f"{stem}.xml"
     try:
         tree = ElementTree.parse(path)

@@ -1,4 +1,4 @@
-"""ImageNet-S (50, 300, 919): a class for every pixel, stored as colours."""
+"""ImageNet-S (50, 300, 919): a class for every pixel, stored in the colour channels of masks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from vitreous.models.imagenet import index_of_wnid
 
 LAYOUT = "ImageNetS<n>/{validation,validation-segmentation}/<wnid>/<name> and ImageNetS_categories_im<n>.txt, n = 50, 300 or 919"
 OTHER, IGNORED = 0, 1000
-# classes that ImageNet-S-919 holds to be the same: a picture of the first is filed and painted as the second
+# Classes that ImageNet-S-919 merges: images of the first are stored and annotated as the second. An image that is still
+# in the folder of the first keeps that class.
 MERGED = {
     "n04356056": "n04355933",
     "n04493381": "n02808440",
@@ -36,9 +37,28 @@ def imagenet_s(
     ignored: Literal["background", "exclude"] = "background",
     categories: str | Path | None = None,
 ) -> Album:
-    """Pictures whose class is the largest the model sees; those where none covers the share `cover` are skipped.
+    """ImageNet-S; the label of an image is the class that covers most of the model input.
 
-    Ignored pixels count as background, as published; `ignored="exclude"` leaves them out.
+    Parameters
+    ----------
+    place
+        The folder of ImageNet-S-50, -300 or -919.
+    split
+        "validation" or "train-semi".
+    cover
+        Images in which no class covers at least this share of the model input are skipped, as are images in whose
+        model input there is no class at all.
+    ignored
+        Pixels marked as ignored count as background ("background", as published), or are left out ("exclude").
+    categories
+        List of the WordNet ids of classes 1, 2, …. None: looked for under its usual names.
+
+    Raises
+    ------
+    DataError
+        If there are no images, or the list of categories is missing or invalid.
+    SpecError
+        If an option has an unknown value.
     """
     choice("split", split, ("validation", "train-semi"))
     choice("ignored", ignored, ("background", "exclude"))
@@ -65,7 +85,7 @@ def imagenet_s(
 
 
 def categories_of(root: Path, painted: Path, given: str | Path | None) -> tuple[str, ...]:
-    """WordNet ids of the pixels' classes 1, 2, …: the lines of the list, or the folders' names where there are all."""
+    """WordNet ids of classes 1, 2, …: from the list, or from the folder names if there are 50, 300 or 919."""
     places = [located(given)] if given else [*root.glob("ImageNetS_categories_im*.txt"), *beside(root)]
     found = next((one for one in places if one.is_file()), None)
     if found is not None:
@@ -83,7 +103,7 @@ def categories_of(root: Path, painted: Path, given: str | Path | None) -> tuple[
 
 
 def beside(root: Path) -> list[Path]:
-    """Lists that lie in the folder around, where the name of this one says how many classes it has."""
+    """Possible paths of the list in the parent folder, if the folder name contains the number of classes."""
     count = root.name.lower().removeprefix("imagenets").removeprefix("-").removeprefix("s")
     name = f"ImageNetS_categories_im{count}.txt"
     return [root.parent / name, root.parent / "categories" / name]
@@ -118,7 +138,7 @@ def read(
 
 
 def class_ids(colours: np.ndarray, path: Path) -> Int32[np.ndarray, "H W"]:
-    """R + 256·G, in numbers wide enough for it."""
+    """Class per pixel, R + 256·G, computed in int32 to avoid overflow."""
     if colours.ndim != 3 or colours.shape[-1] < 3:
         raise DataError(f"'{path}' is not in colour; a mask of ImageNet-S stores its class as R + 256·G")
     wide = colours.astype(np.int32)

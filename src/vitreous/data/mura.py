@@ -1,4 +1,4 @@
-"""MURA 1.1: radiographs of limbs, each study normal or not."""
+"""MURA 1.1: radiographs of limbs, each study labelled normal or abnormal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ STUDY = re.compile(r"study\d+_(positive|negative)")
 
 @reader("mura")
 def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: str | None = None) -> Album:
-    """Pictures of a split in the order of its list, or of one part of the body (`body="wrist"`)."""
+    """MURA, in the order of its image list.
+
+    Parameters
+    ----------
+    place
+        Folder that contains MURA-v1.1/, or that folder itself.
+    split
+        "valid" or "train".
+    body
+        Only images of this part of the body, such as "wrist"; None for all.
+    """
     choice("split", split, ("valid", "train"))
     root = folder_at(place, LAYOUT)
     root = root / "MURA-v1.1" if (root / "MURA-v1.1").is_dir() else root
@@ -35,7 +45,7 @@ def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: st
 
 
 def listed(root: Path, split: str) -> list[str]:
-    """Paths from the root, as the list has them, or as the folders have them where there is no list."""
+    """Paths relative to the root, from the image list, or from the folders if there is no list."""
     path = root / f"{split}_image_paths.csv"
     if path.is_file():
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]

@@ -23,7 +23,8 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
     ----------
     spec
         `kind:where?option=value`, or a bare path whose kind is recognised from its content. A bare path to unlabelled
-        images that are named as ImageNet's is read as a plain folder, with a `Caveat`; `imagenet-val:path` refuses it.
+        images that are named like ImageNet's is read as a plain folder, with a `Caveat`; `imagenet-val:path` raises an
+        error instead.
     **options
         Options of the reader; they take precedence over those in the spec.
 
@@ -32,7 +33,7 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
     SpecError
         If no dataset is named, or an option is unknown or of the wrong type.
     DataError
-        If there is no such dataset at the path.
+        If there is no dataset at the path, or it does not have the expected layout.
     """
     for room in ROOMS:
         import_module(f"vitreous.data.{room}")
@@ -60,7 +61,7 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
 
 
 def recognise(path: Path) -> str:
-    """The kind of data set that lies at a path."""
+    """Kind of the dataset at a path, from its name and content; "folder" if no other kind fits."""
     if "{" in path.name or "*" in path.name or path.suffix == ".tar":
         return "wds"
     if path.suffix == ".mat":
@@ -76,15 +77,16 @@ def recognise(path: Path) -> str:
 
 
 def kinds() -> str:
+    """Known kinds, for error messages."""
     return ", ".join(f"{kind}:" for kind in sorted(READERS))
 
 
 def has(*names: str) -> Callable[[Path], bool]:
-    """A folder that holds one of these files or folders, or a file of such a pattern."""
+    """Return a test whether a folder contains one of these names or glob patterns."""
     return lambda path: any(next(path.glob(name), None) is not None for name in names)
 
 
-# from the most telling to the least
+# From the most specific to the least; the first match wins.
 LOOKS: dict[str, Callable[[Path], bool]] = {
     "pets": lambda path: has("annotations/list.txt")(path) or (has("trimaps")(path) and has("labels.csv")(path)),
     "imagenet-s": has("validation-segmentation", "train-semi-segmentation"),

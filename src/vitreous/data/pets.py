@@ -1,4 +1,4 @@
-"""Oxford-IIIT Pet: pictures of cats and dogs with trimaps (1 animal, 2 background, 3 border)."""
+"""Oxford-IIIT Pet: images of cats and dogs with trimaps (1 animal, 2 background, 3 border)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,25 @@ def pets(
     labels: Literal["breed", "imagenet"] | None = None,
     border: Literal["ignore", "object", "background"] = "ignore",
 ) -> Album:
-    """All pets; `labels` counts the 37 breeds, or ImageNet's classes (then only breeds that are one are read)."""
+    """Oxford-IIIT Pet, in its original layout or with labels.csv and trimaps/.
+
+    Parameters
+    ----------
+    place
+        The folder.
+    split
+        "all", "trainval" or "test"; with labels.csv only "all".
+    labels
+        "breed" (37 classes) or "imagenet" (only breeds that are classes of ImageNet are read). None: "breed" in the
+        original layout; labels.csv always has ImageNet classes.
+    border
+        Whether border pixels are ignored or count as object or background.
+
+    Raises
+    ------
+    DataError
+        If the folder has neither layout, lists no image, or the options do not fit labels.csv.
+    """
     choice("split", split, ("all", "trainval", "test"))
     choice("border", border, tuple(BORDER))
     choice("labels", labels, (None, "breed", "imagenet"))
@@ -96,7 +114,7 @@ def from_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:
 
 
 def from_table(path: Path) -> dict[str, int]:
-    """File and ImageNet class."""
+    """ImageNet class by file name."""
     return {
         row["file"]: int(number(row["imagenet_label"], f"line {line} of '{path}'", "whole"))
         for line, row in rows_of(path, "file", "imagenet_label")
@@ -104,7 +122,10 @@ def from_table(path: Path) -> dict[str, int]:
 
 
 def original(root: Path, split: str, labels: str) -> tuple[dict[str, int], tuple[str, ...] | None]:
-    """File and class from the lists of the original archive, whose lines are: name, breed 1 to 37, species, breed of species."""
+    """Class by file name from the lists of the original archive, and class names.
+
+    A line of a list has name, breed (1 to 37), species, and breed within the species.
+    """
     path = root / "annotations" / ("list.txt" if split == "all" else f"{split}.txt")
     entries, breeds = listed(path), listed(root / "annotations" / "list.txt")
     names = {number: name.rsplit("_", 1)[0] for name, number in breeds.items()}

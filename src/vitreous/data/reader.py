@@ -1,4 +1,4 @@
-"""Readers by name: `kind:where?option=value` is the reader `kind`, called with where and the options."""
+"""Registry of dataset readers; the spec `kind:where?option=value` calls the reader `kind` with `where` and options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ WORDS = {"true": True, "false": False, "none": None}
 
 
 def reader(name: str) -> Callable[[R], R]:
-    """Register a function of a place and options that gives a data set."""
+    """Decorator that registers a dataset reader.
+
+    Parameters
+    ----------
+    name
+        Kind of dataset, as written before the colon of a spec. The decorated function takes the text after the colon
+        and options, and returns a `Dataset`.
+    """
 
     def add(function: R) -> R:
         READERS.add(name, function, f"{function.__module__}.{function.__qualname__}")
@@ -33,9 +40,9 @@ def reader(name: str) -> Callable[[R], R]:
 
 
 def split(spec: str) -> tuple[str, str, dict[str, str]]:
-    """Kind (empty for a bare path), place and options of a spec."""
+    """Kind (empty for a bare path), place and options of a spec, all as text."""
     kind, colon, rest = spec.partition(":")
-    if not colon or not re.fullmatch(r"[a-z][a-z0-9-]+", kind):  # a drive letter is no kind
+    if not colon or not re.fullmatch(r"[a-z][a-z0-9-]+", kind):  # a single letter is a drive of Windows
         kind, rest = "", spec
     place, mark, query = rest.rpartition("?")
     if mark and re.fullmatch(r"[a-z_]+=[^&=]*(&[a-z_]+=[^&=]*)*", query):
@@ -44,7 +51,7 @@ def split(spec: str) -> tuple[str, str, dict[str, str]]:
 
 
 def value_of(text: str) -> Any:
-    """A number, yes or no, nothing, or the text itself."""
+    """Parse an option: an int, float, True, False or None if the text is one, else the text itself."""
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     for number in (int, float):
@@ -56,7 +63,24 @@ def value_of(text: str) -> Any:
 
 
 def settled(name: str, read: Reader, texts: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a reader, those of a spec as values; what it does not have, or not of that type, is refused by name."""
+    """Merge and check the options of a reader.
+
+    Parameters
+    ----------
+    name
+        Name of the reader.
+    read
+        The reader, whose signature and type hints are checked.
+    texts
+        Options of a spec, as text.
+    options
+        Options given in Python; they take precedence.
+
+    Raises
+    ------
+    SpecError
+        If the reader has no such option, or the value is not of its type.
+    """
     parameters = list(inspect.signature(read).parameters.values())
     types = get_type_hints(read)
     known = [parameter.name for parameter in parameters[1:] if parameter.kind is not parameter.VAR_KEYWORD]
@@ -74,12 +98,12 @@ def settled(name: str, read: Reader, texts: Mapping[str, str], options: Mapping[
                 choice(key, value, words)
             wanted = types[key].__name__ if isinstance(types[key], type) else types[key]
             raise SpecError(f"dataset {name!r} cannot take {key}={value!r}; expected {wanted}")
-        given[key] = texts[key]  # 007 is a number that was meant as a text
+        given[key] = texts[key]  # text that looks like a number, such as 007, for an option of type str
     return given
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a plain value is of a type, or one of its words."""
+    """Whether a value is of a type hint: a class, a union, or one of the values of a Literal."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_args(hint):
@@ -90,19 +114,20 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def words_of(hint: Any) -> tuple[Any, ...]:
-    """The words that a type allows."""
+    """Values of all Literals in a type hint."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return tuple(word for one in get_args(hint) for word in words_of(one))
 
 
 def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raise `SpecError` unless `value` is one of `allowed`."""
     if value not in allowed:
         raise SpecError(f"{name}={value!r}; known: {', '.join(map(repr, allowed))}")
 
 
 def located(place: str | Path) -> Path:
-    """A path, its home and `assets:` (the folder that VITREOUS_ASSETS names) expanded."""
+    """Path with `~` and the prefix `assets:` (the folder in the variable VITREOUS_ASSETS) expanded."""
     text = str(place)
     if not text.startswith("assets:"):
         return Path(text).expanduser()
@@ -115,7 +140,7 @@ def located(place: str | Path) -> Path:
 
 
 def folder_at(place: str | Path, layout: str) -> Path:
-    """A folder that exists; `layout` says what should be in it."""
+    """Path of an existing folder; else raise `DataError`, with `layout` as the description of what is expected."""
     path = located(place)
     if not path.is_dir():
         what = "is a file, not a folder" if path.exists() else "does not exist"
@@ -124,7 +149,7 @@ def folder_at(place: str | Path, layout: str) -> Path:
 
 
 def need(package: str, what: str) -> Any:
-    """A package that only some formats need, or the sentence that says how to get it."""
+    """Import an optional package; if it is missing, raise `DataError` that says how to install it."""
     from importlib import import_module
 
     try:

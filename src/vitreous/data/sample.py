@@ -1,4 +1,4 @@
-"""One picture and what is known of it, and a data set: many of them, each read when it is asked for."""
+"""A sample (one image with its annotations), and datasets of samples, which are read on access."""
 
 from __future__ import annotations
 
@@ -14,21 +14,44 @@ from PIL import Image
 
 from vitreous.core.errors import DataError
 
-Mask: TypeAlias = Int8[np.ndarray, "H W"]  # 1 object, 0 not, -1 does not count
-Boxes: TypeAlias = Float[np.ndarray, "_ 4"]  # x0 y0 x1 y1; the right and lower edge are not part of the box
+Mask: TypeAlias = Int8[np.ndarray, "H W"]  # 1 object, 0 not, -1 ignored
+Boxes: TypeAlias = Float[np.ndarray, "_ 4"]  # x0 y0 x1 y1; right and lower edges are exclusive
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """A picture with its class, and where that class is: masks and boxes are in the picture's own pixels."""
+    """An image with its class, masks and boxes. Masks and boxes are in pixels of this image.
 
-    key: str  # unique in its data set, the same wherever the data lies
-    picture: Image.Image  # upright, RGB
+    Parameters
+    ----------
+    key
+        Unique in its dataset, and independent of the folder that the dataset is in.
+    picture
+        The image, upright and in RGB.
+    label
+        Class index, or None if unknown.
+    mask
+        Where the object of the label is.
+    boxes
+        Boxes of the label's class only; None if there are no box annotations.
+    rivals
+        Masks of other classes in the same image, by class index.
+    cover
+        If set, the class to explain is the one that covers most of the model input, and the sample is skipped if it
+        covers less than this share or there is no class in the model input.
+
+    Raises
+    ------
+    DataError
+        If a box has x0 > x1 or y0 > y1, or a mask and the image differ in size.
+    """
+
+    key: str
+    picture: Image.Image
     label: int | None = None
     mask: Mask | None = None
-    boxes: Boxes | None = None  # of the label's class only; None where nobody drew any
-    rivals: Mapping[int, Mask] = field(default_factory=dict)  # other classes in the same frame
-    # where set, the class to explain is the largest that the model sees, if it covers at least this share of the frame
+    boxes: Boxes | None = None
+    rivals: Mapping[int, Mask] = field(default_factory=dict)
     cover: float | None = None
 
     def __post_init__(self) -> None:
@@ -45,7 +68,7 @@ class Sample:
 
 @runtime_checkable
 class Dataset(Protocol):
-    """What can be measured on: keys are known at once, pictures are opened one by one."""
+    """Interface of datasets: keys are known in advance, images are read one by one."""
 
     @property
     def name(self) -> str: ...
@@ -60,13 +83,27 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Album:
-    """A data set as every reader here gives it: keys, and a function that reads the picture of a place."""
+    """Dataset made of keys and a function that reads the sample at an index; all readers of this package return it.
+
+    Parameters
+    ----------
+    name
+        Name of the dataset.
+    keys
+        One key per sample.
+    read
+        Returns the sample at an index from 0 on.
+    classes
+        Class names, or None if they are not known.
+    facts
+        Plain values that identify the dataset in `describe`: options of the reader and digests of its annotations.
+    """
 
     name: str
     keys: Sequence[str]
     read: Callable[[int], Sample]
     classes: tuple[str, ...] | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)  # plain values: options, and what else sets it apart
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -78,10 +115,10 @@ class Album:
         return self.read(place % len(self))
 
     def describe(self) -> dict[str, Any]:
-        """What tells this data set from others, whatever folder it lies in."""
+        """Plain values that identify the dataset; they do not depend on the folder it is in."""
         return {"dataset": self.name, "pictures": len(self), "keys": digest(self.keys), **self.facts}
 
 
 def digest(lines: Iterable[str]) -> str:
-    """A short name for many lines, which changes when one of them does."""
+    """First 16 hex digits of the SHA-256 of the lines."""
     return sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Scenes as a data set: pictures drawn by code, whose evidence is known to the pixel."""
+"""Scenes as a dataset: generated images in which the evidence for the class is known for every pixel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,26 @@ def scenes(
     label: int | str | None = None,
     mark: str | None = None,
 ) -> Album:
-    """`count` scenes of a kind; the mask is the whole object or only what decides its class."""
+    """Generated scenes.
+
+    Parameters
+    ----------
+    kind
+        Kind of scene; "single" if empty.
+    count
+        Number of scenes.
+    seed
+        Seed of the generator.
+    mask
+        Mask of the whole object ("object"), or only of the pixels that decide its class ("evidence").
+    label, mark
+        Options of `vitreous.scenes.Scenes`.
+
+    Raises
+    ------
+    SpecError
+        If `count` is not a positive integer, or an option is unknown.
+    """
     choice("mask", mask, ("object", "evidence"))
     if not isinstance(count, int) or count < 1:
         raise SpecError(f"count={count!r}; a whole number from 1 on would work")

@@ -1,4 +1,4 @@
-"""ImageNet-Segmentation: 4276 pictures with an outline each, in one MATLAB 7.3 (HDF5) file, `gtsegs_ijcv.mat`."""
+"""ImageNet-Segmentation: 4276 images with one mask each, in one MATLAB 7.3 (HDF5) file, `gtsegs_ijcv.mat`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to pictures in /value/img
 
 @reader("imagenet-seg")
 def imagenet_seg(place: str | Path) -> Album:
-    """Pictures and outlines; they have no class, so what the model predicts is what one explains."""
+    """ImageNet-Segmentation. Images have masks but no class, so the class that the model predicts is explained."""
     path = located(place)
     if not path.is_file():
         raise DataError(f"there is no file at '{path}'; expected {LAYOUT}")
@@ -30,7 +30,7 @@ def imagenet_seg(place: str | Path) -> Album:
 
 
 class Drawer:
-    """The file, opened by every thread and process for itself when it first reads from it."""
+    """Reads samples from the file. Every thread and process opens its own handle at its first access."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,7 +40,7 @@ class Drawer:
         return Drawer, (self.path,)
 
     def file(self) -> Any:
-        if getattr(self._open, "process", None) != os.getpid():  # a handle does not survive a fork
+        if getattr(self._open, "process", None) != os.getpid():  # a handle cannot be used after a fork
             h5py = need("h5py", f"'{self.path}' (HDF5)")
             try:
                 self._open.file = h5py.File(self.path, "r")
@@ -66,13 +66,13 @@ class Drawer:
             outline = np.asarray(file[file[file["value/gt"][index, 0]][0, 0]])
         except DataError:
             raise
-        except Exception:  # noqa: BLE001 - h5py raises what the damage happens to look like
+        except Exception:  # noqa: BLE001 - h5py raises many exceptions on damaged files
             raise DataError(f"picture {index} of '{self.path}' is damaged; expected {LAYOUT}") from None
         if pixels.ndim not in (2, 3) or outline.ndim != 2 or pixels.dtype != np.uint8:
             raise DataError(
                 f"picture {index} of '{self.path}' has {pixels.shape} pixels and {outline.shape} of outline"
             )
-        # MATLAB stores columns first: everything comes transposed
+        # MATLAB is column-major, so h5py returns transposed arrays.
         picture = open_picture(Image.fromarray(np.ascontiguousarray(pixels.T.squeeze())))
         return Sample(f"{index:05d}", picture, mask=self.mask(outline.T, index))
 

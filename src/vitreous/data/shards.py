@@ -1,4 +1,7 @@
-"""WebDataset shards: tar files in which the files of one picture lie side by side, `key.jpg`, `key.cls`, `key.json`, `key.mask.png`."""
+"""WebDataset shards: tar files in which the files of a sample follow each other.
+
+They are `key.jpg`, `key.cls`, `key.json` and `key.mask.png`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ LABELS = ("label", "cls")
 
 
 class Part(NamedTuple):
-    """Where in which shard a file lies."""
+    """Position of a file in a shard, in bytes."""
 
     shard: Path
     offset: int
@@ -41,7 +44,21 @@ class Part(NamedTuple):
 
 @reader("wds")
 def wds(place: str | Path, ignore: int | None = None) -> Album:
-    """All pictures of shards named by a path, a pattern (`*`), or a range (`shard-{000..003}.tar`)."""
+    """All images of WebDataset shards.
+
+    Parameters
+    ----------
+    place
+        Path of a shard or of a folder of shards, a pattern (`*`), a range (`shard-{000..003}.tar`) or alternatives
+        (`{a,b}`).
+    ignore
+        Value in masks that marks ignored pixels.
+
+    Raises
+    ------
+    DataError
+        If there is no shard or no image, or a shard is damaged.
+    """
     shards = expanded(located(place))
     samples: dict[str, dict[str, Part]] = {}
     for shard in shards:
@@ -58,7 +75,7 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
 
 
 def expanded(path: Path) -> list[Path]:
-    """Files of a path, a folder, a pattern, ranges `{000..003}` and alternatives `{a,b}`."""
+    """Shards of a path, a folder or a pattern, with ranges `{000..003}` and alternatives `{a,b}` expanded."""
     pieces = re.split(r"(\{[^{}]*\})", str(path))
     options = [alternatives(piece) if piece.startswith("{") else [piece] for piece in pieces]
     found: list[Path] = []
@@ -81,7 +98,7 @@ def alternatives(piece: str) -> list[str]:
 
 
 def index_of(shard: Path) -> dict[str, dict[str, Part]]:
-    """Files of every key, by what follows the first dot of their names."""
+    """Files by key and by ending; the ending is what follows the first dot of the file name."""
     found: dict[str, dict[str, Part]] = {}
     last = ""
     try:
@@ -104,6 +121,7 @@ def index_of(shard: Path) -> dict[str, dict[str, Part]]:
 
 
 def image_in(parts: Mapping[str, Part]) -> str | None:
+    """Ending of the image file, or None if there is none."""
     return next((ending for ending in IMAGES if ending in parts), None)
 
 
@@ -111,7 +129,7 @@ def read(keys: list[str], samples: Mapping[str, Mapping[str, Part]], ignore: int
     key = keys[index]
     parts = samples[key]
     ending = image_in(parts)
-    assert ending is not None  # only such keys are listed
+    assert ending is not None  # `wds` lists only keys with an image
     where, data = f"{key}.{ending} of '{parts[ending].shard}'", parts[ending].read()
     try:
         picture = open_picture(data)
@@ -133,6 +151,7 @@ def read(keys: list[str], samples: Mapping[str, Mapping[str, Part]], ignore: int
 
 
 def facts_of(parts: Mapping[str, Part], key: str) -> dict[str, Any]:
+    """Content of `key.json`; empty if there is no such file or it is not an object."""
     if "json" not in parts:
         return {}
     try:
@@ -143,6 +162,7 @@ def facts_of(parts: Mapping[str, Part], key: str) -> dict[str, Any]:
 
 
 def label_of(parts: Mapping[str, Part], facts: Mapping[str, Any], key: str) -> int | None:
+    """Class from `key.cls`, or else from "label" or "cls" in `key.json`; None if neither exists."""
     source = "cls" if "cls" in parts else "json"
     if source == "cls":
         given = parts["cls"].read().decode("utf-8", "replace").strip()

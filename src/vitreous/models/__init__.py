@@ -1,1 +1,1 @@
-"""timm, Hugging Face and torchvision models seen as one thing: embed · blocks · head."""
+"""Adapters for timm, Hugging Face and torchvision models: each becomes a `ViT` of embedding, blocks and head."""

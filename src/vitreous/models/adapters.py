@@ -1,4 +1,4 @@
-"""Layers and models that a fine-tuning library such as PEFT has put another module around."""
+"""Unwrap layers and models that a fine-tuning library such as PEFT has wrapped in another module."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import nn
 
 
 def base_layer(layer: Any) -> Any:
-    """The layer inside a LoRA layer, which knows its sizes. Values are computed by the outer layer, never by this one."""
+    """Innermost layer of a LoRA layer. Use it to read sizes only; call the outer layer to compute values."""
     while isinstance(inner := getattr(layer, "base_layer", None), nn.Module):
         layer = inner
     return layer
 
 
 def adapted_model(model: Any) -> Any:
-    """The model inside a PEFT model, its adapted layers in place; any other model as it is.
+    """Return the model inside a PEFT model, including its adapted layers; any other model is returned unchanged.
 
-    A PEFT model holds a tuner (such as `LoraModel`), and that the model whose layers it has replaced. Prompt tuning has no
-    tuner and changes what the model reads, so such a model is not unpacked.
+    A PEFT model contains a tuner (such as `LoraModel`), which contains the model whose layers it has replaced. Prompt
+    tuning has no tuner and changes the input of the model, so such a model is returned unchanged.
     """
     tuner = getattr(model, "base_model", None) if from_peft(model) else model
     inner = getattr(tuner, "model", None) if tuner is not None and from_peft(tuner) else None
@@ -26,4 +26,5 @@ def adapted_model(model: Any) -> Any:
 
 
 def from_peft(module: Any) -> bool:
+    """Whether the module's class, or one of its base classes, is defined in peft."""
     return any(ancestor.__module__.split(".")[0] == "peft" for ancestor in type(module).__mro__)

@@ -1,4 +1,4 @@
-"""Weights from a local file: safetensors, or torch files read with `weights_only=True`. Nothing is unpickled."""
+"""Read weights from a local file: safetensors, or torch files with `weights_only=True`. No pickled code is executed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,28 @@ from torch import Tensor, nn
 
 from vitreous.core.errors import DataError, ModelError
 
-NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "module")  # averaged weights first, as timm does
-PREFIXES = ("module.", "_orig_mod.", "model.")  # from data-parallel, compiled and Lightning wrappers
+NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "module")  # averaged (EMA) weights first, as in timm
+PREFIXES = ("module.", "_orig_mod.", "model.")  # of data-parallel, compiled and Lightning wrappers
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
-    """The weights in a safetensors or torch file, freed from the usual nestings and wrapper prefixes."""
+    """Read the weights of a safetensors or torch file.
+
+    Parameters
+    ----------
+    path
+        A local file.
+
+    Returns
+    -------
+    dict
+        Weights by name. Common nestings (such as "state_dict") and wrapper prefixes (such as "module.") are removed.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist, cannot be read, contains pickled Python objects, or contains no tensors.
+    """
     path = Path(path)
     if path.is_dir():
         raise DataError(f"checkpoint '{path}' is a folder; give a .safetensors or .pth file")
@@ -35,7 +51,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
 
 
 def looks_like_safetensors(path: Path) -> bool:
-    """By its name, or by its header: eight bytes of length, then JSON."""
+    """Whether the suffix is .safetensors, or the header is that format's: eight bytes of length, then JSON."""
     try:
         with path.open("rb") as file:
             return path.suffix == ".safetensors" or file.read(9)[8:] == b"{"
@@ -53,7 +69,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 def read_torch(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols: it loads or it does not
+            warnings.simplefilter("ignore")  # about pickle protocols, which do not matter if the file loads
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "unsupported" in str(error).lower() or "GLOBAL" in str(error):
@@ -67,7 +83,7 @@ def read_torch(path: Path) -> Any:
 
 
 def unwrap(content: Any) -> dict[str, Tensor]:
-    """The innermost mapping of names to tensors."""
+    """Innermost mapping of names to tensors, without wrapper prefixes; empty if there is none."""
     while isinstance(content, Mapping):
         nest = next((key for key in NESTS if isinstance(content.get(key), Mapping)), None)
         if nest is None:
@@ -82,7 +98,7 @@ def unwrap(content: Any) -> dict[str, Tensor]:
 
 
 def load_into(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
-    """Load weights that fit exactly; otherwise one sentence says which do not."""
+    """Load weights into `module`; raise `ModelError` that lists missing, unexpected and mis-shaped ones, if any."""
     own = module.state_dict()
     shapes = [
         f"{key} {tuple(state[key].shape)} for {tuple(own[key].shape)}"
@@ -98,12 +114,13 @@ def load_into(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
 
 
 def refuse(name: str, found: Mapping[str, Any]) -> None:
-    """Raise a `ModelError` that names the first few weights of each kind; silent when there are none."""
+    """Raise `ModelError` with the first few weights of each kind in `found`; return if all kinds are empty."""
     parts = [f"{len(keys)} {kind} ({some(keys)})" for kind, keys in found.items() if keys]
     if parts:
         raise ModelError(f"the weights do not fit {name!r}: {', '.join(parts)}")
 
 
 def some(keys: Any, most: int = 3) -> str:
+    """The first `most` keys in sorted order, as text."""
     keys = sorted(str(key) for key in keys)
     return ", ".join(keys[:most]) + (", …" if len(keys) > most else "")

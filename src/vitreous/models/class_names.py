@@ -23,7 +23,7 @@ def read_class_names(path: str | Path) -> tuple[str, ...]:
     Raises
     ------
     DataError
-        If the file cannot be read, or an index is missing, doubled or not a number.
+        If the file cannot be read, or an index is missing, duplicated or not a number.
     """
     path = Path(path).expanduser()
     try:
@@ -47,7 +47,7 @@ def read_class_names(path: str | Path) -> tuple[str, ...]:
 
 
 def names_from_json(text: str, path: Path) -> list[Any]:
-    """Names in order; an entry [WordNet id, name] counts as its name."""
+    """Entries of a JSON list or object in class order; of an entry [WordNet id, name], only the name."""
     try:
         content = json.loads(text)
     except ValueError as problem:

@@ -1,4 +1,4 @@
-"""A picture file, opened: upright, in RGB, or refused in a sentence that names it."""
+"""Open images from files, bytes, arrays and PIL images, as upright RGB; errors name the file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,29 @@ CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 
 
 def open_picture(source: Source) -> Image.Image:
-    """Any picture, upright and in RGB; transparency becomes white, deep greyscale is brought to 8 bits."""
+    """Open an image as upright RGB with 8 bits per channel.
+
+    Parameters
+    ----------
+    source
+        A path, the bytes of a file, a PIL image, or an array or tensor of uint8 (see `image_of_array`).
+
+    Returns
+    -------
+    PIL.Image.Image
+        Rotated as the EXIF orientation says, transparent pixels composited on white, and greyscale of more than 8 bits
+        scaled to 0 to 255.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, empty, damaged, too large or not an image.
+    ShapeError
+        If an array does not have the shape or dtype of an image.
+    """
     data, name = read_source(source)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # large pictures, untidy metadata: they still open
+        warnings.simplefilter("ignore")  # about large images and invalid metadata, which can still be opened
         try:
             picture = data if isinstance(data, Image.Image) else Image.open(BytesIO(data))
             picture.load()
@@ -36,13 +55,13 @@ def open_picture(source: Source) -> Image.Image:
             raise DataError(f"{name} is damaged or cut short; save it again in full") from None
         if not all(picture.size):
             raise DataError(f"{name} has no pixels")
-        with suppress(Exception):  # broken metadata does not say which way is up
+        with suppress(Exception):  # with invalid EXIF data the orientation is unknown
             picture = ImageOps.exif_transpose(picture)
         return to_rgb(picture, name)
 
 
 def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
-    """The file's content, and how to speak of it."""
+    """Content of the source (the bytes of a file, or a PIL image), and its name for error messages."""
     match source:
         case Image.Image():
             file = getattr(source, "filename", "")
@@ -65,10 +84,10 @@ def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
 
 
 def image_of_array(array: np.ndarray | Tensor) -> Image.Image:
-    """An image from 8-bit colours: [H, W] grey, or with 1 (grey), 3 (RGB) or 4 (RGBA) channels.
+    """Convert a uint8 array to a PIL image: [H, W] grey, or with 1 (grey), 3 (RGB) or 4 (RGBA) channels.
 
-    Channels are the last axis of a numpy array and the first of a tensor, as their libraries have it; the other way round
-    is taken where only that fits.
+    Channels are the last axis of a numpy array and the first axis of a tensor. The other order is assumed only if the
+    shape does not fit the usual one.
     """
     pixels = array.numpy(force=True) if isinstance(array, Tensor) else array
     if pixels.dtype != np.uint8:
@@ -93,6 +112,7 @@ def image_of_array(array: np.ndarray | Tensor) -> Image.Image:
 
 
 def to_rgb(picture: Image.Image, name: str) -> Image.Image:
+    """Convert any mode to RGB; transparent pixels are composited on white."""
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
         return Image.fromarray(eight_bits(np.asarray(picture), picture.mode)).convert("RGB")
     try:
@@ -105,7 +125,11 @@ def to_rgb(picture: Image.Image, name: str) -> Image.Image:
 
 
 def eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
-    """Deep greyscale in 0 to 255: from 16 bits, 0 to 1 or 0 to 255 where it is such, else from its least to its most."""
+    """Scale greyscale of more than 8 bits to 0 to 255.
+
+    The range is 0 to 65535 (16 bits), 0 to 1 or 0 to 255, chosen by mode and maximum. If values lie outside of it, the
+    range is from the minimum to the maximum of the image.
+    """
     values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = values.min(), values.max()
     full = 65535 if mode.startswith("I;16") or (mode == "I" and high > 255) else 1 if mode == "F" and high <= 1 else 255

@@ -1,4 +1,4 @@
-"""Hugging Face image classifiers seen as a `ViT`: modules as transformers 5 lays them out."""
+"""Adapter for Hugging Face image classifiers and CLIP/SigLIP towers, with the module layout of transformers 5."""
 
 from __future__ import annotations
 
@@ -33,7 +33,20 @@ Rows = Callable[[int], Float[Tensor, "q n"]]
 
 
 def from_huggingface(model: nn.Module, name: str = "huggingface model") -> ViT:
-    """View a Hugging Face image classifier as a `ViT`; the module is read, never patched."""
+    """Describe a Hugging Face image classifier as a `ViT`. The module is not modified.
+
+    Parameters
+    ----------
+    model
+        An instance of one of the classes in `FAMILIES`, or of a subclass.
+    name
+        Name of the model.
+
+    Raises
+    ------
+    ModelError
+        If the class is not supported, or its modules are not those of transformers 5.
+    """
     kind = next((base.__name__ for base in type(model).__mro__ if base.__name__ in FAMILIES), None)
     if kind is None:
         known = f"known in transformers: {', '.join(FAMILIES)}"
@@ -52,7 +65,26 @@ def load_huggingface(
     device: str | torch.device | None = None,
     **kwargs: Any,
 ) -> ViT:
-    """A classifier from the hub or a local folder; `kwargs` change its config. No code from the hub is ever run."""
+    """Load a classifier from the hub or a local folder. Code from the hub is never executed.
+
+    Parameters
+    ----------
+    name_or_path
+        Name on the hub, or a local folder with config.json and model.safetensors.
+    checkpoint
+        A local file with other weights.
+    pretrained
+        Whether to load weights if there is no checkpoint; False gives random weights.
+    device
+        Where to put the model; None leaves it where it was built.
+    **kwargs
+        Settings of the model's config.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be loaded, a setting is unknown, or the weights do not fit.
+    """
     if kwargs.pop("trust_remote_code", False):
         raise ModelError("code from the hub is never run; trust_remote_code cannot be set")
     try:
@@ -65,7 +97,7 @@ def load_huggingface(
             f"{name_or_path!r} could not be loaded: {why}; without the hub, give a local folder with config.json and "
             "model.safetensors as the name, and other weights as checkpoint=…"
         ) from None
-    # what is unexpected may stay out: poolers and text towers, which these classifiers do not have
+    # Unexpected weights are allowed: they belong to poolers and text towers, which these classifiers do not have.
     refuse(name_or_path, {"mis-shaped": found["mismatched_keys"], "missing": found["missing_keys"]} if found else {})
     vit = from_huggingface(settled(model, device), name_or_path)
     facts = {"source": name_or_path, "weights": str(checkpoint or ("pretrained" if pretrained else "random"))}
@@ -73,7 +105,7 @@ def load_huggingface(
 
 
 def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: dict[str, Any]) -> tuple[Any, dict]:
-    """The module, and what its weights lacked or had too much of."""
+    """The module, and transformers' loading info (missing, unexpected and mismatched keys; empty without weights)."""
     try:
         import transformers
         from transformers import AutoConfig, AutoModelForImageClassification
@@ -87,11 +119,11 @@ def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: d
     architecture = (config.architectures or [""])[0]
     auto: Any = getattr(transformers, architecture) if architecture in TOWERS else AutoModelForImageClassification
     made = auto._from_config if architecture in TOWERS else partial(auto.from_config, trust_remote_code=False)
-    report = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # so that we can say what does not fit
+    report = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # so that mismatches can be reported
     if checkpoint is not None:
         with torch.device("meta"):
             kind = type(made(config))
-        # by way of transformers, which knows the names that weights had in its older versions
+        # `from_pretrained` also converts weight names of older versions of transformers.
         return kind.from_pretrained(None, config=config, state_dict=read_checkpoint(checkpoint), **report)
     if pretrained:
         return auto.from_pretrained(name, config=config, trust_remote_code=False, use_safetensors=True, **report)
@@ -99,19 +131,21 @@ def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: d
 
 
 def preprocess_of(name: str) -> Preprocess | None:
+    """Preprocessing of the model's image processor, or None if it has no processor."""
     from transformers import AutoImageProcessor
 
     try:
         processor = AutoImageProcessor.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError):
-        return None  # the folder holds weights alone
+        return None  # only weights, no processor
     return Preprocess.from_hf(processor)
 
 
 def saved_preprocess(model: Any) -> Preprocess | None:
-    """How images are prepared for a module that transformers loaded: the processor beside its weights, if that is here.
+    """Preprocessing of a module that transformers loaded, from the processor stored with its weights.
 
-    Nothing is fetched. A processor whose geometry is not known is left to the user, who may pass it as `preprocess=`.
+    Only local files are read. None if there is no processor, or its geometry is not known; the user can then pass
+    `preprocess=`.
     """
     name = getattr(getattr(model, "config", None), "_name_or_path", "")
     if not name:
@@ -121,7 +155,7 @@ def saved_preprocess(model: Any) -> Preprocess | None:
     try:
         processor = AutoImageProcessor.from_pretrained(name, trust_remote_code=False, local_files_only=True)
         return Preprocess.from_hf(processor)
-    except (OSError, ValueError):  # of transformers, and our own ModelError
+    except (OSError, ValueError):  # raised by transformers; ValueError includes our ModelError
         return None
 
 
@@ -130,7 +164,7 @@ def saved_preprocess(model: Any) -> Preprocess | None:
 
 def vit(model: Any, name: str) -> ViT:
     body = model.base_model
-    prefix = 1 + hasattr(body.embeddings, "distillation_token")  # DeiT has one, though this head does not read it
+    prefix = 1 + hasattr(body.embeddings, "distillation_token")  # in DeiT, although this head does not use it
     return assemble(model, name, body, prefix, map(plain_block, body.layers), body.layernorm, token_rows(0))
 
 
@@ -175,7 +209,7 @@ def siglip(model: Any, name: str) -> ViT:
 
 
 def clip_tower(model: Any, name: str) -> ViT:
-    """A picture's embedding: the class token, normalised, and projected where the model projects."""
+    """CLIP's image embedding: the class token, normalised, and projected if the model has a projection."""
     body, project = getattr(model, "vision_model", model), getattr(model, "visual_projection", nn.Identity())
     return assemble(
         model,
@@ -193,7 +227,7 @@ def clip_tower(model: Any, name: str) -> ViT:
 
 
 def siglip_tower(model: Any, name: str) -> ViT:
-    """A picture's embedding: tokens read through a learned query."""
+    """SigLIP's image embedding: attention pooling with a learned query."""
     body = getattr(model, "vision_model", model)
     if not body.use_head:
         raise ModelError(f"{name!r} makes no embedding (vision_use_head=False); load it with its pooling head")
@@ -203,7 +237,7 @@ def siglip_tower(model: Any, name: str) -> ViT:
 
 
 def embedding_of(model: Any, images: Images, **options: bool) -> Logits:
-    """The model's own embedding of pictures, not yet of unit length."""
+    """Image embeddings computed by the model itself, before normalisation to unit length."""
     features = getattr(model, "get_image_features", model)(pixel_values=images, **options)
     return features.image_embeds if "image_embeds" in features else features.pooler_output
 
@@ -242,10 +276,10 @@ def assemble(
     classify: Callable[[Pooled], Logits] | None = None,
     pooled_norm: nn.Module | None = None,
     embed_norm: nn.Module | None = None,
-    any_size: bool = False,  # takes pictures of other sizes without being told
+    any_size: bool = False,  # accepts other image sizes without `interpolate_pos_encoding`
     answer: Callable[..., Logits] = logits_of,
 ) -> ViT:
-    """What one family has of its own, among what all share."""
+    """Build the `ViT` from the parts that differ between families and those that all families share."""
     embeddings, size, tower = body.embeddings, body.config.image_size, answer is embedding_of
     size = (size, size) if isinstance(size, int) else (size[0], size[1])
     conv: Any = base_layer(
@@ -304,7 +338,7 @@ def layout_of(built: tuple[int, int], patch: tuple[int, int], prefix: int, size:
 
 
 def classes_of(config: Any) -> tuple[str, ...] | None:
-    """Names of the classes, where they say more than their number."""
+    """Class names of the config, or None if they are only LABEL_0, LABEL_1, … or incomplete."""
     names = config.id2label
     if set(names) != set(range(len(names))) or all(label == f"LABEL_{i}" for i, label in names.items()):
         return None

@@ -1,4 +1,4 @@
-"""Blocks and poolers of Hugging Face transformers, as their parts."""
+"""Blocks and attention poolers of Hugging Face transformers, split into parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ unscaled: Scale = nn.Identity()
 
 
 def plain_block(layer: Any) -> Block:
-    """ViT and DeiT."""
+    """Block of ViT and DeiT."""
     return Block(attend_of(layer.layernorm_before, layer.attention), feed_of(layer.layernorm_after, layer.mlp))
 
 
@@ -39,12 +39,12 @@ def dinov2_block(layer: Any) -> Block:
 
 
 def tower_block(layer: Any) -> Block:
-    """CLIP and SigLIP."""
+    """Block of CLIP and SigLIP."""
     return Block(attend_of(layer.layer_norm1, layer.self_attn), feed_of(layer.layer_norm2, layer.mlp))
 
 
 def relative_bias(body: Any, layer: Any, place: Place) -> Float[Tensor, "b h n n"] | None:
-    """BEiT's positions: a table of the block, a table all blocks share, both or none."""
+    """Relative position bias of BEiT: the sum of the block's own and the shared table, or None without both."""
     parts = (layer.relative_position_bias, body.shared_position_bias)
     tables = [part(place.layout.grid)[0] for part in parts if part is not None]
     return place.gather_pairs(torch.stack(tables).sum(0)) if tables else None
@@ -84,7 +84,7 @@ def feed_of(
 
 
 def probe_pool(head: Any) -> AttentionPool:
-    """SigLIP's: a learned query through torch's own attention, then an MLP."""
+    """Pooler of SigLIP: `nn.MultiheadAttention` with a learned query, then an MLP."""
     attention = head.attention
     heads, width = attention.num_heads, attention.head_dim
 

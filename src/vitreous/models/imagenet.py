@@ -1,4 +1,4 @@
-"""The thousand classes of ImageNet-1k by their WordNet ids, in the order of every published head."""
+"""WordNet ids of the 1000 classes of ImageNet-1k, in the order that published classifiers use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 @cache
 def wnids() -> tuple[str, ...]:
-    """WordNet ids of classes 0 to 999; they are sorted."""
+    """WordNet ids of classes 0 to 999, which is also their alphabetical order."""
     from timm.data import ImageNetInfo
 
     info = ImageNetInfo("imagenet-1k")
@@ -16,5 +16,5 @@ def wnids() -> tuple[str, ...]:
 
 @cache
 def index_of_wnid() -> dict[str, int]:
-    """Class of a WordNet id."""
+    """Mapping from WordNet id to class index."""
     return {wnid: index for index, wnid in enumerate(wnids())}

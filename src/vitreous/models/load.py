@@ -1,4 +1,4 @@
-"""From a name, or a module at hand, to a `ViT`."""
+"""Build a `ViT` from a model name or from an existing module."""
 
 from __future__ import annotations
 
@@ -34,7 +34,32 @@ def build(
     device: str | torch.device | None = None,
     **kwargs: Any,
 ) -> ViT:
-    """The model of that name, in eval mode, its parameters not asking for gradients."""
+    """Build a model by name, in eval mode and with `requires_grad` of its parameters set to False.
+
+    Parameters
+    ----------
+    name
+        "scenes", "scenes-biased", "timm:…", "hf:…" or "torchvision:…"; a name without a prefix is one of timm.
+    checkpoint
+        A local safetensors or torch file with the weights.
+    pretrained
+        Whether to fetch weights if there is no checkpoint; False gives random weights.
+    device
+        Where to put the model; None leaves it where it was built.
+    **kwargs
+        Arguments of the library's builder.
+
+    Returns
+    -------
+    ViT
+        Not yet compared with the module's own logits; `vitreous.load` does that.
+
+    Raises
+    ------
+    ModelError
+        If the name, checkpoint or device is invalid, the weights cannot be fetched or do not fit, or the architecture
+        is not supported.
+    """
     if not isinstance(name, str) or not name.strip():
         raise ModelError(f"a model name is text such as 'timm:vit_base_patch16_224', not {name!r}")
     source, colon, rest = name.partition(":")
@@ -85,7 +110,7 @@ def check_device(device: Any) -> None:
 
 
 def build_scenes(name: str, checkpoint: str | Path | None, kwargs: dict[str, Any]) -> ViT:
-    """The model that ships with the package, trained on pictures whose evidence is known."""
+    """Model that ships with the package, trained on generated images in which the evidence is known."""
     if kwargs:
         raise ModelError(f"{name!r} is built in one way only; it takes no {', '.join(sorted(kwargs))}")
     from vitreous import scenes
@@ -113,7 +138,7 @@ def build_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwarg
 
 
 def create_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> Any:
-    """Create any model of timm by name, with its weights."""
+    """Create a timm model by name, with weights from the checkpoint, from the hub or random."""
     import timm
 
     if not timm.is_model(name.split(".", 1)[0]):
@@ -136,6 +161,7 @@ def create_timm(name: str, checkpoint: str | Path | None, pretrained: bool, kwar
 
 
 def no_hub(name: str, problem: Exception) -> str:
+    """Error message for weights that could not be fetched."""
     reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
     return (
         f"the weights of {name!r} could not be fetched ({reason[:120]}); "
@@ -144,7 +170,7 @@ def no_hub(name: str, problem: Exception) -> str:
 
 
 def fitted(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
-    """Weights of another picture size, brought to this one the way timm does."""
+    """Convert weights of another image size to that of `model`, with timm's own conversion if it has one."""
     own = model.state_dict()
     if all(own[key].shape == value.shape for key, value in state.items() if key in own):
         return state
@@ -154,7 +180,7 @@ def fitted(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def imagenet_classes(count: int) -> tuple[str, ...] | None:
-    """ImageNet-1k names, when the head has as many outputs."""
+    """Class names of ImageNet-1k if `count` is 1000, else None."""
     if count != 1000:
         return None
     from timm.data import ImageNetInfo
@@ -164,8 +190,22 @@ def imagenet_classes(count: int) -> tuple[str, ...] | None:
 
 
 def view(model: Any, name: str | None = None) -> ViT:
-    """A module that the user already has, seen as a `ViT`; it is read, never patched."""
-    for shell in ("_orig_mod", "module"):  # compiled and data-parallel shells
+    """Describe an existing module as a `ViT`. The module is not modified.
+
+    Parameters
+    ----------
+    model
+        A timm, Hugging Face or torchvision transformer; wrappers of `torch.compile`, data-parallel training and PEFT
+        are removed.
+    name
+        Name of the model; its class name by default.
+
+    Raises
+    ------
+    ModelError
+        If the architecture is not supported.
+    """
+    for shell in ("_orig_mod", "module"):  # wrappers of torch.compile and data-parallel training
         model = getattr(model, shell, None) or model
     model = adapted_model(model)
     label = name or type(model).__name__

@@ -1,4 +1,4 @@
-"""Build any classifier by name, also one whose parts are not known: the module, its preprocessing and class names."""
+"""Build any classifier by name, including unsupported architectures: module, preprocessing and class names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitreous.models.picture import Preprocess
 
 
 class NamedModule(NamedTuple):
-    """A module as it was built, with what its source says about its inputs and outputs."""
+    """A module with the preprocessing and class names that its library provides."""
 
     module: nn.Module
     preprocess: Preprocess | None
@@ -23,7 +23,7 @@ class NamedModule(NamedTuple):
 
 
 def build_module(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> NamedModule:
-    """Build the classifier that a name such as 'timm:resnet50' or 'torchvision:resnet18' names.
+    """Build a classifier by a name such as 'timm:resnet50' or 'torchvision:resnet18'.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def build_module(name: str, checkpoint: str | Path | None, pretrained: bool, kwa
     Raises
     ------
     ModelError
-        If the source has no such model, or its weights do not fit.
+        If the library has no such model, or the weights do not fit.
     """
     source, _, rest = name.partition(":")
     if rest and source == "torchvision":
@@ -55,7 +55,7 @@ def build_timm_module(
 
     model = create_timm(name, checkpoint, pretrained, kwargs)
     config = resolve_model_data_config(model)
-    if side := kwargs.get("img_size"):  # timm's configuration is that of the weights
+    if side := kwargs.get("img_size"):  # timm's config has the size of the weights, not of the model
         config["input_size"] = (3, *(side if isinstance(side, tuple | list) else (side, side)))
     return NamedModule(model, Preprocess.from_timm(config), imagenet_classes(model.num_classes))
 

@@ -1,4 +1,4 @@
-"""A classifier of which nothing is known but its answers: no blocks, no tokens, pixels in and logits out."""
+"""Black-box models: any classifier as a `ViT` without blocks and tokens, of which only the logits are used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,26 @@ def opaque(
     classes: Any = None,
     outputs: str | None = None,
 ) -> ViT:
-    """Any model as a `ViT` without parts, for methods that ask about pixels only; `classes` and `outputs` as for `wrap`."""
+    """Describe any model as a `ViT` without parts, for methods that only need logits of images.
+
+    Parameters
+    ----------
+    module
+        A classifier of images.
+    why
+        Reason why it is a black box, used in error messages.
+    name
+        Name of the model; its class name by default.
+    preprocess
+        Conversion of images to tensors. None: that of the module's library, if it is known.
+    classes, outputs
+        As for `vitreous.wrap`.
+
+    Raises
+    ------
+    ModelError
+        If the module has no floating-point parameters or no classifier, or `classes` or `outputs` is invalid.
+    """
     name = name or type(module).__name__
     if not any(p.is_floating_point() for p in module.parameters()):
         raise ModelError(f"{name!r} has no parameters, so its device and precision are not known")
@@ -60,13 +79,26 @@ def opaque(
 
 
 def pixel_layout(size: tuple[int, int]) -> Layout:
-    """Every pixel a place of its own."""
+    """Layout in which every pixel is a patch."""
     return Layout(size, (1, 1), 0)
 
 
 @torch.no_grad()
 def greet(vit: ViT, picture: Images) -> ViT:
-    """The black box after one image, which shows how many outputs it has; the names of its classes must be as many."""
+    """Run a black box on one image and set the number and meaning of its outputs.
+
+    Parameters
+    ----------
+    vit
+        A model from `opaque`.
+    picture
+        A batch of model inputs, of which the first is used.
+
+    Raises
+    ------
+    ModelError
+        If the model fails on the image, does not return finite logits [1, classes], or its class names do not fit.
+    """
     try:
         own = vit.forward(picture[:1].to(vit.device, vit.dtype))
     except VitreousError:
@@ -85,7 +117,7 @@ def greet(vit: ViT, picture: Images) -> ViT:
 
 
 def logits_of(answer: Any, name: str) -> Tensor:
-    """The logits in what a model returns: a tensor, the first of several, or a field of that name."""
+    """Logits of a model's output: its field `logits`, the first item of a tuple or list, or the tensor itself."""
     answer = getattr(answer, "logits", answer)
     answer = answer[0] if isinstance(answer, tuple | list) and len(answer) else answer
     if not isinstance(answer, Tensor):
@@ -94,7 +126,7 @@ def logits_of(answer: Any, name: str) -> Tensor:
 
 
 def preprocess_of(module: nn.Module) -> Preprocess | None:
-    """How timm's models, and those of transformers that lie in a folder, want their pictures; of others it is not known."""
+    """Preprocessing of a timm model, or of a transformers model whose processor is stored locally; otherwise None."""
     if hasattr(getattr(module, "config", None), "_name_or_path"):
         from vitreous.models.huggingface import saved_preprocess
 
@@ -107,7 +139,7 @@ def preprocess_of(module: nn.Module) -> Preprocess | None:
 
 
 def classes_of(module: nn.Module) -> tuple[str, ...] | None:
-    """ImageNet's names for timm's models of as many classes."""
+    """ImageNet class names if the module is a timm model with 1000 classes, else None."""
     from vitreous.models.load import imagenet_classes
 
     count = getattr(module, "num_classes", None)

@@ -1,4 +1,4 @@
-"""What a model's outputs are: as many classes, one sigmoid of two classes, or one number."""
+"""Meaning of a model's outputs: one logit per class, one logit for two classes, or one number."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from vitreous.models.vit import Outputs, ViT
 
 
 def with_outputs(vit: ViT, count: int, classes: Any = None, outputs: str | None = None) -> ViT:
-    """`vit` with the meaning of its outputs, and with class names that fit them.
+    """Return `vit` with `output_type` set and with class names that fit it.
 
     Parameters
     ----------
     vit
-        A model whose answer is known to hold `count` numbers.
+        The model.
+    count
+        Number of outputs of the model.
     classes
-        The user's class names. None: the names that came with the model, dropped where they are not as many as its
-        targets (a head that was replaced leaves the old names behind).
+        Class names given by the user. None: the names that came with the model, or no names if their number differs
+        from the number of targets (a replaced head leaves the old names behind).
     outputs
-        "binary", or None: one output is a number, unless two class names say that it is binary.
+        "binary" for a single logit of two classes. None: a single output is binary if there are two class names, and a
+        number otherwise; several outputs are classes.
 
     Raises
     ------
     ModelError
-        If the names are not as many as the targets, or `outputs` does not fit `count`.
+        If the number of names differs from the number of targets, or `outputs` does not fit `count`.
     """
     names = checked_names(classes)
     check_declared(outputs)
@@ -44,6 +47,7 @@ def with_outputs(vit: ViT, count: int, classes: Any = None, outputs: str | None 
 
 
 def check_declared(outputs: Any) -> None:
+    """Raise `ModelError` unless `outputs` is None or "binary"."""
     if outputs is not None and outputs != "binary":
         raise ModelError(
             f"outputs={outputs!r} is not known; 'binary' says that one output decides between two classes, "
@@ -52,7 +56,7 @@ def check_declared(outputs: Any) -> None:
 
 
 def checked_names(classes: Any) -> tuple[str, ...] | None:
-    """Class names as a tuple of strings; anything else is refused."""
+    """Class names as a tuple, or None; raise `ModelError` unless they are an iterable of strings."""
     if classes is None:
         return None
     if isinstance(classes, str | bytes) or not isinstance(classes, Iterable):
@@ -64,6 +68,7 @@ def checked_names(classes: Any) -> tuple[str, ...] | None:
 
 
 def describe(outputs: Outputs) -> str:
+    """How an error message refers to the outputs."""
     match outputs.kind:
         case "binary":
             return "the 2 classes"

@@ -1,4 +1,4 @@
-"""From a picture to what the model sees, and back, so that a map lands on the original picture."""
+"""Preprocessing of images for a model, and its inverse, which brings maps back to the original image."""
 
 from __future__ import annotations
 
@@ -16,44 +16,52 @@ from torch import Tensor
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.decode import Source, open_picture
 
-Frame: TypeAlias = Image.Image | tuple[int, int]  # a picture as `open_picture` gives it, or its (height, width)
+Frame: TypeAlias = Image.Image | tuple[int, int]  # an image as returned by `open_picture`, or its (height, width)
 Triple: TypeAlias = tuple[float, float, float]
 Array: TypeAlias = Tensor | np.ndarray
 
 RESAMPLING = {method.name.lower(): method for method in Image.Resampling}
-LARGE = 1 << 26  # pixels; resized pictures beyond this are never made whole
+LARGE = 1 << 26  # pixels; of larger resized images only the visible part is computed
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PAPERS = ("chefer", "tokentm", "tis", "skipplus")
-HF_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "Siglip", "CLIP")  # they resize, crop, rescale, normalise; in this order
+HF_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "Siglip", "CLIP")  # resize, crop, rescale and normalise, in this order
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """Resize, crop or pad around the centre, normalise; and the way back from what the model sees to the image.
+    """Resize, crop or pad around the centre, and normalise; with the inverse from model input to the original image.
 
-    Sizes are (height, width).
+    All sizes are (height, width).
 
     Parameters
     ----------
     size
-        Height and width of what the model sees.
+        Height and width of the model input.
     resize
-        The box that an image is resized to before the crop; None leaves it as it is.
+        Size to which an image is resized before the crop; None means no resizing.
     fit
-        How it is brought to that box: "stretch" fills it, "shortest" makes the shorter edge `resize[0]` (torchvision's
-        `Resize(n)`), "cover" covers it and "contain" lies within it, both in the image's own proportions.
+        How the image is resized to `resize`: "stretch" to exactly this size; "shortest" so that the shorter edge is
+        `resize[0]` (torchvision's `Resize(n)`); "cover" to the smallest size that covers it and "contain" to the
+        largest size within it, both with the aspect ratio kept.
     interpolation
-        Of the resizing: "nearest", "bilinear", "bicubic", "lanczos", "box" or "hamming".
+        Interpolation of the resizing: "nearest", "bilinear", "bicubic", "lanczos", "box" or "hamming".
     mean, std
-        Of every colour, for colours from 0 to 1: the model gets `(colour - mean) / std`.
+        Per colour channel, for colours from 0 to 1: the model input is `(colour - mean) / std`.
     fill
-        Colour (0 to 255) around an image that is smaller than `size`.
+        Colour (0 to 255) of the padding around an image that is smaller than `size`.
     centre
-        Which side gets half a pixel of the crop; libraries differ: "round" (torchvision, timm), "truncate" or "floor".
+        Rounding of the crop position when the margin is odd; libraries differ: "round" (torchvision, timm), "truncate"
+        or "floor".
     engine
-        Who resizes, "pillow" or "torch" (torchvision on tensors); they round differently.
+        Library that resizes, "pillow" or "torch" (torchvision on tensors); they round differently.
     crop
-        False: there is no crop, the model sees the whole resized image, and `size` is that of a square one.
+        If False, the image is not cropped: the model input is the whole resized image, and `size` is that of a square
+        image.
+
+    Raises
+    ------
+    ModelError
+        If the interpolation is unknown.
 
     Examples
     --------
@@ -63,16 +71,15 @@ class Preprocess:
     (160.0, 32.0, 608.0, 480.0)
     """
 
-    size: tuple[int, int]  # what the model sees
-    resize: tuple[int, int] | None = None  # the box a picture is brought to first; None leaves it as it is
-    # fill the box, cover it by the shortest edge, cover it, or lie within it
+    size: tuple[int, int]
+    resize: tuple[int, int] | None = None
     fit: Literal["stretch", "shortest", "cover", "contain"] = "stretch"
     interpolation: str = "bicubic"
     mean: Triple = (0.5, 0.5, 0.5)
     std: Triple = (0.5, 0.5, 0.5)
-    fill: tuple[int, int, int] = (0, 0, 0)  # colour around a picture smaller than `size`
-    centre: Literal["round", "truncate", "floor"] = "round"  # where half a pixel goes; libraries differ
-    engine: Literal["pillow", "torch"] = "pillow"  # who resizes; they round differently
+    fill: tuple[int, int, int] = (0, 0, 0)
+    centre: Literal["round", "truncate", "floor"] = "round"
+    engine: Literal["pillow", "torch"] = "pillow"
     crop: bool = True
 
     def __post_init__(self) -> None:
@@ -80,12 +87,18 @@ class Preprocess:
             raise ModelError(f"no interpolation {self.interpolation!r}; known: {', '.join(RESAMPLING)}")
 
     def __call__(self, picture: Source) -> Float[Tensor, "3 H W"]:
-        """What the model sees of one picture."""
+        """Convert one image to a model input."""
         pixels = torch.from_numpy(np.array(self.cut(open_picture(picture)))).permute(2, 0, 1)
         return (pixels.float() / 255 - channels(self.mean)) / channels(self.std)
 
     def batch(self, pictures: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
-        """What the model sees of several pictures."""
+        """Convert several images to a batch of model inputs.
+
+        Raises
+        ------
+        ShapeError
+            If there is no image, or the tensors have different sizes (possible only without a crop).
+        """
         if not pictures:
             raise ShapeError("no picture was given; a batch needs at least one")
         tensors = [self(picture) for picture in pictures]
@@ -98,7 +111,7 @@ class Preprocess:
         return torch.stack(tensors)
 
     def cut(self, picture: Image.Image) -> Image.Image:
-        """The picture, resized and cut to `size`, still to be normalised."""
+        """Resize the image and crop or pad it to the model's input size, without normalisation."""
         (top, left), (rows, columns) = self.place((picture.height, picture.width))
         height, width = self.seen_size((rows, columns))
         canvas = Image.new("RGB", (width, height), self.fill)
@@ -106,7 +119,7 @@ class Preprocess:
             resize = resize_by_torch if self.engine == "torch" else Image.Image.resize
             canvas.paste(resize(picture, (columns, rows), RESAMPLING[self.interpolation]), (-left, -top))
             return canvas
-        # a long thin picture would grow to gigabytes: resize only the part that is seen
+        # A long thin image would need gigabytes when resized: resize only the visible part.
         x, y, right, bottom = max(left, 0), max(top, 0), min(left + width, columns), min(top + height, rows)
         across, down = picture.width / columns, picture.height / rows
         box = (x * across, y * down, right * across, bottom * down)
@@ -115,17 +128,17 @@ class Preprocess:
         return canvas
 
     def place(self, picture_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Top and left of what the model sees, in the resized picture, and that picture's size."""
+        """Top and left of the crop in the resized image, and the size of the resized image."""
         resized = self.resized(*picture_size)
         top, left = (self.start(length, seen) for length, seen in zip(resized, self.seen_size(resized), strict=True))
         return (top, left), resized
 
     def seen_size(self, resized: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of what the model sees of an image that was resized to this size."""
+        """Height and width of the model input for an image that was resized to `resized`."""
         return self.size if self.crop else resized
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width after resizing, before the cut."""
+        """Height and width after resizing, before the crop."""
         if self.resize is None:
             return height, width
         if self.fit == "stretch":
@@ -138,13 +151,16 @@ class Preprocess:
         return max(round(height / ratio), 1), max(round(width / ratio), 1)
 
     def start(self, length: int, seen: int) -> int:
-        """Where the middle `seen` pixels of `length` begin; below zero when there are not as many."""
+        """Start of the central `seen` pixels of `length`; negative if there are fewer than `seen`."""
         spare = length - seen
         rounded = round(spare / 2) if spare > 0 else int(spare / 2)
         return {"round": rounded, "truncate": int(spare / 2), "floor": spare // 2}[self.centre]
 
     def window(self, picture: Frame) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom of what the model sees, in pixels of the picture; beyond its edges where padded."""
+        """Left, top, right and bottom of the model input in pixels of the original image.
+
+        They lie outside of the image where it is padded.
+        """
         height, width = size_of(picture)
         (top, left), (rows, columns) = self.place((height, width))
         seen_height, seen_width = self.seen_size((rows, columns))
@@ -154,23 +170,23 @@ class Preprocess:
     def restore(
         self, values: Float[Tensor, "*b h w"], picture: Frame, mode: str = "bilinear", fill: float = math.nan
     ) -> Float[Tensor, "*b H W"]:
-        """Bring maps of what the model saw back to the original image.
+        """Resample maps over the model input to the original image.
 
         Parameters
         ----------
         values
-            Maps of any resolution that cover exactly what the model saw: `attribution.maps()` or `attribution.pixels()`.
+            Maps of any resolution that cover exactly the model input: `attribution.maps()` or `attribution.pixels()`.
         picture
-            The original image as `open_picture` gives it (upright, as EXIF says), or its (height, width).
+            The original image as returned by `open_picture` (upright according to EXIF), or its (height, width).
         mode
-            "bilinear" between the centres of patches, or "nearest".
+            "bilinear" (between the centres of patches) or "nearest".
         fill
-            The value of pixels that the model did not see: what a crop cut away.
+            Value of pixels outside of the crop.
 
         Returns
         -------
         Tensor
-            Maps with the height and width of the original image. Padding around a small image is left out.
+            Maps with the height and width of the original image. Padding around a small image is removed.
 
         Examples
         --------
@@ -190,9 +206,23 @@ class Preprocess:
         return spread.where(seen, torch.tensor(fill).to(values))
 
     def masks(self, values: Shaped[Array, "*b h w"], fill: int = -1) -> Shaped[Tensor, "*b H W"]:
-        """Classes or masks of a picture's pixels where the model sees them, each from the nearest pixel; `fill` where padded."""
+        """Apply the geometry to masks or class maps of the original image, with nearest-neighbour sampling.
+
+        Parameters
+        ----------
+        values
+            Masks with the height and width of the original image. bool becomes int8 and uint8 becomes int16, so that
+            negative values of `fill` are possible.
+        fill
+            Value of padding.
+
+        Returns
+        -------
+        Tensor
+            Masks with the height and width of the model input.
+        """
         values = torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else values
-        if values.dtype in (torch.bool, torch.uint8):  # -1 needs a sign
+        if values.dtype in (torch.bool, torch.uint8):  # `fill` may be negative
             values = values.to(torch.int8 if values.dtype == torch.bool else torch.int16)
         height, width = values.shape[-2:]
         (top, left), (rows, columns) = self.place((height, width))
@@ -205,7 +235,20 @@ class Preprocess:
         return values[..., down[:, None], across].where(seen, torch.tensor(fill).to(values))
 
     def boxes(self, boxes: Shaped[Array, "k 4"], picture: Frame) -> Float[Tensor, "seen 4"]:
-        """Boxes (x0, y0, x1, y1) of a picture in pixels that the model sees, clipped; without those that it does not see."""
+        """Apply the geometry to boxes (x0, y0, x1, y1) in pixels of the original image.
+
+        Parameters
+        ----------
+        boxes
+            One row per box.
+        picture
+            The original image, or its (height, width).
+
+        Returns
+        -------
+        Tensor
+            Boxes in pixels of the model input, clipped to it. Boxes that lie outside of it are dropped.
+        """
         height, width = size_of(picture)
         (top, left), (rows, columns) = self.place((height, width))
         corners = torch.as_tensor(np.array(boxes) if isinstance(boxes, np.ndarray) else boxes).double()
@@ -216,23 +259,37 @@ class Preprocess:
         return torch.stack([across, down], -1).flatten(1)[seen]
 
     def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
-        """What the model sees, as colours to show."""
+        """Convert model inputs back to 8-bit colours for display."""
         colours = images * channels(self.std).to(images) + channels(self.mean).to(images)
         return (colours * 255).round().clamp(0, 255).to(torch.uint8)
 
     @classmethod
     def plain(cls, size: int | tuple[int, int], mean: float | Triple = 0.5, std: float | Triple = 0.5) -> Preprocess:
-        """Cover `size` keeping proportions, cut the middle out, normalise."""
+        """Resize to cover `size` with the aspect ratio kept, crop the centre and normalise."""
         size = (size, size) if isinstance(size, int) else size
         return cls(size, size, "cover", mean=triple(mean), std=triple(std))
 
     @classmethod
     def published(cls, paper: str, own: Preprocess) -> Preprocess:
-        """As a paper's evaluation sees pictures, at the size of the model whose `own` preprocessing this is."""
+        """Preprocessing of a paper's published evaluation.
+
+        Parameters
+        ----------
+        paper
+            "chefer", "tokentm", "tis" or "skipplus".
+        own
+            The model's own preprocessing, from which the size and (except for "tis") mean and std are taken; "skipplus"
+            returns it unchanged.
+
+        Raises
+        ------
+        SpecError
+            If the paper is unknown.
+        """
         match paper:
             case "chefer" | "tokentm":
                 return cls(own.size, own.size, "stretch", "bilinear", own.mean, own.std)
-            case "tis":  # ImageNet's colours for every model, also for those trained on others
+            case "tis":  # ImageNet's mean and std for every model, also for models trained with others
                 box = round(own.size[0] * 256 / 224), round(own.size[1] * 256 / 224)
                 return cls(own.size, box, "stretch", "bilinear", *IMAGENET)
             case "skipplus":
@@ -241,7 +298,18 @@ class Preprocess:
 
     @classmethod
     def from_timm(cls, config: Mapping[str, Any]) -> Preprocess:
-        """As `timm.data.create_transform` does for evaluation, from `timm.data.resolve_model_data_config`."""
+        """The evaluation transform of `timm.data.create_transform`.
+
+        Parameters
+        ----------
+        config
+            As returned by `timm.data.resolve_model_data_config`.
+
+        Raises
+        ------
+        ModelError
+            If the config has unknown options or crop modes, or the model does not take 3 channels.
+        """
         known = {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}
         if odd := sorted(key for key in config.keys() - known if config[key]):
             raise ModelError(f"timm data config with {', '.join(odd)} is not known; known: {', '.join(sorted(known))}")
@@ -259,14 +327,14 @@ class Preprocess:
                 return cls((height, width), box, "contain", interpolation, mean, std, (red, green, blue))
             case "center" if box[0] == box[1]:
                 return cls((height, width), box, "shortest", interpolation, mean, std)
-            case "center":  # here timm does not pass its interpolation on
+            case "center":  # timm does not pass the interpolation on in this case
                 return cls((height, width), box, "cover", "bilinear", mean, std)
             case mode:
                 raise ModelError(f"timm crop_mode {mode!r} is not known; known: center, squash, border")
 
     @classmethod
     def from_torchvision(cls, preset: Any) -> Preprocess:
-        """As `weights.transforms()` of a torchvision classifier does."""
+        """Same preprocessing as `weights.transforms()` of a torchvision classifier; `ModelError` for other presets."""
         if type(preset).__name__ != "ImageClassification":
             raise ModelError(f"torchvision's {type(preset).__name__!r} is not known; known: ImageClassification")
         crop, box = ((sides[0], sides[-1]) for sides in (preset.crop_size, preset.resize_size))
@@ -275,7 +343,13 @@ class Preprocess:
 
     @classmethod
     def from_hf(cls, processor: Any) -> Preprocess:
-        """As a Hugging Face image processor does."""
+        """Same preprocessing as a Hugging Face image processor.
+
+        Raises
+        ------
+        ModelError
+            If the processor's class or size is unknown, it pads, or its output size depends on the image.
+        """
         name = type(processor).__name__
         if name.removesuffix("Fast").removesuffix("Pil") not in [f"{family}ImageProcessor" for family in HF_FAMILIES]:
             raise ModelError(f"{name!r} is not known; known: the image processors of {', '.join(HF_FAMILIES)}")
@@ -287,11 +361,11 @@ class Preprocess:
             raise ModelError(
                 f"{name!r} with do_pad, or without one size for all pictures (do_center_crop), is not known"
             )
-        # a rescale factor other than 1/255 is the same as another mean and deviation
+        # A rescale factor other than 1/255 is equivalent to another mean and standard deviation.
         unit = 255 * processor.rescale_factor if rescales else 255.0
         mean = triple(processor.image_mean if normalises else 0.0, unit)
         std = triple(processor.image_std if normalises else 1.0, unit)
-        method = getattr(processor.resample, "value", processor.resample)  # torchvision's name, or Pillow's number
+        method = getattr(processor.resample, "value", processor.resample)  # name in torchvision, or number in Pillow
         method = method if isinstance(method, str) else Image.Resampling(method).name.lower()
         own = ("floor", "pillow") if getattr(processor, "backend", "torchvision") == "pil" else ("truncate", "torch")
         return cls(size, box, "shortest" if shortest else "stretch", method, mean, std, (0, 0, 0), *own)
@@ -306,7 +380,7 @@ def resize_by_torch(picture: Image.Image, size: tuple[int, int], method: Image.R
 
 
 def edges(size: Any) -> tuple[tuple[int, int], bool]:
-    """Height and width of a Hugging Face size, and whether they stand for the shortest edge alone."""
+    """Height and width of a Hugging Face size, and whether only the shortest edge is given."""
     match {key: value for key, value in dict(size).items() if value}:
         case {"height": height, "width": width, **rest} if not rest:
             return (height, width), False
@@ -316,7 +390,7 @@ def edges(size: Any) -> tuple[tuple[int, int], bool]:
 
 
 def triple(values: Any, unit: float = 1.0) -> Triple:
-    """One number per colour, in `unit`s."""
+    """One number per colour channel, divided by `unit`; a single number is repeated."""
     values = list(values) if isinstance(values, Sequence) else [values] * 3
     if len(values) != 3:
         raise ModelError(f"a mean or deviation per colour has 3 numbers, not {len(values)}")
@@ -333,15 +407,18 @@ def size_of(picture: Frame) -> tuple[int, int]:
 
 
 def nearest(start: int, seen: int, resized: int, length: int) -> tuple[Int[Tensor, " seen"], Bool[Tensor, " seen"]]:
-    """For `seen` pixels from `start` of an edge resized from `length`: the nearest pixel there was, and whether there is one."""
+    """Nearest original pixels of the `seen` pixels from `start` on, along an edge resized from `length` to `resized`.
+
+    Returns their indices, and whether each pixel lies inside of the resized image.
+    """
     places = torch.arange(start, start + seen)
     inside = (places >= 0) & (places < resized)
-    # whole numbers: a pixel whose centre falls on an edge goes to the same side whatever the size
+    # Integer arithmetic: ties are resolved in the same direction for every size.
     return ((2 * places + 1) * length).div(2 * resized, rounding_mode="floor").clamp(0, length - 1), inside
 
 
 def resample(values: Float[Tensor, "*b h w"], places: Float[Tensor, " H"], mode: str) -> Float[Tensor, "*b H w"]:
-    """Rows of a map at `places` from 0 (its top edge) to 1 (its bottom edge)."""
+    """Sample rows of a map at `places`, from 0 (top edge) to 1 (bottom edge)."""
     rows = values.shape[-2]
     if mode == "nearest":
         return values[..., (places * rows).floor().long().clamp(0, rows - 1), :]

@@ -1,4 +1,4 @@
-"""A model kept still while it is read."""
+"""Evaluation mode: switch a model to it, temporarily or for good."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from vitreous.core.errors import ModelError
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Every part of `module` in eval mode; each gets its own flag back, also after an exception."""
+    """Context manager: all submodules of `module` are in eval mode; their flags are restored on exit."""
     training = [part for part in parts(module) if part.training]
-    # the flag itself, not `.eval()`: models override `train()`, and it would reach parts that have another flag
+    # Set the flag directly: some models override `train()`, and it would overwrite flags of submodules that differ.
     for part in training:
         part.training = False
     try:
@@ -26,7 +26,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def parts(module: nn.Module) -> set[nn.Module]:
-    """`module` and all that is in it. Without the names that `modules()` spells: every answer of a head asks, and a GPU waits."""
+    """`module` and all its submodules. Cheaper than `module.modules()`; called on every head forward."""
     found: set[nn.Module] = set()
     more: list[nn.Module | None] = [module]
     while more:
@@ -38,7 +38,7 @@ def parts(module: nn.Module) -> set[nn.Module]:
 
 
 def settled(module: nn.Module, device: str | torch.device | None) -> nn.Module:
-    """A freshly built module in eval mode, on `device`; one that is not there is refused in a sentence."""
+    """Put a newly built module in eval mode and on `device`; raise `ModelError` if the device cannot be used."""
     try:
         return module.eval() if device is None else module.eval().to(device)
     except (RuntimeError, AssertionError, TypeError) as error:

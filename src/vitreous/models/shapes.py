@@ -1,7 +1,8 @@
-"""Shapes as words. Axes keep their names everywhere:
+"""Tensor types with their shapes. Axis names are the same in all modules:
 
 b images · r rows (one per image and target) · n tokens · p patches · h heads · e channels of a head ·
-d channels · s subsets of patches · c classes · q what the head reads (class token, distillation token, mean, …)
+d channels · s subsets of patches · c classes · q pooled vectors that the head reads (class token, distillation token,
+mean, …)
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ Images = Float[Tensor, "b 3 H W"]
 Tokens = Float[Tensor, "b n d"]
 Hidden = Float[Tensor, "b n hidden"]
 PerHead = Float[Tensor, "b h n e"]
-Mixing = Float[Tensor, "b h n n"]  # how much each token (row) takes from each other (column), per head
+Mixing = Float[Tensor, "b h n n"]  # mixing weights per head: row = receiving token, column = source token
 Pooled = Float[Tensor, "b q d"]
 Logits = Float[Tensor, "b c"]
 TokenScores = Float[Tensor, "r n"]

@@ -1,4 +1,4 @@
-"""A tower that answers with embeddings, seen as a model whose classes are texts."""
+"""Zero-shot classification: an image tower that outputs embeddings becomes a model whose classes are texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,23 @@ from vitreous.models.vit import Outputs, ViT
 
 
 def likened(vit: ViT, texts: Float[Tensor, "t d"], scale: float) -> ViT:
-    """The tower whose logits are scale · cosine with every text (of unit length); its own embedding stays affine."""
+    """Return `vit` with logits `scale` · cosine(image embedding, text embedding), one per text.
+
+    Parameters
+    ----------
+    vit
+        A model that outputs image embeddings.
+    texts
+        Text embeddings of unit length, one row per class.
+    scale
+        Factor of the cosine.
+
+    Returns
+    -------
+    ViT
+        Its `classify` returns the scalar products with the scaled texts, which keeps it affine; the norm of the image
+        embedding, by which they are divided, is in `length`.
+    """
     rows = (scale * texts).to(vit.device, vit.dtype)
 
     def classify(pooled: Pooled) -> Logits:

@@ -1,4 +1,4 @@
-"""timm's plain, distilled, BEiT and EVA transformers seen as a `ViT`."""
+"""Adapter for timm's plain and distilled ViT, BEiT and EVA transformers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,20 @@ from vitreous.models.vit import (
 
 
 def from_timm(model: Any, name: str = "timm model") -> ViT:
-    """View a timm transformer as a `ViT`; the module is read, never patched."""
+    """Describe a timm transformer as a `ViT`. The module is not modified.
+
+    Parameters
+    ----------
+    model
+        A `VisionTransformer`, `VisionTransformerDistilled`, `Eva` or `Beit` of timm.
+    name
+        Name of the model.
+
+    Raises
+    ------
+    ModelError
+        If the class or one of its parts is not supported.
+    """
     match model:
         case VisionTransformerDistilled():
             blocks, pool, classify = plain_blocks(model), LinearPool(token_rows(0, 1)), partial(distilled_heads, model)
@@ -118,7 +131,7 @@ def distilled_heads(model: Any, pooled: Pooled) -> Logits:
 
 
 def pool_of(model: Any) -> LinearPool | AttentionPool:
-    # Eva's attention pooler sees class and register tokens too
+    # Eva's attention pooler also uses class and register tokens.
     everything = getattr(model, "pool_include_prefix", isinstance(model, eva.Eva) and model.global_pool == "map")
     prefix = 0 if everything else model.num_prefix_tokens
     match model.global_pool:
@@ -150,6 +163,7 @@ def latent_pool(pool: Any, prefix: int) -> AttentionPool:
 
 
 def known(part: Any, *types: type, what: str) -> Any:
+    """Return `part` if its type is exactly one of `types`, else raise `ModelError`."""
     if type(part) not in types:
         names = ", ".join(t.__name__ for t in types)
         raise ModelError(f"{what} of type {type(part).__name__!r} is not known; known: {names}")
@@ -192,6 +206,8 @@ def beit_blocks(model: Any) -> tuple[Block, ...]:
 
 
 def scaled_by(block: nn.Module, gamma: str) -> Callable[[Tokens], Tokens]:
+    """Layer scale of a block, which may be None; read at every call."""
+
     def scale(x: Tokens) -> Tokens:
         factor = getattr(block, gamma)
         return x if factor is None else x * factor
@@ -225,15 +241,15 @@ def project_qkv(attn: Any, x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
         return (q, k, v) if groups == 1 else (q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
     if getattr(attn, "q_bias", None) is None:
         packed = attn.qkv(x)
-    else:  # BEiT and EVA keep the three biases apart, the key's being zero
+    else:  # BEiT and EVA store separate biases; that of the keys is zero
         packed = F.linear(x, attn.qkv.weight, torch.cat([attn.q_bias, attn.k_bias, attn.v_bias]))
     q, k, v = packed.unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
     return q, k, v
 
 
 def rotated(model: Any, index: int, attn: Any, heads: PerHead, place: Place) -> PerHead:
-    """Turn the patch tokens' vectors by their positions; prefix tokens have none."""
-    with evaluating(model.rope):  # DINOv3 moves its coordinates at random while training
+    """Apply the rotary position embedding to patch tokens; prefix tokens have no position."""
+    with evaluating(model.rope):  # DINOv3 augments its coordinates at random in training mode
         angles = model.rope.get_embed(shape=place.layout.grid) if model.dynamic_img_size else model.rope.get_embed()
     angles = angles[index] if model.rope_mixed else angles[None]  # [h p c] or [1 p c]
     prefix = place.layout.prefix
@@ -262,7 +278,7 @@ def feed_of(
 
     match known(mlp, Mlp, GluMlp, SwiGLU, what="an MLP"):
         case SwiGLU():
-            expand = lambda x: (mlp.fc1_g(x), mlp.fc1_x(x))  # noqa: E731 - as short as its formula
+            expand = lambda x: (mlp.fc1_g(x), mlp.fc1_x(x))  # noqa: E731
         case GluMlp():
             expand = packed
         case _:

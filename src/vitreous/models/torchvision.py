@@ -1,4 +1,4 @@
-"""torchvision's `VisionTransformer` seen as a `ViT`."""
+"""Adapter for torchvision's `VisionTransformer`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,25 @@ from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, ViT, to
 
 
 def from_torchvision(model: nn.Module, name: str = "torchvision model") -> ViT:
-    """View a torchvision transformer as a `ViT`; the module is read, never patched."""
+    """Describe a torchvision transformer as a `ViT`. The module is not modified.
+
+    Parameters
+    ----------
+    model
+        A `VisionTransformer` of torchvision.
+    name
+        Name of the model.
+
+    Raises
+    ------
+    ModelError
+        If the class, its head or one of its blocks is not supported.
+    """
     if not isinstance(model, VisionTransformer):
         raise ModelError(
             f"{type(model).__name__!r} is not a family that Vitreous can see through; known in torchvision: VisionTransformer"
         )
-    head_of(model)  # refuse now, not at the first picture
+    head_of(model)  # raise now and not at the first image
 
     def classify(pooled: Pooled) -> Logits:
         return head_of(model)(pooled[:, 0])
@@ -63,7 +76,27 @@ def load_torchvision(
     device: str | torch.device | None = None,
     **kwargs: Any,
 ) -> ViT:
-    """`vit_b_16` and its kin; `image_size` other than that of the weights interpolates their positions."""
+    """Load `vit_b_16` or another vision transformer of torchvision.
+
+    Parameters
+    ----------
+    name
+        Name of the model in torchvision.
+    checkpoint
+        A local file with the weights; image size and number of classes are read from it.
+    pretrained
+        Whether to download weights if there is no checkpoint; False gives random weights.
+    device
+        Where to put the model; None leaves it where it was built.
+    **kwargs
+        `weights`, the name of one of torchvision's sets of weights, and arguments of the model's builder. If
+        `image_size` differs from that of the weights, the position embedding is interpolated.
+
+    Raises
+    ------
+    ModelError
+        If the model or the weights are unknown, cannot be downloaded or do not fit.
+    """
     known = [model for model in list_models() if model.startswith("vit_")]
     if name not in known:
         near = get_close_matches(name, known, 1)
@@ -90,7 +123,7 @@ def load_torchvision(
 
 
 def weights_of(name: str, wanted: Any) -> Any:
-    """One of torchvision's sets of weights for this model: its default, or the one named."""
+    """Entry of torchvision's weights enum for the model: `wanted`, or the default if that is None."""
     choice = get_model_weights(name)
     if wanted is None:
         return choice["DEFAULT"]
@@ -111,7 +144,7 @@ def download(entry: Any, name: str) -> dict[str, Tensor]:
 
 
 def settings_of(state: dict[str, Tensor]) -> dict[str, int]:
-    """Picture size and number of classes that the weights were made for."""
+    """Image size and number of classes of the weights, as far as they can be read from the shapes."""
     found = {}
     if (positions := state.get("encoder.pos_embedding")) is not None and (
         conv := state.get("conv_proj.weight")
@@ -123,21 +156,21 @@ def settings_of(state: dict[str, Tensor]) -> dict[str, int]:
 
 
 def fitted(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
-    """The weights, their positions interpolated to the model's picture size."""
+    """Weights with the position embedding interpolated to the model's image size."""
     if "encoder.pos_embedding" not in state:
         return state
     return interpolate_embeddings(model.image_size, model.patch_size, OrderedDict(state))
 
 
 def preprocess_of(preset: Any, size: int) -> Preprocess:
-    """The transforms of the weights, enlarged where the model takes larger pictures."""
+    """Preprocessing of the weights, scaled to the image size of the model."""
     own = Preprocess.from_torchvision(preset)
     box = round(own.resize[0] * size / own.size[0])
     return replace(own, size=(size, size), resize=(box, box))
 
 
 def embed(model: VisionTransformer, images: Images) -> Tokens:
-    with evaluating(model.conv_proj):  # a convolutional stem has batch norms
+    with evaluating(model.conv_proj):  # a convolutional stem contains batch norms
         patches = model.conv_proj(images).flatten(2).transpose(1, 2)
     return torch.cat([model.class_token.expand(len(patches), -1, -1), patches], dim=1) + model.encoder.pos_embedding
 
@@ -152,7 +185,7 @@ def layout_of(built: int, patch: int, size: tuple[int, int]) -> Layout:
 
 
 def head_of(model: VisionTransformer) -> nn.Module:
-    """The classifier: one linear layer, bare or alone in a Sequential but for dropout."""
+    """The classifier: a linear layer, by itself or in a Sequential with nothing else but dropout."""
     heads = model.heads
     layers = [
         layer for layer in (heads if isinstance(heads, nn.Sequential) else [heads]) if not isinstance(layer, nn.Dropout)

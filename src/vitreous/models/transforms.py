@@ -1,4 +1,4 @@
-"""Preprocessing that users already have (torchvision, timm, Hugging Face, any callable) as a `Preprocess`."""
+"""Convert transforms of torchvision, timm and Hugging Face, and other callables, to a `Preprocess`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from vitreous.models.picture import Preprocess, Triple, triple
 
 Transform = Callable[[Image.Image], Any]
 
-TEST_SIZES = ((61, 47), (47, 61), (320, 250), (64, 64))  # width and height of the images that a conversion is tested on
-ROUNDING = 1e-5  # of float arithmetic, relative and absolute
-LEVELS = 2.01 / 255  # by how much colours may differ when two libraries resize with the same geometry
+TEST_SIZES = ((61, 47), (47, 61), (320, 250), (64, 64))  # (width, height) of the images that a conversion is tested on
+ROUNDING = 1e-5  # tolerance for float rounding, relative and absolute
+LEVELS = 2.01 / 255  # largest colour difference between libraries that resize with the same geometry
 UNKNOWN: Triple = (math.nan, math.nan, math.nan)
 
-# torchvision and timm steps that choose at random; their other random steps have names that start with "Random"
+# Random steps of torchvision and timm whose names do not start with "Random".
 RANDOM_STEPS = {
     "AugMix", "AugMixAugment", "AutoAugment", "ColorJitter", "CutMix", "ElasticTransform", "FiveCrop", "GaussianNoise",
     "MixUp", "RandAugment", "ScaleJitter", "TenCrop", "ThreeAugment", "TrivialAugmentWide",
 }  # fmt: skip
-RGB_FUNCTIONS = {"_convert_image_to_rgb", "_convert_to_rgb"}  # of CLIP and open_clip; images are RGB here already
+RGB_FUNCTIONS = {"_convert_image_to_rgb", "_convert_to_rgb"}  # of CLIP and open_clip; images are already RGB
 
 
 @dataclass(frozen=True, slots=True)
 class TransformPreprocess(Preprocess):
-    """A transform of known geometry that rounds differently from `Preprocess`, and therefore computes the tensors itself."""
+    """Transform with known geometry that rounds differently from `Preprocess`, so `transform` itself is called."""
 
     transform: Transform = field(kw_only=True)
 
@@ -47,7 +47,7 @@ class TransformPreprocess(Preprocess):
 
 @dataclass(frozen=True, slots=True)
 class OpaquePreprocess(TransformPreprocess):
-    """A callable of which neither geometry nor normalisation is known: maps cannot be brought back to the original image."""
+    """Callable with unknown geometry and normalisation; maps cannot be brought back to the original image."""
 
     mean: Triple = UNKNOWN
     std: Triple = UNKNOWN
@@ -59,14 +59,14 @@ class OpaquePreprocess(TransformPreprocess):
         )
 
     def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
-        """Colours to show: every image stretched from its least to its largest value."""
+        """8-bit colours for display: every image scaled from its minimum to its maximum."""
         images = images.float().nan_to_num()
         low, high = images.amin((-3, -2, -1), keepdim=True), images.amax((-3, -2, -1), keepdim=True)
         return ((images - low) / (high - low).clamp(min=1e-12) * 255).round().to(torch.uint8)
 
 
 def as_preprocess(given: Any) -> Preprocess:
-    """Convert what prepares images for a model to a `Preprocess`.
+    """Convert a transform, image processor or callable to a `Preprocess`.
 
     Parameters
     ----------
@@ -78,21 +78,21 @@ def as_preprocess(given: Any) -> Preprocess:
     Returns
     -------
     Preprocess
-        With exact inversion where the geometry is understood. The conversion is tested on images of several shapes;
-        where it differs by more than rounding, the callable is used as it is, a `Caveat` is issued and maps cannot be
-        brought back to the original image.
+        Exactly invertible if the geometry is known. The conversion is tested on images of several shapes; if it
+        differs from `given` by more than rounding, the callable is used directly, a `Caveat` is issued and maps cannot
+        be brought back to the original image.
 
     Raises
     ------
     ModelError
-        If `given` is not callable, chooses at random, or does not return a float tensor [3, H, W].
+        If `given` is not callable, is random, or does not return a float tensor [3, H, W].
     """
     if isinstance(given, Preprocess):
         return given
     if root_of(given) == "torchvision" and hasattr(given, "meta") and hasattr(given, "transforms"):
-        given = given.transforms()  # a set of weights
+        given = given.transforms()  # `given` is an entry of a weights enum
     if root_of(given) == "transformers":
-        given = getattr(given, "image_processor", given)  # of a processor for images and text
+        given = getattr(given, "image_processor", given)  # of a processor for both images and text
     if not callable(given):
         raise ModelError(
             f"preprocess is a vitreous.Preprocess, a torchvision or timm transform, a Hugging Face image processor or a "
@@ -127,11 +127,11 @@ def as_preprocess(given: Any) -> Preprocess:
 
 
 def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "3 H W"]:
-    """The tensor that a user's transform makes of an image."""
+    """Apply a user's transform to an image; raise `ModelError` unless it returns a float tensor [3, H, W]."""
     wanted = "it is called with one RGB PIL image and returns a float tensor [3, H, W]"
     try:
         output = transform(image)
-    except Exception as error:  # noqa: BLE001 - foreign code
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         size = f"{image.width}x{image.height}"
         raise ModelError(
@@ -149,7 +149,7 @@ def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "
     if output.ndim != 3 or output.shape[0] != 3 or not output.is_floating_point():
         shape = f"{str(output.dtype).removeprefix('torch.')} {list(output.shape)}"
         raise ModelError(f"preprocess={describe(transform)} returned {shape}; {wanted}")
-    return output.as_subclass(Tensor).float()  # torchvision's v2 returns a subclass
+    return output.as_subclass(Tensor).float()  # torchvision v2 returns a Tensor subclass
 
 
 def same_colours(a: Tensor, b: Tensor, preprocess: Preprocess) -> bool:
@@ -160,17 +160,17 @@ def same_colours(a: Tensor, b: Tensor, preprocess: Preprocess) -> bool:
 
 
 def sample_image(width: int, height: int) -> Image.Image:
-    """Noise, in which every shift by a pixel is seen; of medium colours, so that bicubic overshoots are not clipped."""
+    """Noise image, which reveals shifts by one pixel; medium colours, so that bicubic overshoots are not clipped."""
     return Image.fromarray(np.random.default_rng(0).integers(64, 192, (height, width, 3), dtype=np.uint8))
 
 
-# ── understanding ────────────────────────────────────────────────────────────────────────────────
+# ── conversion ───────────────────────────────────────────────────────────────────────────────────
 
 
 def convert(given: Any, square: tuple[int, int]) -> Preprocess | None:
-    """The same preprocessing as a `Preprocess`, or None where it is not understood.
+    """Convert to an equivalent `Preprocess`, or return None if that is not possible.
 
-    `square` is the size of the tensor that a square image becomes: the nominal size of a chain without a crop.
+    `square` is the output size for a square image, used as `size` if there is no crop.
     """
     try:
         if root_of(given) == "transformers":
@@ -183,9 +183,12 @@ def convert(given: Any, square: tuple[int, int]) -> Preprocess | None:
 
 
 def convert_steps(steps: Sequence[Any], square: tuple[int, int]) -> Preprocess | None:
-    """Resize, CenterCrop, conversion to float and Normalize, in any order that has the same effect."""
+    """Convert a chain of Resize, CenterCrop, conversion to float and Normalize, in any order with the same effect.
+
+    Returns None for other steps or orders.
+    """
     known: dict[str, Any] = {}
-    values = "image"  # then "uint8" (a tensor of 0 to 255), then "levels" (floats of 0 to 255) or "unit" (0 to 1)
+    values = "image"  # later "uint8" (tensor, 0 to 255), then "levels" (float, 0 to 255) or "unit" (float, 0 to 1)
     for step in steps:
         early = "size" not in known and "mean" not in known  # neither cropped nor normalised
         match name_of(step):
@@ -232,7 +235,7 @@ def convert_steps(steps: Sequence[Any], square: tuple[int, int]) -> Preprocess |
 
 
 def resize_fields(size: Any, values: str) -> dict[str, Any]:
-    """Box, fit and engine of a torchvision `Resize`: one number is the shortest edge."""
+    """`resize`, `fit` and `engine` of a torchvision `Resize`; a single number is the shortest edge."""
     sides = [int(size)] if isinstance(size, int) else [int(side) for side in size or ()]
     if len(sides) not in (1, 2):
         raise ModelError(f"Resize(size={size!r}) is not known")
@@ -241,7 +244,7 @@ def resize_fields(size: Any, values: str) -> dict[str, Any]:
 
 
 def is_plain_resize(step: Any) -> bool:
-    """Whether timm's `ResizeKeepRatio` covers or fits its box, without random scale or aspect."""
+    """Whether timm's `ResizeKeepRatio` is a plain "cover" or "contain", without random scale or aspect ratio."""
     return step.longest in (0, 1) and not (step.random_scale_prob or step.random_aspect_prob)
 
 
@@ -260,7 +263,7 @@ def colours(values: Any, unit: float) -> Triple:
 
 
 def steps_of(transform: Any) -> Iterator[Any]:
-    """The steps of a composition, and of compositions in it, in order."""
+    """Steps of a composition in order, with nested compositions flattened."""
     if name_of(transform) == "torchvision.Compose":
         for step in transform.transforms:
             yield from steps_of(step)
@@ -272,9 +275,9 @@ def steps_of(transform: Any) -> Iterator[Any]:
 
 
 def random_steps(transform: Any) -> Iterator[str]:
-    """Names of torchvision and timm steps that choose at random."""
+    """Names of the random torchvision and timm steps in a transform, including nested ones."""
     name = type(transform).__name__
-    chances = (getattr(transform, option, 0) for option in ("random_scale_prob", "random_aspect_prob"))  # timm's
+    chances = (getattr(transform, option, 0) for option in ("random_scale_prob", "random_aspect_prob"))  # of timm
     if root_of(transform) in ("torchvision", "timm") and (
         name.startswith("Random") or name in RANDOM_STEPS or any(chances)
     ):
@@ -286,7 +289,10 @@ def random_steps(transform: Any) -> Iterator[str]:
 
 
 def root_of(given: Any) -> str:
-    """The library that defines the object's class; for a subclass defined elsewhere, "" unless of a Hugging Face processor."""
+    """Library that defines the object's class: "torchvision", "timm", "torch", "transformers" or "" for others.
+
+    Subclasses that are defined elsewhere count as "transformers" if their base class is, and as "" otherwise.
+    """
     root = type(given).__module__.split(".")[0]
     if any(base.__module__.split(".")[0] == "transformers" for base in type(given).__mro__):
         return "transformers"

@@ -1,4 +1,4 @@
-"""What every family of vision transformers shares. An adapter fills this in; it reads the model and never patches it."""
+"""Common description of a vision transformer; an adapter builds it from a library's module without patching that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where tokens live: `prefix` tokens first (class, distillation, registers), then the patch grid, row by row."""
+    """Order of the tokens: `prefix` tokens first (class, distillation, registers), then the patch grid, row by row.
+
+    Parameters
+    ----------
+    grid
+        Number of patches along height and width.
+    patch
+        Height and width of one patch in pixels.
+    prefix
+        Number of tokens before the first patch.
+    """
 
     grid: tuple[int, int]
     patch: tuple[int, int]
@@ -35,23 +45,23 @@ class Layout:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the picture that the grid covers."""
+        """Height and width in pixels of the image that the grid covers."""
         return self.grid[0] * self.patch[0], self.grid[1] * self.patch[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which positions the tokens at hand hold: all of them, or those in `index` when others have left."""
+    """Positions of the current tokens: all positions of `layout`, or those in `index` if tokens were removed."""
 
     layout: Layout
     index: TokenIndex | None = None
 
     def gather(self, table: Float[Tensor, "h all c"]) -> Float[Tensor, "b h n c"]:
-        """A per-token table for the tokens at hand."""
+        """Entries of a per-token table for the current tokens; the batch axis has length 1 if none were removed."""
         return table[None] if self.index is None else table[:, self.index].movedim(0, 1)
 
     def gather_pairs(self, table: Float[Tensor, "h all all"]) -> Float[Tensor, "b h n n"]:
-        """A token-to-token table for the tokens at hand."""
+        """Entries of a token-to-token table for the current tokens, with a batch axis as in `gather`."""
         if self.index is None:
             return table[None]
         rows, columns = self.index[:, :, None], self.index[:, None, :]
@@ -68,30 +78,30 @@ def no_bias(place: Place) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A residual MLP branch, as its parts; between them lie the steps a linearisation may hold fixed."""
+    """MLP branch of a residual block, in parts, so that a linearisation can hold the steps between them fixed."""
 
     norm: nn.Module
-    expand: Callable[[Tokens], tuple[Hidden, ...]]  # (hidden,), or (gate, value) when the MLP is gated
+    expand: Callable[[Tokens], tuple[Hidden, ...]]  # (hidden,), or (gate, value) for a gated MLP
     act: Callable[[Hidden], Hidden]
-    contract: Callable[[Hidden], Tokens]  # project, layer-scale
-    inner_norm: nn.Module = field(default_factory=nn.Identity)  # on the activated hidden units
-    layer_scale: Callable[[], Float[Tensor, " d"] | None] = lambda: None  # the factor inside `contract`, if any
+    contract: Callable[[Hidden], Tokens]  # output projection and layer scale
+    inner_norm: nn.Module = field(default_factory=nn.Identity)  # applied to the activated hidden units
+    layer_scale: Callable[[], Float[Tensor, " d"] | None] = lambda: None  # factor that `contract` applies, if any
 
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """A residual attention branch, as its parts."""
+    """Attention branch of a residual block, split into parts."""
 
     norm: nn.Module
     qkv: Callable[[Tokens], tuple[PerHead, PerHead, PerHead]]
-    project: Callable[[Hidden], Tokens]  # heads side by side [b n h·e] → [b n d], layer-scale included
+    project: Callable[[Hidden], Tokens]  # concatenated heads [b n h·e] → [b n d], including layer scale
     scale: float
     q_norm: nn.Module = field(default_factory=nn.Identity)
     k_norm: nn.Module = field(default_factory=nn.Identity)
-    rotate: Callable[[PerHead, Place], PerHead] = unmoved  # rotary positions
-    bias: Callable[[Place], Float[Tensor, "b h n n"] | None] = no_bias  # relative positions
-    inner_norm: nn.Module = field(default_factory=nn.Identity)  # on the mixed values, before `project`
-    layer_scale: Callable[[], Float[Tensor, " d"] | None] = lambda: None  # the factor inside `project`, if any
+    rotate: Callable[[PerHead, Place], PerHead] = unmoved  # rotary position embedding
+    bias: Callable[[Place], Float[Tensor, "b h n n"] | None] = no_bias  # relative position bias
+    inner_norm: nn.Module = field(default_factory=nn.Identity)  # applied to the weighted values before `project`
+    layer_scale: Callable[[], Float[Tensor, " d"] | None] = lambda: None  # factor that `project` applies, if any
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +114,27 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class LinearPool:
-    """The head reads fixed mixtures of tokens: `rows(n)` [q n] for n tokens, prefix tokens first."""
+    """Pooling by fixed weights: `rows(n)` is the weight matrix [q n] for n tokens, prefix tokens first."""
 
     rows: Callable[[int], Float[Tensor, "q n"]]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPool:
-    """The head reads tokens through a learned query (SigLIP's `map` pooling)."""
+    """Attention pooling with a learned query (SigLIP's `map` pooling)."""
 
     query: Callable[[], PerHead]  # [1 h q e]
     key_value: Callable[[Tokens], tuple[PerHead, PerHead]]
     project: Callable[[Hidden], Pooled]
     scale: float
-    skip: int  # prefix tokens the pooler does not see
+    skip: int  # number of prefix tokens that the pooler leaves out
     q_norm: nn.Module = field(default_factory=nn.Identity)
     k_norm: nn.Module = field(default_factory=nn.Identity)
     feed: Feed | None = None
 
 
 def token_rows(*positions: int) -> Callable[[int], Float[Tensor, "q n"]]:
-    """The head reads the tokens at these positions, one after the other."""
+    """Return `LinearPool` weights that select the tokens at `positions`, in this order."""
 
     def rows(n: int) -> Float[Tensor, "q n"]:
         row = torch.zeros(len(positions), n)
@@ -135,7 +145,7 @@ def token_rows(*positions: int) -> Callable[[int], Float[Tensor, "q n"]]:
 
 
 def mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "q n"]]:
-    """The head reads the mean of the tokens behind `prefix`; of no token, the zero vector."""
+    """Return `LinearPool` weights that average the tokens after the first `prefix` ones; zeros if there are none."""
 
     def rows(n: int) -> Float[Tensor, "q n"]:
         row = torch.zeros(1, n, dtype=torch.float64)
@@ -147,15 +157,15 @@ def mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "q n"]]:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What the numbers mean that a model answers an image with.
+    """Meaning of a model's outputs.
 
     Attributes
     ----------
     kind
-        "classes": one logit per class, compared by a softmax. "binary": one logit that decides between two classes by its
-        sigmoid. "scalar": one number, as a regression gives it; its value is what is explained.
+        "classes": one logit per class, normalised by a softmax. "binary": one logit whose sigmoid is the probability of
+        the second of two classes. "scalar": one number, as in regression; its value is explained.
     count
-        How many numbers the model itself answers with.
+        Number of outputs of the model itself.
     """
 
     kind: Literal["classes", "binary", "scalar"]
@@ -163,13 +173,55 @@ class Outputs:
 
     @property
     def targets(self) -> int:
-        """How many different targets can be explained."""
+        """Number of targets that can be explained: 2 for a binary output, else `count`."""
         return 2 if self.kind == "binary" else self.count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViT:
-    """A vision transformer in the pieces every family shares, beside the module they were read from."""
+    """A vision transformer split into parts that all supported families share, together with the original module.
+
+    Parameters
+    ----------
+    name
+        Name of the model, used in error messages, captions and files.
+    module
+        The original module; it is not modified.
+    embed
+        Images to the tokens that the first block receives.
+    blocks
+        The residual blocks, first to last.
+    norm
+        Norm of the tokens after the last block, before pooling.
+    pool
+        Pooling of the tokens to the vectors that the head reads.
+    pooled_norm
+        Norm of the pooled vectors.
+    classify
+        Pooled vectors to logits; affine unless `affine` is False.
+    layout
+        Token layout for an image of the given (height, width).
+    forward
+        Logits computed by the module itself. The handshake compares them with those of the parts.
+    size
+        Height and width of the images that the model was built for.
+    preprocess
+        Conversion of images to tensors, or None if it is not known.
+    classes
+        Class names in the order of the outputs, or None if they are not known.
+    facts
+        Origin of the model; used in provenance records only.
+    output_type
+        Meaning of the outputs; None until the model has been run on an image.
+    affine
+        Whether `classify` is affine, as found by the handshake.
+    black_box
+        Reason why the model has no parts and only `forward` can be used; empty if it has parts.
+    embedding
+        Reason why the outputs are an embedding and not classes; empty if they are classes.
+    length
+        For logits that are cosines: the norm of the image embedding, by which the logits are divided at the end.
+    """
 
     name: str
     module: nn.Module
@@ -178,18 +230,17 @@ class ViT:
     norm: nn.Module
     pool: LinearPool | AttentionPool
     pooled_norm: nn.Module
-    classify: Callable[[Pooled], Logits]  # affine
-    layout: Callable[[tuple[int, int]], Layout]  # of a picture of this height and width
-    forward: Callable[[Images], Logits]  # the model's own way, for the handshake
-    size: tuple[int, int]  # the picture size it was built for
+    classify: Callable[[Pooled], Logits]
+    layout: Callable[[tuple[int, int]], Layout]
+    forward: Callable[[Images], Logits]
+    size: tuple[int, int]
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
-    facts: dict[str, object] = field(default_factory=dict)  # where it came from, for the provenance alone
-    output_type: Outputs | None = None  # None: not known before the model has answered an image
-    affine: bool = True  # whether `classify` is, as the handshake found
-    black_box: str = ""  # why nothing but the model's answers is known; empty: its parts are
-    embedding: str = ""  # why its outputs are no classes but an embedding; empty: they are classes
-    # what the logits are divided by at last: the length of the picture's embedding, where they are cosines
+    facts: dict[str, object] = field(default_factory=dict)
+    output_type: Outputs | None = None
+    affine: bool = True
+    black_box: str = ""
+    embedding: str = ""
     length: Callable[[Pooled], Float[Tensor, "b 1"]] | None = None
 
     @property
@@ -198,7 +249,7 @@ class ViT:
 
     @property
     def parameter(self) -> Tensor:
-        """Any floating-point parameter: the model's device and precision."""
+        """First floating-point parameter; its device and dtype are taken as those of the model."""
         return next(p for p in self.module.parameters() if p.is_floating_point())
 
     @property
@@ -211,7 +262,13 @@ class ViT:
 
     @property
     def outputs(self) -> int:
-        """Number of targets that can be explained: the classes (two of a binary output), or 1 of a scalar output."""
+        """Number of targets that can be explained: the number of classes (2 if binary), or 1 for a scalar output.
+
+        Raises
+        ------
+        ModelError
+            If the number of outputs is not known yet because the model has not been run on an image.
+        """
         if self.output_type is None:
             raise ModelError(
                 f"how many outputs {self.name!r} has is known once it has answered an image; "
@@ -221,15 +278,16 @@ class ViT:
 
     @property
     def binary(self) -> bool:
-        """Whether the model's one output is the logit of the second of two classes."""
+        """Whether the model has a single output that is the logit of the second of two classes."""
         return self.output_type is not None and self.output_type.kind == "binary"
 
     @property
     def scalar(self) -> bool:
-        """Whether the model's one output is a number that is explained as it is."""
+        """Whether the model has a single output whose value is explained, as in regression."""
         return self.output_type is not None and self.output_type.kind == "scalar"
 
     def class_name(self, index: int) -> str:
+        """Name of an output; "class <index>" if it has no name, or "output" for a scalar output."""
         unnamed = "output" if self.scalar else f"class {index}"
         return self.classes[index] if self.classes and index < len(self.classes) else unnamed
 
