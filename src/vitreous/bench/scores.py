@@ -48,7 +48,7 @@ class ImageTarget:
 class ScoreSection:
     """All rows of one model on one dataset.
 
-    In this class a question is an image with a target class (`ImageTarget`).
+    Rows are identified by method, metric and image-target pair (`ImageTarget`, called question in the code).
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class ScoreSection:
 
     @cached_property
     def clusters(self) -> tuple[np.ndarray, ...]:
-        """For every image the indices of its questions; they are resampled together."""
+        """For every image the indices of its image-target pairs; they are resampled together."""
         places: dict[str, list[int]] = {}
         for place, question in enumerate(self.questions):
             places.setdefault(question.picture, []).append(place)
@@ -123,7 +123,7 @@ class ScoreSection:
         return ScoreSection(self.model, self.dataset, explained, self.rows.loc[role_of(self.rows).isin(("", role))])
 
     def pivot(self, values: pd.Series) -> Float[np.ndarray, "m q"]:
-        """Arrange values of measured rows as a methods × questions array; NaN where there is no row."""
+        """Arrange values of measured rows as methods × image-target pairs; NaN where there is no row."""
         rows = self.measured.loc[values.index]
         array = np.full((len(self.methods), len(self.questions)), np.nan)
         array[rows["method_at"], rows["question_at"]] = values.to_numpy(float)
@@ -132,7 +132,7 @@ class ScoreSection:
 
 @dataclass(frozen=True, eq=False)
 class MetricScores:
-    """Scores of one metric in a section as a methods × questions array; NaN where a score is undefined."""
+    """Scores of one metric in a section as methods × image-target pairs; NaN where a score is undefined."""
 
     section: ScoreSection
     metric: str

@@ -1,4 +1,6 @@
-"""Store of results: a folder whose rows are keyed by content. Several processes may write to it, and it survives crashes.
+"""Store of results: a folder of rows that are keyed by content.
+
+Several processes may write to it, and it survives crashes and killed processes.
 
     RUN/
       ledger.sqlite             index: the part of every key, and the keys of every cell of a run
