@@ -138,7 +138,7 @@ def model_of(given: Any, origin: Origin) -> ModelSpec:
 
 
 def weights_at(checkpoint: str, origin: Origin) -> Path:
-    """Resolve the path of a checkpoint; like dataset paths, it may be relative to the folder in VITREOUS_ASSETS."""
+    """Resolve the path of a checkpoint as for datasets: `~` and the prefix `assets:` (VITREOUS_ASSETS) are expanded."""
     from vitreous.data.reader import located
 
     try:

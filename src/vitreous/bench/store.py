@@ -38,7 +38,8 @@ Columns of `kind="maps"`: the same up to question, then map_seconds, peak_mib, e
     grid              float16, row by row; the map is grid · scale, which avoids overflow and underflow
     scale, rows, columns
                       scale and shape of the grid
-    native            "patch" or "pixel"; for "pixel" the grid holds sums over patches
+    native            "patch" or "pixel"; for "pixel" the grid holds sums over patches, or the pixels themselves if a black
+                      box has no patches
     signed            whether the scores have a sign
     score             the number that is explained
 """

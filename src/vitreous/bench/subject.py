@@ -214,7 +214,7 @@ def fixtures(batch: Batch, pictures: Sequence[int], roles: tuple[str, ...]) -> d
 def targets_of(
     vit: ViT, batch: Batch, targets: str | tuple[int | str, ...]
 ) -> tuple[Int[Tensor, "b k"] | None, tuple[str, ...]]:
-    """Target classes and their roles; the classes are None if they depend on the model's logits."""
+    """Target classes and their roles; the classes are None for "predicted" and "top n", which depend on the logits."""
     match targets:
         case "predicted":
             return None, ("predicted",)

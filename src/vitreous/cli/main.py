@@ -159,7 +159,7 @@ def report_stop(cause: BaseException, command: str) -> int:
 
 
 def program_name() -> list[str]:
-    """Words of the command line that started this program."""
+    """The words with which this program can be started again."""
     if Path(sys.argv[0]).name == "__main__.py":
         return [sys.executable, "-m", "vitreous"]
     return ["vitreous"]

@@ -147,7 +147,7 @@ def describe_metrics(summaries: Sequence[MetricSummary]) -> str:
 
 
 def pick_metrics(summaries: Sequence[MetricSummary]) -> list[MetricSummary]:
-    """Choose the metrics shown below each map: the first of every family with a better direction, then others."""
+    """Choose `SCORES` metrics with a better direction: the first of every family, then others."""
     judging = [one for one in summaries if one.judges]
     families = {resolve_metric(one.metric).family: one for one in reversed(judging)}
     firsts = [one for one in judging if one in families.values()]
@@ -156,7 +156,7 @@ def pick_metrics(summaries: Sequence[MetricSummary]) -> list[MetricSummary]:
 
 
 def map_scores(summaries: Sequence[MetricSummary], row: int, place: int) -> list[CardScore]:
-    """Scores of one map; those of the best method are marked."""
+    """Scores of one map; those that are the best of all methods on this image are marked."""
     scores = []
     for one in pick_metrics(summaries):
         values = one.scores.scores[:, place]

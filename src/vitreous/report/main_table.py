@@ -20,7 +20,7 @@ from vitreous.report.formatting import (
 )
 from vitreous.report.tables import ReportTable, TableCell, TableHead, place_values, write_csv
 
-UNSURE = 20  # number of images below which a note says that intervals are unreliable
+UNSURE = 20  # number of images below which a note says that intervals tend to be too narrow
 COST_HINT = "median seconds per map, without the forward pass that methods share; forwards and backwards"
 COLUMNS = (
     *("model", "dataset", "explained", "method", "metric", "direction", "value", "low", "high", "rank"),

@@ -179,7 +179,7 @@ def describe_curve_point(scores: MetricScores, row: int, place: int, at: int) ->
 
 
 def delete_top(attribution: Attribution, share: float) -> Image.Image:
-    """The model's input with the highest scores grey: by patch, or by pixel for pixel maps."""
+    """The model's input with the highest scores grey: by patch, or by pixel for maps without patches."""
     pixels = attribution.preprocess.denormalise(attribution.images[0].float().cpu())
     image = pixels.permute(1, 2, 0).clamp(0, 255).numpy().astype(np.uint8)
     scores = attribution.maps()[0].cpu().numpy()
