@@ -1,4 +1,7 @@
-"""Work cut into cells: a model, a data set and a fixed slice of its pictures. A cell depends on the plan and on nothing else."""
+"""Cells: the units of work of a plan, each one model on a fixed slice of the images of one dataset.
+
+The cells depend on the plan and its datasets only, not on the executor that runs them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,17 @@ from vitreous.data import Dataset, open_dataset, subset
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All methods and metrics of the plan, for one model, on these places of one data set."""
+    """All methods and metrics of the plan, for one model, on some images of one dataset.
+
+    Parameters
+    ----------
+    number
+        Number of the cell in the plan, from 0.
+    model, dataset
+        Indices into `Plan.models` and `Plan.datasets`.
+    places
+        Indices of the images in the dataset.
+    """
 
     number: int
     model: int
@@ -25,12 +38,15 @@ class Cell:
 
 @lru_cache(maxsize=8)
 def opened(data: DataSpec) -> Dataset:
-    """A data set, opened once per process."""
+    """Open a dataset; the last eight are cached per process."""
     return open_dataset(data.spec)
 
 
 def cells_of(plan: Plan) -> list[Cell]:
-    """Slices of `plan.slice` pictures; a plan with more pictures or methods has the same slices, and more of them."""
+    """Split a plan into cells of at most `plan.slice` images.
+
+    A plan with more images or methods has the same slices and further ones.
+    """
     cells: list[Cell] = []
     places = [chosen(plan, data) for data in plan.datasets]
     for model, spec in enumerate(plan.models):
@@ -43,7 +59,19 @@ def cells_of(plan: Plan) -> list[Cell]:
 
 
 def chosen(plan: Plan, data: DataSpec) -> tuple[int, ...]:
-    """Which places of a data set are looked at: all of its part, or so many of a permutation that the seed decides."""
+    """Indices of the images of a dataset that the plan uses.
+
+    Returns
+    -------
+    tuple of int
+        All images of the dataset (or of its `part`) if `plan.pictures` is None; otherwise the first `plan.pictures` of
+        a permutation that depends on `plan.seed`, or of the dataset's own order if the seed is None.
+
+    Raises
+    ------
+    SpecError
+        If the dataset has fewer images than the plan asks for.
+    """
     dataset = opened(data)
     if not data.part:
         return tuple(range(len(dataset))) if plan.pictures is None else subset(dataset, plan.pictures, plan.seed)
@@ -58,9 +86,10 @@ def chosen(plan: Plan, data: DataSpec) -> tuple[int, ...]:
 
 
 def asked_of(plan: Plan, cells: Sequence[Cell]) -> dict[int, str]:
-    """What every cell asks about, in short: its pictures by name and place, and which file the weights came from.
+    """Fingerprint of every cell by number: its images (index and key) and the stamp of the checkpoint file.
 
-    A folder grows, and a checkpoint is trained on: a finished cell is one that asked about the same.
+    A finished cell is computed again if its fingerprint has changed, for example because images were added to the
+    folder or the checkpoint was overwritten.
     """
     weights = [stamp(model.checkpoint) for model in plan.models]
     found = {}
@@ -72,7 +101,7 @@ def asked_of(plan: Plan, cells: Sequence[Cell]) -> dict[int, str]:
 
 
 def stamp(file: str | None) -> str:
-    """Size and time of a file; what is no file has none."""
+    """Size and modification time of a file; an empty string if there is no such file."""
     if file is None or not Path(file).is_file():
         return ""
     known = Path(file).stat()
@@ -80,7 +109,13 @@ def stamp(file: str | None) -> str:
 
 
 def shard_of(cells: Sequence[Cell], shard: str) -> list[Cell]:
-    """`"2/8"`: every eighth cell from the second on."""
+    """Cells of one shard: "2/8" selects every eighth cell, starting with the second.
+
+    Raises
+    ------
+    SpecError
+        If `shard` is not of the form i/n with 1 ≤ i ≤ n.
+    """
     try:
         number, count = one_of(shard)
     except SpecError as problem:

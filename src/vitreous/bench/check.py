@@ -1,4 +1,4 @@
-"""Whether what a plan names is there and fits together; said before anything is computed."""
+"""Validate a plan before anything is computed: models, datasets, device, targets and metrics exist and fit together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,24 @@ from vitreous.front import as_targets
 from vitreous.metrics.metric import METRICS, Metric, resolve_metric
 from vitreous.models.vit import ViT
 
-LOOK = 16  # pictures of a data set that are looked at for what it offers
+LOOK = 16  # images read to find out which annotations a dataset has
 OFFERS = {"labels": "label", "objects": "mask", "boxes": "boxes", "rivals": "rivals"}
 WORDS = {"labels": "labels", "objects": "masks", "boxes": "boxes", "rivals": "masks of a second class"}
 
 
 def check(plan: Plan) -> list[str]:
-    """Refuse in one sentence what could not work; models are loaded, data sets opened, nothing is computed. What must be known is returned."""
+    """Load the models and open the datasets of a plan without computing anything.
+
+    Returns
+    -------
+    list of str
+        Notes for the user that do not prevent the run.
+
+    Raises
+    ------
+    SpecError
+        If the plan cannot run; the message is one sentence and names the line or the flag.
+    """
     from vitreous.bench.job import loaded
     from vitreous.bench.pool import devices
 
@@ -53,7 +64,7 @@ def check(plan: Plan) -> list[str]:
 
 
 def check_classes(plan: Plan, vit: ViT, origin: Origin) -> None:
-    """Classes that the plan names are the model's."""
+    """Raise `SpecError` if the plan names target classes that the model does not have."""
     if isinstance(plan.targets, tuple):
         try:
             as_targets(vit, [list(plan.targets)], 1)
@@ -62,7 +73,7 @@ def check_classes(plan: Plan, vit: ViT, origin: Origin) -> None:
 
 
 def left_out(plan: Plan) -> str:
-    """What of a protocol the data cannot serve."""
+    """Note on the metrics of the protocol that the datasets lack annotations for, or an empty string."""
     if plan.protocol is None:
         return ""
     from vitreous.metrics.protocols import protocol
@@ -75,7 +86,11 @@ def left_out(plan: Plan) -> str:
 
 
 def check_data(plan: Plan, data: DataSpec, origin: Origin) -> None:
-    """The data set is there, has as many pictures as are wanted, and what the metrics and targets need."""
+    """Raise `SpecError` if a dataset cannot be used.
+
+    It must be readable, have as many images as the plan asks for, and have the annotations that metrics and targets
+    need.
+    """
     dataset = looked_at(data, origin)
     try:
         chosen(plan, data)
@@ -98,7 +113,7 @@ def check_data(plan: Plan, data: DataSpec, origin: Origin) -> None:
 
 
 def strangers(vit: ViT, label: str, data: DataSpec) -> str:
-    """Said where the classes of the data are not the model's: labels mean nothing to it then."""
+    """Note that dataset and model class names differ, so that labels may not match; an empty string if they agree."""
     own, theirs = vit.classes, opened(data).classes
     if own is None or theirs is None or [name.lower() for name in own] == [name.lower() for name in theirs]:
         return ""
@@ -106,6 +121,7 @@ def strangers(vit: ViT, label: str, data: DataSpec) -> str:
 
 
 def looked_at(data: DataSpec, origin: Origin) -> Dataset:
+    """Open a dataset; raise `SpecError` if it cannot be opened or has no images."""
     try:
         dataset = opened(data)
     except VitreousError as problem:
@@ -116,7 +132,7 @@ def looked_at(data: DataSpec, origin: Origin) -> Dataset:
 
 
 def offers(dataset: Dataset, data: DataSpec, origin: Origin) -> set[str]:
-    """What the first pictures that can be read come with."""
+    """Names of the annotations that at least one of the first `LOOK` readable images has."""
     found: set[str] = set()
     read = 0
     for sample in islice(readable(dataset), LOOK):
@@ -143,7 +159,7 @@ def readable(dataset: Dataset) -> Iterator[Sample]:
 
 
 def lacks(metric: Metric, has: set[str]) -> str:
-    """What the metric needs of a data set and does not get; empty: nothing."""
+    """Annotations that a metric needs and the dataset lacks, in words; an empty string if there are none."""
     missing = [WORDS[one] for one in metric.needs if one in OFFERS and one not in has]
     either = [one for one in ("objects", "boxes") if one in metric.takes and one not in metric.needs]
     if either and not missing and not has & set(either):
@@ -152,7 +168,7 @@ def lacks(metric: Metric, has: set[str]) -> str:
 
 
 def metrics_for(datasets: Sequence[DataSpec], origin: Origin) -> tuple[str, ...]:
-    """Every metric that these data sets can serve."""
+    """All registered metrics that can be computed on every one of the datasets."""
     from vitreous.metrics import load_all
 
     load_all()
@@ -160,6 +176,6 @@ def metrics_for(datasets: Sequence[DataSpec], origin: Origin) -> tuple[str, ...]
 
 
 def served(metrics: Sequence[str], datasets: Sequence[DataSpec], origin: Origin) -> tuple[str, ...]:
-    """Those of some metrics that every data set has enough for."""
+    """The metrics among `metrics` that can be computed on every one of the datasets."""
     has = set.intersection(*(offers(looked_at(data, origin), data, origin) for data in datasets))
     return tuple(spec for spec in metrics if not lacks(resolve_metric(spec), has))

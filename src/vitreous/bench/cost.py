@@ -1,4 +1,8 @@
-"""What a plan will take: forwards and backwards as methods and metrics state them, and time from a short calibration."""
+"""Estimate the cost of a plan.
+
+Numbers of forward and backward passes are evaluated from the formulas that methods and metrics declare; the time per
+pass is measured in a short calibration.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,21 @@ OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.m
 
 @dataclass(slots=True)
 class Estimate:
-    """Of one model: pictures, forwards and backwards, and seconds on one worker."""
+    """Estimated cost of one model.
+
+    Parameters
+    ----------
+    model
+        Label of the model.
+    cells, pictures
+        Number of cells and images to compute.
+    forwards, backwards
+        Number of forward and backward passes, each counted per image, over all images.
+    seconds
+        Estimated time on one worker.
+    unknown
+        Methods and metrics whose cost formula could not be evaluated; they are not counted.
+    """
 
     model: str
     cells: int
@@ -35,11 +53,11 @@ class Estimate:
     forwards: float = 0
     backwards: float = 0
     seconds: float = 0
-    unknown: list[str] = field(default_factory=list)  # whose cost is not a number: they are not counted
+    unknown: list[str] = field(default_factory=list)
 
 
 def estimate(plan: Plan, cells: Sequence[Cell]) -> list[Estimate]:
-    """One estimate per model that has work to do."""
+    """Return one estimate per model that occurs in `cells`; loads the models and measures their speed."""
     found = []
     for place, model in enumerate(plan.models):
         mine = [cell for cell in cells if cell.model == place]
@@ -56,7 +74,10 @@ def estimate(plan: Plan, cells: Sequence[Cell]) -> list[Estimate]:
 
 
 def per_picture(plan: Plan, vit: ViT) -> tuple[float, float, list[str]]:
-    """Forwards and backwards that one picture takes; the forward pass of the picture itself is shared."""
+    """Cost of one image: forward passes, backward passes, and the specs whose cost is unknown.
+
+    The forward pass of the image itself is counted once, since all methods share it.
+    """
     rows, sizes, unknown = targets_per_picture(plan), facts_of(vit), []
     ahead, back = 1.0, 0.0
     for method in map(resolve, plan.methods):
@@ -80,6 +101,7 @@ def per_picture(plan: Plan, vit: ViT) -> tuple[float, float, list[str]]:
 
 
 def targets_per_picture(plan: Plan) -> int:
+    """Number of target classes that are explained per image."""
     if isinstance(plan.targets, tuple):
         return len(plan.targets)
     return (
@@ -92,6 +114,7 @@ def targets_per_picture(plan: Plan) -> int:
 
 
 def facts_of(vit: ViT) -> dict[str, Any]:
+    """Sizes of a model by the names that cost formulas use."""
     layout = vit.layout(vit.size)
     if is_black_box(vit):
         return {"patches": layout.patches}
@@ -101,11 +124,12 @@ def facts_of(vit: ViT) -> dict[str, Any]:
 
 
 def settings(what: Method | Metric) -> dict[str, Any]:
+    """Values of all options of a method or metric, defaults included."""
     return what.settings if isinstance(what, Metric) else {**what.known_options, **what.options}
 
 
 def explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:
-    """How often a metric explains anew, if that is its cost."""
+    """Number of attributions that a metric computes, if its cost is stated in explanations; otherwise None."""
     said = str(metric.forwards).split(",")[0]
     if "explanation" not in said:
         return None
@@ -113,7 +137,21 @@ def explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:
 
 
 def spent(said: int | str, names: Mapping[str, Any]) -> float | None:
-    """`"1 + 2 steps"` as a number, given what steps are; None where it is not a formula of known names."""
+    """Evaluate a cost formula.
+
+    Parameters
+    ----------
+    said
+        A number or a formula such as `"1 + 2 steps"`; text after a comma is ignored, and a space between two names or
+        numbers is a product.
+    names
+        Values of the names in the formula; a list counts by its length.
+
+    Returns
+    -------
+    float or None
+        None if the text is not a formula of known names.
+    """
     text = re.sub(r"²", "**2", str(said).split(",")[0])
     text = re.sub(r"(?<=[\w)])\s+(?=[\w(])", "*", text.strip())
     try:
@@ -123,6 +161,7 @@ def spent(said: int | str, names: Mapping[str, Any]) -> float | None:
 
 
 def value_of(node: ast.AST, names: Mapping[str, Any]) -> float:
+    """Evaluate a parsed arithmetic expression."""
     match node:
         case ast.Constant(value=int() | float() as number):
             return float(number)
@@ -135,7 +174,22 @@ def value_of(node: ast.AST, names: Mapping[str, Any]) -> float:
 
 
 def calibrated(vit: ViT, batch: int, budget: float = 2.0) -> tuple[float, float]:
-    """Seconds of a forward and of a backward pass, per picture, in batches of this size or smaller ones."""
+    """Measure seconds per image of a forward and of a backward pass.
+
+    Parameters
+    ----------
+    vit
+        The model.
+    batch
+        Batch size; at most 8 images are used.
+    budget
+        Seconds for the whole measurement, approximately.
+
+    Returns
+    -------
+    tuple of float
+        Forward and backward time; the backward time of a black-box model is 0.
+    """
     images = torch.randn(min(batch, 8), 3, *vit.size, generator=torch.Generator().manual_seed(0))
 
     def ahead() -> None:
@@ -151,7 +205,7 @@ def calibrated(vit: ViT, batch: int, budget: float = 2.0) -> tuple[float, float]
 
 
 def timed(work: Any, device: torch.device, budget: float) -> float:
-    """The quickest of a few rounds, the first left out."""
+    """Run `work` 2 to 6 times and return the shortest time in seconds; the first run is a warm-up."""
     rounds, begun = [], time.perf_counter()
     while len(rounds) < 2 or (len(rounds) < 6 and time.perf_counter() - begun < budget):
         start = time.perf_counter()

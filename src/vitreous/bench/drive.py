@@ -1,4 +1,4 @@
-"""A plan, a store and an executor: compute what is missing, write it down as it comes, say how far it is."""
+"""Run a plan: compute the rows that the store lacks, write them as they arrive, and report progress."""
 
 from __future__ import annotations
 
@@ -14,22 +14,42 @@ from vitreous.bench.pool import Executor, serial
 from vitreous.bench.signals import deferred_signals
 from vitreous.bench.store import Store
 
-PATIENCE = 2.0  # seconds that outcomes may wait to be written together: small files are many files
+PATIENCE = 2.0  # seconds to collect outcomes before writing, to avoid many small files
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run is."""
+    """State of a run.
+
+    Parameters
+    ----------
+    cells, pictures
+        Total number of cells and images.
+    done_cells, done_pictures
+        Finished ones, including those that the store had before.
+    known_pictures
+        Images that the store had before the run began.
+    rows
+        Number of new rows written.
+    skipped
+        Number of images that the protocol leaves out.
+    failed
+        Number of failures by error message.
+    mended
+        Names of damaged parts that were removed from the store.
+    begun
+        Start of the run on the monotonic clock.
+    """
 
     cells: int
-    pictures: int  # of all cells
+    pictures: int
     done_cells: int = 0
     done_pictures: int = 0
-    known_pictures: int = 0  # of these, known before it began
-    rows: int = 0  # new ones
+    known_pictures: int = 0
+    rows: int = 0
     skipped: int = 0
-    failed: dict[str, int] = field(default_factory=dict)  # sentence → how often
-    mended: list[str] = field(default_factory=list)  # parts of the store that were damaged
+    failed: dict[str, int] = field(default_factory=dict)
+    mended: list[str] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
 
     @property
@@ -38,6 +58,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
+        """Estimated remaining time; NaN before the first new image is done."""
         rate = self.pictures_per_second
         return (self.pictures - self.done_pictures) / rate if rate else float("nan")
 
@@ -59,12 +80,30 @@ def execute(
     patience: float = PATIENCE,
     report: Callable[[Progress], object] | None = None,
 ) -> Progress:
-    """Compute all that the plan asks for and the store does not know.
+    """Compute all rows of the plan that the store does not have.
 
-    Pictures of finished cells are taken to be what they were; with `recheck` they are read again, and those that changed computed.
+    Parameters
+    ----------
+    plan, store
+        What to compute and where to keep it.
+    executor
+        Runs the cells, see `vitreous.bench.pool` and `vitreous.bench.ray`.
+    shard
+        "i/n" to compute every n-th cell from the i-th on; None for all cells.
+    recheck
+        Whether to read the images of finished cells again and compute those that have changed. By default they are
+        assumed to be unchanged.
+    patience
+        Seconds to collect outcomes before writing them.
+    report
+        Called with the progress before the first cell and after every cell.
+
+    Returns
+    -------
+    Progress
     """
     mended = store.mend()
-    opened.cache_clear()  # a folder may have grown since somebody looked
+    opened.cache_clear()  # images may have been added to the folder since it was opened
     cells = cells_of(plan)
     mine = cells if shard is None else shard_of(cells, shard)
     store.begin(plan.run, plan.toml, {"cells": len(cells), "source": plan.source, "shard": shard})
@@ -85,7 +124,7 @@ def execute(
     try:
         with closing(executor(Job(plan, known), open_cells)) as outcomes:
             for outcome in outcomes:
-                with deferred_signals():  # counted and to be written, or neither
+                with deferred_signals():  # keeps the count and the list of outcomes consistent
                     held.append(outcome)
                     told.add(outcome)
                 if time.monotonic() - since >= patience or told.done_cells == told.cells:
@@ -94,23 +133,24 @@ def execute(
                 if report:
                     report(told)
     finally:
-        write(store, plan.run, held, asked, told)  # also of a run that is interrupted
+        write(store, plan.run, held, asked, told)  # keeps finished cells when the run is interrupted
     return told
 
 
 def write(store: Store, run: str, held: list[Outcome], asked: dict[int, str], told: Progress) -> None:
-    """Write the outcomes that are held and count their new rows; a signal waits until both are done."""
+    """Write the collected outcomes and count their new rows; stop signals are deferred until both are done."""
     with deferred_signals():
         told.rows += store.record(run, held, asked) if held else 0
         held.clear()
 
 
 def pictures_in(cells: Sequence[Cell]) -> int:
+    """Total number of images of some cells."""
     return sum(len(cell.places) for cell in cells)
 
 
 def missing_cells(plan: Plan, store: Store) -> list[int]:
-    """Numbers of cells that the store does not know as a whole."""
+    """Numbers of the cells that are not finished: rows are missing or failed, or the fingerprint has changed."""
     cells = cells_of(plan)
     finished = store.done(plan.run, asked_of(plan, cells))
     return [cell.number for cell in cells if cell.number not in finished]

@@ -1,4 +1,4 @@
-"""A row's key: the hash of all that decides its number, and of nothing else."""
+"""Keys of rows: hashes of everything that determines a number, and of nothing else."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from vitreous.metrics.metric import Metric
 
 
 def digest(*pieces: bytes, size: int = 16) -> str:
+    """Hexadecimal BLAKE2b hash of byte strings; each is prefixed with its length, so that boundaries matter."""
     hashed = blake2b(digest_size=size)
     for piece in pieces:
         hashed.update(len(piece).to_bytes(8, "little"))
@@ -24,23 +25,24 @@ def digest(*pieces: bytes, size: int = 16) -> str:
 
 
 def tensor_bytes(tensor: Tensor) -> tuple[bytes, bytes]:
-    """Kind and shape, and the content."""
+    """Data type and shape of a tensor as bytes, and its content as bytes."""
     own = tensor.cpu().contiguous()
     return f"{own.dtype}{list(own.shape)}".encode(), own.view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def hash_of(tensor: Tensor) -> str:
+    """Hash of a tensor's data type, shape and content."""
     return digest(*tensor_bytes(tensor))
 
 
 def hash_of_weights(module: nn.Module) -> str:
-    """Names, kinds and values of all parameters and buffers."""
+    """Hash of the names, data types, shapes and values of all parameters and buffers."""
     state = module.state_dict()
     return digest(*(piece for name in sorted(state) for piece in (name.encode(), *tensor_bytes(state[name]))))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; a function or a class by its name."""
+    """Convert a value to JSON types; functions, classes and other objects become their name."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in sorted(value.items(), key=lambda pair: str(pair[0]))}
     if isinstance(value, list | tuple | set | frozenset):
@@ -51,11 +53,12 @@ def plain(value: Any) -> Any:
 
 
 def written(content: Any) -> str:
+    """Canonical JSON text of a value, with sorted keys."""
     return json.dumps(plain(content), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def identity(what: Method | Metric | None) -> str:
-    """A method or a metric with the value that every option has now; nothing for the map itself."""
+    """Hash of a method or metric with the values of all its options; an empty string for None (the map itself)."""
     if what is None:
         return ""
     if isinstance(what, Metric):
@@ -71,4 +74,5 @@ def identity(what: Method | Metric | None) -> str:
 
 
 def key_of(**decides: str) -> str:
+    """Hash of named values that determine a row."""
     return digest(written(decides).encode())

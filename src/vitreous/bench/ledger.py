@@ -1,4 +1,4 @@
-"""The ledger of a store: one SQLite file that several processes open, and that can be made anew."""
+"""SQLite index of a store. Several processes may open it, and it can be rebuilt from the Parquet files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,25 @@ COMMIT;
 
 
 def open_ledger(path: Path, *, write: bool = True) -> tuple[sqlite3.Connection, bool]:
-    """The ledger, and whether it knows nothing yet; one that cannot be read is set aside, one that cannot be written is read."""
+    """Open the index database of a store.
+
+    A damaged file is renamed and replaced by an empty one. With `write=False`, a file in a read-only folder is opened
+    read-only.
+
+    Returns
+    -------
+    tuple of Connection and bool
+        The connection, and whether the database is new and has to be filled.
+
+    Raises
+    ------
+    DataError
+        If the database is locked or cannot be opened, or was written by a newer version.
+    """
     fresh = not path.exists()
     try:
         return connect(path), fresh
-    except sqlite3.OperationalError as problem:  # locked, read-only, full: not damaged
+    except sqlite3.OperationalError as problem:  # locked, read-only or disk full, but not damaged
         if not write and (held := as_it_lies(path)) is not None:
             return held, False
         raise DataError(f"'{path}' cannot be opened: {problem}") from None
@@ -40,6 +54,7 @@ def open_ledger(path: Path, *, write: bool = True) -> tuple[sqlite3.Connection, 
 
 
 def connect(path: Path) -> sqlite3.Connection:
+    """Connect to the database and create its tables if they are missing."""
     made = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
     try:
         journal(made)
@@ -57,7 +72,11 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def as_it_lies(path: Path) -> sqlite3.Connection | None:
-    """A ledger in a folder where nobody may write; none while somebody is at it, or was killed there."""
+    """Open the database of a read-only folder as immutable.
+
+    Returns None if the folder is writable, if there is no database, or if its write-ahead log is not empty, that is, if
+    another process is writing or was killed while writing.
+    """
     log = path.with_name(f"{path.name}-wal")
     if os.access(path.parent, os.W_OK) or not path.is_file() or (log.exists() and log.stat().st_size):
         return None
@@ -65,7 +84,7 @@ def as_it_lies(path: Path) -> sqlite3.Connection | None:
 
 
 def journal(ledger: sqlite3.Connection) -> None:
-    """Write-ahead logging; while others open the ledger too, SQLite does not wait by itself."""
+    """Switch to write-ahead logging; retried, since SQLite does not wait here for others that open the database."""
     for attempt in range(100):
         try:
             ledger.execute("PRAGMA journal_mode = WAL")

@@ -1,4 +1,4 @@
-"""Maps for others: float16 token grids in safetensors shards, readable without Vitreous. Parquet is what the store has already."""
+"""Export the maps of a run as Parquet, or as float16 grids in safetensors files that can be read without Vitreous."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ FORMAT = "vitreous.maps/1"
 
 
 def export_parquet(store: Store, folder: Path) -> list[Path]:
-    """`maps-00000.parquet`, …: the rows of the last run, in order."""
+    """Write the maps of the last run, in order, as `maps-00000.parquet`, `maps-00001.parquet`, ….
+
+    Returns
+    -------
+    list of Path
+        The files, each of at most `SHARD` maps.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -36,9 +42,15 @@ def export_parquet(store: Store, folder: Path) -> list[Path]:
 
 
 def export_safetensors(store: Store, folder: Path) -> list[Path]:
-    """`maps-00000.safetensors`, …: `grids` [n rows columns] float16, `scales` [n] and `targets` [n]; the map is grid · scale.
+    """Write the maps of the last run as `maps-00000.safetensors`, `maps-00001.safetensors`, ….
 
-    The header holds one JSON text, `maps`, with what each of the n maps shows. Maps that failed are in the store only.
+    Each file holds `grids` [n rows columns] float16, `scales` [n] and `targets` [n]; the map is grid · scale. The
+    header entry `maps` is a JSON list that describes each of the n maps. Maps that failed are not exported.
+
+    Returns
+    -------
+    list of Path
+        The files, each of at most `SHARD` maps of one model and method on one grid size.
     """
     from safetensors.numpy import save
 
@@ -58,7 +70,7 @@ def export_safetensors(store: Store, folder: Path) -> list[Path]:
 
 
 def shards(table: pa.Table) -> Iterator[list[dict[str, Any]]]:
-    """Runs of maps of one method on one grid, at most so many at once."""
+    """Yield groups of at most `SHARD` maps of one model and method on one grid size; failed maps are left out."""
     same = ("model", "method", "rows", "columns")
     for start in range(0, len(table), SHARD):
         rows = [row for row in table.slice(start, SHARD).to_pylist() if row["error"] is None]
@@ -68,7 +80,7 @@ def shards(table: pa.Table) -> Iterator[list[dict[str, Any]]]:
 
 
 def tidy(folder: Path, found: list[Path], ending: str) -> list[Path]:
-    """Shards of an earlier, longer run are no part of this one."""
+    """Delete shards that an earlier, longer export left in the folder; return the current ones."""
     for path in folder.glob(f"maps-*.{ending}"):
         if path not in found:
             path.unlink()

@@ -1,4 +1,4 @@
-"""What a user states about a model beside its weights: class names, preprocessing, black box; and loading it so."""
+"""Options of a model beyond its weights (class names, preprocessing, black box), and loading a model with them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from vitreous.models.vit import ViT
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Statements about a model; None leaves what the model's source says.
+    """Options of a model; None keeps what the model's source defines.
 
     Parameters
     ----------
     classes
         File of class names, see `read_class_names`.
     black_box
-        Use the model's outputs only, never its parts.
+        Use the model's outputs only, not its layers.
     mean, std
-        Of the pixel values (0 to 1) in training, per colour channel.
+        Mean and standard deviation of the pixel values (0 to 1) in training, per colour channel.
     size
-        Height and width of the images that the model takes.
+        Height and width of the model's input images.
     crop
-        Share of the resized image's shorter side that a centre crop keeps; 1 crops nothing off it.
+        Fraction of the resized image's shorter side that a centre crop keeps; 1 keeps all of it.
     """
 
     classes: str | None = None
@@ -46,7 +46,7 @@ class ModelOptions:
 
     @classmethod
     def split(cls, arguments: Mapping[str, Any]) -> tuple[ModelOptions, dict[str, Any]]:
-        """The options among a plan's entries for a model, checked, and the rest: arguments of the model's builder."""
+        """Split a model's arguments in a plan into checked options and arguments of the model's builder."""
         checks = {
             "classes": check_path, "black_box": check_flag, "mean": check_mean, "std": check_std, "size": check_size,
             "crop": check_crop,
@@ -69,7 +69,7 @@ def load_model(
     device: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> ViT:
-    """Load a model by name under the options among `arguments`.
+    """Load a model by name and apply the options among `arguments`.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def load_model(
     Raises
     ------
     SpecError
-        If an option has no sensible value.
+        If the value of an option is invalid.
     ModelError
         If the model cannot be loaded, or an option does not fit it.
     """
@@ -118,12 +118,12 @@ def load_black_box(
 
 
 def check_input_size(vit: ViT, size: tuple[int, int]) -> None:
-    """Refuse a size that the model does not take, before any image is read."""
+    """Raise `ModelError` if the model does not accept this input size, before any image is read."""
     height, width = size
     try:
         with torch.no_grad():
             vit.forward(torch.zeros(1, 3, height, width, device=vit.device, dtype=vit.dtype))
-    except Exception as problem:  # noqa: BLE001 - whatever the module raises
+    except Exception as problem:  # noqa: BLE001 - the module may raise anything
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise ModelError(
             f"{vit.name!r} does not take images of {height} × {width} ({reason}); "
@@ -134,7 +134,7 @@ def check_input_size(vit: ViT, size: tuple[int, int]) -> None:
 def change_preprocess(
     preprocess: Preprocess | None, options: ModelOptions, name: str, size: tuple[int, int]
 ) -> Preprocess | None:
-    """The model's preprocessing with the given mean, deviation, size and crop in place of its own."""
+    """The model's preprocessing with mean, standard deviation, size and crop replaced where given."""
     if not options.changes_preprocess:
         return preprocess
     if type(preprocess) is not Preprocess:  # None, or a transform that computes everything itself
@@ -186,7 +186,7 @@ def check_std(value: Any) -> Triple:
 
 
 def channel_values(name: str, value: Any) -> Triple:
-    """Three numbers from '0.485,0.456,0.406', from one number for all channels, or from a list."""
+    """Parse three numbers: '0.485,0.456,0.406', one number for all channels, or a list."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     try:
         numbers = [float(part) for part in parts]
@@ -199,7 +199,7 @@ def channel_values(name: str, value: Any) -> Triple:
 
 
 def check_size(value: Any) -> tuple[int, int]:
-    """Height and width from '384', '224x320' (height first), a number or a list of two."""
+    """Parse height and width: '384', '224x320' (height first), a number or a list of two."""
     parts = (
         value.lower().split("x") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     )

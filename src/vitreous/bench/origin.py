@@ -1,4 +1,4 @@
-"""Where a plan was written, so that what is wrong with it can be pointed at."""
+"""Source of a plan (file or flags), so that error messages can point to the line or flag."""
 
 from __future__ import annotations
 
@@ -23,19 +23,30 @@ FLAGS = {
 
 
 class Origin:
-    """A file and its text, or the flags that stand for its entries."""
+    """A plan file with its text, or the command-line flags in place of a file.
+
+    Parameters
+    ----------
+    name
+        Path of the file; empty if the plan comes from flags.
+    text
+        Content of the file.
+    flags
+        Flag of every entry.
+    """
 
     def __init__(self, name: str = "", text: str = "", flags: Mapping[str, str] | None = None) -> None:
         self.name, self.lines, self.flags = name, text.splitlines(), flags or {}
 
     def wrong(self, sentence: str, key: str, value: Any = None) -> SpecError:
+        """Make a `SpecError` whose message is `sentence`, prefixed with file and line or with the flag of `key`."""
         if not self.name:
             return SpecError(f"{self.flags[key]}: {sentence}" if key in self.flags else sentence)
         line = self.line(key, value)
         return SpecError(f"'{self.name}'{f', line {line}' if line else ''}: {sentence}")
 
     def line(self, key: str, value: Any = None) -> int | None:
-        """The line that has the value in quotes, else the one that sets the key, counted from 1."""
+        """Number (from 1) of the line that contains the quoted value, else of the one that sets the key, else None."""
         bare = [line.split("#", 1)[0] if '"' not in line and "'" not in line else line for line in self.lines]
         sets = re.compile(
             rf"^\s*(\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*(=|\]|\.)|[{{,]\s*[\"']?{re.escape(key)}[\"']?\s*="
@@ -50,5 +61,6 @@ class Origin:
 
 
 def near(word: str, known: Sequence[str]) -> str:
+    """Suggest the closest known word, or list all of them."""
     close = get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""A plan in the words of a paper: its metrics, whose maps they measure, its methods, its way to see pictures."""
+"""Plans by protocol: the metrics, target classes, methods and preprocessing of a paper's evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from vitreous.core.errors import VitreousError
 def of_protocol(
     name: Any, given: Mapping[str, Any], origin: Origin, datasets: Sequence[DataSpec]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """A paper's metrics, as far as the data can serve them, each with the class whose maps it measures."""
+    """Metrics of a protocol that the datasets have annotations for, and the plan entries that the protocol sets.
+
+    The entries are `protocol`, `targets`, `preprocess` and, unless the plan sets other targets, `roles`: for every
+    metric the classes whose maps it measures.
+
+    Raises
+    ------
+    SpecError
+        If the protocol is unknown, or none of its metrics can be computed on the datasets.
+    """
     from vitreous.bench.check import served
     from vitreous.metrics.metric import resolve_metric
 
@@ -21,7 +30,8 @@ def of_protocol(
     roles: dict[str, list[str]] = {}
     for column in paper.columns.values():
         own = roles.setdefault(resolve_metric(column.metric).spec, [])
-        role = "label" if column.explained == "mask" else column.explained  # the reader's label is the mask's class
+        # the dataset's label is the class of the mask
+        role = "label" if column.explained == "mask" else column.explained
         own += [] if role in own else [role]
     metrics = served(tuple(roles), datasets, origin)
     if not metrics:
@@ -37,6 +47,7 @@ def of_protocol(
 
 
 def published(name: Any, origin: Origin) -> Any:
+    """Look up a protocol by name; raise `SpecError` if it is unknown."""
     from vitreous.metrics.protocols import protocol
 
     try:
@@ -46,7 +57,7 @@ def published(name: Any, origin: Origin) -> Any:
 
 
 def published_methods(given: Mapping[str, Any], origin: Origin) -> tuple[str, ...] | None:
-    """With methods = "protocol", every row of the paper's tables."""
+    """All methods of the paper's tables if the plan has methods = "protocol", otherwise None."""
     if given.get("methods") not in (PAPER, [PAPER], (PAPER,)):
         return None
     if given.get("protocol") is None:

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and whose names are the checksums of their content."""
+"""Atomic files whose names contain the SHA-256 checksum of their content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def write_part(folder: Path, kind: str, table: pa.Table) -> tuple[str, int]:
-    """The name of the part and its size."""
+    """Write a table as a Parquet file; return its name and its size in bytes."""
     import pyarrow.parquet as pq
 
     held = BytesIO()
@@ -28,6 +28,7 @@ def write_part(folder: Path, kind: str, table: pa.Table) -> tuple[str, int]:
 
 
 def read_part(path: Path) -> pa.Table:
+    """Read a Parquet file; raise `DataError` if it is missing or its checksum differs."""
     import pyarrow.parquet as pq
 
     try:
@@ -40,7 +41,7 @@ def read_part(path: Path) -> pa.Table:
 
 
 def is_whole(path: Path) -> bool:
-    """The content is what the name says."""
+    """Whether the checksum of the content is the one in the name."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == path.stem.split("-")[1]
@@ -49,7 +50,13 @@ def is_whole(path: Path) -> bool:
 
 
 def put_whole(path: Path, data: bytes) -> None:
-    """A file that is there as a whole or not at all, also when the power fails."""
+    """Write a file atomically: after a crash or power failure it is either complete or absent.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be written.
+    """
     half = path.with_name(f".{os.getpid()}-{time.time_ns()}.half")
     try:
         with half.open("wb") as file:

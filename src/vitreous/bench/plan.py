@@ -1,4 +1,4 @@
-"""What is to be measured: models × data sets × methods × metrics, as plain values that travel."""
+"""The plan of a benchmark: models × datasets × methods × metrics, as plain values that can be pickled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from vitreous.core.errors import SpecError
 
 PRECISIONS = ("float32", "bf16", "float64")
-TARGETS = ("predicted", "label", "predicted+label", "pair")  # or "top 2", "top 3", …, or classes by number or name
+TARGETS = ("predicted", "label", "predicted+label", "pair")  # also "top 2", "top 3", …, or a tuple of classes
 SLICE = 16
 EIGHT = (
     "random",
@@ -22,15 +22,29 @@ EIGHT = (
     "fullgrad@libra+plus",
     "tis(masks=256)",
 )
-ALL, USUAL, PAPER = "all", "usual", "protocol"  # in place of metrics, and of methods
-SLOW = ("road",)  # not usual: it solves sparse systems on the CPU, about a second per map
+ALL, USUAL, PAPER = "all", "usual", "protocol"  # values of metrics (all, usual) and methods (protocol)
+SLOW = ("road",)  # not in usual: solves sparse systems on the CPU, about a second per map
 PAPERS = ("chefer", "tokentm", "tis", "skipplus")
-ASIDE = ("batch_size", "device", "out", "text", "source")  # what decides no row
+ASIDE = ("batch_size", "device", "out", "text", "source")  # fields that do not affect the rows
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model by name, and how it is built."""
+    """A model of a plan.
+
+    Parameters
+    ----------
+    name
+        Name for `vitreous.load`.
+    label
+        Name in results; unique in the plan.
+    checkpoint
+        Path of a local checkpoint.
+    pretrained
+        Whether to load pretrained weights.
+    arguments
+        Model options and builder arguments, as pairs.
+    """
 
     name: str
     label: str
@@ -41,9 +55,19 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """A data set by its spec; `models` are the labels of those that look at it, all if there are none.
+    """A dataset of a plan.
 
-    `part`: "1/2" is every second picture from the first on, "2/2" the others: pictures to choose by and to confirm on.
+    Parameters
+    ----------
+    spec
+        Spec for `open_dataset`.
+    label
+        Name in results; unique in the plan.
+    models
+        Labels of the models that are run on it; all if empty.
+    part
+        "1/2" uses every second image, starting with the first, "2/2" the others, so that methods can be selected on one
+        half and confirmed on the other. Empty for all images.
     """
 
     spec: str
@@ -54,31 +78,69 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that decides the rows, and how they are computed."""
+    """Everything that determines the rows of a run, and how they are computed.
+
+    Parameters
+    ----------
+    models, datasets
+        Models and datasets to evaluate.
+    methods
+        Canonical specs of the methods.
+    metrics
+        Canonical specs of the metrics; if empty, only maps are computed.
+    pictures
+        Number of images per dataset; None for all.
+    seed
+        Seed that selects the images; None takes the first ones.
+    targets
+        Classes to explain: one of `TARGETS`, "top n", or a tuple of class indices or names.
+    question
+        Name of the score function; None for the default of each method, as in its paper.
+    precision
+        One of `PRECISIONS`.
+    protocol
+        Protocol that the metrics come from.
+    roles
+        For every metric, the roles of the targets whose maps it measures; all targets if empty.
+    preprocess
+        Paper whose preprocessing is used; None for the model's own.
+    maps
+        Whether to keep the maps.
+    slice
+        Number of images in a cell, the unit of work of every executor.
+    batch_size
+        Number of images in a batch; None for the whole slice.
+    device
+        Device to run on; None for all GPUs if there are any, otherwise the CPU.
+    out
+        Folder of the store.
+    text, source
+        Text and path of the plan file; not compared.
+    """
 
     models: tuple[ModelSpec, ...]
     datasets: tuple[DataSpec, ...]
-    methods: tuple[str, ...]  # canonical specs
-    metrics: tuple[str, ...]  # canonical specs; none: maps alone
-    pictures: int | None = None  # None: all
-    seed: int | None = 0  # which pictures; None: the first ones
+    methods: tuple[str, ...]
+    metrics: tuple[str, ...]
+    pictures: int | None = None
+    seed: int | None = 0
     targets: str | tuple[int | str, ...] = "predicted"
-    question: str | None = None  # None: what each method's paper asks
+    question: str | None = None
     precision: str = "float32"
-    protocol: str | None = None  # whose metrics these are
-    roles: tuple[tuple[str, ...], ...] = ()  # of every metric, the targets whose maps it measures; none: all of them
-    preprocess: str | None = None  # as this paper's evaluation sees pictures; None: as the model does
-    maps: bool = True  # keep the maps as well
-    slice: int = SLICE  # pictures in a cell: the unit of work, whoever does it
-    batch_size: int | None = None  # pictures run at once; None: the whole slice
+    protocol: str | None = None
+    roles: tuple[tuple[str, ...], ...] = ()
+    preprocess: str | None = None
+    maps: bool = True
+    slice: int = SLICE
+    batch_size: int | None = None
     device: str | None = None
     out: str | None = None
-    text: str = field(default="", compare=False)  # as it was written, and where
+    text: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
 
     @property
     def run(self) -> str:
-        """The name of the run: what decides its rows."""
+        """Name of the run: hash of the fields that affect the rows and of the library's version."""
         import vitreous
 
         own = {k: v for k, v in asdict(self).items() if k not in ASIDE}
@@ -87,12 +149,18 @@ class Plan:
 
     @property
     def toml(self) -> str:
-        """The plan as a file that `read_plan` reads back; flags that took the place of an entry included."""
+        """The plan as TOML that `read_plan` can read; includes entries that were given as flags."""
         return as_toml(self)
 
 
 def one_of(said: str) -> tuple[int, int]:
-    """`"2/8"`: the second of eight."""
+    """Parse "i/n", such as "2/8" for the second of eight.
+
+    Raises
+    ------
+    SpecError
+        If the text does not have this form with 1 ≤ i ≤ n.
+    """
     number, slash, count = said.partition("/")
     if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
         raise SpecError("is not understood; write i/n with i from 1 to n, for example 2/8")
@@ -100,7 +168,7 @@ def one_of(said: str) -> tuple[int, int]:
 
 
 def as_toml(plan: Plan) -> str:
-    """Every entry that is not its default; JSON's numbers, words and lists are TOML's as well."""
+    """Write all entries that differ from their defaults; JSON numbers, strings and lists are valid TOML."""
     lines = []
     brought = ("metrics", "roles", "preprocess") if plan.protocol else ("roles",)
     for name, entry in Plan.__dataclass_fields__.items():
@@ -123,5 +191,6 @@ def as_toml(plan: Plan) -> str:
 
 
 def table(name: str, entries: dict[str, Any]) -> list[str]:
+    """Lines of one TOML table in an array of tables; entries that are None are left out."""
     inside = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entries.items() if value is not None)
     return ["", f"[[{name}]]", *inside]

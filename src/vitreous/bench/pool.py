@@ -1,4 +1,7 @@
-"""Executors: each takes a job and its cells and gives outcomes back, in whatever order they come. Who runs a cell changes no row."""
+"""Executors: functions that run the cells of a job and yield outcomes in any order.
+
+The rows do not depend on the executor.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +28,33 @@ from vitreous.capture.threads import given_cores
 from vitreous.core.errors import Caveat, ModelError
 
 Executor: TypeAlias = Callable[[Job, Sequence[Cell]], Generator[Outcome, None, None]]
-LOSSES = 3  # workers that one cell may take down before it is given up
+LOSSES = 3  # number of workers that may die on one cell before it is reported as failed
 
 
 def serial(job: Job, cells: Sequence[Cell]) -> Generator[Outcome, None, None]:
-    """Here, one after the other."""
+    """Run the cells one after the other in this process."""
     job = replace(job, device=devices(job.plan)[0])
     for cell in cells:
         yield run_cell(job, cell)
 
 
 def processes(workers: int, threads: int | None = None) -> Executor:
-    """So many processes; the cores are shared fairly among them, and GPUs go round."""
+    """Executor that runs cells in worker processes on this machine.
+
+    Parameters
+    ----------
+    workers
+        Number of processes; GPUs are assigned to them in turn.
+    threads
+        Number of torch threads per process; None divides the available cores evenly.
+    """
     return partial(run_processes, workers=workers, threads=threads)
 
 
 def run_processes(
     job: Job, cells: Sequence[Cell], workers: int, threads: int | None = None
 ) -> Generator[Outcome, None, None]:
+    """Run cells in a pool of processes; start a new pool when a worker dies."""
     each = max(1, cores() // workers) if threads is None else threads
     waiting, lost = list(reversed(cells)), dict.fromkeys((cell.number for cell in cells), 0)
     while waiting:
@@ -50,7 +62,7 @@ def run_processes(
             flying: dict[Future[Outcome], Cell] = {}
             try:
                 while waiting or flying:
-                    while waiting and len(flying) < workers + 1:  # one in hand, so that nobody waits
+                    while waiting and len(flying) < workers + 1:  # one more than workers, so that none is idle
                         cell = waiting.pop()
                         flying[submit(pool, cell)] = cell
                     for future in wait(flying, return_when=FIRST_COMPLETED).done:
@@ -62,7 +74,10 @@ def run_processes(
 
 
 def submit(pool: ProcessPoolExecutor, cell: Cell) -> Future[Outcome]:
-    """Submit a cell, which may start a worker; an interruption in the middle of that would leave the worker behind."""
+    """Submit a cell, which may start a worker.
+
+    Stop signals are deferred, since an interruption while a worker starts would leave it running.
+    """
     with deferred_signals(), children_ignore_terminal():
         return pool.submit(work, cell)
 
@@ -70,7 +85,10 @@ def submit(pool: ProcessPoolExecutor, cell: Cell) -> Future[Outcome]:
 def survivors(
     job: Job, flying: dict[Future[Outcome], Cell], lost: dict[int, int], waiting: list[Cell]
 ) -> Iterator[Outcome]:
-    """A worker died: what was done is taken, the rest waits again, and a cell that keeps doing this is given up."""
+    """Yield the outcomes that were finished when a worker died, and put the other cells back on `waiting`.
+
+    A cell that was running when a worker died for the `LOSSES`-th time is reported as failed instead.
+    """
     for future, cell in flying.items():
         if future.done() and not future.exception():
             yield future.result()
@@ -83,6 +101,7 @@ def survivors(
 
 
 def given_up(job: Job, cell: Cell) -> Outcome:
+    """Outcome of a cell whose worker died `LOSSES` times."""
     model, data = job.plan.models[cell.model].label, job.plan.datasets[cell.dataset].label
     said = (
         f"a slice of {data} on {model} took its worker down {LOSSES} times (out of memory?); a smaller slice may work"
@@ -90,12 +109,16 @@ def given_up(job: Job, cell: Cell) -> Outcome:
     return Outcome(cell, model, data, failed=[said])
 
 
-class crew:  # noqa: N801 - read as a word: with crew(…)
-    """A pool of worker processes; none of them outlives it, whether it ends by an error, a signal or a kill."""
+class crew:  # noqa: N801 - used as a context manager: with crew(…)
+    """Context manager for a pool of worker processes.
+
+    No worker outlives it: they are ended on exit, also after an error or a signal, and end themselves if this process
+    is killed.
+    """
 
     def __init__(self, job: Job, workers: int, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
-        with children_ignore_terminal():  # the tracker of semaphores ignores SIGINT and SIGTERM, and not SIGHUP
+        with children_ignore_terminal():  # the semaphore tracker ignores SIGINT and SIGTERM, but not SIGHUP
             counter = context.Value("i", 0)
         arguments = (job, threads, devices(job.plan), counter)
         self.pool = ProcessPoolExecutor(workers, context, initializer=begin, initargs=arguments)
@@ -110,13 +133,13 @@ class crew:  # noqa: N801 - read as a word: with crew(…)
             self.pool.shutdown(wait=True, cancel_futures=True)
 
     def kill_workers(self) -> None:
-        """Workers write no files, so they can be killed at any moment."""
+        """Kill all workers; this is safe at any time, since workers write no files."""
         processes = list((self.pool._processes or {}).values())
         for process in processes:
             process.kill()
         for process in processes:
             process.join()
-        # of a message that a worker had not finished the pool would wait for the rest, as long as a writer is open
+        # while a writer is open, the pool would wait for the rest of a message that a killed worker did not finish
         results: Any = self.pool._result_queue
         results._writer.close()
 
@@ -127,9 +150,9 @@ MINE: list[Job] = []
 
 
 def begin(job: Job, threads: int, places: Sequence[str], counter: Any) -> None:
-    """Prepare a worker: threads, device, and a thread that ends it when its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles SIGINT and ends the workers
-    warnings.simplefilter("ignore", Caveat)  # the parent has opened the same models and datasets, and said it
+    """Initialise a worker: signals, threads, device, and a thread that ends it when its parent has died."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles SIGINT and terminates the workers
+    warnings.simplefilter("ignore", Caveat)  # the parent has already issued the same warnings
     threading.Thread(target=leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
     with counter.get_lock():
@@ -138,19 +161,21 @@ def begin(job: Job, threads: int, places: Sequence[str], counter: Any) -> None:
 
 
 def leave_with(parent: Any) -> None:
+    """Exit when the parent process has ended."""
     parent.join()
     os._exit(1)
 
 
 def work(cell: Cell) -> Outcome:
+    """Run a cell in a worker."""
     return run_cell(MINE[0], cell)
 
 
-# ── what there is ────────────────────────────────────────────────────────────────────────────────
+# ── resources ────────────────────────────────────────────────────────────────────────────────────
 
 
 def cores() -> int:
-    """Cores that we may use: what OMP_NUM_THREADS says, or what the system gives us."""
+    """Number of cores to use: OMP_NUM_THREADS if it is set, otherwise what the system allows."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     if said.isdigit() and int(said):
         return int(said)
@@ -158,7 +183,13 @@ def cores() -> int:
 
 
 def devices(plan: Plan) -> list[str]:
-    """The devices that workers take in turn: the plan's, or every GPU there is, or the CPU."""
+    """Devices that workers are assigned to in turn: the plan's device, or all GPUs, or the CPU.
+
+    Raises
+    ------
+    ModelError
+        If the plan asks for CUDA and it is not available.
+    """
     asked = plan.device
     if asked is None:
         asked = "cuda" if torch.cuda.is_available() else "cpu"

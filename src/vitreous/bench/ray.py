@@ -1,4 +1,7 @@
-"""The same work on a Ray cluster. Workers compute and send back; the driver alone writes, so nothing is lost or doubled."""
+"""Executor that runs cells on a Ray cluster.
+
+Workers only compute and return outcomes; the driver alone writes to the store, so that no row is lost or written twice.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,31 @@ from vitreous.bench.pool import LOSSES, Executor, cores, given_up
 from vitreous.bench.run import run_cell
 from vitreous.core.errors import DataError, SpecError
 
-JOBS: dict[str, Job] = {}  # in a worker: the job, unpacked once
+JOBS: dict[str, Job] = {}  # in a worker: the job, fetched once per worker
 
 
 def on_ray(address: str, workers: int | None = None, threads: int = 1, gpus: float | None = None) -> Executor:
-    """`address`: "auto" for the cluster that runs here, "local" to start one for this run, or host:port."""
+    """Executor that runs cells on a Ray cluster.
+
+    Parameters
+    ----------
+    address
+        "auto" for the cluster that runs on this machine, "local" to start one for this run, or host:port.
+    workers
+        Number of cells in flight, and the number of CPUs of a "local" cluster; None for twice as many cells as the
+        cluster can run at once.
+    threads
+        Number of CPUs and torch threads per cell.
+    gpus
+        GPUs per cell; None for 1 if the plan's device is CUDA, otherwise 0.
+    """
     return partial(run_on_ray, address=address, workers=workers, threads=threads, gpus=gpus)
 
 
 def run_on_ray(
     job: Job, cells: Sequence[Cell], address: str, workers: int | None, threads: int, gpus: float | None
 ) -> Generator[Outcome, None, None]:
-    """At most twice as many cells under way as can run; Ray starts one anew when its worker dies."""
+    """Submit cells to Ray and yield their outcomes; Ray retries a cell up to `LOSSES` times when its worker dies."""
     ray = need_ray()
     ours = not ray.is_initialized()
     if ours:
@@ -59,7 +75,7 @@ def run_on_ray(
 
 
 def work(held: list[Any], name: str, cell: Cell, threads: int, gpus: float) -> Outcome:
-    """In a worker: the job is fetched once, the model and the data set are opened once."""
+    """Run a cell in a worker; the job is fetched once per worker, and models and datasets stay open between cells."""
     import ray
     import torch
 
@@ -72,6 +88,7 @@ def work(held: list[Any], name: str, cell: Cell, threads: int, gpus: float) -> O
 
 
 def need_ray() -> Any:
+    """Import Ray; raise `DataError` with the command that installs it if it is missing."""
     try:
         import ray
         import ray.exceptions
@@ -81,7 +98,10 @@ def need_ray() -> Any:
 
 
 def connect_keeping_handlers(ray: Any, address: str, workers: int | None) -> None:
-    """Connect, and undo that Ray replaces the handler of SIGTERM by one that exits; `ray.shutdown` ends its processes."""
+    """Connect to Ray and restore the SIGTERM handler.
+
+    Ray replaces it by one that exits the process; `ray.shutdown` ends Ray's processes.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     connect(ray, address, workers)
     if handler is not None and threading.current_thread() is threading.main_thread():
@@ -89,6 +109,7 @@ def connect_keeping_handlers(ray: Any, address: str, workers: int | None) -> Non
 
 
 def connect(ray: Any, address: str, workers: int | None) -> None:
+    """Start a local cluster or connect to one; raise `SpecError` if it does not answer."""
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -104,7 +125,7 @@ def connect(ray: Any, address: str, workers: int | None) -> None:
 
 
 def slots(ray: Any, threads: int, gpus: float) -> int:
-    """How many workers the cluster has room for; it may grow while we work."""
+    """Number of cells that the cluster can run at once; it may change during the run."""
     there = ray.cluster_resources()
     room = there.get("CPU", 1) // threads
     return max(1, int(min(room, there.get("GPU", 0) // gpus) if gpus else room))

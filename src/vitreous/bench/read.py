@@ -1,4 +1,4 @@
-"""A plan from a TOML file or from flags; what is wrong is said with its line and with what would work."""
+"""Read a plan from a TOML file or from flags; errors name the line or flag and suggest a valid value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,22 @@ from vitreous.core.errors import DataError, SpecError, VitreousError
 
 
 def read_plan(path: str | Path, **over: Any) -> Plan:
-    """A plan from a TOML file; `over` takes the place of what the file says (not None)."""
+    """Read a plan from a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    **over
+        Entries that replace those of the file, unless None.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read.
+    SpecError
+        If it is not valid TOML, or an entry is invalid.
+    """
     import tomllib
 
     path = Path(path)
@@ -39,13 +54,31 @@ def read_plan(path: str | Path, **over: Any) -> Plan:
 
 
 def plan_from_flags(**given: Any) -> Plan:
-    """A plan without a file; what is None was not given."""
+    """Make a plan from command-line flags; those that are None count as not given."""
     said = {key: value for key, value in given.items() if value is not None}
     return make_plan(said, Origin(flags=FLAGS), "")
 
 
 def make_plan(given: Mapping[str, Any], origin: Origin, text: str) -> Plan:
-    """A plan whose every word makes sense; whether models and data are there, `check` says."""
+    """Make a plan from its entries.
+
+    Only the entries themselves are checked here; `vitreous.bench.check.check` tests whether models and datasets can be
+    loaded and fit together.
+
+    Parameters
+    ----------
+    given
+        Entries by name.
+    origin
+        File or flags that they come from, for error messages.
+    text
+        Text of the file.
+
+    Raises
+    ------
+    SpecError
+        If an entry is missing, unknown or invalid.
+    """
     known = {f.name for f in Plan.__dataclass_fields__.values()} - {"text", "source", "roles"}
     for key in given:
         if key not in known:
@@ -75,6 +108,7 @@ def make_plan(given: Mapping[str, Any], origin: Origin, text: str) -> Plan:
 
 
 def listed(value: Any, key: str, origin: Origin) -> list[Any]:
+    """Convert an entry to a list; raise `SpecError` if it is empty or of another type."""
     found = [value] if isinstance(value, str | dict) else value
     if not isinstance(found, list | tuple) or not found:
         raise origin.wrong(f"{key} is a list with at least one entry, not {value!r}", key)
@@ -82,6 +116,7 @@ def listed(value: Any, key: str, origin: Origin) -> list[Any]:
 
 
 def model_of(given: Any, origin: Origin) -> ModelSpec:
+    """Parse an entry of `models`: a name, or a table with a name and options."""
     given = {"name": given} if isinstance(given, str) else given
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise origin.wrong(f"a model is a name or {{name = …, checkpoint = …}}, not {given!r}", "models")
@@ -103,7 +138,7 @@ def model_of(given: Any, origin: Origin) -> ModelSpec:
 
 
 def weights_at(checkpoint: str, origin: Origin) -> Path:
-    """A path, or one below the folder that VITREOUS_ASSETS names, as data sets have it."""
+    """Resolve the path of a checkpoint as for datasets: `~` and the prefix `assets:` (VITREOUS_ASSETS) are expanded."""
     from vitreous.data.reader import located
 
     try:
@@ -113,6 +148,7 @@ def weights_at(checkpoint: str, origin: Origin) -> Path:
 
 
 def data_of(given: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
+    """Parse an entry of `datasets`: a spec, or a table with a spec and options."""
     given = {"spec": given} if isinstance(given, str) else given
     if (
         not isinstance(given, dict)
@@ -141,7 +177,7 @@ def data_of(given: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
 
 
 def specs(given: Any, key: str, origin: Origin) -> tuple[str, ...]:
-    """Methods or metrics as their canonical specs, each once."""
+    """Canonical specs of methods or metrics; raise `SpecError` if one is invalid or occurs twice."""
     from vitreous.methods.spec import resolve
     from vitreous.metrics.metric import resolve_metric
 
@@ -163,7 +199,11 @@ def specs(given: Any, key: str, origin: Origin) -> tuple[str, ...]:
 def chosen_metrics(
     given: Mapping[str, Any], origin: Origin, datasets: Sequence[DataSpec]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The metrics, named one by one, all that the data can serve, or those of a protocol with its other choices."""
+    """Metrics of the plan and the entries that its protocol sets.
+
+    The metrics are those that are listed, all ("all") or most ("usual", without `SLOW`) that the datasets have
+    annotations for, or those of the protocol.
+    """
     from vitreous.bench.check import metrics_for
 
     name, metrics = given.get("protocol"), given.get("metrics")
@@ -182,7 +222,7 @@ def chosen_metrics(
 
 
 def checked(key: str, value: Any, origin: Origin) -> Any:
-    """One entry, of the kind and range that it must have."""
+    """Check type and range of an entry and return its value for `Plan`."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     match key:
         case "pictures" | "batch_size" | "slice":
@@ -217,6 +257,7 @@ def checked(key: str, value: Any, origin: Origin) -> Any:
 
 
 def question_of(value: str, origin: Origin) -> str:
+    """Canonical name of a score function."""
     from vitreous.capture.question import ask
 
     try:
@@ -226,6 +267,7 @@ def question_of(value: str, origin: Origin) -> str:
 
 
 def targets_of(value: Any, origin: Origin) -> str | tuple[int | str, ...]:
+    """Check the entry `targets` and return its value for `Plan`."""
     if isinstance(value, str) and (value in TARGETS or re.fullmatch(r"top [1-9]\d*", value)):
         return value
     several = [value] if isinstance(value, int) else value

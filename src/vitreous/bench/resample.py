@@ -1,4 +1,7 @@
-"""Intervals by resampling pictures, and differences in pairs. What one picture cannot tell is unknown."""
+"""Bootstrap intervals over images, and paired differences.
+
+An interval needs at least `FEW` images; otherwise it is NaN.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,32 @@ from jaxtyping import Float
 from vitreous.metrics.metric import Reducer
 
 DRAWS, LEVEL, AT_ONCE = 2000, 0.95, 100
-FEW = 2  # pictures below which there is nothing to resample
+FEW = 2  # smallest number of images that can be resampled
 UNKNOWN = (float("nan"), float("nan"))
-Parts = Mapping[str, np.ndarray]  # the score and what a reducer pools, rows last
+Parts = Mapping[str, np.ndarray]  # the score and the numbers that a reducer pools; rows are the last axis
 
 
 def resampled(
     parts: Mapping[str, Parts], reduce: Reducer, pictures: Sequence[Any], draws: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Figures of resampled sets; pictures are drawn with all their rows, the same ones for every method."""
+    """Reduced values of every method on resampled sets of images.
+
+    Parameters
+    ----------
+    parts
+        For every method the score and the other numbers that `reduce` reads, one per row.
+    reduce
+        The metric's reducer.
+    pictures
+        Image of every row. An image is drawn with all its rows, and the same images are drawn for every method.
+    draws, seed
+        Number of resamples and their seed.
+
+    Returns
+    -------
+    dict of arrays
+        `draws` values per method.
+    """
     draw = np.random.default_rng(seed)
     rows_of: dict[Any, list[int]] = {}
     for row, picture in enumerate(pictures):
@@ -31,7 +51,7 @@ def resampled(
         chosen = draw.integers(len(groups), size=(min(AT_ONCE, draws - start), len(groups)))
         if even:
             indices = [np.stack(groups)[chosen].reshape(len(chosen), -1)]
-        else:  # sets of unlike length, one by one
+        else:  # resampled sets differ in length, so they are reduced one by one
             indices = [np.concatenate([groups[at] for at in row])[None] for row in chosen]
         for name, own in parts.items():
             found[name] += [
@@ -41,6 +61,7 @@ def resampled(
 
 
 def interval(values: np.ndarray, level: float) -> tuple[float, float]:
+    """Central interval of `values` with coverage `level`; NaN values are ignored."""
     known = values[~np.isnan(values)]
     if not len(known):
         return UNKNOWN
@@ -49,7 +70,7 @@ def interval(values: np.ndarray, level: float) -> tuple[float, float]:
 
 
 def span(parts: Parts, drawn: np.ndarray, pictures: Sequence[Any], level: float) -> tuple[float, float]:
-    """The interval of a figure; unknown where it rests on one picture."""
+    """Interval of a method's value; NaN if its score is defined on fewer than `FEW` images."""
     defined = {pictures[row] for row in np.flatnonzero(~np.isnan(parts["score"])).tolist()}
     return interval(drawn, level) if len(defined) >= FEW else UNKNOWN
 
@@ -63,7 +84,26 @@ def gap(
     level: float = LEVEL,
     seed: int = 0,
 ) -> tuple[float, float, float]:
-    """`after` − `before` on rows on which both are defined, with its paired interval."""
+    """Paired difference `after` − `before` over the rows on which both are defined.
+
+    Parameters
+    ----------
+    before, after
+        The score and the other numbers that `reduce` reads, row by row in the same order.
+    reduce
+        The metric's reducer.
+    pictures
+        Image of every row; images are resampled with all their rows.
+    draws, seed
+        Number of resamples and their seed.
+    level
+        Coverage of the interval.
+
+    Returns
+    -------
+    tuple of float
+        Difference, low and high end of its interval; NaN where unknown.
+    """
     both = np.flatnonzero(~np.isnan(before["score"]) & ~np.isnan(after["score"]))
     if not len(both):
         return (float("nan"), *UNKNOWN)
@@ -78,26 +118,26 @@ def gap(
 
 
 def alike(one: Parts, other: Parts) -> bool:
-    """Whether two methods are defined on the same rows."""
+    """Whether two methods have defined scores on the same rows."""
     return bool((np.isnan(one["score"]) == np.isnan(other["score"])).all())
 
 
 def holds_0(ends: tuple[float, float]) -> bool:
-    """Whether an interval leaves open which side is ahead; an unknown one does."""
+    """Whether an interval contains 0 or is unknown (NaN)."""
     return not (ends[0] > 0 or ends[1] < 0)
 
 
 def curve_band(
     curves: Float[np.ndarray, "q s"], clusters: Sequence[np.ndarray], draws: int = 400, seed: int = 0
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
-    """The mean curve and the ends of its pointwise interval; images are resampled with all their questions.
+    """The mean curve and its pointwise interval; images are resampled with all their rows.
 
     Parameters
     ----------
     curves
-        One curve per question, NaN where it is undefined.
+        One curve per row (image and target), NaN where it is undefined.
     clusters
-        Places of the questions about each image.
+        Indices of the rows of each image.
     draws, seed
         Number of resamples and their seed.
 

@@ -1,6 +1,7 @@
-"""The row model: one row per image, target class, method and metric, stored as Parquet and read as a pandas frame.
+"""Columns of the rows: one row per image, target class, method and metric.
 
-`COLUMNS` names the columns with their pyarrow types; the documentation of `vitreous.bench.store` says what each one means.
+Rows are stored as Parquet and read as a pandas frame. `COLUMNS` maps column names to pyarrow types; the docstring of
+`vitreous.bench.store` explains each column.
 """
 
 from __future__ import annotations
@@ -67,10 +68,11 @@ COLUMNS = {
         **ORIGIN,
     },
 }
-COSTS = ("seconds", "map_seconds", "peak_mib", "device")  # what may differ between two runs of one plan
+COSTS = ("seconds", "map_seconds", "peak_mib", "device")  # columns that may differ between two runs of one plan
 
 
 def need_pyarrow() -> None:
+    """Raise `DataError` with the command that installs pyarrow if it is missing."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -80,6 +82,7 @@ def need_pyarrow() -> None:
 
 
 def schema(kind: str) -> pa.Schema:
+    """Arrow schema of `kind`, "scores" or "maps"."""
     import pyarrow as pa
 
     special = {
@@ -91,7 +94,13 @@ def schema(kind: str) -> pa.Schema:
 
 
 def as_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows as columns; a name that is no column is refused, one that is missing is null."""
+    """Convert rows to an Arrow table; missing columns are null.
+
+    Raises
+    ------
+    KeyError
+        If a row has a name that is not a column.
+    """
     import pyarrow as pa
 
     known = COLUMNS[kind]
@@ -102,18 +111,18 @@ def as_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def as_frame(rows: pa.Table | pd.DataFrame) -> pd.DataFrame:
-    """Rows of a store as a pandas frame.
+    """Convert rows of a store to a pandas frame.
 
     Parameters
     ----------
     rows
-        What `Store.table()` returns, or a frame that this function made.
+        Result of `Store.table()`, or a frame that this function returned.
 
     Returns
     -------
     DataFrame
-        The columns of `COLUMNS["scores"]` or `COLUMNS["maps"]`, in the order of the plan. `parts` holds a dictionary, `curve`,
-        `levels` and `grid` hold arrays; text that is missing is NA.
+        The columns of `COLUMNS["scores"]` or `COLUMNS["maps"]`, in the order of the plan. `parts` holds a dictionary,
+        `curve`, `levels` and `grid` hold arrays; missing text is NA.
 
     Raises
     ------

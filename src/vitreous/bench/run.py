@@ -1,4 +1,4 @@
-"""One cell → its rows: pictures are read and run once, every map is made once, and only what is missing is computed."""
+"""Compute the rows of one cell. Images are read once, maps are computed once, and only missing rows are computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from vitreous.models.picture import Preprocess
 
 
 def run_cell(job: Job, cell: Cell) -> Outcome:
-    """Every row of the cell that is not known yet."""
+    """Compute all rows of a cell whose keys are not in `job.known`.
+
+    Errors of single images, methods and metrics become rows with an error message; they do not stop the cell.
+    """
     begun = time.perf_counter()
     plan, data = job.plan, job.plan.datasets[cell.dataset]
     outcome = Outcome(cell, plan.models[cell.model].label, data.label)
@@ -33,12 +36,13 @@ def run_cell(job: Job, cell: Cell) -> Outcome:
 
 
 def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome: Outcome) -> None:
-    """Pictures in batches; where a batch cannot be run at all, one by one."""
+    """Compute images in batches of `size`; if a batch fails as a whole, its images are computed one by one."""
     dataset, preprocess = opened(job.plan.datasets[outcome.at.dataset]), have.vit.preprocess
     assert preprocess is not None
     if job.plan.preprocess is not None:
         preprocess = Preprocess.published(job.plan.preprocess, preprocess)
-    ahead = 0 if have.vit.device.type == "cpu" else None  # beside a GPU threads have nothing better to do
+    # threads read images ahead unless the model itself runs on the CPU
+    ahead = 0 if have.vit.device.type == "cpu" else None
     for batch in batches(dataset, preprocess, places, size, workers=ahead):
         outcome.skipped += len(batch.skipped)
         for picture, said in batch.failures:
@@ -48,7 +52,7 @@ def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome
         own = [outcome.places[picture] for picture in batch.keys]
         try:
             subject, unfit = subject_of(have.vit, batch, own, job.plan)
-        except Exception as problem:  # noqa: BLE001 - one picture must not stop a thousand
+        except Exception as problem:  # noqa: BLE001 - one image must not stop the run
             if len(batch) > 1:
                 run_places(job, have, own, 1, outcome)
             else:
@@ -61,7 +65,7 @@ def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome
 
 
 def run_batch(job: Job, have: Loaded, subject: Subject, outcome: Outcome) -> None:
-    """Rows of pictures that miss something, those that miss the same together."""
+    """Group images by the results that they still lack, and compute each group."""
     share = subject.share
     keys = [[key(job, have, subject, row, column) for column in job.columns] for row in range(subject.rows)]
     groups: dict[tuple[Any, ...], list[int]] = {}
@@ -74,14 +78,15 @@ def run_batch(job: Job, have: Loaded, subject: Subject, outcome: Outcome) -> Non
         missing = tuple(
             place for place in range(len(job.columns)) if any(row[place] and row[place] not in job.keys for row in own)
         )
-        one_class = share > 1 and len(set(subject.targets[picture].tolist())) == 1  # predicted, and right
+        # predicted and true class are the same
+        one_class = share > 1 and len(set(subject.targets[picture].tolist())) == 1
         groups.setdefault((bool(subject.labelled[picture]), one_class, missing), []).append(picture)
     for (_, one_class, missing), pictures in groups.items():
         if not missing:
             continue
         some = subject.only(pictures, [0] if one_class else None)
         theirs = [keys[picture * share + column] for picture in pictures for column in range(share)]
-        if one_class:  # its rows are one row, wanted for one role or the other
+        if one_class:  # compute one row and use the key of whichever role needs the result
             theirs = [
                 [next(filter(None, held), "") for held in zip(*theirs[at : at + share], strict=True)]
                 for at in range(0, len(theirs), share)
@@ -92,7 +97,7 @@ def run_batch(job: Job, have: Loaded, subject: Subject, outcome: Outcome) -> Non
 def run_group(
     job: Job, have: Loaded, some: Subject, missing: Sequence[int], keys: Sequence[Sequence[str]], outcome: Outcome
 ) -> None:
-    """All that is missing of pictures that miss the same: every method once, with the metrics that are wanted of it."""
+    """Compute the missing results of images that lack the same ones: every method once, followed by its metrics."""
     for method, places in groupby(missing, lambda place: job.columns[place].method):
         wanted = list(places)
         found = compute(some, method, [job.columns[place].metric for place in wanted], job.plan.question)
@@ -105,7 +110,7 @@ def run_group(
 
 
 def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[str, Any], evidence: str) -> None:
-    """A row with its origin."""
+    """Append a row with its provenance to the outcome, and its error message to the outcome's failures."""
     import vitreous
 
     row = {
@@ -132,7 +137,7 @@ def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[
 
 
 def unread(job: Job, have: Loaded, outcome: Outcome, picture: str, said: str) -> None:
-    """A picture that could not be read, or has no such target: a row without a number for all that was wanted of it."""
+    """Append a row with an error for every result of an image that could not be read or has no valid target."""
     where = {"picture": picture, "index": outcome.places[picture], "target": -1, "label": -1, "predicted": -1}
     before, keys = len(outcome.failed), []
     for column in job.columns:
@@ -150,7 +155,7 @@ def unread(job: Job, have: Loaded, outcome: Outcome, picture: str, said: str) ->
 
 
 def key(job: Job, have: Loaded, subject: Subject, row: int, column: Column) -> str:
-    """The row's key in this column; empty where it is not wanted."""
+    """Key of a row and column; an empty string if the column is not computed for the role of the row's target."""
     import vitreous
 
     if column.roles and subject.roles[row % subject.share] not in column.roles:

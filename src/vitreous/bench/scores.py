@@ -1,4 +1,4 @@
-"""Rows of a store as arrays: one section per model and dataset, and in it one methods × questions array per metric."""
+"""Rows of a store as arrays: one section per model and dataset, with one methods × image-targets array per metric."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-QUESTION = ["picture", "index", "target", "role"]  # columns that identify a question: an image and a class
+QUESTION = ["picture", "index", "target", "role"]  # columns that identify an image and target class
 PROVENANCE = ("weights", "precision", "device", "vitreous", "torch", "question")
 MISSING = {"picture": "", "index": -1, "role": "", "label": -1, "predicted": -1, "probability": np.nan}
 EXPLAINED = {"": "", "predicted": ", the predicted class explained", "label": ", the true class explained"}
@@ -27,7 +27,7 @@ EXPLAINED = {"": "", "predicted": ", the predicted class explained", "label": ",
 
 @dataclass(frozen=True, slots=True)
 class ImageTarget:
-    """One image and the class that was explained: a question, answered by one row per method and metric."""
+    """One image and the class that was explained; it has one row per method and metric."""
 
     picture: str
     index: int
@@ -40,16 +40,30 @@ class ImageTarget:
 
     @property
     def key(self) -> tuple[str, int]:
+        """Image and target class, which pair rows of two runs."""
         return self.picture, self.target
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreSection:
-    """All rows of one model on one dataset; of one explained class where predicted and true classes were both explained."""
+    """All rows of one model on one dataset.
+
+    Rows are identified by method, metric and image-target pair (`ImageTarget`, called question in the code).
+
+    Parameters
+    ----------
+    model, dataset
+        Labels.
+    explained
+        "predicted" or "label" if both predicted and true classes were explained and the section holds one of them; else
+        empty.
+    rows
+        Rows of the store.
+    """
 
     model: str
     dataset: str
-    explained: str  # "predicted", "label", or empty
+    explained: str
     rows: pd.DataFrame
 
     @property
@@ -58,7 +72,7 @@ class ScoreSection:
 
     @cached_property
     def measured(self) -> pd.DataFrame:
-        """Rows of images that could be read, with their `method_at` and `question_at`: places in the arrays."""
+        """Rows of readable images with `method_at` and `question_at`, their indices in the arrays."""
         is_read = self.rows["target"].to_numpy() >= 0
         rows = self.rows.loc[is_read] if is_read.any() else self.rows
         places = {
@@ -73,18 +87,19 @@ class ScoreSection:
 
     @cached_property
     def questions(self) -> tuple[ImageTarget, ...]:
+        """Images with target classes, in the order of the array columns."""
         rows = self.measured.drop_duplicates("question_at").loc[:, [*ImageTarget.__slots__]].astype(object)
         missing = {**MISSING, "target_name": "class " + rows["target"].astype(str)}
         return tuple(ImageTarget(**record) for record in rows.fillna(missing).to_dict("records"))
 
     @cached_property
     def metrics(self) -> tuple[MetricScores, ...]:
-        """Metrics in the order of the plan."""
+        """Scores of every metric, in the order of the plan."""
         return tuple(MetricScores(self, str(name), rows) for name, rows in self.measured.groupby("metric", sort=False))
 
     @cached_property
     def clusters(self) -> tuple[np.ndarray, ...]:
-        """Places of the questions about each image; they are resampled together."""
+        """For every image the indices of its image-target pairs; they are resampled together."""
         places: dict[str, list[int]] = {}
         for place, question in enumerate(self.questions):
             places.setdefault(question.picture, []).append(place)
@@ -104,11 +119,11 @@ class ScoreSection:
         return {name: tuple(map(str, self.measured[name].dropna().unique())) for name in PROVENANCE}
 
     def of_role(self, role: str, explained: str = "") -> ScoreSection:
-        """The questions of one role alone; rows of unreadable images, which have no role, stay."""
+        """The section with the targets of one role only; rows of unreadable images, which have no role, are kept."""
         return ScoreSection(self.model, self.dataset, explained, self.rows.loc[role_of(self.rows).isin(("", role))])
 
     def pivot(self, values: pd.Series) -> Float[np.ndarray, "m q"]:
-        """Numbers of some of the measured rows as methods × questions; NaN where there is no row."""
+        """Arrange values of measured rows as methods × image-target pairs; NaN where there is no row."""
         rows = self.measured.loc[values.index]
         array = np.full((len(self.methods), len(self.questions)), np.nan)
         array[rows["method_at"], rows["question_at"]] = values.to_numpy(float)
@@ -117,7 +132,7 @@ class ScoreSection:
 
 @dataclass(frozen=True, eq=False)
 class MetricScores:
-    """One metric of a section: its scores as methods × questions, NaN where a score is undefined."""
+    """Scores of one metric in a section as methods × image-target pairs; NaN where a score is undefined."""
 
     section: ScoreSection
     metric: str
@@ -125,7 +140,7 @@ class MetricScores:
 
     @cached_property
     def parts(self) -> dict[str, Float[np.ndarray, "m q"]]:
-        """The score and the named numbers that the metric's reducer pools."""
+        """The score and the other named numbers that the metric's reducer reads."""
         import pandas as pd
 
         named = pd.DataFrame([parts or {} for parts in self.rows["parts"]], index=self.rows.index)
@@ -138,14 +153,14 @@ class MetricScores:
 
     @cached_property
     def answered(self) -> Bool[np.ndarray, "m q"]:
-        """Where there is a row, with a number or without."""
+        """True where there is a row, also if its value is NaN."""
         array = np.zeros(self.scores.shape, bool)
         array[self.rows["method_at"], self.rows["question_at"]] = True
         return array
 
     @cached_property
     def higher_is_better(self) -> bool | None:
-        """None where the metric does not judge."""
+        """None if the metric has no better direction."""
         directions = self.rows.loc[self.rows["error"].isna(), "higher_is_better"]
         if not len(directions):
             return resolve_metric(self.metric).higher_is_better
@@ -153,12 +168,12 @@ class MetricScores:
 
     @property
     def sign(self) -> int:
-        """1 where higher is better, −1 where lower is, 0 where the metric does not judge."""
+        """1 if higher is better, −1 if lower is, 0 if the metric has no better direction."""
         return {True: 1, False: -1, None: 0}[self.higher_is_better]
 
     @cached_property
     def reduce(self) -> Reducer:
-        """The function from rows to the value of a set: a mean, or pooled."""
+        """Function that reduces the rows of a dataset to one value, by their mean or by pooling."""
         return resolve_metric(self.metric).reduce
 
     @property
@@ -167,18 +182,19 @@ class MetricScores:
 
     @cached_property
     def protocol(self) -> dict[str, Any]:
+        """Settings of the metric as stored with its rows."""
         protocols = self.rows["protocol"].dropna()
         return json.loads(protocols.iloc[0]) if len(protocols) and protocols.iloc[0] else {}
 
     @cached_property
     def levels(self) -> tuple[float, ...]:
-        """The levels of the curve that most rows have; empty where the metric has no curve."""
+        """Levels of the curve that most rows have; empty if the metric has no curve."""
         counts = Counter(tuple(levels) for levels in self.rows["levels"] if levels is not None and len(levels))
         return counts.most_common(1)[0][0] if counts else ()
 
     @cached_property
     def curve(self) -> Float[np.ndarray, "m q s"] | None:
-        """Curves over `levels`, in single precision since they are only drawn; None where the metric has none."""
+        """Curves over `levels`, in single precision since they are only plotted; None if the metric has none."""
         if not self.levels:
             return None
         array = np.full((*self.scores.shape, len(self.levels)), np.nan, np.float32)
@@ -190,7 +206,7 @@ class MetricScores:
 
 
 def role_of(rows: pd.DataFrame) -> pd.Series:
-    """The role of each row; empty where the image could not be read."""
+    """Role of each row; an empty string if the image could not be read."""
     return rows.loc[:, "role"].astype(object).fillna("")
 
 
@@ -200,10 +216,10 @@ def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> l
     Parameters
     ----------
     rows
-        What `Store.table()` returns, or the same as a frame.
+        Result of `Store.table()`, or the same as a frame.
     by_class
-        Whether predicted and true classes, where both were explained, are sections of their own: values over both would count
-        most images twice. Other classes of one image share their section.
+        Whether predicted and true classes get separate sections if both were explained; a value over both would count
+        most images twice. Other target classes of an image always share a section.
 
     Returns
     -------

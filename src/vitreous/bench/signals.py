@@ -15,16 +15,16 @@ DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the process to stop.
+    """Raised in the main thread when the process receives a stop signal.
 
     Attributes
     ----------
     number
         The signal.
     kept
-        What was finished and where it is, for the user; empty if nobody has said so yet.
+        Message for the user about finished work and where it is; empty if not set yet.
     resumable
-        Whether the same command goes on where this one stopped.
+        Whether running the same command again continues the work.
     """
 
     def __init__(self, number: int = signal.SIGINT, kept: str = "", *, resumable: bool = False) -> None:
@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 
     @classmethod
     def with_kept(cls, problem: KeyboardInterrupt, kept: str, *, resumable: bool = False) -> Stopped:
-        """The interruption `problem`, with a statement of what was kept."""
+        """Copy of the interruption `problem` with the message `kept`."""
         return cls(getattr(problem, "number", signal.SIGINT), kept, resumable=resumable)
 
     @property
@@ -43,13 +43,14 @@ class Stopped(KeyboardInterrupt):
 
 
 class Deferral:
-    """How many blocks are deferring stop signals, and the signal that arrived meanwhile."""
+    """Nesting depth of `deferred_signals`, and the signal that arrived inside."""
 
     depth: int = 0
     pending: int | None = None
 
 
 def raise_stopped(number: int, _frame: Any) -> None:
+    """Signal handler: raise `Stopped`, or record the signal inside `deferred_signals`."""
     if Deferral.depth:
         Deferral.pending = number
     else:
@@ -58,9 +59,9 @@ def raise_stopped(number: int, _frame: Any) -> None:
 
 @contextmanager
 def stop_signals() -> Iterator[None]:
-    """Inside, stop signals raise `Stopped` in the main thread.
+    """Context manager in which stop signals raise `Stopped` in the main thread.
 
-    A signal that is ignored (as under nohup) or handled by the calling program is left alone.
+    Signals that are ignored (as under nohup) or handled by the calling program keep their handlers.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
@@ -78,9 +79,9 @@ def stop_signals() -> Iterator[None]:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Run the block to its end; a stop signal that arrives meanwhile raises `Stopped` after it.
+    """Context manager that delays stop signals: one that arrives inside raises `Stopped` at the end of the block.
 
-    Has an effect inside `stop_signals` only.
+    It has an effect inside `stop_signals` only.
     """
     Deferral.depth += 1
     try:
@@ -96,9 +97,10 @@ def deferred_signals() -> Iterator[None]:
 
 @contextmanager
 def children_ignore_terminal() -> Iterator[None]:
-    """Processes started inside block SIGINT and SIGHUP, which a terminal sends to them as well as to their parent.
+    """Context manager in which started processes block SIGINT and SIGHUP.
 
-    The mask is inherited, so that it holds from a child's first instruction on.
+    A terminal sends these signals to child processes as well as to their parent. The mask is inherited, so it is in
+    effect from a child's first instruction on.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

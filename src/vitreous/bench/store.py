@@ -1,37 +1,47 @@
-"""What is known: a folder that several processes may write, that survives being killed, and that is keyed by content.
+"""Store of results: a folder of rows that are keyed by content.
+
+Several processes may write to it, and it survives crashes and killed processes.
 
     RUN/
-      ledger.sqlite             which key lies in which part, and which keys every cell of a run is made of
-      parts/KIND-SHA256.parquet rows, written whole or not at all; the name is the checksum of the content
-      shards/i-of-n/            stores of their own, one per `--shard i/n`, until `--merge` brings them together
+      ledger.sqlite             index: the part of every key, and the keys of every cell of a run
+      parts/KIND-SHA256.parquet rows, written atomically; the name contains the checksum of the content
+      shards/i-of-n/            separate stores, one per `--shard i/n`, until `--merge` combines them
 
-A key is the hash of all that decides a number (`vitreous.bench.keys`): weights, pixels, target, method with every option,
-metric with its protocol and the labels, masks and boxes it reads, question, precision, version of the library. So a row is
-computed once, whatever the plan that asks for it is called. The ledger can be made anew from the parts.
+A key is the hash of everything that determines a number (`vitreous.bench.keys`): weights, pixels, target, method with
+all options, metric with its protocol and the labels, masks and boxes it reads, score function, precision, version of
+the library. A row is therefore computed once, even if several plans need it. The index can be rebuilt from the parts.
 
-`Store(folder).table()` is the last run: exactly one row for every picture, target, method and metric of its plan, in that
-order. Columns of `kind="scores"` (pyarrow types in `vitreous.bench.rows`):
+`Store(folder).table()` returns the last run: exactly one row for every image, target, method and metric of its plan, in
+that order. Columns of `kind="scores"` (pyarrow types in `vitreous.bench.rows`):
 
-    model, dataset    labels, as the plan has them
-    picture, index    key of the picture in its data set, and its place there
-    target            class that was explained; target_name its name; role: "predicted", "label", "rival", "class" (given) or "top 1", "top 2", …
-    label, predicted  true class (−1 unknown) and the model's; probability: of the target, softmax over the whole picture (NaN where the model answers with one number)
-    method            canonical spec; question: what was asked
-    metric            canonical spec; value: the number, NaN where undefined; higher_is_better: null where it does not judge
+    model, dataset    labels in the plan
+    picture, index    key of the image in its dataset, and its index there
+    target            explained class; target_name: its name; role: "predicted", "label", "rival", "class" (given) or
+                      "top 1", "top 2", …
+    label, predicted  true class (−1 if unknown) and predicted class; probability: softmax probability of the target on
+                      the whole image (NaN if the model has a single output)
+    method            canonical spec; question: name of the score function
+    metric            canonical spec; value: the number, NaN if undefined; higher_is_better: null if the metric has no
+                      better direction
     parts             named numbers for reducers that pool, [(name, number), …]
-    curve, levels     points of the metric's curve and where they lie; null where there is none
-    seconds           of this metric, per row (work that metrics share is counted at the first of them)
-    map_seconds       of the method, per row, without the forward pass that all methods of a picture share
-    peak_mib          largest memory while the method ran: of the device, or of the process on a CPU
+    curve, levels     points of the metric's curve and their levels; null if there is none
+    seconds           time of this metric, per row (work that metrics share is counted for the first of them)
+    map_seconds       time of the method, per row, without the forward pass that all methods of an image share
+    peak_mib          peak memory while the method ran: of the device, or of the process on a CPU
     error             null, or one sentence why there is no number; value is NaN then
     weights, pixels, evidence, precision, device, vitreous, torch, protocol, about
                       provenance: hashes; protocol (of the metric) and about (of the method and model) are JSON
-    key               the row's own key, 32 hex digits
+    key               key of the row, 32 hexadecimal digits
 
 Columns of `kind="maps"`: the same up to question, then map_seconds, peak_mib, error and provenance, and
 
-    grid              float16, row by row; the map is grid · scale, so that nothing over- or underflows
-    scale, rows, columns, native ("patch" or "pixel": then the grid holds sums over patches), signed, score (the number explained)
+    grid              float16, row by row; the map is grid · scale, which avoids overflow and underflow
+    scale, rows, columns
+                      scale and shape of the grid
+    native            "patch" or "pixel"; for "pixel" the grid holds sums over patches, or the pixels themselves if a black
+                      box has no patches
+    signed            whether the scores have a sign
+    score             the number that is explained
 """
 
 from __future__ import annotations
@@ -52,11 +62,25 @@ from vitreous.core.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMED = ("model", "dataset", "picture", "index", "role", "label")  # what a run calls its rows; all else is content
+# columns that depend on the run; the others are determined by the key
+NAMED = ("model", "dataset", "picture", "index", "role", "label")
 
 
 class Store:
-    """Rows that are known, and the runs that asked for them."""
+    """Rows of all runs in a folder, and the runs that they belong to.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    create
+        Whether to create the folder if it has no results; the index must be writable then.
+
+    Raises
+    ------
+    DataError
+        If the folder has no results and `create` is False, if it cannot be created, or if pyarrow is not installed.
+    """
 
     def __init__(self, folder: str | Path, *, create: bool = True) -> None:
         need_pyarrow()
@@ -73,7 +97,7 @@ class Store:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """List what whole parts lie there; a run's cells are listed again when it is asked for again."""
+        """Index all undamaged parts; the cells of a run are indexed again when the run is executed again."""
         with self.writing():
             listed = {name for (name,) in self.connection.execute("SELECT name FROM parts")}
             for path in sorted(self.parts_folder.glob("*.parquet")):
@@ -94,7 +118,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One writer at a time; all of it or nothing."""
+        """Transaction with an exclusive write lock; rolled back if the block raises."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -106,11 +130,11 @@ class Store:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     def known(self) -> frozenset[bytes]:
-        """Keys of every row that holds a number; errors are tried again."""
+        """Keys of all rows without an error; failed rows are computed again."""
         return frozenset(key for (key,) in self.connection.execute("SELECT key FROM rows WHERE failed = 0"))
 
     def add(self, kind: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Put down what is new among these rows, and say how many that were; a number takes the place of an error."""
+        """Write the rows that are new, or that replace an error by a number; return how many were written."""
         with self.writing():
             return self._add(kind, rows)
 
@@ -127,7 +151,22 @@ class Store:
         return len(fresh)
 
     def record(self, run: str, outcomes: Sequence[Any], asked: Mapping[int, str] | None = None) -> int:
-        """Finished cells: their new rows, what each is made of and asked about, in one step; how many rows were new."""
+        """Write the rows of finished cells and list their keys, in one transaction.
+
+        Parameters
+        ----------
+        run
+            Name of the run.
+        outcomes
+            Outcomes of the cells.
+        asked
+            Fingerprints by cell number, see `vitreous.bench.cells.asked_of`.
+
+        Returns
+        -------
+        int
+            Number of new rows.
+        """
         with self.writing():
             new = sum(self._add(kind, [row for one in outcomes for row in one.rows[kind]]) for kind in COLUMNS)
             for one in outcomes:
@@ -137,13 +176,14 @@ class Store:
         return new
 
     def begin(self, run: str, plan: str, about: Mapping[str, Any]) -> None:
-        """Make `run` the last one; a run that is taken up again keeps its cells."""
+        """Make `run` the last run; a run that is resumed keeps its cells."""
         with self.writing():
             self.connection.execute(
                 "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)", (run, plan, time.time(), json.dumps(about))
             )
 
     def _list(self, name: str, size: int, keys: Sequence[bytes], failed: Sequence[bool]) -> None:
+        """Index a part and its keys; an existing key is replaced only if its row had failed."""
         self.connection.execute(
             "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", (name, size, len(keys), time.time())
         )
@@ -152,10 +192,10 @@ class Store:
             ((key, name, int(bad)) for key, bad in zip(keys, failed, strict=True)),
         )
 
-    # ── keeping sound ────────────────────────────────────────────────────────────────────────────
+    # ── maintenance ──────────────────────────────────────────────────────────────────────────────
 
     def mend(self) -> list[str]:
-        """Forget parts that are damaged or gone, so that their rows are computed again; names of these parts."""
+        """Remove parts that are damaged or missing, so that their rows are computed again; return their names."""
         names = [name for (name,) in self.connection.execute("SELECT name FROM parts")]
         lost = [name for name in names if not is_whole(self.parts_folder / name)]
         with self.writing():
@@ -164,13 +204,13 @@ class Store:
                 self.connection.execute("DELETE FROM parts WHERE name = ?", (name,))
                 (self.parts_folder / name).unlink(missing_ok=True)
             listed = {name for (name,) in self.connection.execute("SELECT name FROM parts")}
-            for path in self.parts_folder.iterdir():  # nobody else writes while we hold the ledger
+            for path in self.parts_folder.iterdir():  # safe, since the transaction excludes other writers
                 if path.name not in listed:
                     path.unlink(missing_ok=True)
         return lost
 
     def merge(self, others: Iterable[str | Path]) -> int:
-        """Take over the rows and cells of other stores; how many rows were new."""
+        """Copy the rows, runs and cells of other stores into this one; return the number of new rows."""
         new = 0
         for folder in others:
             with Store(folder, create=False) as other:
@@ -185,26 +225,30 @@ class Store:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def part_names(self) -> list[str]:
+        """Names of all parts, oldest first."""
         return [name for (name,) in self.connection.execute("SELECT name FROM parts ORDER BY made, name")]
 
     def runs(self) -> list[dict[str, Any]]:
-        """Every run, the last one last: name, plan as TOML, when it began, and what else was known then."""
+        """All runs, the last one last: name, plan as TOML, start time, and further information."""
         held = self.connection.execute("SELECT name, plan, made, about FROM runs ORDER BY made").fetchall()
         return [{"name": n, "plan": p, "made": m, "about": json.loads(a)} for n, p, m, a in held]
 
     def listings(self, run: str) -> dict[int, dict[str, Any]]:
-        """What every finished cell of a run is made of."""
+        """Listing of every finished cell of a run: labels, images and row keys."""
         held = self.connection.execute("SELECT cell, listing FROM cells WHERE run = ? ORDER BY cell", (run,))
         return {cell: json.loads(zlib.decompress(packed)) for cell, packed in held}
 
     def forget(self, run: str, asked: Mapping[int, str]) -> None:
-        """Drop the listings of cells that do not exist any more, or asked about something else; their rows stay known."""
+        """Delete the listings of cells whose fingerprint has changed or that no longer exist; their rows are kept."""
         stale = [cell for cell, listing in self.listings(run).items() if listing.get("asked") != asked.get(cell)]
         with self.writing():
             self.connection.executemany("DELETE FROM cells WHERE run = ? AND cell = ?", ((run, cell) for cell in stale))
 
     def done(self, run: str, asked: Mapping[int, str] | None = None) -> set[int]:
-        """Cells of a run of which every row is there and holds a number; of those that asked about this, if it is said."""
+        """Numbers of the cells of a run whose rows are all present and without errors.
+
+        If `asked` is given, only cells with these fingerprints count.
+        """
         whole = self.known()
         return {
             cell
@@ -215,7 +259,20 @@ class Store:
         }
 
     def table(self, run: str | None = None, kind: str = "scores") -> pa.Table:
-        """The rows of a run (the last one), in the order of its plan."""
+        """Rows of a run, in the order of its plan.
+
+        Parameters
+        ----------
+        run
+            Name of the run; the last one if None.
+        kind
+            "scores" or "maps".
+
+        Raises
+        ------
+        DataError
+            If there is no run, or a part is damaged or missing.
+        """
         import pyarrow as pa
 
         if run is None:
@@ -246,7 +303,7 @@ class Store:
                         for column, value in zip(NAMED, (listing["model"], listing["dataset"], *about), strict=True):
                             named[column].append(value)
         found = held.take(pa.array(taken, pa.int64()))
-        for column, values in named.items():  # the same content may bear another name in this run
+        for column, values in named.items():  # the same row may have other labels in this run
             field = found.schema.field(column)
             found = found.set_column(found.schema.get_field_index(column), field, pa.array(values, field.type))
         return found

@@ -1,4 +1,4 @@
-"""Pictures in front of a model, with the classes to be explained and what is known of each."""
+"""A batch of images with target classes and annotations, as input of methods and metrics."""
 
 from __future__ import annotations
 
@@ -27,24 +27,47 @@ EVIDENCE = ("labels", "objects", "rivals", "boxes")
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """`share` rows per picture, one per class that is explained; what a metric may read is given row by row."""
+    """A batch of b images with k target classes each, that is, b · k rows; the rows of an image are consecutive.
+
+    Parameters
+    ----------
+    vit
+        The model.
+    keys, places
+        Key and index of every image in its dataset.
+    images
+        Preprocessed images.
+    targets
+        Target classes.
+    roles
+        Roles of the k target columns.
+    labels
+        True classes; −1 if unknown.
+    logits
+        Logits of the whole images.
+    given
+        Annotations that metrics may read, one entry per row.
+    front
+        The probe that computed the logits, if it has the same targets.
+    """
 
     vit: ViT
     keys: tuple[str, ...]
     places: tuple[int, ...]
     images: Images
     targets: Int[Tensor, "b k"]
-    roles: tuple[str, ...]  # of the k columns
+    roles: tuple[str, ...]
     labels: Int[Tensor, " b"]
     logits: Float[Tensor, "b c"]
-    given: dict[str, Any]  # fixtures of metrics, one entry per row
-    front: Probe | None = None  # that read the logits, if it asks about these targets
+    given: dict[str, Any]
+    front: Probe | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
     def share(self) -> int:
+        """Number of target classes, and so of rows, per image."""
         return len(self.roles)
 
     @property
@@ -53,22 +76,23 @@ class Subject:
 
     @cached_property
     def probe(self) -> Probe:
-        """What the forward pass sees is shared by every method."""
+        """Probe whose forward pass all methods share."""
         made = self.front or probe_of(self.vit, self.images, self.targets)
-        _ = made.reading  # before any clock runs
+        _ = made.reading  # run the forward pass here, so that it is not timed with the first method
         return made
 
     @property
     def labelled(self) -> Bool[Tensor, " b"]:
-        """Pictures whose true class is known, and is one of the model's."""
+        """Mask of the images whose true class is known and is one of the model's classes."""
         return (self.labels >= 0) & (self.labels < self.vit.outputs)
 
     @cached_property
     def pixels(self) -> list[str]:
+        """Hash of every image."""
         return [hash_of(image) for image in self.images]
 
     def only(self, pictures: Sequence[int], columns: Sequence[int] | None = None) -> Subject:
-        """Some of the pictures, and of their targets."""
+        """Subset of the images and, if `columns` is given, of their target columns."""
         kept = range(self.share) if columns is None else columns
         if len(pictures) == len(self) and len(kept) == self.share:
             return self
@@ -92,19 +116,20 @@ class Subject:
 
     @cached_property
     def hashes(self) -> dict[str, list[str]]:
+        """Hashes of the annotations of every row, by name."""
         return {
             name: ["" if one is None else hash_of(torch.as_tensor(one)) for one in value]
             for name, value in self.given.items()
         }
 
     def evidence(self, row: int, metric: Metric | None) -> str:
-        """The hash of what a metric reads of this row beside the picture."""
+        """Hash of the annotations that a metric reads for this row; an empty string if it reads none."""
         takes = () if metric is None else metric.takes
         read = [name for name in EVIDENCE if name in takes and name in self.given]
         return digest(*(self.hashes[name][row].encode() for name in read)) if read else ""
 
     def about(self, row: int) -> dict[str, Any]:
-        """The columns that say which row this is."""
+        """Columns that describe the image and the target of a row."""
         picture, column = divmod(row, self.share)
         target = int(self.targets[picture, column])
         return {
@@ -123,7 +148,24 @@ class Subject:
 def subject_of(
     vit: ViT, batch: Batch, places: Sequence[int], plan: Plan
 ) -> tuple[Subject | None, list[tuple[str, str]]]:
-    """Pictures with their targets, and those that have none with the reason."""
+    """Prepare a batch.
+
+    Parameters
+    ----------
+    vit
+        The model.
+    batch
+        Images with annotations.
+    places
+        Indices of the images in their dataset.
+    plan
+        The plan, for its targets.
+
+    Returns
+    -------
+    tuple
+        The images that have valid targets (None if there are none), and key and reason for every other image.
+    """
     targets, roles = targets_of(vit, batch, plan.targets)
     failures, good = [], list(range(len(batch)))
     if targets is not None:
@@ -154,7 +196,7 @@ def subject_of(
 
 
 def fixtures(batch: Batch, pictures: Sequence[int], roles: tuple[str, ...]) -> dict[str, Any]:
-    """What metrics may read, one entry per row; of the rival's row, the rival is the object."""
+    """Annotations that metrics may read, one entry per row; for a `rival` target, object and rival are swapped."""
     rows = torch.tensor([picture for picture in pictures for _ in roles])
     other = torch.tensor([role == "rival" for _ in pictures for role in roles])
     given: dict[str, Any] = {"labels": batch.labels[rows]}
@@ -172,7 +214,7 @@ def fixtures(batch: Batch, pictures: Sequence[int], roles: tuple[str, ...]) -> d
 def targets_of(
     vit: ViT, batch: Batch, targets: str | tuple[int | str, ...]
 ) -> tuple[Int[Tensor, "b k"] | None, tuple[str, ...]]:
-    """Classes to explain (None: those the model finds likeliest) and why each was chosen."""
+    """Target classes and their roles; the classes are None for "predicted" and "top n", which depend on the logits."""
     match targets:
         case "predicted":
             return None, ("predicted",)
@@ -191,7 +233,7 @@ def targets_of(
 
 
 def unfit(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:
-    """Why these are no targets; empty: they are."""
+    """Reason why the targets are invalid, or an empty string."""
     for target, role in zip(targets, roles, strict=True):
         if target < 0:
             return {"label": "no label", "rival": "no second class"}.get(role, "no target")

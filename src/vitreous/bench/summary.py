@@ -23,33 +23,70 @@ COSTS = ["map_seconds", "seconds", "peak_mib"]
 
 @dataclass(frozen=True, slots=True)
 class MethodSummary:
-    """One method by one metric."""
+    """Result of one method by one metric.
+
+    Parameters
+    ----------
+    method
+        Spec of the method.
+    value
+        Value over all rows by the metric's own reducer: a mean, or pooled.
+    low, high
+        95 % interval; all methods use the same resampled images. NaN for a single image.
+    rank
+        1 is best; None if the metric has no better direction or there is no value.
+    tied
+        Whether the method cannot be distinguished from the best: the paired interval of their difference contains 0 or
+        is unknown.
+    rows
+        Number of rows used: those on which no method failed.
+    undefined
+        Number of these rows whose score is NaN.
+    errors, error
+        Number of rows that failed, and the first error message.
+    map_seconds, seconds, peak_mib
+        Medians over the rows.
+    """
 
     method: str
-    value: float = nan  # by the metric's own reducer: a mean, or pooled
-    low: float = nan  # of the 95 % interval, the same resampled images for every method; NaN for a single image
+    value: float = nan
+    low: float = nan
     high: float = nan
-    rank: int | None = None  # 1 is best; None where the metric does not judge or there is no value
-    tied: bool = (
-        False  # not distinguishable from the best: the paired interval of the difference contains 0 or is unknown
-    )
-    rows: int = 0  # number of rows used: those on which no method failed
-    undefined: int = 0  # of these, rows without a number
-    errors: int = 0  # rows that failed
-    error: str | None = None  # the first error message
-    map_seconds: float = nan  # median per row
+    rank: int | None = None
+    tied: bool = False
+    rows: int = 0
+    undefined: int = 0
+    errors: int = 0
+    error: str | None = None
+    map_seconds: float = nan
     seconds: float = nan
     peak_mib: float = nan
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
-    """One metric of one model on one dataset: an entry per method, in the plan's order."""
+    """Results of all methods by one metric, for one model on one dataset.
+
+    Parameters
+    ----------
+    model, dataset, metric
+        Labels and spec.
+    role
+        Role of the explained class if both predicted and true classes were explained; else empty.
+    higher_is_better
+        None if the metric has no better direction.
+    pictures
+        Number of images used.
+    entries
+        One entry per method, in the order of the plan.
+    scores
+        The scores that were summarised.
+    """
 
     model: str
     dataset: str
     metric: str
-    role: str  # of the explained class, where predicted and true classes were both explained; else empty
+    role: str
     higher_is_better: bool | None
     pictures: int
     entries: tuple[MethodSummary, ...]
@@ -60,13 +97,13 @@ class MetricSummary:
         return next((entry for entry in self.entries if entry.rank == 1), None)
 
     def plain(self) -> dict[str, Any]:
-        """The summary as values that JSON can hold."""
+        """The summary as JSON values."""
         names = ("model", "dataset", "metric", "role", "higher_is_better", "pictures")
         return {name: getattr(self, name) for name in names} | {"entries": [asdict(entry) for entry in self.entries]}
 
     @property
     def aligned(self) -> list[MethodSummary]:
-        """One entry per method of the section; empty ones for methods that an unfinished run has no rows of."""
+        """One entry per method of the section; empty entries for methods without rows in an unfinished run."""
         entries = {entry.method: entry for entry in self.entries}
         return [entries.get(method) or MethodSummary(method) for method in self.scores.section.methods]
 
@@ -85,12 +122,13 @@ def summarise(
 ) -> list[MetricSummary]:
     """Summarise the rows of a run: one summary per model, dataset and metric, in the order of the plan.
 
-    Where predicted and true classes were both explained, each has its own summaries; other classes of one image share theirs.
+    If both predicted and true classes were explained, they are summarised separately; other target classes of an image
+    are summarised together.
 
     Parameters
     ----------
     rows
-        What `Store.table()` returns, or the same as a frame.
+        Result of `Store.table()`, or the same as a frame.
     draws
         Number of bootstrap resamples of the images.
     level
@@ -107,7 +145,7 @@ def summarise(
 
 
 def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> MetricSummary:
-    """Values, intervals, ranks and ties of every method by one metric."""
+    """Compute values, intervals, ranks and ties of all methods by one metric."""
     section = scores.section
     rows = section.rows.loc[section.rows["metric"] == scores.metric]
     failed = rows.loc[rows["error"].notna()]
@@ -130,10 +168,11 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
         if ranks[method] == 1:
             return True
         if not isnan(spans.get(method, UNKNOWN)[0]) and alike(parts[method], parts[best]):
-            return holds_0(interval(drawn[method] - drawn[best], level))  # paired by construction: the same resamples
+            return holds_0(interval(drawn[method] - drawn[best], level))  # paired, since both use the same resamples
         return holds_0(gap(parts[best], parts[method], scores.reduce, pictures, draws, level, seed)[1:])
 
-    messages = dict(zip(reversed([*failed["method"]]), reversed([*failed["error"]]), strict=True))  # the first of each
+    # reversed, so that the first message of each method is kept
+    messages = dict(zip(reversed([*failed["method"]]), reversed([*failed["error"]]), strict=True))
     costs = rows.groupby("method", sort=False)[COSTS].median()
     entries = [
         MethodSummary(
@@ -156,9 +195,9 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
 
 
 def common_questions(scores: MetricScores, failed: pd.DataFrame, judged: Sequence[str]) -> np.ndarray:
-    """Places of questions that every working method answers, without images on which one of them failed.
+    """Indices of the image-target pairs that every working method has a row for.
 
-    Only these can be compared in pairs.
+    Images on which one of these methods failed are left out, so that methods are compared on the same rows.
     """
     section = scores.section
     working = [place for place, method in enumerate(section.methods) if method in judged]
@@ -169,7 +208,7 @@ def common_questions(scores: MetricScores, failed: pd.DataFrame, judged: Sequenc
 
 
 def rank_values(values: dict[str, float], higher_is_better: bool | None) -> dict[str, int]:
-    """Rank 1 for the best; equal values share a rank, and methods without a value have none."""
+    """Rank of every method, 1 for the best; equal values share a rank, methods without a value have none."""
     if higher_is_better is None:
         return {}
     known = {method: value if higher_is_better else -value for method, value in values.items() if not isnan(value)}
@@ -177,7 +216,7 @@ def rank_values(values: dict[str, float], higher_is_better: bool | None) -> dict
 
 
 def mean_ranks(summaries: Sequence[MetricSummary]) -> list[float]:
-    """The mean rank of every method over the metrics that judge; NaN where it has none."""
+    """Mean rank of every method over the metrics with a better direction; NaN if it has no rank."""
     ranks = [[entry.rank or nan for entry in one.aligned] for one in summaries if one.higher_is_better is not None]
     if not ranks:
         return [nan] * (len(summaries[0].aligned) if summaries else 0)
@@ -187,6 +226,6 @@ def mean_ranks(summaries: Sequence[MetricSummary]) -> list[float]:
 
 
 def order_by_rank(summaries: Sequence[MetricSummary]) -> list[int]:
-    """Places of the methods, the best mean rank first."""
+    """Indices of the methods, best mean rank first."""
     means = mean_ranks(summaries)
     return sorted(range(len(means)), key=lambda place: (isnan(means[place]), means[place], place))

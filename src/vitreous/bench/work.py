@@ -1,4 +1,4 @@
-"""One method on some pictures: its maps once, every metric of them, and what each cost. Failures are sentences."""
+"""Run one method on a batch: compute its maps once, then all metrics, with time and memory. Errors become rows."""
 
 from __future__ import annotations
 
@@ -33,14 +33,33 @@ PEAK = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 def compute(
     subject: Subject, method: Method, metrics: Sequence[Metric | None], question: str | None
 ) -> list[list[Fragment]]:
-    """For every metric (None: the map) and every row its columns. What fails on many pictures is tried on fewer."""
+    """Compute a method and its metrics on a batch.
+
+    If it fails on several images, each half of the batch is tried separately.
+
+    Parameters
+    ----------
+    subject
+        The batch.
+    method
+        The method.
+    metrics
+        Metrics of its maps; None for the map itself.
+    question
+        Name of the score function; None for the method's own.
+
+    Returns
+    -------
+    list of list of dict
+        For every metric and every row, the columns of the result.
+    """
     try:
         made = method.of_black_box() if is_black_box(subject.vit) else method
         asked = ask(made.asked(question, scalar=subject.vit.scalar))
         probe = subject.probe.asking(asked)
         with costing(subject.vit.device) as cost:
             found = made(probe)
-    except Exception as problem:  # noqa: BLE001 - one picture must not stop a thousand
+    except Exception as problem:  # noqa: BLE001 - one image must not stop the run
         return again(problem, subject, method, metrics, question)
     caution = cautions(made, subject.vit)
     about = written(provenance(subject.vit, made, asked, subject.images, caution))
@@ -59,10 +78,14 @@ def compute(
 def again(
     problem: Exception, subject: Subject, method: Method, metrics: Sequence[Metric | None], question: str | None
 ) -> list[list[Fragment]]:
-    """Two halves, where pictures or memory may be at fault; else one sentence for every row."""
+    """Handle an error of `compute`.
+
+    Two halves of the batch are tried separately if single images or memory may be the cause; otherwise every row gets
+    the error.
+    """
     if len(subject) > 1 and not isinstance(problem, SpecError | ModelError):
         if isinstance(problem, torch.OutOfMemoryError):
-            problem.__traceback__ = None  # its frames hold what is to be freed
+            problem.__traceback__ = None  # its frames keep references to the tensors to be freed
             torch.cuda.empty_cache()
         half = len(subject) // 2
         halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
@@ -72,11 +95,12 @@ def again(
 
 
 def failure(said: str) -> Fragment:
+    """Columns of a row that failed."""
     return {"error": said, "value": float("nan")}
 
 
 def sentence(problem: Exception) -> str:
-    """One line; of what nobody expected, with its kind."""
+    """One-line error message; unexpected errors are prefixed with their type."""
     if os.environ.get("VITREOUS_DEBUG"):
         import traceback
 
@@ -88,6 +112,7 @@ def sentence(problem: Exception) -> str:
 def measured(
     metric: Metric, found: Attribution, probe: Probe, subject: Subject, method: Method, memo: dict[Any, Any]
 ) -> list[Fragment]:
+    """Compute a metric and return the columns of every row."""
     device = subject.vit.device
     given = {
         name: value.to(device) if isinstance(value, torch.Tensor) else value
@@ -96,11 +121,12 @@ def measured(
     }
     with costing(device) as cost:
         result = metric(found, probe=probe, method=method, memo=memo, **given)
-        scores = result.scores.double().cpu().tolist()  # waits for the device
+        scores = result.scores.double().cpu().tolist()  # synchronises with the device, inside the timed block
     return numbers(result, scores, cost.seconds / len(found))
 
 
 def numbers(result: MetricResult, scores: list[float], seconds: float) -> list[Fragment]:
+    """Columns of every row from the result of a metric."""
     parts = {name: part.double().cpu().tolist() for name, part in result.parts.items()}
     curve = None if result.curve is None else result.curve.double().cpu().tolist()
     same = {
@@ -122,7 +148,7 @@ def numbers(result: MetricResult, scores: list[float], seconds: float) -> list[F
 
 
 def drawn(found: Attribution) -> list[Fragment]:
-    """Maps as half-precision grids, each with the factor that brings it back."""
+    """Columns of every map: a float16 grid and the factor that it is multiplied by."""
     maps = found.maps().float().cpu().numpy()
     score = [float("nan")] * len(maps) if found.score is None else found.score.double().cpu().tolist()
     rows = []
@@ -148,13 +174,15 @@ def drawn(found: Attribution) -> list[Fragment]:
 
 @dataclass(slots=True)
 class Cost:
+    """Elapsed time in seconds and peak memory in MiB."""
+
     seconds: float = 0.0
     mib: float = float("nan")
 
 
 @contextmanager
 def costing(device: torch.device) -> Iterator[Cost]:
-    """Time and the largest memory while the context is open."""
+    """Context manager that measures time and peak memory of its block."""
     cost, peak = Cost(), watch_memory(device)
     begun = time.perf_counter()
     yield cost
@@ -164,17 +192,18 @@ def costing(device: torch.device) -> Iterator[Cost]:
 
 
 def watch_memory(device: torch.device) -> Callable[[], float]:
-    """The largest memory from now on, in MiB: the device's, or the process's."""
+    """Start measuring peak memory of the device, or of the process on a CPU; call the result to get it in MiB."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         return lambda: torch.cuda.max_memory_allocated(device) / 2**20
     reset, status = PEAK
     try:
-        reset.write_text("5")  # Linux: forget the peak so far
+        reset.write_text("5")  # Linux: reset the peak
         return lambda: next(
             float(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM")
         )
     except OSError:
-        unit = 2**20 if sys.platform == "darwin" else 1024  # since the process began, where the system cannot forget
+        # the peak since the process began, since it cannot be reset here
+        unit = 2**20 if sys.platform == "darwin" else 1024
         return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

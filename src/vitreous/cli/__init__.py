@@ -1,1 +1,1 @@
-"""The command line: `main` dispatches to the verbs; every other module is a verb, or shared by verbs."""
+"""The command line: `main` dispatches to the verbs; every other module implements a verb or is shared by verbs."""

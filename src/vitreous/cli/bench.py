@@ -75,7 +75,7 @@ def bench(
         if shard is not None:
             from vitreous.bench.cells import shard_of
 
-            shard_of([], shard)  # refuse it before a folder is made for it
+            shard_of([], shard)  # check the shard before a folder is created for it
         folder = Path(checked_plan.out or (f"runs/{plan.stem}" if plan else "runs/bench"))
         if merge:
             return merge_shards(checked_plan, folder, as_json=json)
@@ -88,7 +88,7 @@ def bench(
 
 
 def model_entries(names: Several, checkpoint: str | None, arguments: dict[str, Any]) -> list[Any] | None:
-    """The models as entries of a plan."""
+    """Entries of a plan for the models."""
     if not (checkpoint or arguments):
         return [{"name": name} for name in names] if names else None
     flags = "--checkpoint, --model-arg, --classes, --black-box, --mean, --std, --size and --crop"
@@ -101,7 +101,7 @@ def model_entries(names: Several, checkpoint: str | None, arguments: dict[str, A
 
 
 def make_plan(path: Path | None, entries: dict[str, Any]) -> Any:
-    """A plan from a file, with `entries` in place of what it says, or from `entries` alone."""
+    """Make a plan from a file, with `entries` replacing those of the file, or from `entries` alone."""
     from vitreous.bench.read import plan_from_flags, read_plan
 
     if path is not None:
@@ -112,7 +112,7 @@ def make_plan(path: Path | None, entries: dict[str, Any]) -> Any:
 
 
 def check_plan(plan: Any) -> None:
-    """Refuse a plan that could not work, and print what should be known about it."""
+    """Check a plan and print notes about it; raise an error if it cannot run."""
     from vitreous.bench.check import check
 
     for note in check(plan):
@@ -134,7 +134,7 @@ def store_folder(folder: Path, shard: str | None) -> Path:
 
 
 def run_plan(plan: Any, folder: Path, executor: Any, shard: str | None, *, recheck: bool, as_json: bool) -> int:
-    """Compute what is missing, then print the table."""
+    """Compute what is missing, then print the table; return the exit status."""
     from vitreous.bench.drive import execute
     from vitreous.bench.store import Store
     from vitreous.cli.standings import print_standings, run_display
@@ -169,7 +169,7 @@ def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
 
 
 def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, as_json: bool) -> int:
-    """Print units of work, forwards, backwards and time; what the store has of this very plan is not counted."""
+    """Print cells, forward and backward passes and time; finished cells of this plan in the store are not counted."""
     from vitreous.bench.cells import asked_of, cells_of, shard_of
     from vitreous.bench.cost import estimate
     from vitreous.bench.store import Store

@@ -77,7 +77,7 @@ def check(
 
 
 def run_file(file: Path) -> None:
-    """Run a Python file of the user's, which registers methods or metrics."""
+    """Run a Python file of the user that registers methods or metrics."""
     spec = spec_from_file_location(file.stem, file)
     if not file.is_file() or spec is None or spec.loader is None:
         raise DataError(f"no Python file {str(file)!r}")
@@ -90,7 +90,7 @@ def run_file(file: Path) -> None:
 
 
 def model_facts(vit: Any) -> dict[str, Any]:
-    """What was found out about a model, as plain values."""
+    """Properties of a model as JSON values."""
     from vitreous.capture.blackbox import is_black_box
     from vitreous.capture.handshake import handshake
 
@@ -120,7 +120,7 @@ def check_metric_contract(spec: str) -> dict[str, Any]:
 
 
 def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -> dict[str, Any]:
-    """Run contract tests; the result has what they state, or the sentence of the one that failed."""
+    """Run contract tests; the result contains their statements, or the message of the one that failed."""
     from vitreous.cli.console import spinner
     from vitreous.testing import LawBroken
 
@@ -132,7 +132,7 @@ def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -
 
 
 def try_methods(vit: Any) -> list[dict[str, str]]:
-    """Run every method on one random image under its trial options; does it work here, and if not, why?"""
+    """Run every method on one random image with its trial options; return whether it works, and if not, why."""
     import warnings
 
     import torch

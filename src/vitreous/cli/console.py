@@ -1,4 +1,4 @@
-"""Output that all verbs share: consoles, tables, JSON, notes and progress."""
+"""Output shared by all verbs: consoles, tables, JSON, notes and progress."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from vitreous.core.errors import Caveat
 
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds until a progress bar appears on a terminal
-INTERVAL = 2.0  # seconds until the first line of progress in a pipe, and the least between two
-SPREAD = 5  # in long work, lines of progress are a fifth of the time that has passed apart
+INTERVAL = 2.0  # seconds until the first line of progress in a pipe, and smallest time between two lines
+SPREAD = 5  # in long work, the next line of progress comes after 1/5 of the time passed
 
 
 class PipeConsole(Console):
-    """A console that raises `BrokenPipeError` as any other writer does; rich would exit."""
+    """A console that raises `BrokenPipeError` when the pipe is closed; rich's own would exit."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console with colours on a terminal only; elsewhere lines are not wrapped."""
+    """Open a console with colours on a terminal only; in pipes and files lines are not wrapped."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 250
     return PipeConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
@@ -49,7 +49,7 @@ def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Print a table without blanks at the ends of its lines."""
+    """Print a table without trailing spaces."""
     console = open_console()
     with console.capture() as capture:
         console.print(table)
@@ -104,7 +104,7 @@ def caveats_as_notes() -> Iterator[None]:
 
 @contextmanager
 def spinner(sentence: str, *, lines: bool = False) -> Iterator[None]:
-    """A spinner on a terminal; in a pipe nothing, or plain lines."""
+    """Show a spinner on a terminal; in a pipe print nothing, or plain lines if `lines` is set."""
     console = open_console(stderr=True)
     if console.is_terminal:
         with console.status(sentence):
@@ -120,7 +120,8 @@ def spinner(sentence: str, *, lines: bool = False) -> Iterator[None]:
 def progress_lines(state: Callable[[], str]) -> Iterator[None]:
     """Print `state()` and the time passed as plain lines on stderr, from a thread.
 
-    The first line comes after `INTERVAL` seconds, the others after at least as many, and in long work more seldom.
+    The first line is printed after `INTERVAL` seconds; later ones are at least as far apart, and further apart in long
+    work.
     """
     finished = threading.Event()
     begun = time.monotonic()
@@ -131,7 +132,7 @@ def progress_lines(state: Callable[[], str]) -> Iterator[None]:
             passed = time.monotonic() - begun
             try:
                 typer.echo(f"{state()} ({format_duration(passed)} so far)", err=True)
-            except OSError:  # nobody reads stderr any more
+            except OSError:  # stderr is closed
                 return
             wait = max(INTERVAL, passed / SPREAD)
 
@@ -145,16 +146,18 @@ def progress_lines(state: Callable[[], str]) -> Iterator[None]:
 
 
 class ProgressBar(Generic[T]):
-    """Iterate over items; on a terminal a bar appears when they take long, and another for a long step of one item.
+    """Iterate over items with a progress bar.
+
+    On a terminal, the bar appears if the items take long, and a second one for a long step of one item.
 
     Parameters
     ----------
     items
-        What is iterated over.
+        Items to iterate over.
     label
-        What the items are called beside the bar.
+        Text beside the bar.
     lines
-        Whether to print plain lines where stderr is not a terminal; otherwise nothing is printed there.
+        Whether to print plain lines if stderr is not a terminal; otherwise nothing is printed there.
     """
 
     def __init__(self, items: Sequence[T], label: str, *, lines: bool = False) -> None:
@@ -190,7 +193,7 @@ class ProgressBar(Generic[T]):
 
     @contextmanager
     def step(self, label: str) -> Iterator[None]:
-        """Inside, long work reports its progress to a bar of its own."""
+        """Context manager in which long work reports its progress to a second bar."""
         from vitreous.capture.progress import reporting
 
         begun, task = time.monotonic(), self.bar.add_task(label, total=None, visible=False)
@@ -207,10 +210,10 @@ class ProgressBar(Generic[T]):
             self.bar.remove_task(task)
 
     def _is_due(self, begun: float) -> bool:
-        """Whether there is a terminal, and the work has taken long enough for a bar."""
+        """Whether stderr is a terminal and the work has taken long enough to show a bar."""
         return self.bar.console.is_terminal and time.monotonic() - begun > PATIENCE
 
     def hide(self) -> None:
-        """Remove the bar so that something can be printed; it comes back with the next item."""
+        """Remove the bar so that text can be printed; it appears again with the next item."""
         if self.bar.live.is_started:
             self.bar.stop()

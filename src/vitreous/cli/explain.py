@@ -25,7 +25,7 @@ from vitreous.cli.model_options import (
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError, SpecError
 
-TABLES = 3  # up to so many images get a table each; of more, each gets a line
+TABLES = 3  # up to this many images are printed as tables; more are printed as one line each
 
 
 def explain(
@@ -90,7 +90,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be explained, as it was written on the command line."""
+    """Options of `vitreous explain` as given on the command line."""
 
     model: str
     methods: Sequence[str] = (DEFAULT_METHOD,)
@@ -100,7 +100,7 @@ class Request:
 
 
 class Explainer:
-    """A model with methods, targets and a score function, all checked."""
+    """A model with methods, targets and a score function; the constructor checks all of them."""
 
     def __init__(self, request: Request) -> None:
         from vitreous.bench.model_options import load_model
@@ -108,7 +108,7 @@ class Explainer:
         from vitreous.front import class_index
         from vitreous.methods.spec import resolve
 
-        # refuse what is wrong before the model is fetched; one method under two names is one method
+        # check methods and score function before loading the model; two names of the same method count once
         self.methods = list({method.spec: method for method in map(resolve, request.methods)}.values())
         self.question = None if request.question is None else ask(request.question)
         self.vit = load_model(request.model, **request.loading)
@@ -126,7 +126,7 @@ class Explainer:
 
 
 def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dict[str, Any], *, as_json: bool) -> int:
-    """Explain every image; one that cannot be read is reported, and the rest is explained."""
+    """Explain all images; those that cannot be read are reported and skipped. Return the exit status."""
     from vitreous.bench.signals import Stopped
     from vitreous.cli.console import ProgressBar, print_json, spinner
 
@@ -170,7 +170,7 @@ def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dic
 
 
 def collect_until_interrupted(items: Iterator[Any]) -> tuple[list[Any], KeyboardInterrupt | None]:
-    """All items, or those before an interruption; and the interruption."""
+    """Collect all items, or those before an interruption; return them and the interruption, if any."""
     collected: list[Any] = []
     try:
         collected.extend(items)

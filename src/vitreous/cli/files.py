@@ -1,4 +1,4 @@
-"""Find images and write results: safe names, and files that are complete or absent."""
+"""Find images and write results: safe file names, and atomic writing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from vitreous.core.errors import DataError
 
 SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-LONGEST = 80  # characters of one part of a name
+LONGEST = 80  # bytes of one part of a file name
 
 
 def gather(given: Sequence[str]) -> list[Path]:
-    """Files, all images of folders and all files of patterns, each once."""
+    """Files, images in folders and files that match patterns, each once."""
     return list(dict.fromkeys(path for source in given for path in expand(source)))
 
 
@@ -40,7 +40,7 @@ def expand(source: str) -> list[Path]:
 
 
 def safe(text: str) -> str:
-    """The letters, digits and + @ = _ - . of a text, short enough for every file system."""
+    """Make a text safe as a file name: keep letters, digits and + @ = _ - . and limit its length."""
     plain = re.sub(r"[^\w+@=.-]+", "-", text.strip(), flags=re.UNICODE)
     plain = re.sub(r"-+", "-", plain).strip("-.") or "unnamed"
     if len(plain.encode()) <= LONGEST:
@@ -49,7 +49,7 @@ def safe(text: str) -> str:
 
 
 class Shelf:
-    """A folder for results, in which every result has a name of its own."""
+    """A folder for results in which every result has a unique name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class Shelf:
             raise DataError(f"'{folder}' cannot be made a folder for the results: {problem.strerror}") from None
 
     def claim(self, text: str) -> str:
-        """Reserve a safe name; names that differ in capitals only count as equal."""
+        """Reserve a unique safe name; names that differ only in case count as equal."""
         name, count = safe(text), 1
         while name.casefold() in self._taken:
             count += 1
@@ -70,13 +70,13 @@ class Shelf:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """A temporary file that gets its name when the block ends, and is removed when it fails."""
+        """Context manager with a temporary file that is renamed when the block ends, and removed if it fails."""
         temporary = self.folder / f".{os.getpid()}-{sha256(name.encode()).hexdigest()[:12]}.part"
         try:
             temporary.touch()
             mode = temporary.stat().st_mode
             yield temporary
-            temporary.chmod(mode)  # some writers make a file for its owner alone
+            temporary.chmod(mode)  # some writers restrict the file to its owner
             temporary.replace(self.folder / name)
         except OSError as problem:
             raise DataError(f"'{self.folder / name}' cannot be written: {problem.strerror or problem}") from None

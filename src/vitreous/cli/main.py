@@ -1,8 +1,10 @@
-"""`vitreous VERB …`. Only typer is imported here; a verb's module when the verb is chosen, and torch when it runs.
+"""Entry point `vitreous VERB …`.
 
-Exit statuses: 0 done; 1 some images failed or a check did not hold, the rest is done; 2 the request cannot be met, one
-sentence says why; 70 a fault of the program; 129, 130 and 143 stopped by SIGHUP, SIGINT and SIGTERM; 141 the reader of
-the output is gone.
+Only typer is imported here; the module of a verb is imported when the verb is chosen, and torch when it runs.
+
+Exit statuses: 0 success; 1 some images failed or a check did not hold, everything else is done; 2 the request cannot be
+met, one sentence says why; 70 internal error; 129, 130 and 143 stopped by SIGHUP, SIGINT and SIGTERM; 141 the reader of
+the output has closed the pipe.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typer.core import TyperGroup
 from vitreous.bench.signals import Stopped
 from vitreous.core.errors import VitreousError
 
-# each is the function of that name in the module of that name
+# each verb is the function of that name in the module of that name
 VERBS = ("explain", "methods", "metrics", "models", "check", "bench", "map", "report", "compare", "serve", "demo")
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -33,7 +35,7 @@ CLOSED_PIPE = 128 + 13  # SIGPIPE, which Python ignores
 
 
 class Uncaught(BaseException):
-    """An interruption or a closed pipe on its way past typer, which would exit on its own terms."""
+    """Carries an interruption or a closed pipe through typer, which would otherwise handle it and exit."""
 
     def __init__(self, problem: BaseException) -> None:
         super().__init__(problem)
@@ -41,6 +43,8 @@ class Uncaught(BaseException):
 
 
 def pass_typer(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a verb so that typer does not handle interruptions and closed pipes."""
+
     @wraps(verb)
     def call(*arguments: Any, **options: Any) -> Any:
         try:
@@ -52,7 +56,7 @@ def pass_typer(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Verbs(TyperGroup):
-    """Commands whose modules are imported when they are needed."""
+    """Commands whose modules are imported on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -94,20 +98,25 @@ def vitreous(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit status; errors become one sentence on stderr.
+    """Run a command line and return its exit status; errors are printed as one sentence on stderr.
 
     Parameters
     ----------
     arguments
-        The words behind `vitreous`; None for those of the process.
+        Arguments after `vitreous`; None for those of the process.
+
+    Returns
+    -------
+    int
+        Exit status, see the docstring of this module.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without × should not end the work
+            stream.reconfigure(errors="replace")  # characters that the terminal cannot show must not raise an error
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         status = run(words, program_name() if arguments is None else ["vitreous"])
-        sys.stdout.flush()  # at exit it would be too late to handle a closed pipe
+        sys.stdout.flush()  # flush now, since a closed pipe cannot be handled at exit
         sys.stderr.flush()
         return status
     except BrokenPipeError:
@@ -116,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(words: list[str], program: list[str]) -> int:
-    """Run a command line; only a closed pipe of the standard streams raises."""
+    """Run a command line; the only error it raises is a closed pipe of the standard streams."""
     try:
         status = typer.main.get_command(app).main(args=words, prog_name="vitreous", standalone_mode=False)
         return status if isinstance(status, int) else 0
@@ -136,12 +145,12 @@ def run(words: list[str], program: list[str]) -> int:
         return complain(str(problem), 2)
     except BrokenPipeError:
         raise
-    except Exception as problem:  # noqa: BLE001 - whatever it is, the user gets one sentence
+    except Exception as problem:  # noqa: BLE001 - every error is printed as one sentence
         return complain_unexpected(problem)
 
 
 def report_stop(cause: BaseException, command: str) -> int:
-    """Say what an interrupted command leaves behind, and how to go on."""
+    """Print what an interrupted command has kept and how to continue; return the exit status."""
     stopped = cause if isinstance(cause, Stopped) else Stopped()
     typer.echo(f"interrupted; {stopped.kept or 'what was finished stays'}", err=True)
     if stopped.resumable:
@@ -150,14 +159,14 @@ def report_stop(cause: BaseException, command: str) -> int:
 
 
 def program_name() -> list[str]:
-    """The words that start this program."""
+    """The words with which this program can be started again."""
     if Path(sys.argv[0]).name == "__main__.py":
         return [sys.executable, "-m", "vitreous"]
     return ["vitreous"]
 
 
 def is_closed(stream: Any) -> bool:
-    """Whether the reader of a pipe is gone."""
+    """Whether the reader of a pipe has closed it."""
     import select
 
     if not hasattr(select, "poll"):
@@ -171,7 +180,7 @@ def is_closed(stream: Any) -> bool:
 
 
 def discard_output() -> None:
-    """Point closed standard streams at nothing, so that the interpreter can flush them when it ends."""
+    """Redirect closed standard streams to the null device, so that the interpreter can flush them at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None and is_closed(stream):

@@ -78,7 +78,7 @@ def map(  # noqa: A001 - the verb
 
 
 def compute_maps(plan: Any, folder: Path, executor: Any, file_format: str, *, recheck: bool, as_json: bool) -> int:
-    """Compute the maps that are missing, then export all of them."""
+    """Compute the maps that are missing, then export all of them; return the exit status."""
     from vitreous.bench.drive import execute
     from vitreous.bench.maps import export_parquet, export_safetensors
     from vitreous.bench.store import Store

@@ -39,7 +39,7 @@ def everything() -> list[dict[str, Any]]:
 
 
 def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
-    """Find a method by name or alias; a spec such as 'genatt@libra+plus' finds the method that it begins with."""
+    """Find a method by name or alias; for a spec such as 'genatt@libra+plus', the method that it begins with."""
     names = {name.lower(): method for method in known for name in (method["name"], *method["aliases"])}
     wanted = name.strip().lower()
     for length in range(len(wanted), 0, -1):

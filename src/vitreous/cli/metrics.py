@@ -10,7 +10,7 @@ import typer
 
 from vitreous.core.errors import SpecError
 
-BETTER = {True: "more", False: "less", None: "–"}  # of it is better
+BETTER = {True: "more", False: "less", None: "–"}  # which is better
 
 
 def metrics(
@@ -49,7 +49,7 @@ def everything() -> list[dict[str, Any]]:
 
 
 def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
-    """Find a metric by name or alias; a spec such as 'insertion(steps=28)' finds its metric."""
+    """Find a metric by name or alias; for a spec such as 'insertion(steps=28)', the metric without options."""
     names = {name: metric for metric in known for name in (metric["name"], *metric["aliases"])}
     wanted = name.strip().lower().split("(")[0].replace("-", "_")
     if wanted in names:
@@ -72,7 +72,7 @@ def format_number(number: int | float) -> str:
 
 
 def format_data(metric: dict[str, Any]) -> str:
-    """The data that a metric needs, and in brackets what it can use."""
+    """Annotations that a metric needs and, in brackets, those that it can use."""
     optional = [name for name in metric["takes"] if name not in metric["needs"]]
     if {"objects", "boxes"} <= set(optional):
         return "objects or boxes"

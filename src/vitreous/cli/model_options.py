@@ -1,4 +1,4 @@
-"""Options of every verb that loads a model: weights, builder arguments, class names, preprocessing, black box."""
+"""Options of all verbs that load a model: weights, builder arguments, class names, preprocessing, black box."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def model_arguments(
     size: str | None,
     crop: float | None,
 ) -> dict[str, Any]:
-    """Arguments for `load_model`: those of the builder, and the options that were given."""
+    """Arguments for `load_model`: builder arguments and the model options that were given."""
     options = {
         "classes": None if classes is None else str(classes),
         "black_box": black_box or None,
@@ -64,7 +64,7 @@ def model_arguments(
 
 
 def builder_arguments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse KEY=VALUE pairs; `img_size=64` has a number as its value, `global_pool=avg` a string."""
+    """Parse KEY=VALUE pairs; the value of `img_size=64` is a number, that of `global_pool=avg` a string."""
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""What `vitreous explain` writes and prints about one image."""
+"""Files and output of `vitreous explain` for one image."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Writes overlays, a sheet and raw maps of each image."""
+    """Writer of overlays, a sheet and raw maps for each image."""
 
     shelf: Shelf
     mode: Any = "bilinear"
     shared_scale: bool = True
 
     def keep(self, source: Path, attributions: Sequence[Attribution], vit: ViT) -> Record:
-        """Write everything about one image; return the prediction and where the files are."""
+        """Write all files of one image; return the prediction and the paths of the files."""
         stem = self.shelf.claim(source.stem)
         explained = [self.overlay(stem, group, row) for group in attributions for row in range(len(group))]
         with self.shelf.writing(f"{stem}.sheet.png") as file:
@@ -44,7 +44,7 @@ class Results:
         }
 
     def overlay(self, stem: str, attributions: Attribution, row: int) -> Record:
-        """Write one row over its image, labelled."""
+        """Write a labelled overlay of one row."""
         attribution = attributions[row]
         name = f"{stem}.{class_part(attributions, row)}.{safe(attribution.method)}.png"
         with self.shelf.writing(name) as file:
@@ -70,14 +70,14 @@ class Results:
 
 
 def class_part(attributions: Attribution, row: int) -> str:
-    """The class in a file's name; with its index where two classes have one name."""
+    """Class name for a file name; with the class index if two classes have the same name."""
     names = [safe(class_name(attributions[other])).casefold() for other in range(len(attributions))]
     own = safe(class_name(attributions[row]))
     return own if names.count(own.casefold()) == 1 else f"{own}-{int(attributions.targets[row])}"
 
 
 def top(attributions: Attribution, vit: ViT, most: int = 5) -> list[Record]:
-    """The classes with the largest probabilities, or the one output with its value."""
+    """Classes with the largest probabilities, or the value of a single output."""
     shares = probabilities(attributions)
     if shares is None:
         return [{"class": vit.class_name(0), "index": 0, "probability": None, "value": output_value(attributions)}]
@@ -90,7 +90,7 @@ def top(attributions: Attribution, vit: ViT, most: int = 5) -> list[Record]:
 
 
 def print_record(record: Record) -> None:
-    """Print the prediction as a table, and where the files are."""
+    """Print the prediction as a table, and the paths of the files."""
     console = open_console()
     console.print(record["picture"], style="bold", soft_wrap=True)
     kind, quantity = ("output", "value") if "value" in record["top"][0] else ("class", "probability")
@@ -113,13 +113,13 @@ def print_record(record: Record) -> None:
 
 
 def print_line(record: Record) -> None:
-    """Print the prediction and its sheet in one line."""
+    """Print the prediction and the path of the sheet in one line."""
     best = ", ".join(f"{entry['class']} {format_quantity(entry)}" for entry in record["top"][:3])
     open_console().print(f"{record['picture']}  {best}  → {record['sheet']}", soft_wrap=True)
 
 
 def format_quantity(entry: Record) -> str:
-    """A class's probability, or an output's value."""
+    """Probability of a class, or value of an output."""
     return format_value(entry["value"]) if "value" in entry else percent(entry["probability"])
 
 

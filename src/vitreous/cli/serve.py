@@ -1,4 +1,4 @@
-"""`vitreous serve`: serve the playground, to this machine only by default."""
+"""`vitreous serve`: serve the playground, by default to this machine only."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def serve(
 
 
 def run(settings: Settings, open_page: bool = False) -> None:
-    """Listen until interrupted."""
+    """Serve until interrupted."""
     try:
         import uvicorn
 
@@ -77,7 +77,7 @@ def run(settings: Settings, open_page: bool = False) -> None:
 
 
 def listen(settings: Settings) -> tuple[Any, Settings]:
-    """Bind the socket before anything is loaded; return it, and the settings with its port."""
+    """Bind the socket before models are loaded; return it, and the settings with its port."""
     import socket
     from dataclasses import replace
 
@@ -86,7 +86,7 @@ def listen(settings: Settings) -> tuple[Any, Settings]:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
-        listening.listen(128)  # from now on clients wait until the models are ready
+        listening.listen(128)  # from now on, clients can connect and wait until the models are ready
     except OSError as problem:
         listening.close()
         where = f"{settings.host}:{settings.port}"

@@ -1,4 +1,4 @@
-"""What `bench` and `map` print: progress, what an interrupted run keeps, and the table of methods × metrics."""
+"""Output of `bench` and `map`: progress, what an interrupted run has kept, and the table of methods × metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 
 class RunDisplay:
-    """Receives the progress of a run and remembers the last state."""
+    """Callback that shows the progress of a run and keeps the last state."""
 
     def __init__(self, show: Callable[[Any], None] | None = None) -> None:
         self.progress: Any = None
@@ -25,7 +25,7 @@ class RunDisplay:
 
     @property
     def line(self) -> str:
-        """The state as a line of text."""
+        """The last state as a line of text."""
         progress = self.progress
         if progress is None:
             return "preparing"
@@ -47,9 +47,9 @@ def rate(progress: Any) -> str:
 
 @contextmanager
 def run_display(folder: Path) -> Iterator[RunDisplay]:
-    """Show the progress of a run: a bar on a terminal, plain lines elsewhere.
+    """Show the progress of a run: a bar on a terminal, plain lines otherwise.
 
-    An interruption leaves with a statement of what the run has kept in `folder`.
+    An interruption is raised as `Stopped` with a message on what the run has kept in `folder`.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -76,7 +76,7 @@ def run_display(folder: Path) -> Iterator[RunDisplay]:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Inside, stop signals interrupt; the same command goes on where it was interrupted."""
+    """Context manager in which stop signals raise `Stopped`, marked as resumable by the same command."""
     from vitreous.bench.signals import Stopped, stop_signals
 
     with stop_signals():
@@ -96,7 +96,7 @@ def describe_kept(progress: Any, folder: Path) -> str:
 
 
 def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, table: bool = True) -> None:
-    """Print what was done and, with `table`, the scores."""
+    """Print what was done and, if `table` is set, the scores."""
     from vitreous.bench.summary import summarise
     from vitreous.cli.console import print_json
 
@@ -124,7 +124,7 @@ def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, tabl
 
 
 def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
-    """Print methods × metrics; on a narrow terminal in several tables one below the other."""
+    """Print methods × metrics; on a narrow terminal as several tables below each other."""
     from vitreous.cli.console import new_table, open_console, print_table
 
     arrow = {True: " ↑", False: " ↓", None: ""}
@@ -153,7 +153,7 @@ def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
 def format_entry(entry: Any) -> str:
     if entry.rows == 0:
         return "failed"
-    known = not isnan(entry.low)  # without an interval no method is ahead
+    known = not isnan(entry.low)  # without an interval, no method can be called best
     mark = "" if not known else "*" if entry.rank == 1 else "=" if entry.tied else " "
     lost = f" ({entry.undefined} undefined)" if entry.undefined else ""
     span = f" [{entry.low:.3f}, {entry.high:.3f}]" if known else ""

@@ -1,8 +1,8 @@
-"""The report of a run: one self-contained page with tables, charts and images, its tables as files, and what changed between runs.
+"""Reports of benchmark runs: an HTML page with tables, charts and images, table files, and comparisons of two runs.
 
-`stored_run` reads a run; its rows and their statistics are those of `vitreous.bench.scores` and `vitreous.bench.summary`.
-`main_table` and `paper_tables` make tables, `charts` and `chart_groups` draw charts, `map_loader`, `gallery` and `paper_figures` show maps
-over their images, `page` puts them together with the templates of `templates/`, and `compare` pairs two runs.
+`stored_run` reads a run; `vitreous.bench.scores` and `vitreous.bench.summary` compute its statistics. `main_table` and
+`paper_tables` make tables, `charts` and `chart_groups` draw charts, `map_loader`, `gallery` and `paper_figures` show
+maps over their images, `page` renders everything with the templates in `templates/`, and `compare` pairs two runs.
 """
 
 from __future__ import annotations

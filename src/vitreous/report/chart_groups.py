@@ -1,4 +1,4 @@
-"""The charts of a section: radars, curves with bands, and metrics over the first layer that a method uses."""
+"""Charts of a section: radars, curves with intervals, and metrics over the first layer that a method uses."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from vitreous.report.charts import ChartLine, draw_lines, draw_radar, draw_swatc
 from vitreous.report.formatting import ARROWS, DIRECTIONS
 
 MOST = 8  # lines that can be distinguished on one chart
-FEWEST = 3  # axes of a radar, starts of a sweep
-SPOKES = 10  # axes of one radar whose names can be read
+FEWEST = 3  # smallest number of axes of a radar, and of first layers in a sweep
+SPOKES = 10  # largest number of axes of a radar with legible names
 
 
 @dataclass(frozen=True, slots=True)
 class LegendEntry:
+    """Name and line style of a method in a legend."""
+
     name: str
     style: int
 
@@ -33,7 +35,7 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True)
 class ChartCard:
-    """A chart with its title."""
+    """A chart with its title, note and legend."""
 
     title: str
     chart: Markup
@@ -43,7 +45,7 @@ class ChartCard:
 
 @dataclass(frozen=True, slots=True)
 class ChartGroup:
-    """Charts of one kind."""
+    """Charts of one kind under a common title."""
 
     title: str
     text: str
@@ -55,14 +57,14 @@ class ChartGroup:
 def draw_charts(
     section: ScoreSection, summaries: Sequence[MetricSummary], depth: int | None = None
 ) -> list[ChartGroup]:
-    """Every group of charts for which a section has the numbers.
+    """Draw all groups of charts that a section has values for.
 
     Parameters
     ----------
     section
-        The rows of one model on one dataset.
+        Rows of one model on one dataset.
     summaries
-        One per metric of the section.
+        One summary per metric of the section.
     depth
         Number of layers of the model, if known.
 
@@ -79,6 +81,7 @@ def make_legend(section: ScoreSection, rows: Sequence[int]) -> list[LegendEntry]
 
 
 def note_left_out(section: ScoreSection) -> str:
+    """Note on the number of methods that are not drawn, or an empty string."""
     more = len(section.methods) - MOST
     return f" The {MOST} methods of best mean rank are drawn; {more} more are in the table." if more > 0 else ""
 
@@ -87,7 +90,10 @@ def note_left_out(section: ScoreSection) -> str:
 
 
 def draw_radars(section: ScoreSection, summaries: Sequence[MetricSummary]) -> ChartGroup | None:
-    """All methods against each other, then every signal with its folds."""
+    """Draw a radar of all methods, and one for every base method with its folds.
+
+    Returns None if fewer than `FEWEST` metrics have a better direction, or there is only one method.
+    """
     judging = [one for one in summaries if one.judges]
     if len(judging) < FEWEST or len(section.methods) < 2:
         return None
@@ -112,7 +118,7 @@ def draw_radars(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
 
 
 def split_axes(judging: Sequence[MetricSummary]) -> list[tuple[str, Sequence[MetricSummary]]]:
-    """The metrics of each radar: all of them, or where they are too many to be read, those of one family."""
+    """Metrics of each radar with its title: all of them, or one family per radar if there are more than `SPOKES`."""
     if len(judging) <= SPOKES:
         return [("", judging)]
     families: dict[str, list[MetricSummary]] = {}
@@ -120,13 +126,13 @@ def split_axes(judging: Sequence[MetricSummary]) -> list[tuple[str, Sequence[Met
         families.setdefault(resolve_metric(one.metric).family or "other", []).append(one)
     parts = []
     for family, members in families.items():
-        size = -(-len(members) // -(-len(members) // SPOKES))  # parts of about one size
+        size = -(-len(members) // -(-len(members) // SPOKES))  # parts of about equal size
         parts += [(family, members[at : at + size]) for at in range(0, len(members), size)]
     return [(family, part) for family, part in parts if len(part) >= FEWEST]
 
 
 def group_folds(methods: Sequence[str]) -> dict[str, list[int]]:
-    """Rows of methods that differ in their fold alone, where there are several."""
+    """Indices of methods that differ only in their fold, by their common spec; groups of one are left out."""
     rows_by_base: dict[str, list[int]] = {}
     for row, method in enumerate(methods):
         rows_by_base.setdefault(strip_fold(method), []).append(row)
@@ -134,7 +140,7 @@ def group_folds(methods: Sequence[str]) -> dict[str, list[int]]:
 
 
 def strip_fold(method: str) -> str:
-    """A spec up to its fold."""
+    """The spec of a method without its fold."""
     depth = 0
     for place, char in enumerate(method):
         depth += (char == "(") - (char == ")")
@@ -147,11 +153,11 @@ def strip_fold(method: str) -> str:
 
 
 def draw_curves(section: ScoreSection, summaries: Sequence[MetricSummary]) -> ChartGroup | None:
-    """The mean curve of every method, with its band, for every metric that has curves."""
+    """Draw the mean curve of every method with its interval, one chart per metric that has curves."""
     rows = sorted(order_by_rank(summaries)[:MOST])
     cards = []
     for scores in section.metrics:
-        if scores.curve is None or len(scores.levels) < 2 or max(scores.levels) > 1:  # levels that are no fractions
+        if scores.curve is None or len(scores.levels) < 2 or max(scores.levels) > 1:  # levels are not fractions
             continue
         lines = [
             ChartLine(section.methods[row], row, scores.levels, *curve_band(scores.curve[row], section.clusters))
@@ -165,7 +171,7 @@ def draw_curves(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
 
 
 def level_label(metric: str) -> str:
-    """What the levels of a metric's curve count."""
+    """Axis label for the levels of a metric's curve."""
     name = metric.split("(", maxsplit=1)[0]
     if "insertion" in name:
         return "share shown, highest scores first"
@@ -178,7 +184,7 @@ def level_label(metric: str) -> str:
 
 
 def split_start(method: str) -> tuple[str, int] | None:
-    """A spec without its first layer, and that layer; None for a method that names none."""
+    """Split a spec into the spec without its first layer, and that layer; None if it does not set one."""
     match = re.search(r"\b(start|layer)=(-?\d+)(, )?", method)
     if match is None:
         return None
@@ -187,7 +193,7 @@ def split_start(method: str) -> tuple[str, int] | None:
 
 
 def group_starts(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
-    """Layer and row of methods that differ in their first layer alone, by what they have in common."""
+    """Layer and index of methods that differ only in their first layer, by their common spec."""
     families: dict[str, list[tuple[int, int]]] = {}
     for row, method in enumerate(methods):
         if (split := split_start(method)) is not None:
@@ -198,7 +204,7 @@ def group_starts(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
 def draw_sweeps(
     section: ScoreSection, summaries: Sequence[MetricSummary], depth: int | None = None
 ) -> ChartGroup | None:
-    """Every metric over the first layer, a line per family."""
+    """Draw every metric over the first layer, with one line per group of methods."""
     families = group_starts(section.methods)
     if not families:
         return None

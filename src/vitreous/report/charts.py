@@ -1,7 +1,8 @@
 """Charts drawn with matplotlib as inline SVG, in one style.
 
-Colours are the light theme's; in the SVG they become CSS variables of the page (`templates/style.css`), so that one drawing is legible
-on light and dark and in print. Text stays text: it is small, searchable, and set in the page's font.
+Colours are those of the light theme; in the SVG they are replaced by CSS variables of the page (`templates/style.css`),
+so that the same drawing is legible on light and dark backgrounds and in print. Text is kept as text: it is small,
+searchable, and set in the page's font.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ VARIABLES = {
     CARD: "--card",
     **{c: f"--c{n}" for n, c in enumerate(LINES)},
 }
-DASHES = ("-", (0, (7, 3)), (0, (2, 2.5)), (0, (9, 3, 2, 3)))  # lines differ without colour as well
+DASHES = ("-", (0, (7, 3)), (0, (2, 2.5)), (0, (9, 3, 2, 3)))  # lines can be distinguished without colour
 MARKERS = ("o", "s", "^", "D", "x")
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "vitreous",
     "font.size": 11.5,
     "text.color": INK,
-    "text.parse_math": False,  # names may hold dollar signs
+    "text.parse_math": False,  # names may contain dollar signs
     "axes.facecolor": "none",
     "axes.labelcolor": SOFT,
     "axes.grid": True,
@@ -74,7 +75,7 @@ RADAR = (560, 380, 128)  # width, height, radius
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChartLine:
-    """A line with its band; `style` is the same for a method all over the page."""
+    """A line with its interval; `style` is the same for a method in all charts of a page."""
 
     name: str
     style: int
@@ -107,18 +108,18 @@ def draw_lines(
     *,
     whole: bool = False,
 ) -> Markup:
-    """Curves over a common axis.
+    """Draw lines over a common x axis.
 
     Parameters
     ----------
     lines
-        What is drawn; a point that is NaN is a gap.
+        Lines to draw; NaN values leave gaps.
     x_label, y_label
-        What the axes count; together they are the chart's text for screen readers.
+        Axis labels; together they are the chart's text for screen readers.
     marks
-        Places on the x axis that have a name.
+        Positions on the x axis with their names.
     whole
-        Whether the x axis counts in whole numbers.
+        Whether the x axis has integer ticks.
 
     Returns
     -------
@@ -160,7 +161,7 @@ def draw_radar(
     values: Float[np.ndarray, "m a"],
     signs: Sequence[int],
 ) -> Markup:
-    """A polygon per method; on every axis the worst of those shown lies near the middle and the best on the rim.
+    """Draw one polygon per method; on every axis the worst of the methods is near the centre and the best on the rim.
 
     Parameters
     ----------
@@ -169,9 +170,9 @@ def draw_radar(
     metrics
         Name and arrow of each axis.
     values
-        The value of every method by every metric; a method that lacks one is drawn as an open line.
+        Value of every method by every metric; a method that lacks one is drawn as an open line.
     signs
-        1 where higher is better on an axis, −1 where lower is.
+        1 if higher is better on an axis, −1 if lower is.
 
     Returns
     -------
@@ -202,7 +203,7 @@ def draw_radar(
 
 
 def label_axis(axes: Axes, x: Number, y: Number, name: str, values: str) -> None:
-    """A name in lines with the ends of its axis beneath: beside the axis, or above or below one that stands upright."""
+    """Write a wrapped name and below it the range of values: beside the axis, or above or below a vertical one."""
     width, height, _ = RADAR
     side = "center" if abs(x - width / 2) < 20 else "left" if x > width / 2 else "right"
     lines = [(line, INK) for line in wrap_spec(name, 17)] + [(values, SOFT)]
@@ -215,7 +216,10 @@ def label_axis(axes: Axes, x: Number, y: Number, name: str, values: str) -> None
 def scale_outward(
     values: Float[np.ndarray, "m a"], signs: Sequence[int]
 ) -> tuple[Float[np.ndarray, "m a"], list[tuple[float, float]]]:
-    """Radii between `INNER` and 1, and the worst and the best value of every axis; where all are equal they lie on the rim."""
+    """Radii between `INNER` and 1, and the worst and best value of every axis.
+
+    If all values of an axis are equal, their radius is 1.
+    """
     radii = np.full(values.shape, np.nan)
     ends = []
     for axis, sign in enumerate(signs):
@@ -231,7 +235,7 @@ def scale_outward(
 @lru_cache(maxsize=64)
 @mpl.rc_context(STYLE)
 def draw_swatch(style: int) -> Markup:
-    """The line of a legend."""
+    """Draw the line of a legend entry."""
     axes = blank_axes(34, 12)
     axes.plot([0, 17, 34], [6, 6, 6], markevery=[1], **line_style(style))
     return inline_svg(axes.figure, "", [])
@@ -241,7 +245,7 @@ def draw_swatch(style: int) -> Markup:
 
 
 def inline_svg(figure, label: str, names: Sequence[str]) -> Markup:
-    """A figure as SVG for a page: its colours are CSS variables, it has no ids, and lines have their names as tooltips."""
+    """Convert a figure to SVG with CSS variables as colours, without ids, and with the names of lines as tooltips."""
     stream = StringIO()
     figure.savefig(
         stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")), transparent=True
@@ -265,7 +269,10 @@ def inline_svg(figure, label: str, names: Sequence[str]) -> Markup:
 
 
 def expand_use(use: ElementTree.Element, symbols: dict[str, ElementTree.Element]) -> ElementTree.Element:
-    """A marker as a path of its own: references need ids, which would not be unique on a page with many charts."""
+    """Replace a reference to a marker by a path.
+
+    References need ids, which would not be unique on a page with many charts.
+    """
     symbol = symbols[next(value for key, value in use.items() if key.endswith("href"))]
     style = "; ".join(element.get("style", "") for element in (use, symbol) if element.get("style"))
     moved = f"translate({use.get('x', 0)} {use.get('y', 0)})"
@@ -273,7 +280,7 @@ def expand_use(use: ElementTree.Element, symbols: dict[str, ElementTree.Element]
 
 
 def clean_attributes(element: ElementTree.Element, names: Sequence[str]) -> None:
-    """Drop ids and clip paths, round coordinates, and write colours as CSS variables."""
+    """Remove ids and clip paths, round coordinates, and replace colours by CSS variables."""
     own = element.attrib.pop("id", "")
     element.attrib.pop("clip-path", None)
     if own == "band":
@@ -289,6 +296,6 @@ def clean_attributes(element: ElementTree.Element, names: Sequence[str]) -> None
                 name, " ".join(re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.1f}", element.attrib[name]).split())
             )
     if "style" in element.attrib:
-        style = re.sub(r"font-family:[^;]*; ", "", element.attrib["style"])  # the page's font
+        style = re.sub(r"font-family:[^;]*; ", "", element.attrib["style"])  # use the page's font
         style = re.sub(r"#[0-9a-f]{6}", lambda m: f"var({VARIABLES[m[0]]})" if m[0] in VARIABLES else m[0], style)
         element.set("style", style)

@@ -1,4 +1,4 @@
-"""Columns of published tables, and the metric of a run that fills each of them."""
+"""Columns of published tables, and the metrics of a run that they are filled with."""
 
 from __future__ import annotations
 
@@ -12,12 +12,24 @@ import numpy as np
 from vitreous.bench.scores import MetricScores, ScoreSection
 from vitreous.metrics.metric import resolve_metric
 
-EXPLAINED = {"Pred.": ("predicted", "top 1"), "GT": ("label",)}  # roles of the class that a paper's column is about
+EXPLAINED = {"Pred.": ("predicted", "top 1"), "GT": ("label",)}  # roles of the explained class
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedColumn:
-    """A column of a published table: the metric that fills it, and which class was explained."""
+    """A column of a published table.
+
+    Parameters
+    ----------
+    title
+        Title in the paper.
+    metric, options
+        Name of the metric, and options that it must have.
+    explained
+        "Pred." or "GT": whether the predicted or the true class is explained; empty for all targets.
+    percent
+        Whether fractions are shown in percent.
+    """
 
     title: str
     metric: str
@@ -35,7 +47,7 @@ class PublishedColumn:
 
 @dataclass(frozen=True, slots=True)
 class FilledColumn:
-    """The value of every method in a column of a published table."""
+    """Values of all methods in a column of a published table."""
 
     title: str
     name: str
@@ -45,12 +57,13 @@ class FilledColumn:
 
 @lru_cache(maxsize=512)
 def parse_metric(spec: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of a metric."""
     metric = resolve_metric(spec)
     return metric.name, metric.settings
 
 
 def find_metric(section: ScoreSection, wanted: PublishedColumn) -> MetricScores | None:
-    """The first metric of a section that fills a column."""
+    """The first metric of a section that has the name and options of a column, or None."""
     for scores in section.metrics:
         name, settings = parse_metric(scores.metric)
         if name == wanted.metric and all(settings.get(key) == value for key, value in wanted.options):
@@ -59,7 +72,7 @@ def find_metric(section: ScoreSection, wanted: PublishedColumn) -> MetricScores 
 
 
 def fill_column(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn | None:
-    """A column with the values of a section; None where the run does not have them."""
+    """Fill a column with the values of a section; None if the section does not have them."""
     scores = find_metric(section, wanted)
     if scores is None:
         return fill_difference(section, wanted) if wanted.metric == "insertion_minus_deletion" else None
@@ -76,7 +89,7 @@ def fill_column(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn 
 
 
 def fill_difference(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn | None:
-    """Insertion − deletion of a section that has both under the same baseline."""
+    """Compute insertion − deletion if a section has both with the same baseline, otherwise None."""
     metrics = ("insertion", "deletion")
     into, out = (fill_column(section, PublishedColumn("", metric, wanted.options)) for metric in metrics)
     if into is None or out is None or (into.higher, out.higher) != (True, False):
@@ -86,6 +99,6 @@ def fill_difference(section: ScoreSection, wanted: PublishedColumn) -> FilledCol
 
 
 def fill_columns(section: ScoreSection, wanted: Sequence[PublishedColumn]) -> tuple[list[FilledColumn], list[str]]:
-    """The columns that a section fills, and the names of those that it does not."""
+    """The columns that a section can fill, and the names of those that it cannot."""
     filled = [(column, fill_column(section, column)) for column in wanted]
     return [one for _, one in filled if one], [column.name for column, one in filled if not one]

@@ -1,4 +1,4 @@
-"""What changed between two runs, picture by picture: equal model, data set, method, metric, picture and class are paired."""
+"""Compare two runs on rows with the same model, dataset, method, metric, image and target class."""
 
 from __future__ import annotations
 
@@ -17,33 +17,54 @@ from vitreous.report.rendering import render_page
 from vitreous.report.stored_run import StoredRun, read_run
 from vitreous.report.tables import ReportTable, TableCell, TableHead
 
-# float32 sums taken in another order move a score by less than this share of the largest one (docs/how-to/benchmark.md)
+# summing float32 numbers in another order changes a score by less than this fraction of the largest score
+# (docs/how-to/benchmark.md)
 TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure in both runs, over the questions that both answer."""
+    """Value of one method by one metric in two runs, over the image-target pairs that both runs have.
+
+    Parameters
+    ----------
+    model, dataset, method, metric
+        Labels and specs.
+    explained
+        "predicted" or "label" if both predicted and true classes were explained; else empty.
+    higher_is_better
+        None if the metric has no better direction.
+    before, after, change
+        The two values and their difference.
+    low, high
+        Paired 95 % interval of the difference.
+    paired
+        Number of image-target pairs that have a value in both runs.
+    equal
+        Number of these whose values agree within `TOLERANCE`.
+    only_before, only_after
+        Number of image-target pairs that have a value in one of the runs only.
+    """
 
     model: str
     dataset: str
-    explained: str  # the class, where predicted and true ones were both asked about
+    explained: str
     method: str
     metric: str
     higher_is_better: bool | None
     before: float
     after: float
     change: float
-    low: float  # of the paired 95 % interval
+    low: float
     high: float
-    paired: int  # questions that both runs answer with a number
-    equal: int  # of these, with the same one within TOLERANCE
-    only_before: int  # questions that only one of them answers
+    paired: int
+    equal: int
+    only_before: int
     only_after: int
 
     @property
     def verdict(self) -> str:
-        """better, worse, changed (where nothing is better), the same, or unclear."""
+        """One of "better", "worse", "changed" (no better direction), "the same", "unclear", "not comparable"."""
         if not self.paired:
             return "not comparable"
         if self.equal == self.paired:
@@ -57,15 +78,28 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All pairs, and what is in one run alone."""
+    """Differences between two runs.
+
+    Parameters
+    ----------
+    before, after
+        Names of the runs.
+    changes
+        One entry per model, dataset, method and metric that both runs have.
+    only
+        What only one run has: "before" or "after", kind, name.
+    caveats
+        Differences in provenance that limit the comparison.
+    """
 
     before: str
     after: str
     changes: tuple[Change, ...]
-    only: tuple[tuple[str, str, str], ...]  # "before" or "after", kind, name
+    only: tuple[tuple[str, str, str], ...]
     caveats: tuple[str, ...] = field(default_factory=tuple)
 
     def plain(self) -> dict[str, Any]:
+        """The comparison as JSON values."""
         return {
             "before": self.before,
             "after": self.after,
@@ -78,7 +112,24 @@ class Comparison:
 def compare_runs(
     before: str | Path, after: str | Path, before_run: str | None = None, after_run: str | None = None
 ) -> Comparison:
-    """Two runs of any two stores, or of one."""
+    """Compare two runs, of the same store or of two.
+
+    Parameters
+    ----------
+    before, after
+        Folders that `vitreous bench` wrote.
+    before_run, after_run
+        Names of the runs; the last ones if None.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    DataError
+        If a run cannot be read.
+    """
     one, other = read_run(before, before_run), read_run(after, after_run)
     held = {block.title: block for block in other.sections}
     changes, caveats = [], []
@@ -92,6 +143,7 @@ def compare_runs(
 
 
 def changes_of(before: ScoreSection, after: ScoreSection) -> list[Change]:
+    """Compare all methods and metrics that two sections have in common."""
     columns = {column.metric: column for column in after.metrics}
     return [
         change_of(before, after, method, column, columns[column.metric])
@@ -105,6 +157,7 @@ def changes_of(before: ScoreSection, after: ScoreSection) -> list[Change]:
 def change_of(
     before: ScoreSection, after: ScoreSection, method: str, column: MetricScores, other: MetricScores
 ) -> Change:
+    """Compare one method and metric on the image-target pairs that both sections have."""
     rows = before.methods.index(method), after.methods.index(method)
     places = {question.key: place for place, question in reversed(list(enumerate(after.questions)))}
     here = {question.key: place for place, question in reversed(list(enumerate(before.questions)))}
@@ -138,7 +191,7 @@ def count_equal(before: np.ndarray, after: np.ndarray) -> int:
 
 
 def caveats_of(before: ScoreSection, after: ScoreSection) -> list[str]:
-    """What is no longer equal under equal names."""
+    """Describe provenance and protocols that differ between two sections with the same title."""
     where = before.title
     said = []
     for name in ("weights", "precision", "vitreous", "torch", "question"):
@@ -155,7 +208,11 @@ def caveats_of(before: ScoreSection, after: ScoreSection) -> list[str]:
 
 
 def alone(before: StoredRun, after: StoredRun) -> list[tuple[str, str, str]]:
-    """Blocks, and in blocks that both have methods, metrics and pictures, of one run alone."""
+    """What only one run has: "before" or "after", kind and name.
+
+    These are sections that the other run lacks and, within sections that both have, methods, metrics and the number of
+    image-target pairs.
+    """
     found: list[tuple[str, str, str]] = []
     sides = {"before": before, "after": after}
     blocks = {side: {b.title: b for b in run.sections} for side, run in sides.items()}
@@ -175,11 +232,11 @@ def alone(before: StoredRun, after: StoredRun) -> list[tuple[str, str, str]]:
     return found
 
 
-# ── as a page ────────────────────────────────────────────────────────────────────────────────────
+# ── HTML page ────────────────────────────────────────────────────────────────────────────────────
 
 
 def change_tables(found: Comparison) -> list[ReportTable]:
-    """One table per model and data set, lines by method and metric."""
+    """One table per model and dataset, with one row per method and metric."""
     held: dict[str, list[Change]] = {}
     for one in found.changes:
         explained = f", {one.explained} class explained" if one.explained else ""
@@ -216,6 +273,7 @@ def cells_of(one: Change) -> Sequence[TableCell]:
 
 
 def plus(value: float, digits: int) -> str:
+    """Format a number with its sign."""
     return f"+{format_number(value, digits)}" if value > 0 else format_number(value, digits)
 
 

@@ -1,4 +1,4 @@
-"""How names and numbers are written on the page."""
+"""Formatting of names and numbers in reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOINTS = re.compile(r"(?<=[+@(,_/:])(?!$)")
 
 
 def make_breakable(name: str) -> Markup:
-    """A spec as HTML that may wrap after its separators."""
+    """A spec as HTML that can wrap after its separators."""
     return Markup("<wbr>").join(JOINTS.split(name))
 
 
@@ -23,7 +23,11 @@ def format_code(name: str) -> Markup:
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """A number with a minus sign; a dash for NaN, and one significant digit where the decimals would all be 0."""
+    """Format a number with a typographic minus sign.
+
+    NaN becomes a dash; with more than two decimals, a value that would be written as 0 is written with one significant
+    digit.
+    """
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -39,7 +43,7 @@ def format_interval(low: float, high: float, digits: int) -> str:
 
 
 def choose_digits(values: Sequence[float]) -> int:
-    """Decimals for a column of a table: percentages need fewer than fractions."""
+    """Number of decimals for a table column: percentages need fewer than fractions."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     return 3 if largest < 10 else 2 if largest < 100 else 1
 
@@ -56,7 +60,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def wrap_spec(text: str, width: int) -> list[str]:
-    """A spec in at most three lines of about `width` characters, for charts, where text does not wrap by itself."""
+    """Split a spec into at most three lines of about `width` characters, for charts, which do not wrap text."""
     lines = [""]
     for piece in re.split(r"(?<=[ ,(@+/_-])", text):
         for part in (piece[at : at + width] for at in range(0, len(piece), width)):
@@ -68,7 +72,7 @@ def wrap_spec(text: str, width: int) -> list[str]:
 
 
 def abbreviate_metric(metric: str) -> str:
-    """A metric's name where there is little room: `deletion_accuracy` becomes "del acc"."""
+    """Short name of a metric: `deletion_accuracy` becomes "del acc"."""
     words = metric.split("(", maxsplit=1)[0].split("_")
     return " ".join(word if len(word) < 5 else word[:3] for word in words)
 

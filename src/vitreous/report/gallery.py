@@ -1,4 +1,4 @@
-"""The same images across methods, with the scores of each map: where methods disagree most comes first."""
+"""Gallery of images with the maps and scores of all methods; those on which the methods differ most come first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCORES = 3  # metrics under a map
 
 @dataclass(frozen=True, slots=True)
 class CardScore:
-    """A score under a map."""
+    """A score shown below a map."""
 
     label: str
     metric: str
@@ -36,7 +36,7 @@ class CardScore:
 
 @dataclass(frozen=True, slots=True)
 class ImageCard:
-    """An image on the page, as a data URI."""
+    """An image of the page, as a data URI."""
 
     title: str
     source: str
@@ -53,7 +53,7 @@ class ImageCard:
 
 @dataclass(frozen=True, slots=True)
 class ImageStrip:
-    """Images side by side, in rows of `columns`; `target` is the question that they answer."""
+    """Images side by side, in rows of `columns`; `target` is the image and class that they show."""
 
     cards: Sequence[ImageCard]
     columns: int
@@ -63,7 +63,10 @@ class ImageStrip:
 
 
 def median_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.ndarray, " q"]:
-    """How far a method is ahead of the median of the others on every question, in standard deviations, mean over metrics."""
+    """Margin of a method over the median of the other methods, for every image-target pair.
+
+    Margins are in standard deviations of the scores, averaged over the metrics; positive is better.
+    """
     margins = []
     for scores in (one.scores for one in summaries if one.scores.sign):
         good = scores.scores * scores.sign
@@ -80,12 +83,15 @@ def median_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.nda
 
 
 def column_medians(values: Float[np.ndarray, "m q"]) -> Float[np.ndarray, " q"]:
-    """Like `np.nanmedian`, without its warning for columns that have no number."""
+    """Like `np.nanmedian` over methods, without its warning for columns that are all NaN."""
     return np.array([np.median(c[~np.isnan(c)]) if (~np.isnan(c)).any() else np.nan for c in values.T])
 
 
 def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], count: int) -> list[tuple[int, float]]:
-    """Questions where the best method is furthest ahead, and where it is furthest behind, in turn; one per image."""
+    """Choose at most `count` image-target pairs, one per image, and return their indices and margins.
+
+    Pairs on which the best method is furthest ahead alternate with those on which it is furthest behind.
+    """
     if count < 1 or not section.questions:
         return []
     several = len(section.methods) > 1
@@ -102,16 +108,16 @@ def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], 
 
 
 def make_gallery(loader: MapLoader, summaries: Sequence[MetricSummary], count: int) -> list[ImageStrip]:
-    """A strip per chosen image: the image, then the map of every method.
+    """Make a strip per chosen image: the image, then the map of every method.
 
     Parameters
     ----------
     loader
         Maps and images of a section.
     summaries
-        One per metric of the section.
+        One summary per metric of the section.
     count
-        Number of images at most.
+        Largest number of images.
 
     Returns
     -------
@@ -133,7 +139,7 @@ def make_gallery(loader: MapLoader, summaries: Sequence[MetricSummary], count: i
 
 
 def describe_metrics(summaries: Sequence[MetricSummary]) -> str:
-    """The metrics under each map, with their abbreviations."""
+    """The metrics shown below each map, with their abbreviations."""
     return ", ".join(
         f"{one.metric} {ARROWS[one.higher_is_better]} ({abbreviate_metric(one.metric)})"
         for one in pick_metrics(summaries)
@@ -141,7 +147,7 @@ def describe_metrics(summaries: Sequence[MetricSummary]) -> str:
 
 
 def pick_metrics(summaries: Sequence[MetricSummary]) -> list[MetricSummary]:
-    """The metrics under each map: the first of every family that judges, then others."""
+    """Choose `SCORES` metrics with a better direction: the first of every family, then others."""
     judging = [one for one in summaries if one.judges]
     families = {resolve_metric(one.metric).family: one for one in reversed(judging)}
     firsts = [one for one in judging if one in families.values()]
@@ -150,7 +156,7 @@ def pick_metrics(summaries: Sequence[MetricSummary]) -> list[MetricSummary]:
 
 
 def map_scores(summaries: Sequence[MetricSummary], row: int, place: int) -> list[CardScore]:
-    """The scores of one map; the best method's are marked."""
+    """Scores of one map; those that are the best of all methods on this image are marked."""
     scores = []
     for one in pick_metrics(summaries):
         values = one.scores.scores[:, place]
@@ -162,7 +168,7 @@ def map_scores(summaries: Sequence[MetricSummary], row: int, place: int) -> list
 
 
 def outline_class(loader: MapLoader, question: ImageTarget) -> Image.Image:
-    """The image, with the outline of the explained class where it is known."""
+    """The image, with an outline of the explained class if its mask is known."""
     image = loader.image(question).convert("RGB")
     share = SIDE / max(image.size)
     size = max(round(image.width * share), 1), max(round(image.height * share), 1)
@@ -176,7 +182,7 @@ def outline_class(loader: MapLoader, question: ImageTarget) -> Image.Image:
 
 
 def mask_edge(mask: np.ndarray, width: int) -> np.ndarray:
-    """Pixels within `width` of the outline, on either side."""
+    """Mask of the pixels within `width` of the outline, on either side."""
     grown, core = mask, ~mask
     for _ in range(width):
         grown, core = (

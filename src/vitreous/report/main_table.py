@@ -1,4 +1,4 @@
-"""The table of a section: methods × metrics, with the cost of each method; and all of it as one CSV file."""
+"""The main table of a section (methods × metrics, with costs), and one CSV file with all values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitreous.report.formatting import (
 )
 from vitreous.report.tables import ReportTable, TableCell, TableHead, place_values, write_csv
 
-UNSURE = 20  # images below which intervals deserve a warning
+UNSURE = 20  # number of images below which a note says that intervals tend to be too narrow
 COST_HINT = "median seconds per map, without the forward pass that methods share; forwards and backwards"
 COLUMNS = (
     *("model", "dataset", "explained", "method", "metric", "direction", "value", "low", "high", "rank"),
@@ -31,18 +31,18 @@ COLUMNS = (
 def make_main_table(
     section: ScoreSection, summaries: Sequence[MetricSummary], slug: str, patches: int | None = None
 ) -> ReportTable:
-    """Values, intervals, ranks and ties of every method by every metric.
+    """Make the table of values, intervals, ranks and ties of all methods by all metrics.
 
     Parameters
     ----------
     section
-        The rows of one model on one dataset.
+        Rows of one model on one dataset.
     summaries
-        One per metric of the section.
+        One summary per metric of the section.
     slug
-        Name of the table's files.
+        Base name of the table's files.
     patches
-        Number of patches of the model, if known: some methods run it once per patch.
+        Number of patches of the model, if known; the cost of some methods depends on it.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def map_seconds(section: ScoreSection) -> dict[str, float]:
 
 
 def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> list[str]:
-    """How the numbers are to be read, and what limits them."""
+    """Notes on how to read the numbers and on their limits."""
     pictures, questions = len(section.clusters), len(section.questions)
     roles = ", ".join(section.roles)
     several = f", {format_count(questions, 'question')} (picture × class: {roles})" if questions > pictures else ""
@@ -116,7 +116,7 @@ def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> li
 
 
 def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int | str]:
-    """Forward and backward passes of a method per image; the formula itself where it cannot be evaluated."""
+    """Forward and backward passes of a method per image; the formula itself if it cannot be evaluated."""
     from vitreous.methods.spec import resolve
 
     try:
@@ -132,7 +132,7 @@ def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int 
 
 
 def tabulate_all(parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]]) -> str:
-    """CSV with one line per model, dataset, method and metric, in full precision."""
+    """CSV with one row per model, dataset, method and metric, in full precision."""
     rows = []
     for section, summaries in parts:
         seconds = map_seconds(section)

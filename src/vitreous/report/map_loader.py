@@ -1,4 +1,4 @@
-"""The maps of a run with their images: read from the store, or computed again where the run kept none."""
+"""Maps of a run with their images: read from the store, or computed again if the run did not keep them."""
 
 from __future__ import annotations
 
@@ -31,30 +31,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MapLoader:
-    """The model and the images of a section, and the maps that were stored."""
+    """Model, images and stored maps of a section.
+
+    Parameters
+    ----------
+    vit, dataset, section
+        The model, the dataset and their rows.
+    maps
+        Rows of the stored maps.
+    score
+        Name of the plan's score function; None for each method's own.
+    remade
+        Methods whose maps were computed again; filled by `attribution`.
+    """
 
     vit: ViT
     dataset: Dataset
     section: ScoreSection
     maps: pd.DataFrame
-    score: str | None = None  # the plan's score function; None: each method's own
-    remade: list[str] = field(default_factory=list)  # methods whose maps were computed again
+    score: str | None = None
+    remade: list[str] = field(default_factory=list)
     _loaded: dict[tuple[str, str, int], Attribution] = field(default_factory=dict)
 
     def image(self, question: ImageTarget) -> Image.Image:
-        """The image itself, if it still is where it was."""
+        """Read the image; raise `DataError` if the dataset no longer has it at the same index."""
         if not 0 <= question.index < len(self.dataset) or self.dataset.keys[question.index] != question.picture:
             raise DataError(f"{self.section.dataset} no longer has {question.picture!r} where it was")
         return self.dataset[question.index].picture
 
     def mask(self, question: ImageTarget) -> np.ndarray | None:
-        """Where the explained class is, in the image's own pixels."""
+        """Mask of the explained class in the pixels of the original image; None if there is none."""
         sample = self.dataset[question.index]
         mask = sample.mask if question.target == sample.label else sample.rivals.get(question.target)
         return None if mask is None or not (mask == 1).any() else mask == 1
 
     def attribution(self, method: str, question: ImageTarget) -> Attribution:
-        """A map with its image; NaN scores are hatched when it is drawn."""
+        """Read or compute the map of a method for one image and target; cached."""
         key = (method, *question.key)
         if key not in self._loaded:
             self._loaded[key] = self._read(method, question) or self._compute(method, question)
@@ -68,7 +80,7 @@ class MapLoader:
             return None
         row: dict[str, Any] = rows.iloc[0].to_dict()
         picture = self.image(question)
-        assert self.vit.preprocess is not None  # images of datasets are measured through it
+        assert self.vit.preprocess is not None  # runs on datasets need preprocessing
         image = self.vit.preprocess(picture)
         if row["pixels"] and hash_of(image) != row["pixels"]:
             raise DataError(
@@ -106,7 +118,7 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
     Raises
     ------
     VitreousError
-        If the plan, the model or the dataset cannot be reached, or the model's weights have changed.
+        If the plan, the model or the dataset cannot be loaded, or the model's weights have changed.
     """
     plan = parse_plan(run)
     model = next((one for one in plan.models if one.label == section.model), None)

@@ -1,4 +1,4 @@
-"""One self-contained page about a run, and its tables as files."""
+"""The report of a run: one self-contained HTML page, and its tables as files."""
 
 from __future__ import annotations
 
@@ -28,18 +28,28 @@ from vitreous.report.tables import ReportTable, to_csv, to_latex, to_markdown
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """Where a report lies."""
+    """Files of a report.
+
+    Parameters
+    ----------
+    page
+        The HTML page.
+    tables
+        Table files.
+    unreached
+        Reasons why images are not shown.
+    """
 
     page: Path
     tables: tuple[Path, ...]
-    unreached: tuple[str, ...] = ()  # why images are not shown
+    unreached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PageImages:
-    """The parts of a section that show images."""
+    """Gallery and figures of a section."""
 
-    best: str  # the method of best mean rank
+    best: str  # method with the best mean rank
     metrics: str
     note: str
     strips: Sequence[ImageStrip]
@@ -49,7 +59,7 @@ class PageImages:
 
 @dataclass(slots=True)
 class PageSection:
-    """A section as the page shows it."""
+    """Tables, charts and images of a section."""
 
     section: ScoreSection
     slug: str
@@ -76,9 +86,9 @@ def write_report(
     folder
         The folder that `vitreous bench` wrote.
     out
-        The page; its tables are written to `tables/` beside it.
+        Path of the page; the tables are written to `tables/` beside it.
     gallery
-        Number of images shown per model and dataset; 0 needs neither model nor data.
+        Number of images shown per model and dataset; with 0, neither model nor dataset is loaded.
     run
         Name of the run; the last one if None.
     step
@@ -112,7 +122,7 @@ def write_report(
 
 
 def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int) -> PageSection:
-    """Tables, charts and images of one section."""
+    """Make the tables, charts and images of one section."""
     summaries = [summarise_metric(scores) for scores in section.metrics]
     loader, unreached, images = None, "", None
     if gallery > 0:
@@ -165,7 +175,7 @@ def make_page(stored: StoredRun, parts: Sequence[PageSection], papers: Sequence[
 
 
 def name_sections(sections: Sequence[ScoreSection]) -> dict[str, ScoreSection]:
-    """Sections by a name that is safe in files and links, each once."""
+    """Sections by a unique name that is safe in file names and links."""
     named: dict[str, ScoreSection] = {}
     for section in sections:
         text = f"{section.model}-{section.dataset}-{section.explained}"
@@ -175,7 +185,7 @@ def name_sections(sections: Sequence[ScoreSection]) -> dict[str, ScoreSection]:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file as a whole or not at all."""
+    """Write a text file atomically."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

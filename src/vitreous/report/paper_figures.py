@@ -28,7 +28,7 @@ PAIRS = 2  # images with several classes
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure, or why there is none."""
+    """A figure, or the reason why it cannot be made."""
 
     title: str
     text: str = ""
@@ -38,7 +38,7 @@ class PaperFigure:
 
 
 def make_paper_figures(loader: MapLoader, summaries: Sequence[MetricSummary]) -> list[PaperFigure]:
-    """Every figure of the papers; those that a run cannot fill say why."""
+    """Make all figures of the papers; those that the run lacks data for contain the reason."""
     return [layer_figure(loader, summaries), class_figure(loader, summaries), deletion_figure(loader, summaries)]
 
 
@@ -46,7 +46,7 @@ def make_paper_figures(loader: MapLoader, summaries: Sequence[MetricSummary]) ->
 
 
 def layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
-    """One image and one method, started at every layer."""
+    """Maps of one method on one image, starting at each layer."""
     title = "One method from different layers"
     picked = choose_questions(loader.section, summaries, 1)
     sweep = find_layer_sweep(loader, summaries)
@@ -63,7 +63,11 @@ def layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Paper
 
 
 def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> tuple[str, list[tuple[int, str]]] | None:
-    """The run's own sweep of single layers, else the best method that has a signal at every layer."""
+    """Name of a method, and its spec at every layer.
+
+    This is the run's own sweep over single layers, else the best method that has a signal at every layer; None if there
+    is none.
+    """
     from vitreous.methods.spec import resolve
 
     methods = loader.section.methods
@@ -77,7 +81,8 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
             method = resolve(specs[0][1])
         except VitreousError:
             continue
-        if method.class_specific and not method.mixing:  # a token's score is that of the sub-network from there on
+        # the score of a token at a layer is then that of the sub-network from that layer on
+        if method.class_specific and not method.mixing:
             return base, specs
     return None
 
@@ -86,7 +91,7 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
 
 
 def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
-    """Images of which several classes were explained: a row per class, a column per method."""
+    """Images for which several classes were explained: one row per class, one column per method."""
     title = "Several classes in one picture"
     targets: dict[str, dict[int, ImageTarget]] = {}
     for question in loader.section.questions:
@@ -118,7 +123,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Paper
 
 
 def deletion_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
-    """What is left of an image when the highest scores of two methods are deleted."""
+    """An image after deleting the highest scores of two methods."""
     title = "The picture after deletion"
     methods = loader.section.methods
     curves = {one.metric.split("(", maxsplit=1)[0]: one for one in summaries if one.scores.curve is not None}
@@ -151,12 +156,12 @@ def deletion_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Pa
 
 
 def map_image(attribution: Attribution) -> Image.Image:
-    """A map over the part of the image that the model sees."""
+    """Draw a map over the part of the image that the model sees."""
     return overlay_image(replace(attribution, pictures=None), longest=480)
 
 
 def pick_two_methods(methods: Sequence[str], order: Sequence[int]) -> tuple[int, int]:
-    """The best method, and the best one of another name."""
+    """The best method, and the best one with another name."""
     name = strip_fold(methods[order[0]]).split("(")[0].split("@")[0]
     others = (row for row in order[1:] if not methods[row].startswith(name) and methods[row] != "random")
     return order[0], next(others, order[1])
@@ -174,7 +179,7 @@ def describe_curve_point(scores: MetricScores, row: int, place: int, at: int) ->
 
 
 def delete_top(attribution: Attribution, share: float) -> Image.Image:
-    """What the model sees, with the highest scores grey: by patches, or by pixels for maps that have them."""
+    """The model's input with the highest scores grey: by patch, or by pixel for maps without patches."""
     pixels = attribution.preprocess.denormalise(attribution.images[0].float().cpu())
     image = pixels.permute(1, 2, 0).clamp(0, 255).numpy().astype(np.uint8)
     scores = attribution.maps()[0].cpu().numpy()

@@ -1,4 +1,4 @@
-"""Published tables in their layouts, filled with the values of a run; where the run cannot fill one, what it lacks."""
+"""Published tables in their original layouts, filled with the values of a run, or with a note on what the run lacks."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ POINTING = (PublishedColumn("pointing game", "pointing_game"),)
 SENSITIVITY = (PublishedColumn("max sensitivity", "max_sensitivity"),)
 
 Sections = dict[str, ScoreSection]  # by slug
-Groups = Sequence[tuple[str, Sequence[FilledColumn]]]  # columns under their common title
+Groups = Sequence[tuple[str, Sequence[FilledColumn]]]  # columns with their common title
 
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """A published table, or why there is none."""
+    """A published table, or the reason why it cannot be filled."""
 
     title: str
     table: ReportTable | None
@@ -60,12 +60,12 @@ class PaperTable:
 
 
 def make_paper_tables(sections: Sections) -> list[PaperTable]:
-    """Every published layout, with the values of a run where it has them.
+    """Fill all published tables with the values of a run.
 
     Parameters
     ----------
     sections
-        Sections by slug, predicted and true classes together.
+        Sections by slug, with predicted and true classes together.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def build_table(
     first: str = "method",
     notes: Sequence[str] = (),
 ) -> ReportTable:
-    """A table whose rows are named as in the paper that the slug begins with."""
+    """Build a table whose rows are named as in the paper that the slug begins with."""
     columns = [column for _, columns in groups for column in columns]
     cells = [number_cells(column.values, digits, column.higher) for column in columns]
     heads = [TableHead(column.title, column.higher, True, hint=column.name) for column in columns]
@@ -170,7 +170,7 @@ def localisation_tables(sections: Sections) -> Iterator[PaperTable]:
 
 
 def ablation_tables(sections: Sections) -> Iterator[PaperTable]:
-    """Table 4: TokenTM, part by part."""
+    """Table 4: ablation of TokenTM."""
     title = "TokenTM, table 4: ablation"
     for slug, section in sections.items():
         rows = [section.methods.index(spec) for spec in VARIANTS if spec in section.methods]
@@ -195,7 +195,7 @@ def ablation_tables(sections: Sections) -> Iterator[PaperTable]:
 
 
 def insertion_tables(sections: Sections) -> Iterator[PaperTable]:
-    """Tables 1–2: insertion, deletion and their difference under four baselines, a model each."""
+    """Tables 1–2: insertion, deletion and their difference with four baselines, one table per model."""
     title = "TIS, tables 1–2: insertion and deletion"
     for slug, section in sections.items():
         filled = {name: fill_columns(section, wanted) for name, wanted in INSERTION.items()}
@@ -214,7 +214,7 @@ def insertion_tables(sections: Sections) -> Iterator[PaperTable]:
 def models_side_by_side(
     title: str, prefix: str, wanted: Sequence[PublishedColumn], sections: Sections
 ) -> Iterator[PaperTable]:
-    """One dataset, the models as columns, metric by metric."""
+    """One table per dataset, with one column per metric and model."""
     title = f"{title}, models side by side"
     for dataset, group in group_sections(sections, lambda section: section.dataset).items():
         methods = list(dict.fromkeys(method for section in group.values() for method in section.methods))
@@ -231,6 +231,6 @@ def models_side_by_side(
 
 
 def spread_methods(column: FilledColumn, section: ScoreSection, methods: Sequence[str]) -> FilledColumn:
-    """A column of one model, for the methods of all models."""
+    """Extend a column of one model to the methods of all models."""
     values = dict(zip(section.methods, column.values, strict=True))
     return replace(column, title=section.model, values=[values.get(method, nan) for method in methods])

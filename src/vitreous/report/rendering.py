@@ -1,4 +1,4 @@
-"""The jinja2 templates of the pages; every value that is not markup is escaped."""
+"""Jinja2 templates of the pages; all values that are not markup are escaped."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def environment() -> Environment:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """A template of `report/templates` with these values."""
+    """Render a template of `report/templates`."""
     return environment().get_template(template).render(values)
 
 
 def render_macro(name: str, *values: Any) -> str:
-    """One macro of `macros.html`, by itself."""
+    """Render one macro of `macros.html`."""
     template: Template = environment().get_template("macros.html")
     return str(getattr(template.module, name)(*values))

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StoredRun:
-    """A run as it was stored, and how it was made."""
+    """A stored run: plan, provenance, and rows by section."""
 
     folder: Path
     name: str
     plan: str  # TOML
     made: float  # seconds since 1970
     about: Mapping[str, Any]
-    sections: tuple[ScoreSection, ...]  # predicted and true classes apart, where both were explained
+    sections: tuple[ScoreSection, ...]  # predicted and true classes separately, if both were explained
     whole_sections: tuple[ScoreSection, ...]  # the same with both classes together
     maps: pd.DataFrame
 

@@ -1,4 +1,4 @@
-"""Tables once, written four ways: HTML, Markdown, LaTeX and CSV. Every name is escaped where it is written."""
+"""Tables that can be written as HTML, Markdown, LaTeX and CSV. Names are escaped when they are written."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MARKDOWN_PLACES = {1: "**%s**", 2: "<u>%s</u>"}
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """A value as it is shown; `place` 1 is bold, 2 underlined."""
+    """A formatted value; `place` 1 is set in bold, 2 is underlined."""
 
     text: str
     sort: float | int | str | None = None
-    span: str = ""  # its interval
+    span: str = ""  # formatted interval
     place: int | None = None
     tied: bool = False
     aside: str = ""  # shown in small letters
@@ -53,7 +53,7 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class TableHead:
-    """The title of a column."""
+    """Title of a column."""
 
     name: str
     higher: bool | None = None
@@ -75,7 +75,7 @@ class TableHead:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """Rows under heads; `groups` are titles over several columns, with their widths."""
+    """A table; `groups` are titles above several columns, with the number of columns."""
 
     slug: str
     title: str
@@ -87,20 +87,20 @@ class ReportTable:
 
     @property
     def group_names(self) -> list[str]:
-        """The title of the group above every column, as a prefix."""
+        """Title of the group above every column, as a prefix of its name."""
         if not self.groups:
             return [""] * len(self.heads)
         return [f"{title}: " if title else "" for title, width in self.groups for _ in range(width)]
 
 
 def number_cells(values: Sequence[float], digits: int, higher: bool | None) -> list[TableCell]:
-    """A column of numbers, best and second marked as printed."""
+    """Cells of a column of numbers; the best and second best of the rounded values are marked."""
     places = place_values([round(value, digits) for value in values], higher)
     return [TableCell(format_number(v, digits), v, place=place) for v, place in zip(values, places, strict=True)]
 
 
 def place_values(values: Sequence[float], higher: bool | None) -> list[int | None]:
-    """1 and 2 for the best and the second value; equal values share a place."""
+    """1 for the best and 2 for the second best value, otherwise None; equal values share a place."""
     if higher is None:
         return [None] * len(values)
     known = sorted({value for value in values if not math.isnan(value)}, reverse=higher)
@@ -139,7 +139,7 @@ def cell_markdown(cell: TableCell) -> str:
 
 
 def to_latex(table: ReportTable) -> str:
-    """A booktabs table, for \\input."""
+    r"""A booktabs table, for \input."""
     rows = [[escape_latex(table.first), *(escape_latex(head.title) for head in table.heads)]]
     if table.groups:
         rows.insert(0, ["", *(rf"\multicolumn{{{n}}}{{c}}{{{escape_latex(title)}}}" for title, n in table.groups)])
@@ -155,7 +155,7 @@ def latex_row(cells: Sequence[str]) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Characters that are commands in LaTeX are escaped; others that pdfLaTeX does not have become a question mark."""
+    """Escape LaTeX special characters; characters that pdfLaTeX does not support become a question mark."""
     return "".join(TEX.get(char, char if ord(char) < 0x250 else "?") for char in " ".join(text.split()))
 
 
@@ -188,7 +188,7 @@ def write_csv(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def csv_value(value: object) -> object:
-    """Numbers in full, nothing for NaN; a name that a spreadsheet would compute gets an apostrophe."""
+    """Numbers in full precision, empty for NaN; text that a spreadsheet would evaluate gets an apostrophe in front."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, int | float):
