@@ -1,4 +1,4 @@
-"""Every method: a signal at each layer and a fold over layers, or one whole function."""
+"""All attribution methods: either a per-layer signal combined by a fold, or one function of the whole model."""
 
 from importlib import import_module
 
@@ -25,6 +25,6 @@ ROOMS = (
 
 
 def load_all() -> None:
-    """Import every room, so that its methods are registered."""
+    """Import every module in `ROOMS`, which registers its methods."""
     for room in ROOMS:
         import_module(f"vitreous.methods.{room}")

@@ -1,4 +1,4 @@
-"""Pictures seen through the model's own activations: Score-CAM and ViT-CX."""
+"""Methods that mask the image with the model's activation maps: Score-CAM and ViT-CX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vitreous.models.shapes import Images, PatchScores, Tokens, TokenScores
 
 
 def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
-    """Output of a block's first norm: a map over patches for every channel."""
+    """Output of the first norm of block `layer` (negative: from the last), as one patch map per channel."""
     depth = probe.vit.depth
     if not -depth <= layer < depth:
         raise SpecError(f"layer={layer}; the model has blocks 0 to {depth - 1}")
@@ -36,20 +36,20 @@ def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
 
 
 def once(layer: Layer) -> Tokens:
-    """What the first norm gave, a row per picture."""
+    """Output of the first norm, one row per image."""
     assert layer.step.normed is not None
     return layer.step.normed
 
 
 def spanned(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k H W"]:
-    """Every map from 0 to 1; a flat one is 0."""
+    """Every map rescaled to [0, 1]; a constant map becomes 0."""
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     span = high - low + eps
     return (maps - low) / torch.where(span > 0, span, torch.ones_like(span))
 
 
 def seen_through(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float[Tensor, "r d"]:
-    """What the model says of the picture seen through every channel, as a softmax over channels."""
+    """Scores of the image multiplied by each channel's rescaled map, as a softmax over channels."""
 
     def through(row: Int[Tensor, " k"], channel: Int[Tensor, " k"]) -> Images:
         mask = F.interpolate(maps[row, channel][:, None], probe.layout.size, mode="bilinear", align_corners=True)
@@ -59,7 +59,7 @@ def seen_through(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float
 
 
 def weighed_channels(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Layer]:
-    """Every layer with its channels weighed by what the model says of the picture seen through them."""
+    """Layers whose channels are weighted by `seen_through`."""
     for layer in look(gradients=False):
         normed = once(layer)
         weight = seen_through(probe, normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid))
@@ -67,7 +67,7 @@ def weighed_channels(probe: Probe, look: Look, lin: Linearisation) -> Iterator[L
 
 
 def channels_together(layer: Layer) -> TokenScores:
-    """A layer's own Score-CAM."""
+    """Score-CAM of one layer."""
     return layer.hidden_grad.sum(-1).clamp(min=0)
 
 
@@ -87,8 +87,15 @@ def channels_together(layer: Layer) -> TokenScores:
 def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchScores, dict[str, Any]]:
     """Activations weighted by what the model says of the picture seen through their channel.
 
-    Weights are a softmax over channels, so that the score of a baseline picture, the same for all, would cancel.
-    Under a fold (`scorecam+plus`) every layer's channels are weighed so, at as many forwards each.
+    Weights are a softmax over channels, so the score of a baseline image would cancel. Under a fold (`scorecam+plus`)
+    the channels of every layer are weighted this way, with one forward pass per channel and layer.
+
+    Parameters
+    ----------
+    layer
+        Block whose first norm is read; negative counts from the last.
+    relu
+        Whether to clamp scores at 0.
     """
     maps = channels(probe, layer)
     weight = seen_through(probe, maps)
@@ -116,9 +123,19 @@ def vitcx(
 ) -> tuple[PixelScores, dict[str, Any]]:
     """Causal scores of masks made of activations that look alike, corrected for how often a pixel is shown.
 
-    Channels join one mask while the cosine distance of any two stays under `threshold`; what a mask hides is replaced by
-    Gaussian noise of this `deviation`, and what noise alone does to the picture is taken off (a score below 0 means that
-    noise alone makes an unlikely class likelier).
+    The effect of the noise alone is subtracted, so scores below 0 are possible: there, noise alone raises the score of
+    an unlikely class.
+
+    Parameters
+    ----------
+    layer
+        Block whose first norm is read; negative counts from the last.
+    threshold
+        Channels are clustered into one mask while the cosine distance of any two is below this value.
+    deviation
+        Standard deviation of the Gaussian noise that replaces hidden pixels.
+    seed
+        Seed of the noise, combined with the image's content.
     """
     maps = channels(probe, layer)
     found = []
@@ -132,11 +149,11 @@ def vitcx(
 
 
 def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tensor, Tensor], Images]) -> PixelScores:
-    """(1/m) Σ w·mask ⊘ Σ mask, with w = t(shown, noise elsewhere) − t(all, noise elsewhere) + t(all), of one picture."""
+    """(1/m) Σ w·mask ⊘ Σ mask for one image, with w = t(shown, noise elsewhere) − t(all, noise elsewhere) + t(all)."""
 
     def shown(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Images:
         mask = masks[place // 2][:, None]
-        whole = (place % 2).to(mask)[:, None, None, None]  # odd places: the whole picture under the same noise
+        whole = (place % 2).to(mask)[:, None, None, None]  # odd indices: the whole image with the same noise
         return probe.images[row] * (mask + whole * (1 - mask)) + drawn(row, place // 2).to(mask) * (1 - mask)
 
     with_mask, without = probe.pixel_score(Pictures(1, 2 * len(masks), shown)).unflatten(1, (-1, 2)).unbind(-1)
@@ -149,7 +166,7 @@ def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tenso
 
 
 def alike(maps: Float[Tensor, "d rows columns"], size: tuple[int, int], threshold: Positive) -> Float[Tensor, "m H W"]:
-    """Channels enlarged to the picture, those that look alike added up, each sum from 0 to 1."""
+    """Channels resized to the image, summed within clusters of small cosine distance, each sum rescaled to [0, 1]."""
     large = spanned(F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0])
     direction = F.normalize(large.flatten(1), dim=-1)
     groups = linked(1 - direction @ direction.T, threshold)

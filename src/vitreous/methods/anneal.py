@@ -1,6 +1,7 @@
-"""Annealed: a map averaged over coalitions of the patches.
+"""Annealed: a map averaged over random coalitions of patches.
 
-Averaged over random halves of the patches, a share and a slope estimate what a patch adds to a coalition that it joins.
+Averaged over random halves of the patches, share and slope estimate the contribution of a patch to a coalition that it
+joins.
 """
 
 from __future__ import annotations
@@ -21,11 +22,18 @@ from vitreous.methods.options import Range, Seed
 from vitreous.methods.spec import resolve
 from vitreous.models.shapes import Images, Keep, PatchScores
 
-Part = Annotated[float | int, Range(0, 1, above=True, below=True)]  # neither nothing nor all
+Part = Annotated[float | int, Range(0, 1, above=True, below=True)]
 
 
 def walk_of(spec: str) -> Method:
-    """A method whose map can be made of some of the patches."""
+    """The method that `spec` names, if its map can be computed for a subset of the patches.
+
+    Raises
+    ------
+    SpecError
+        If it has no fold, needs a separate pass (other than that of `fuse`) or pixel space, sets its own score
+        function, or ignores the target.
+    """
     made = resolve(spec)
     if (
         made.fold is None
@@ -62,14 +70,24 @@ def anneal(
 ) -> tuple[PatchScores, dict[str, Any]]:
     """Fused maps averaged over random halves of the patches, and their complements.
 
-    `of`: the map that is averaged, any sum or roll-out of layers; "temper" takes half the time. `kept`: the share of patches in the first of a
-    pair; with several, pairs take them in turn. `complements=False` draws every coalition by itself.
+    Parameters
+    ----------
+    coalitions
+        Number of coalitions; even, if complements are used.
+    kept
+        Share of the patches in the first coalition of a pair; of several shares, pairs use one after the other.
+    complements
+        Whether to draw pairs of a coalition and its complement instead of independent coalitions.
+    of
+        Spec of the method that is averaged, any sum or roll-out over layers; "temper" takes half the time.
+    seed
+        Seed of the coalitions, combined with the image's content.
     """
     averaged = walk_of(of)
     keep = drawn_coalitions(probe.originals, probe.layout.patches, coalitions, kept, complements, seed).to(
         probe.images.device
     )
-    whole = averaged.token_scores(probe)[:, probe.layout.prefix :]  # all patches are a coalition too
+    whole = averaged.token_scores(probe)[:, probe.layout.prefix :]  # the coalition of all patches
     found = in_coalitions(probe, keep, averaged.token_scores).sum(1)
     count = keep.sum(1).repeat_interleave(probe.targets_per_image, 0)
     return (whole + found) / (1 + count), {"signed": averaged.signed}
@@ -78,7 +96,7 @@ def anneal(
 def drawn_coalitions(
     images: Images, patches: int, coalitions: int, kept: Part | tuple[Part, ...], complements: bool, seed: int
 ) -> Keep:
-    """Random coalitions, with their complements, as the picture's content draws them; several sizes take turns."""
+    """Random coalitions per image, each followed by its complement if `complements`; seeded by the image's content."""
     if coalitions < 1 or (complements and coalitions % 2):
         raise SpecError(
             f"coalitions={coalitions}; they come in pairs, a coalition and its complement: give an even number"

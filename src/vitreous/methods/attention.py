@@ -1,4 +1,4 @@
-"""Methods that read attention: as it is, with its gradient, or weighted by token × gradient."""
+"""Methods that read attention matrices: alone, times their gradient, or as weights of token × gradient."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = Literal["input", "output"]
 
 
 def fused(layer: Layer, heads: Heads, discard: Discard) -> Matrix:
-    """Heads brought together; the smallest share `discard` of entries set to zero, the first entry spared."""
+    """Attention reduced over heads; the smallest fraction `discard` of entries is set to 0, except the first entry."""
     attention = layer.attention
     one = attention.mean(1) if heads == "mean" else attention.amax(1) if heads == "max" else attention.amin(1)
     if discard == 0:
@@ -50,11 +50,20 @@ def fused(layer: Layer, heads: Heads, discard: Discard) -> Matrix:
     paper="jain2019attention",
 )
 def rawattention(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
-    """How much the head's token looks at each patch in the last block."""
+    """How much the head's token looks at each patch in the last block.
+
+    Parameters
+    ----------
+    heads
+        Reduction over heads: "mean", "max" or "min".
+    discard
+        Fraction of the smallest entries that are set to 0.
+    """
     return fused(layer, heads, discard)
 
 
 def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
+    """Scores divided by their maximum, if `divide`."""
     return patches / patches.amax(-1, keepdim=True) if divide else patches
 
 
@@ -79,7 +88,15 @@ def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
     paper="abnar2020quantifying",
 )
 def rollout(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
-    """Attention multiplied through all blocks, half of each token passing by the skip connection."""
+    """Attention multiplied through all blocks, half of each token passing by the skip connection.
+
+    Parameters
+    ----------
+    heads
+        Reduction over heads: "mean", "max" or "min".
+    discard
+        Fraction of the smallest entries that are set to 0.
+    """
     return fused(layer, heads, discard)
 
 
@@ -130,7 +147,11 @@ def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") ->
 def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chefer") -> Matrix:
     """Positive attention × gradient, averaged over heads.
 
-    `variant`: "bt" clamps after the mean over heads, "interpretdl" multiplies the two means.
+    Parameters
+    ----------
+    variant
+        "chefer" clamps each head's product at 0 before the mean over heads, "bt" clamps after the mean, "interpretdl"
+        multiplies the mean attention by the mean gradient and clamps.
     """
     attention, gradient = layer.attention, layer.attention_grad
     if variant == "interpretdl":
@@ -153,7 +174,11 @@ def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chef
 def gradsam(layer: Layer, reduction: Literal["row_mean", "cls"] = "row_mean") -> TokenScores:
     """Attention × positive gradient, averaged over layers, heads and what each token looks at.
 
-    `reduction="cls"` is SkipPLUS's reading: the row that the head reads, summed over layers.
+    Parameters
+    ----------
+    reduction
+        "row_mean" averages over layers and the tokens looked at. "cls" is SkipPLUS's version: the row that the head
+        reads, summed over layers.
     """
     weighted = layer.attention * layer.attention_grad.clamp(min=0)
     if reduction == "row_mean":
@@ -164,8 +189,15 @@ def gradsam(layer: Layer, reduction: Literal["row_mean", "cls"] = "row_mean") ->
 def attention_x_token(layer: Layer, pair: Pair, last_block: bool) -> TokenScores:
     """Token × gradient, weighted by the attention the token receives.
 
-    `pair`: the block's attention with its "input" (the official code) or its "output" (SkipPLUS's code, which leaves the
-    `last_block` out: under class-token pooling no patch has a gradient there, under mean pooling every one has).
+    Parameters
+    ----------
+    layer
+        The layer.
+    pair
+        Combine the block's attention with its "input" (the official code) or its "output" (SkipPLUS's code).
+    last_block
+        For "output": whether to include the last block. SkipPLUS's code omits it; patches have no gradient there under
+        class-token pooling, but all have one under mean pooling.
     """
     received = layer.attention.mean((1, 2))
     if pair == "input":
@@ -190,7 +222,10 @@ PAIRS = {"official": {"pair": "input"}, "skipplus": {"pair": "output", "last_blo
     paper="mehri2024skipplus",
 )
 def attixg(layer: Layer, pair: Pair = "input", last_block: bool = True) -> TokenScores:
-    """Token × gradient, weighted by the attention the token receives, at one layer."""
+    """Token × gradient, weighted by the attention the token receives, at one layer.
+
+    The options are those of `attention_x_token`.
+    """
     return attention_x_token(layer, pair, last_block)
 
 
@@ -206,12 +241,15 @@ def attixg(layer: Layer, pair: Pair = "input", last_block: bool = True) -> Token
     paper="qiang2022attcat",
 )
 def attcat(layer: Layer, pair: Pair = "input", last_block: bool = True) -> TokenScores:
-    """Token × gradient, weighted by the attention the token receives, summed over all layers."""
+    """Token × gradient, weighted by the attention the token receives, summed over all layers.
+
+    The options are those of `attention_x_token`.
+    """
     return attention_x_token(layer, pair, last_block)
 
 
 def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) -> PatchScores:
-    """Chefer's last steps."""
+    """Post-processing of Chefer's code: clamp at 0, then rescale to [0, 1]."""
     patches = patches.clamp(min=0) if relu else patches
     return zero_to_one(patches) if minmax else patches
 
@@ -232,7 +270,10 @@ def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) ->
 def attcam(layer: Layer, skip: int | None = None) -> Matrix:
     """Attention, each head weighted by its mean gradient over the patches.
 
-    `skip`: how many leading tokens are no patches; all prefix tokens by default, 1 in published code.
+    Parameters
+    ----------
+    skip
+        Number of leading tokens to leave out of the mean gradient; by default all prefix tokens, 1 in published code.
     """
     skip = layer.layout.prefix if skip is None else skip
     if not 0 <= skip < layer.layout.tokens:

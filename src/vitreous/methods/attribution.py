@@ -1,4 +1,4 @@
-"""Scores of every patch, and how they came to be."""
+"""`Attribution`: the maps of a method with targets, logits and provenance; saving, loading and drawing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-NEGLIGIBLE = 1e-4  # of the explained score: a map whose scores add up to less has next to nothing to show
+NEGLIGIBLE = 1e-4  # fraction of |score| below which the sum of absolute scores counts as negligible
 FORMATS = ("safetensors", "npz", "npy")
 UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
 TENSORS = ("patches", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images")
@@ -34,34 +34,70 @@ TENSORS = ("patches", "prefix", "bias", "residual", "score", "logits", "targets"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
-    """One map per row: image by image, and target by target where several were asked about."""
+    """Maps of one method, one row per image and target (all targets of the first image come first).
 
-    patches: (
-        Float[Tensor, "r p"] | None
-    )  # raw and signed; of a pixel method, the sum over each patch; of a black box, None
+    Attributes
+    ----------
+    patches
+        Raw scores of the patches, with their sign. For a pixel method the sum over each patch; None for a black box.
+    layout
+        Grid, patch size and number of prefix tokens.
+    targets
+        Class index of every row.
+    method
+        Spec of the method.
+    native
+        Resolution at which the method computes scores.
+    native_pixels
+        Scores of the pixels, for pixel methods.
+    prefix
+        Scores of class, distillation and register tokens.
+    bias
+        Share of the biases that belong to no patch.
+    score
+        The number that is explained.
+    residual
+        score − (patches + prefix + biases), for methods whose scores should add up. For a sum over layers, the sum of
+        this difference over the layers that the scores start at.
+    logits
+        Logits of every row.
+    signed
+        Whether scores can be negative.
+    provenance
+        How the attribution was computed.
+    images
+        Preprocessed images, for drawing.
+    pictures
+        Original images, one per row, for drawing.
+    preprocess
+        Preprocessing of the images, needed to map scores to the original images.
+    names
+        Names of the targets, one per row.
+    """
+
+    patches: Float[Tensor, "r p"] | None
     layout: Layout
     targets: Int[Tensor, " r"]
     method: str
     native: Literal["patch", "pixel"] = "patch"
     native_pixels: Float[Tensor, "r H W"] | None = None
-    prefix: Float[Tensor, "r prefix"] | None = None  # scores of class, distillation and register tokens
-    bias: Float[Tensor, " r"] | None = None  # share of biases that belong to no patch
-    score: Float[Tensor, " r"] | None = None  # the number that was explained
-    # score − (patches + prefix + biases), where they should add up; of a sum over layers, the sum of what each start misses
+    prefix: Float[Tensor, "r prefix"] | None = None
+    bias: Float[Tensor, " r"] | None = None
+    score: Float[Tensor, " r"] | None = None
     residual: Float[Tensor, " r"] | None = None
     logits: Float[Tensor, "r c"] | None = None
     signed: bool = True
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    images: Float[Tensor, "r 3 H W"] | None = None  # what the model saw, for drawing
-    pictures: tuple[Any, ...] | None = None  # the original pictures, one per row, for drawing
+    images: Float[Tensor, "r 3 H W"] | None = None
+    pictures: tuple[Any, ...] | None = None
     preprocess: Any = None
-    names: tuple[str, ...] | None = None  # of the targets, one per row
+    names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def maps(self) -> Float[Tensor, "r rows columns"]:
-        """The scores on their grid: of patches, or of pixels where a black box has no patches."""
+        """Scores on the patch grid, or on the pixel grid for a black box, which has no patches."""
         if self.patches is None:
             assert self.native_pixels is not None
             return self.native_pixels
@@ -74,28 +110,28 @@ class Attribution:
     def pixels(
         self, size: tuple[int, int] | str | None = None, mode: str = "bilinear"
     ) -> Float[Tensor, "r height width"] | list[Tensor]:
-        """The maps at pixel size: the method's own pixels where it has them, else the grid of patches enlarged.
+        """Maps at pixel resolution: the scores of a pixel method, else the patch grid resized.
 
         Parameters
         ----------
         size
-            None for the size of what the model saw, (height, width) for that map stretched to another size, or
-            "original" for the size of each original image, with NaN where the model did not look.
+            None for the size of the model's input, (height, width) for that map resized, or "original" for the size of
+            each original image, with NaN outside the region that was cropped for the model.
         mode
-            "nearest", "bilinear" or "bicubic".
+            Interpolation: "nearest", "bilinear" or "bicubic".
 
         Returns
         -------
         Tensor or list of Tensor
-            [rows, height, width]. For "original", a list with one map [height, width] per row where the original
-            images have several sizes.
+            [rows, height, width]. For "original", a list with one map [height, width] per row if the original images
+            differ in size.
 
         Raises
         ------
         ShapeError
-            If `mode` or `size` is not known, or "original" is asked for and the images were given as tensors.
+            If `mode` or `size` is invalid, or if `size` is "original" and the images were given as tensors.
         ModelError
-            If "original" is asked for and the geometry of the preprocessing is not known.
+            If `size` is "original" and the geometry of the preprocessing is not known.
         """
         if mode not in ("nearest", "bilinear", "bicubic"):
             raise ShapeError(f"mode={mode!r}; known: 'nearest', 'bilinear', 'bicubic'")
@@ -104,7 +140,7 @@ class Attribution:
         return resize_maps(self._source(), self.layout.size if size is None else size, mode)
 
     def _source(self) -> Float[Tensor, "r height width"]:
-        """The scores at the method's own resolution."""
+        """Scores at the method's native resolution."""
         return self.maps() if self.native_pixels is None else self.native_pixels
 
     def _original_pixels(self, size: str, mode: str) -> Tensor | list[Tensor]:
@@ -125,14 +161,14 @@ class Attribution:
         return torch.stack(maps) if len({tuple(one.shape) for one in maps}) == 1 else maps
 
     def to_pandas(self) -> DataFrame:
-        """The scores as a tidy table: one line per map and patch.
+        """Scores as a tidy table with one line per map and patch.
 
         Returns
         -------
         pandas.DataFrame
-            With the columns `method`, `row` (of this attribution), `target` (class index), `name` (of the class), `y`
-            and `x` (place in the grid of patches, from the upper left; in pixels for a black box) and `score`. Tables of
-            several attributions can be joined with `pandas.concat`.
+            Columns: `method`, `row` (of this attribution), `target` (class index), `name` (of the class), `y` and `x`
+            (position in the patch grid from the upper left; in pixels for a black box) and `score`. Tables of several
+            attributions can be joined with `pandas.concat`.
 
         Raises
         ------
@@ -160,7 +196,7 @@ class Attribution:
 
     @property
     def shares(self) -> dict[str, Tensor]:
-        """How the total divides between patches, prefix tokens and biases."""
+        """Sum of the scores [r] of "patches" (or "pixels"), of "prefix" tokens and of "biases", where they exist."""
         parts = {"pixels": self.maps().sum((1, 2))} if self.patches is None else {"patches": self.patches.sum(-1)}
         if self.prefix is not None:
             parts["prefix"] = self.prefix.sum(-1)
@@ -169,7 +205,7 @@ class Attribution:
         return parts
 
     def __getitem__(self, row: int | slice) -> Attribution:
-        """One row, or some, as an attribution of their own."""
+        """Attribution of one row or a slice of rows."""
         from dataclasses import replace
 
         if isinstance(row, int):
@@ -180,37 +216,39 @@ class Attribution:
         return replace(self, **cut, pictures=pictures, names=None if self.names is None else self.names[row])
 
     def to(self, device: torch.device | str) -> Attribution:
+        """Copy with all tensors on `device`."""
         from dataclasses import replace
 
         return replace(self, **{name: None if (t := getattr(self, name)) is None else t.to(device) for name in TENSORS})
 
     def cpu(self) -> Attribution:
+        """Copy with all tensors on the CPU."""
         return self.to("cpu")
 
-    # ── keeping ──────────────────────────────────────────────────────────────────────────────────
+    # ── files ────────────────────────────────────────────────────────────────────────────────────
 
     def save(self, path: str | Path, format: str | None = None) -> Path:  # noqa: A002 - as in matplotlib's savefig
-        """Write the attribution to a file whose suffix says the format.
+        """Write the attribution to a file.
 
         Parameters
         ----------
         path
-            "….safetensors" or "….npz" for everything but the original images: all tensors, and layout, method, names and
-            provenance as JSON (in the metadata, or in the array `vitreous`). Both are read by `Attribution.load`, and
-            without Vitreous by `safetensors` or `numpy.load(path, allow_pickle=False)`. "….npy" for `maps()` alone
-            [rows, height, width]; nothing else is kept in it. Folders are made.
+            File name; missing folders are created. A ".safetensors" or ".npz" file holds everything except the original
+            images: all tensors, and layout, method, names and provenance as JSON (in the metadata, or in the array
+            `vitreous`). Both can be read with `Attribution.load`, and without Vitreous with `safetensors` or
+            `numpy.load(path, allow_pickle=False)`. A ".npy" file holds only `maps()` [rows, height, width].
         format
-            "safetensors", "npz" or "npy", whatever the suffix is.
+            "safetensors", "npz" or "npy"; by default the suffix of `path`.
 
         Returns
         -------
         Path
-            The file.
+            The path of the file.
 
         Raises
         ------
         DataError
-            If the suffix or `format` is none of these.
+            If the suffix or `format` is not one of these.
         """
         path = Path(path)
         chosen = path.suffix.removeprefix(".").lower() if format is None else format
@@ -234,7 +272,7 @@ class Attribution:
         return path
 
     def _metadata(self) -> dict[str, Any]:
-        """What is not a tensor, for JSON."""
+        """Fields that are not tensors, as JSON values."""
         known = self.preprocess is not None and not isinstance(self.preprocess, OpaquePreprocess)
         preprocess = {item.name: getattr(self.preprocess, item.name) for item in fields(Preprocess)} if known else None
         return {
@@ -250,13 +288,13 @@ class Attribution:
 
     @classmethod
     def load(cls, path: str | Path) -> Attribution:
-        """Read what `save` wrote as .safetensors or .npz; the original images are not in it.
+        """Read a .safetensors or .npz file written by `save`, which does not contain the original images.
 
         Raises
         ------
         DataError
-            If there is no such file, or it is not such an attribution. A .npy file holds maps without layout, method and
-            classes, and is read with `numpy.load`.
+            If the file does not exist or is not a saved attribution. A .npy file holds maps without layout, method and
+            classes; read it with `numpy.load`.
         """
         try:
             with Path(path).open("rb") as file:
@@ -282,23 +320,23 @@ class Attribution:
         except UNREADABLE as problem:
             raise DataError(f"{str(path)!r} is not an attribution saved by Vitreous ({problem})") from None
 
-    # ── showing ──────────────────────────────────────────────────────────────────────────────────
+    # ── display ──────────────────────────────────────────────────────────────────────────────────
 
     def plot(self, row: int | None = None, **options: Any) -> Figure:
-        """Draw every row (or one) over its image.
+        """Draw all rows, or one, over their images.
 
         Parameters
         ----------
         row
-            The row to draw; None for all.
+            Row to draw; None for all.
         **options
-            Of `vitreous.draw.figure`: `overlay`, `opacity`, `columns`, `shared_scale`, `mode`, `quantile`, `scale` and
-            `limit`.
+            Passed to `vitreous.draw.figure`: `overlay`, `opacity`, `columns`, `shared_scale`, `mode`, `quantile`,
+            `scale` and `limit`.
 
         Returns
         -------
         matplotlib.figure.Figure
-            With class, probability and colour scale of every row, and what must be known to read it.
+            Maps with class, probability and colour scale of every row, and notes that are needed to read them.
         """
         from vitreous.draw import figure
 
@@ -316,13 +354,13 @@ class Attribution:
 
     @property
     def negligible(self) -> Bool[Tensor, " r"]:
-        """Rows whose map has next to nothing to show, so that colours scaled to its own maximum would mislead.
+        """Whether each row's map is so close to zero that colours scaled to its own maximum would mislead.
 
-        True where every finite score of the map is exactly zero, and, for signed maps that depend on the target, where the
-        finite scores add up, without their signs, to less than 1e-4 of |score|, the number that is explained (a probability
-        that has saturated: at p = 1 − 1e-26 a gradient is of that size). Other maps are compared with zero alone: an
-        attention roll-out or a product of attention matrices is not in units of the score. A row without any finite score is
-        not negligible.
+        True where every finite score of the map is exactly zero, and, for signed maps that depend on the target, where
+        the absolute finite scores add up to less than 1e-4 of |score| (for example at a saturated probability, as
+        gradients at p = 1 − 1e-26 are of that size). Other maps are compared with zero only, because an attention
+        roll-out or a product of attention matrices is not in units of the score. False for a row without any finite
+        score.
         """
         from vitreous.methods.spec import resolve
 
@@ -332,7 +370,7 @@ class Attribution:
         negligible = total == 0
         try:
             in_units_of_the_score = self.signed and resolve(self.method).class_specific
-        except VitreousError:  # a method of somebody else's
+        except VitreousError:  # not a registered method
             in_units_of_the_score = self.signed
         if self.score is not None and in_units_of_the_score:
             negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
@@ -340,6 +378,7 @@ class Attribution:
 
 
 def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) -> Float[Tensor, "r height width"]:
+    """Maps resized to `size` by interpolation."""
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
     corners = None if mode == "nearest" else False
@@ -347,7 +386,7 @@ def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) 
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
-    """As numpy, which has no bfloat16: that becomes float32, without loss."""
+    """Tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
     tensor = tensor.cpu()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
@@ -359,7 +398,7 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor
 
 
 def read_npz(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    # opened here, since numpy leaves its own file open where the archive is damaged
+    # numpy does not close a file that it opened itself if the archive is damaged
     with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
         about = json.loads(str(file["vitreous"]))
         dtypes = about["dtypes"]
@@ -367,19 +406,19 @@ def read_npz(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def read_preprocess(values: Mapping[str, Any]) -> Preprocess:
-    """From JSON, in which tuples are lists."""
+    """`Preprocess` from JSON values, whose lists become tuples."""
     restored: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
     return Preprocess(**restored)
 
 
 def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, "r p"]:
-    """A pixel map summed over each patch."""
+    """Sum of a pixel map over each patch; pixels outside the patch grid are ignored."""
     (rows, columns), (height, width) = layout.grid, layout.patch
     cells = pixels[:, : rows * height, : columns * width].unflatten(1, (rows, height)).unflatten(3, (columns, width))
     return cells.sum((2, 4)).flatten(1).to(torch.promote_types(pixels.dtype, torch.float32))
 
 
 def zero_to_one(scores: Float[Tensor, "r p"]) -> Float[Tensor, "r p"]:
-    """Every map from its least to its most; a flat one is 0 / 0 and stays NaN, as in published code."""
+    """Every map rescaled to [0, 1]; a constant map becomes NaN (0 / 0), as in published code."""
     low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
     return (scores - low) / (high - low)

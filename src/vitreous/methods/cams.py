@@ -1,7 +1,8 @@
-"""Class activation maps, with tokens in the role of pixels.
+"""Class activation maps, with tokens in place of the pixels of a feature map.
 
-As SkipPLUS runs them: the input of the block, all tokens in every average, no ReLU. `preset="grad-cam"` is the
-convention of pytorch-grad-cam: the first norm's output, prefix tokens left out of every average.
+The defaults are those of SkipPLUS: activations `of` the block's "input", averages over all `tokens`, no ReLU.
+`preset="grad-cam"` is the convention of pytorch-grad-cam: the first norm's output ("norm1"), and averages over the
+patches without prefix tokens.
 """
 
 from __future__ import annotations
@@ -32,17 +33,19 @@ CAM: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Activations and gradients of one layer, and which tokens an average runs over."""
+    """Activations `a` and gradients `g` of one layer; averages run over the tokens from `start` on."""
 
     a: Float[Tensor, "r n d"]
     g: Float[Tensor, "r n d"]
     start: int
 
     def over(self, values: Float[Tensor, "r n d"]) -> Float[Tensor, "r m d"]:
+        """The tokens that an average runs over."""
         return values[:, self.start :]
 
 
 def view(layer: Layer, of: Of, tokens: Averaged) -> View:
+    """Activations and gradients at the block's input or after its first norm."""
     start = 0 if tokens == "all" else layer.layout.prefix
     if of == "input":
         return View(layer.hidden, layer.hidden_grad, start)

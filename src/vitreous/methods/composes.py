@@ -1,4 +1,7 @@
-"""Which methods PLUS, SkipPLUS, roll-out and another linearisation go with: asked of the grammar itself."""
+"""Table of the methods that can be combined with PLUS, SkipPLUS, roll-out and another linearisation.
+
+Every combination is tried with `resolve`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from vitreous.methods import load_all
 from vitreous.methods.method import METHODS, Method
 from vitreous.methods.spec import resolve
 
-ENDINGS = (  # what is written behind a method's name
+ENDINGS = (  # appended to a method's name
     "+plus(mode='layers')",
     "+plus(mode='restart')",
     "+skipplus(mode='layers')",
@@ -21,7 +24,7 @@ ENDINGS = (  # what is written behind a method's name
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A method with an ending: what it is made into, or the sentence that refuses it."""
+    """A method name with one ending: the resulting method, or None and the error message (`refusal`)."""
 
     spec: str
     made: Method | None
@@ -29,6 +32,7 @@ class Cell:
 
 
 def cell(name: str, ending: str) -> Cell:
+    """Try one combination."""
     try:
         return Cell(name + ending, resolve(name + ending))
     except SpecError as problem:
@@ -36,12 +40,12 @@ def cell(name: str, ending: str) -> Cell:
 
 
 def cells() -> dict[str, dict[str, Cell]]:
-    """Every method of the package with every ending."""
+    """Every method of this package (not of plugins) with every ending, by name and ending."""
     load_all()
     names = sorted(name for name in METHODS if METHODS.owner(name).split(".")[0] == "vitreous")
     return {name: {ending: cell(name, ending) for ending in ENDINGS} for name in names}
 
 
 def two_readings(method: Method) -> bool:
-    """A restart is another sum than that of the layers' maps: maps are token to token, or biases are reached again."""
+    """Whether `mode="restart"` differs from "layers": for token-to-token signals and for methods that add biases."""
     return method.mixing or method.biases

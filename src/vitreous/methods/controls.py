@@ -1,4 +1,4 @@
-"""What every table must contain: scores that know nothing."""
+"""Random scores, the control that every comparison needs; and reproducible random draws per image."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from vitreous.methods.options import Seed
 from vitreous.models.shapes import Images, PatchScores
 
 Source = TypeVar("Source")
-ROOM = 2**26  # bytes of noise on their way to a GPU at once
+ROOM = 2**26  # bytes of noise that are copied to a GPU at once
 
 
 def content_seeds(images: Images, seed: int) -> list[int]:
-    """One seed per picture, made of the given seed and the picture's content, so that its place in a batch does not matter."""
+    """One seed per image, a hash of `seed` and the image's content; it does not depend on the position in a batch."""
 
     def one(picture: np.ndarray) -> int:
         digest = hashlib.blake2b(picture.data, digest_size=8, salt=str(seed).encode()[:16]).digest()
@@ -34,7 +34,7 @@ def content_seeds(images: Images, seed: int) -> list[int]:
 
 
 def generators(images: Images, seed: int) -> list[torch.Generator]:
-    """A random source per picture, on the CPU, the same on every device."""
+    """One random generator per image, always on the CPU, so that draws are the same on every device."""
     return [torch.Generator().manual_seed(s) for s in content_seeds(images, seed)]
 
 
@@ -45,7 +45,21 @@ def drawn(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "sources *shape"]:
-    """What `draw` fills a place with from every source, side by side; to a GPU a few go at a time, and it is not waited for."""
+    """Stacked results of `draw`, which fills a CPU tensor of `shape` from one source.
+
+    Parameters
+    ----------
+    draw
+        Called with a tensor to fill in place and a source.
+    sources
+        Seeds or generators, one per result.
+    shape
+        Shape of one result.
+    device
+        Device of the result. Copies to a GPU are non-blocking, of `ROOM` bytes or one result at a time.
+    dtype
+        Data type of the result.
+    """
     found, pinned = torch.empty(len(sources), *shape, dtype=dtype, device=device), device.type == "cuda"
     together = max(1, ROOM // max(1, math.prod(shape) * found.element_size()))
     for first in range(0, len(sources), together):
@@ -53,20 +67,20 @@ def drawn(
         held = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
         by_threads(draw, held.unbind(), sources[first : first + together])
         if held is not place:
-            place.copy_(held, non_blocking=pinned)  # torch gives `held` to nobody else before it is copied
+            place.copy_(held, non_blocking=pinned)  # torch reuses pinned memory only after the copy
     return found
 
 
 def uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor, "k *shape"]:
-    """Uniform in [0, 1), in steps of 2⁻¹⁶: splitmix64 of each seed, four numbers a word, made where the seeds are.
+    """Uniform in [0, 1), in steps of 2⁻¹⁶: splitmix64 of each seed, four numbers per word, on the device of the seeds.
 
-    Integers wrap around alike everywhere, so the bits are the same on every device, and none of them travels.
+    Integer overflow wraps around on every device, so the numbers are the same everywhere without a copy from the CPU.
     """
     size = math.prod(shape)
     z = seeds[:, None] + torch.arange(1, -(-size // 4) + 1, device=seeds.device) * -0x61C8864680B583EB
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
         z.bitwise_xor_(z.bitwise_right_shift(shift).bitwise_and_((1 << 64 - shift) - 1)).mul_(factor)
-    quarters = z.view(torch.int16)[:, :size]  # of either sign
+    quarters = z.view(torch.int16)[:, :size]  # signed
     return quarters.float().mul_(2.0**-16).add_(0.5).unflatten(1, tuple(shape))
 
 

@@ -1,8 +1,9 @@
-"""DecompX: every token's share of the score, biases left out or handed to the tokens.
+"""DecompX: every token's share of the score, with biases left out or distributed over the tokens.
 
-D[j, i] is the part of token i that came from token j where the walk begins. Without biases, or with biases given to one token
-or to all alike, its end is one backward pass. Given by likeness, a bias's weights depend on D itself, and D is carried forward:
-one picture at a time, a few sources at a time, three [n n d] tensors at most.
+D[j, i] is the part of token i that comes from token j of the first layer considered. Without biases, or with biases
+assigned to one token or equally to all, the shares need one backward pass. If biases are distributed by similarity,
+their weights depend on D, and D is propagated forward: one image at a time, a few sources at a time, with at most
+three [n n d] tensors.
 """
 
 from __future__ import annotations
@@ -29,23 +30,39 @@ from vitreous.methods.tokens import input_x_gradient, token_times_gradient
 from vitreous.models.shapes import TokenScores
 from vitreous.models.vit import Block, Feed, LinearPool
 
-Parts = Float[Tensor, "s n d"]  # of n tokens, by source
+Parts = Float[Tensor, "s n d"]  # of n tokens, per source s
 Weights = Float[Tensor, "s n"]
 
 LIKENESS = ("absdot", "norm", "abssim")
 Bias = Literal["none", "cls", "equal", "absdot", "norm", "abssim"]
 Line = Literal["ratio", "tangent"]
-BUDGET = 2**27  # bytes of hidden units that exist at once
+BUDGET = 2**27  # bytes of hidden units in memory at once
 
 
 def decomposed(
     probe: Probe, look: Look, lin: Linearisation, bias: Bias = "none", activation: Line = "ratio"
 ) -> Iterator[Layer]:
-    """Every layer with the shares of its tokens, biases handed out.
+    """Layers with the shares of their tokens, biases included according to `bias`.
 
-    `bias`: kept apart ("none"); given to the class token ("cls"), to all tokens alike ("equal"), or by the tokens' parts of
-    the vector that it is added to: by |part · bias| ("absdot"), by |cos| ("abssim"), by length ("norm").
-    `activation`: seen as its "ratio" act(z)/z, or as its "tangent", whose intercept is one more bias.
+    Parameters
+    ----------
+    probe
+        The probe.
+    look
+        Returns the layers, from the last to the first.
+    lin
+        Linearisation of the backward pass.
+    bias
+        Not attributed to tokens ("none"); assigned to the class token ("cls") or equally to all tokens ("equal"); or
+        distributed according to the tokens' parts of the vector that the bias is added to: by |part · bias| ("absdot"),
+        |cos| ("abssim") or length ("norm").
+    activation
+        Linear form of the activation: its "ratio" act(z)/z, or its "tangent", whose intercept is treated as a bias.
+
+    Raises
+    ------
+    ModelError
+        For `bias="cls"` if the model has no class token.
     """
     if bias in LIKENESS:
         split = Split(bias, activation)
@@ -60,8 +77,10 @@ def decomposed(
 
 
 def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
-    """Whatever the tokens do not hold of the score is the biases'. The first norm of the first block adds its shift while
-    every token is its own only source, so that "equal" leaves it there."""
+    """Shares with the rest of the score, which is due to biases, given to the class token or equally to all tokens.
+
+    At the first norm of the first block every token is its own only source, so "equal" leaves that norm's shift there.
+    """
     shares = input_x_gradient(layer)
     rest = first_order_score(probe) - shares.sum(-1)
     if bias == "cls":
@@ -74,12 +93,12 @@ def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
 
 
 def first_order_score(probe: Probe) -> Float[Tensor, " r"]:
-    """The score as the logits make it, to first order: itself, where the question is linear."""
+    """First-order score Σ_c logit_c · ∂t/∂logit_c; equal to the score if the score function is linear."""
     return (at_the_logits(probe) * probe.reading.logits.repeat_interleave(probe.targets_per_image, 0)).sum(-1)
 
 
 def shares_of(layer: Layer) -> TokenScores:
-    """Token times gradient, or what the pass above found."""
+    """Shares computed by `decomposed`, else token times gradient."""
     return layer.grads["shares"] if "shares" in layer.grads else input_x_gradient(layer)
 
 
@@ -95,22 +114,23 @@ decompx = token_times_gradient(
 )
 
 
-# ── carried forward ──────────────────────────────────────────────────────────────────────────────
+# ── forward propagation ──────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How biases are handed out, and how activations are seen."""
+    """How biases are distributed over sources (`bias`) and how activations are linearised (`activation`)."""
 
     bias: str
     activation: str
 
     def weights(self, parts: Iterable[Parts], bias: Tensor) -> Weights:
-        """Each source's share of a bias, token by token; the sources come a few at a time."""
+        """Weight of each source for a bias, per token; sums to 1 over sources. `parts` yields chunks of sources."""
         likeness = torch.cat([self.likeness(some, bias) for some in parts])
         return likeness / likeness.sum(0).clamp(min=torch.finfo(likeness.dtype).tiny)
 
     def likeness(self, parts: Parts, bias: Tensor) -> Weights:
+        """Similarity of the parts to a bias: their length, |dot product| or |cosine|."""
         if self.bias == "norm":
             return parts.norm(dim=-1)
         dot = (parts @ bias if bias.ndim == 1 else torch.einsum("snd,nd->sn", parts, bias)).abs()
@@ -120,11 +140,11 @@ class Split:
         return torch.where(lengths == 0, 0, dot / lengths)
 
     def hand_out(self, parts: Parts, bias: Tensor) -> Parts:
-        """Add a bias to the parts of the vectors it is added to."""
+        """Distribute a bias over the sources, in place."""
         return parts.addcmul_(self.weights([parts], bias)[:, :, None], bias)
 
     def norm(self, norm: Any, x: Float[Tensor, "n d"], parts: Parts) -> Parts:
-        """The parts of the norm's output, its spread held fixed; x are the true vectors."""
+        """Parts of the norm's output, with the standard deviation (or RMS) of the full vectors x held fixed."""
         if isinstance(norm, nn.Identity):
             return parts.clone()
         centred = isinstance(norm, nn.LayerNorm)
@@ -138,7 +158,7 @@ class Split:
         return made if shift is None else self.hand_out(made, shift)
 
     def activate(self, act: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Slope of the line that stands for the activation, and its intercept."""
+        """Slope and intercept (None if zero) of the linear form of the activation."""
         if self.activation == "ratio":
             return secant(act, z), None
         slope = tangent(act, z)
@@ -147,14 +167,14 @@ class Split:
 
 @torch.no_grad()
 def forward_shares(probe: Probe, start: int, split: Split) -> TokenScores:
-    """Shares of the tokens entering block `start`; every target of a picture reads the same decomposition."""
+    """Shares of the tokens entering block `start`; one decomposition per image serves all its targets."""
     wanted = at_the_logits(probe).unflatten(0, (len(probe.images), -1))  # [b k c]
     tally = Tally(len(wanted) * (probe.vit.depth - start))
     return torch.cat([w @ logit_parts(probe, picture, start, split, tally).T for picture, w in enumerate(wanted)])
 
 
 def logit_parts(probe: Probe, picture: int, start: int, split: Split, tally: Tally) -> Float[Tensor, "s c"]:
-    """What every source adds to every logit of one picture."""
+    """Contribution of every source to every logit, for one image."""
     vit, states = probe.vit, [state[picture : picture + 1] for state in probe.states]
     if not isinstance(vit.pool, LinearPool):
         raise ModelError(f"bias={split.bias!r} is not defined for attention pooling; use bias='none', 'cls' or 'equal'")
@@ -174,7 +194,7 @@ def logit_parts(probe: Probe, picture: int, start: int, split: Split, tally: Tal
 
 
 def attention_parts(block: Block, step: Step, D: Parts) -> Parts:
-    """The values' parts, mixed by the attention as it is; written over `D`."""
+    """Parts of the attention output, with attention held fixed; overwrites `D`."""
     attend, attention = block.attend, step.attention
     assert attention is not None
     if not isinstance(attend.inner_norm, nn.Identity) or not isinstance(block.feed.inner_norm, nn.Identity):
@@ -188,15 +208,16 @@ def attention_parts(block: Block, step: Step, D: Parts) -> Parts:
 
 
 def merged_bias(block: Block, step: Step) -> Float[Tensor, " d"]:
-    """W_o b_v + b_o, as published code hands them out together: rows of attention add up to 1."""
+    """W_o b_v + b_o, one bias as in published code: the value bias passes unchanged because attention rows sum to 1."""
     value = side_by_side(block.attend.qkv(torch.zeros_like(step.hidden[:, :1]))[2])
     return block.attend.project(value)[0, 0]
 
 
 def feed_parts(feed: Feed, step: Step, D: Parts, split: Split) -> Parts:
-    """Through the MLP, an activated gate held fixed; written over `D`.
+    """Parts of the MLP output, with an activated gate held fixed; overwrites `D`.
 
-    Hidden units exist for a few sources at a time, so every bias among them takes a round over the sources for its weights.
+    Hidden units are computed for a few sources at a time, so the weights of every hidden bias need a separate loop
+    over all sources.
     """
     *gate, z = (part[0] for part in feed.expand(feed.norm(step.mid)))
     slope, intercept = (feed.act(gate[0]), None) if gate else split.activate(feed.act, z)
@@ -220,5 +241,5 @@ def feed_parts(feed: Feed, step: Step, D: Parts, split: Split) -> Parts:
 
 
 def sources(D: Parts, width: int) -> tuple[Tensor, ...]:
-    """A few sources at a time, so that [s n width] stays within the budget; views of `D`."""
+    """Views of `D` with so many sources that [s n width] stays within `BUDGET`."""
     return D.split(max(1, BUDGET // (D.shape[1] * width * D.element_size())))

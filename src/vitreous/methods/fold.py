@@ -1,7 +1,7 @@
-"""How layers are brought together: first · last · plus · skipplus · rollout.
+"""Folds, which combine the signals of the layers into one map: first · last · at · plus · skipplus · rollout.
 
-A fold pulls layers from the last to the first and stops where `reach` says, so that what it does not read is never computed.
-Token-to-token signals [r n n] are read at the row the head reads.
+A fold consumes an iterator of layers from the last to the first. `reach` gives the first layer that it needs; earlier
+layers are not computed. A token-to-token signal [r n n] is reduced to the row that the head reads.
 """
 
 from __future__ import annotations
@@ -33,19 +33,35 @@ Form = Literal["add", "half", "none", "normalised", "vit-explain"]  # keys of ST
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One way to bring per-layer signals together."""
+    """A way to combine the signals of the layers into one map.
+
+    Attributes
+    ----------
+    name
+        Name in specs.
+    function
+        `(layers, signal, **options)` → token scores [r n]. `layers` runs from the last to the first.
+    reach
+        `(depth, **options)` → index of the first layer that is read.
+    mixing
+        Whether the fold accepts token-to-token signals [r n n] only.
+    options
+        Options that were given.
+    """
 
     name: str
     function: Callable[..., TokenScores]
-    reach: Callable[..., int]  # (depth, **options) → the first layer it reads
-    mixing: bool = False  # folds token-to-token matrices only
+    reach: Callable[..., int]
+    mixing: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def with_options(self, /, **given: Any) -> Fold:
+        """The fold with these options set; a SpecError if one does not exist or does not fit."""
         given = fit_options(f"fold {self.name!r}", given, options_of(self.function))
         return replace(self, options={**self.options, **given})
 
     def down_to(self, depth: int) -> int:
+        """Index of the first layer that is read in a model of this depth; a SpecError if there is no such layer."""
         given = options_of(self.reach)
         asked = {key: value for key, value in self.options.items() if key in given}
         for key, value in asked.items():
@@ -57,7 +73,20 @@ class Fold:
         return start
 
     def __call__(self, method: Method | str, /, **options: Any) -> Method:
-        """The same method folded this way: `skipplus(decompx)`, `skipplus("decompx", start=4)`."""
+        """The method with this fold: `skipplus(decompx)`, `skipplus("decompx", start=4)`.
+
+        Parameters
+        ----------
+        method
+            A method or its spec.
+        **options
+            Options of the fold.
+
+        Raises
+        ------
+        SpecError
+            If the method cannot be combined with this fold, or an option is invalid.
+        """
         from vitreous.methods.spec import resolve
 
         return resolve(method).folded(self.with_options(**options))
@@ -67,7 +96,22 @@ FOLDS: Registry[Fold] = Registry("fold")
 
 
 def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = False) -> Callable:
-    """Register a function `(layers, signal, **options) -> [r n]` as a fold."""
+    """Decorator that registers a function `(layers, signal, **options) -> [r n]` as a fold.
+
+    Parameters
+    ----------
+    name
+        Name in specs; by default the function's name.
+    reach
+        `(depth, **options)` → index of the first layer that is read.
+    mixing
+        Whether the fold accepts token-to-token signals [r n n] only.
+
+    Returns
+    -------
+    Callable
+        Decorator that returns the `Fold`.
+    """
 
     def register(function: Callable) -> Fold:
         made = Fold(name or function.__name__, function, reach, mixing)
@@ -77,11 +121,11 @@ def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = F
 
 
 def read(layer: Layer, signal: Tensor) -> TokenScores:
-    """Token scores as they are; of a token-to-token matrix, the row that the head reads."""
+    """Token scores [r n] unchanged; a token-to-token signal [r n n] is reduced to the row that the head reads."""
     if signal.ndim == 2:
         return signal
     row = layer.readout.to(signal)
-    unread = (row == 0)[:, :, None]  # 0 · NaN is NaN: what the head does not read must not speak
+    unread = (row == 0)[:, :, None]  # rows that are not read may hold NaN, and 0 · NaN is NaN
     return (row[:, None] @ signal.masked_fill(unread, 0))[:, 0]
 
 
@@ -94,7 +138,7 @@ def from_the_middle(depth: int, start: int | None = None) -> int:
 
 
 def counted_from(start: int, depth: int) -> int:
-    """A layer counted from the first, or, when negative, from the last."""
+    """Layer index from the first layer; a negative `start` counts from the last."""
     return start if start >= 0 else depth + start
 
 
@@ -130,8 +174,15 @@ def plus(
 ) -> TokenScores:
     """PLUS: the sum over all layers. `mode` "layers" adds each layer's map, "restart" each start's roll-out.
 
-    A restart rolls as the method itself does; `form`, `gain` and `lengths` are those of the roll-out. `biases` that a method
-    hands to tokens count "once", or ("repeat", and in a restart unless told otherwise) at every start that reaches them.
+    Parameters
+    ----------
+    mode
+        None is "layers". A restart uses the settings of the method's own roll-out where it has one.
+    biases
+        For methods that add bias shares to tokens: count each bias "once", or at every layer from which it is reached
+        ("repeat"). The default is "repeat" for restarts, else "once".
+    form, gain, lengths
+        As in `rollout`, for restarts.
     """
     return sum_of_restarts(layers, signal, form, gain, lengths) if mode == "restart" else sum_of_layers(layers, signal)
 
@@ -147,7 +198,15 @@ def skipplus(
     gain: Number = 1.0,
     lengths: bool = False,
 ) -> TokenScores:
-    """SkipPLUS: PLUS from the middle layer on; the layers before it are never visited."""
+    """SkipPLUS: PLUS from the middle layer on; the layers before it are never visited.
+
+    Parameters
+    ----------
+    start
+        First layer of the sum; negative counts from the last layer, None is ⌈depth / 2⌉.
+    mode, biases, form, gain, lengths
+        As in `plus`.
+    """
     return plus.function(layers, signal, mode, biases, form, gain, lengths)
 
 
@@ -160,8 +219,21 @@ def rollout(
     lengths: bool = False,
     start: int | None = 0,
 ) -> TokenScores:
-    """Pull what the head reads back through every layer's mixing T; `form` says how the skip connection joins."""
-    row = None  # [r 1 n], never [r n n]: associativity lets the last layer come first
+    """Pull what the head reads back through every layer's mixing T; `form` says how the skip connection joins.
+
+    Parameters
+    ----------
+    form
+        Matrix of a layer: "add" I + T, "half" ½(I + T), "none" T, "normalised" I + T with each row divided by its sum,
+        "vit-explain" ½(I + T) with column j divided by the sum of row j.
+    gain
+        Factor of T.
+    lengths
+        Whether to multiply scores by the norms of the tokens that enter the first layer of the roll-out.
+    start
+        First layer of the roll-out; negative counts from the last layer.
+    """
+    row = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]
     for layer in layers:
         mixing = signal(layer) * gain if gain != 1 else signal(layer)
         row = layer.readout[:, None].to(mixing) if row is None else row
@@ -176,18 +248,22 @@ Matrix = Float[Tensor, "r n n"]
 
 
 def in_range(row: Row) -> Float[Tensor, "r 1 1"]:
-    """A factor, 1 nearly always: mixings that grow (lengths of vectors, over many layers) would end in inf, and a map means the same at any scale."""
+    """Power of two that keeps a growing row below overflow; 1 for rows of ordinary size.
+
+    Products of vector norms over many layers can overflow, and the scale of the map carries no information.
+    """
     half = math.log2(torch.finfo(row.dtype).max) // 2
     large = row.abs().amax(-1, keepdim=True) > 2.0**half
     return torch.where(large, 2.0**-half, 1.0).to(row.dtype)
 
 
 def normalised_step(row: Row, mixing: Matrix) -> Row:
+    """row · (T + I), each row of T + I divided by its sum."""
     return (row / (mixing.sum(-1)[:, None] + 1)) @ mixing + row / (mixing.sum(-1)[:, None] + 1)
 
 
 def vit_explain_step(row: Row, mixing: Matrix) -> Row:
-    """As published: ½(T + I) with column j divided by the sum of row j."""
+    """row · ½(T + I) with column j divided by the sum of row j, as published."""
     return (row + row @ mixing) / (mixing.sum(-1)[:, None] + 1)
 
 
@@ -201,7 +277,7 @@ STEPS: dict[str, Callable[[Row, Matrix], Row]] = {
 
 
 def sum_of_layers(layers: Iterator[Layer], signal: Signal) -> TokenScores:
-    """Maps add up before they are read; reading is linear, so each may be read at once."""
+    """Sum of the layers' signals. The read-out is linear, so it can be applied per layer before summing."""
     total: Tensor | None = None
     for layer in layers:
         part = read(layer, signal(layer))
@@ -211,12 +287,12 @@ def sum_of_layers(layers: Iterator[Layer], signal: Signal) -> TokenScores:
 
 
 def sum_of_restarts(layers: Iterator[Layer], signal: Signal, form: Form, gain: Number, lengths: bool) -> TokenScores:
-    """Roll-outs restarted at every layer: the row carried back, added up as it goes."""
+    """Sum over layers of the roll-out from the last layer back to that layer; token scores [r n] are only summed."""
     row: Tensor | None = None
     total: Tensor | float = 0.0
     for layer in layers:
         part = signal(layer)
-        if part.ndim == 2:  # a score of the sub-network fed with this layer's tokens: already a restart
+        if part.ndim == 2:  # token scores of the network from this layer on: no roll-out needed
             total = total + part
             continue
         row = layer.readout[:, None].to(part) if row is None else row

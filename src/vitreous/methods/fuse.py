@@ -1,8 +1,9 @@
-"""Fused: what a patch brought, and what goes when it fades.
+"""Fused: the sum of `temper` (a patch's share of the score) and `presence` (the slope of the score in its presence).
 
-A share splits the answer among the tokens, whatever the model would say without them; a slope says how the answer moves as a
-patch begins to leave, whatever it says by then. They err in different places, and on photographs their sum is more faithful than
-either. Each is a probability as it stands, so they are added as they are; nothing is weighed.
+A share distributes the score over the tokens and does not depend on the score without them. A slope is the derivative
+of the score as a patch begins to be removed and does not depend on the score itself. Their errors differ, and on
+photographs their sum is more faithful than either. Both are in units of probability, so they are added without
+weights.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vitreous.models.shapes import TokenScores
 
 
 def slopes_beside(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Layer]:
-    """Layers of the tempered walk, each with the presence gradient of a second one that holds nothing fixed."""
+    """Layers of the tempered backward pass, with the presence gradient of a second, exact backward pass."""
     exact = look(lin=PLAIN, attention=True, presence=True)
     for layer, other in zip(look(), exact, strict=True):
         yield replace(layer, grads={**layer.grads, "presence": other.presence_grad})

@@ -1,7 +1,7 @@
-"""Attention weighed by what the score says of it: TAM, BT (heads and tokens), LeGrad.
+"""Attention weighted by gradients: TAM, BT (heads and tokens), LeGrad.
 
-TAM and BT multiply attention through the blocks, then weigh what arrives by the last block's attention gradient, averaged
-on the way from an empty picture to the picture itself.
+TAM and BT multiply attention through the blocks, then weight the result by the last block's attention gradient,
+averaged over images scaled from 0 to 1.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from vitreous.models.shapes import PatchScores, TokenScores
 
 Matrix = Float[Tensor, "r n n"]
 Row = Literal["readout", "cls"]
-Rows = Float[Tensor, "r q n"]  # of a token-to-token matrix: those that the head reads
+Rows = Float[Tensor, "r q n"]  # rows of a token-to-token matrix that the head reads
 
 
 def rows_read(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, "r q"]]:
-    """Which tokens the head reads, and how much of each; `row="cls"`: the first token, as published code does."""
+    """Indices and weights of the tokens that the head reads; for `row="cls"` the first token, as in published code."""
     readout = probe.reading.readout.repeat_interleave(probe.targets_per_image, 0)
     if row == "cls":
         if probe.layout.prefix == 0:
@@ -43,7 +43,7 @@ def rows_read(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, 
 
 
 def feedback(probe: Probe, steps: int) -> Matrix:
-    """mean_h relu((1/S) Σ_α ∂t/∂A) of the last block, at α times the picture, α from 0 to 1."""
+    """mean_h relu((1/S) Σ_α ∂t/∂A) of the last block, at α times the image, with S values of α from 0 to 1."""
     total, tally = None, Tally(len(probe.images) * steps)
     for scales in torch.linspace(0, 1, steps, dtype=torch.float64).to(probe.images).split(at_once(probe)):
         pictures = probe.images[:, None] * scales[:, None, None, None]
@@ -54,14 +54,17 @@ def feedback(probe: Probe, steps: int) -> Matrix:
 
 
 def weighed(probe: Probe, rows: Rows, steps: int, row: Row) -> PatchScores:
-    """Σ_i ρ_i F_ij P_ij: what arrived at the rows the head reads, weighed by the feedback, summed over these rows."""
+    """Σ_i ρ_i F_ij P_ij: rows P that the head reads, weighted by the gradient F (`feedback`), summed with weights ρ."""
     tokens, share = rows_read(probe, row)
     scores = (share[:, :, None] * rows * feedback(probe, steps)[:, tokens]).sum(1)
     return scores[:, probe.layout.prefix :]
 
 
 def first_block(probe: Probe, start: int | None, authors: int, base: int) -> int:
-    """The first block read, counted from 0; the authors' own where none is given, or the last of a shallower model."""
+    """Index from 0 of the first block read; by default the authors' (the last block, if the model has fewer).
+
+    `start` and `authors` count from `base`.
+    """
     depth = probe.vit.depth
     if start is None:
         return min(authors - base, depth - 1)
@@ -86,7 +89,14 @@ BT = {**PATH, "paper": "chen2022beyond"}
 def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried from the last block back to block `start`, times the last block's gradient on the way to the picture.
 
-    `start` counts from 0; the authors read from block 4, TIS from block 0.
+    Parameters
+    ----------
+    start
+        First block that is read, counted from 0; by default the authors' block 4. TIS uses block 0.
+    steps
+        Number of scaled images at which the gradient is averaged.
+    row
+        "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
     """
     rows = None
     for layer in probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 4, base=0)):
@@ -97,7 +107,7 @@ def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "r
 
 
 def carried(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
-    """P ← P + C P over the blocks: only the rows that the head reads, from the last block to the first."""
+    """Rows that the head reads of ∏ (I + C), multiplied from the last block's C to the first."""
     rows = None
     for mixing in mixings:
         start = torch.eye(mixing.shape[-1]).to(mixing)[rows_read(probe, row)[0]] if rows is None else rows
@@ -117,7 +127,14 @@ def carried(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
 def bth(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried through the blocks, each head by its share of |Aᵀ∂t/∂A|, times the last block's gradient on the way.
 
-    `start` counts from 1, as the authors do; they read from block 4, TIS from block 1.
+    Parameters
+    ----------
+    start
+        First block that is read, counted from 1 as in the paper; by default the authors' block 4. TIS uses block 1.
+    steps
+        Number of scaled images at which the gradient is averaged.
+    row
+        "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
     """
     down_to = first_block(probe, start, 4, base=1)
     rows = carried(probe, map(by_heads, probe.layers(attention=True, down_to=down_to)), row)
@@ -144,8 +161,16 @@ def btt(
 ) -> PatchScores:
     """Attention carried through the blocks, each token by how much longer attention's values make it, times the gradient.
 
-    `start` counts from 1, as the authors do; they read from block 7, TIS from block 1. Their models have no LayerScale:
-    here it belongs to what a token sends, unless `layerscale=False`.
+    Parameters
+    ----------
+    start
+        First block that is read, counted from 1 as in the paper; by default the authors' block 7. TIS uses block 1.
+    steps
+        Number of scaled images at which the gradient is averaged.
+    row
+        "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
+    layerscale
+        Whether LayerScale, which the authors' models lack, is part of the values whose length is measured.
     """
     layers = probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 7, base=1))
     rows = carried(probe, (by_lengths(layer, layerscale) for layer in layers), row)
@@ -165,6 +190,7 @@ def by_lengths(layer: Layer, layerscale: bool) -> Matrix:
 
 
 def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
+    """Scores rescaled to [0, 1], if `minmax`."""
     return zero_to_one(patches) if minmax else patches
 
 
@@ -184,8 +210,9 @@ def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
 def legrad(layer: Layer) -> TokenScores:
     """Positive gradient of the attention, from what the head would say right after the block, averaged over heads and rows.
 
-    Summed over all blocks. `pool`: the head reads the block's tokens as it reads the encoder's ("head", the paper), or the
-    mean of all of them, prefix included ("mean"); the authors' release does so, for the last two blocks, and shows the map
-    stretched to [0, 1]. Its separate form for attention-pooled models is not offered: they are read through their pooler.
+    Summed over all blocks. The option `pool` selects how the head reads a block's tokens: as it reads the encoder's
+    output ("head", the paper), or their mean with prefix tokens included ("mean"). The authors' release uses the mean,
+    for the last two blocks, and rescales the map to [0, 1] (`preset="released"`). Its separate form for models with
+    attention pooling is not implemented; such models are read through their pooling layer.
     """
     return layer.attention_grad.clamp(min=0).mean((1, 2))

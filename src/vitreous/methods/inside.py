@@ -1,4 +1,4 @@
-"""What a method saw on its way: its signals, layer by layer, recorded while it makes its map."""
+"""Per-layer results of a method with a fold, recorded while it computes its map."""
 
 from __future__ import annotations
 
@@ -36,32 +36,57 @@ ABOUT = {
     "mlp_length": "‖added by the MLP‖ / ‖token‖",
     "mlp_necc": "softmax over tokens of the cosine of a token and what the MLP adds",
 }
-SIGNALS = ("signal", "sum", "taken", "carried")  # in the unit of the map, with its sign; the others are measures
+SIGNALS = ("signal", "sum", "taken", "carried")  # these have unit and sign of the map; other parts do not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside:
-    """Named maps of every layer, beside the map that they make. `parts[name][:, i]` is of layer `layers[i]`."""
+    """Named per-layer maps, and the map that results from them.
+
+    Attributes
+    ----------
+    whole
+        The resulting attribution.
+    layers
+        Indices of the layers that were read, in ascending order from 0.
+    parts
+        Maps by name; `parts[name][:, i]` belongs to layer `layers[i]`. `ABOUT` describes the names.
+    rest
+        For a sum over layers: bias shares, which are in the resulting map but belong to no single layer.
+    """
 
     whole: Attribution
-    layers: tuple[int, ...]  # from the first to the last, counted from 0
+    layers: tuple[int, ...]
     parts: Mapping[str, Float[Tensor, "r layers p"]]
-    rest: Float[Tensor, "r p"] | None = None  # of a sum: shares of biases, which belong to the map and to no one layer
+    rest: Float[Tensor, "r p"] | None = None
 
     def __len__(self) -> int:
         return len(self.whole)
 
     def maps(self, part: str) -> Float[Tensor, "r layers rows columns"]:
-        """A part on its grid."""
+        """One part on the patch grid; a SpecError if there is no such part."""
         return self._part(part).unflatten(-1, self.whole.layout.grid)
 
     def at(self, part: str, layer: int) -> Attribution:
-        """One part of one layer, as an attribution."""
+        """One part at one layer, as an attribution.
+
+        Parameters
+        ----------
+        part
+            A key of `parts`.
+        layer
+            One of `layers`.
+
+        Raises
+        ------
+        SpecError
+            If the layer was not read or there is no such part.
+        """
         if layer not in self.layers:
             raise SpecError(f"layer {layer} was not visited; known: {', '.join(map(str, self.layers))}")
         patches = self._part(part)[:, self.layers.index(layer)]
         signed = self.whole.signed and part in SIGNALS
-        unit = {} if part in SIGNALS else {"question": None}  # a measure of the model, in no unit of the score
+        unit = {} if part in SIGNALS else {"question": None}  # not in units of the score
         return replace(
             self.whole,
             patches=patches,
@@ -80,14 +105,22 @@ class Inside:
         return self.parts[part]
 
     def __getitem__(self, row: int) -> Inside:
-        """One row by itself."""
+        """The results of one row."""
         row = range(len(self))[row]
         parts = {name: part[row : row + 1] for name, part in self.parts.items()}
         rest = None if self.rest is None else self.rest[row : row + 1]
         return replace(self, whole=self.whole[row], parts=parts, rest=rest)
 
     def plot(self, row: int | None = None, **options: Any) -> Figure:
-        """A board for every row (or one): parts below one another, layers side by side."""
+        """Draw all rows, or one: parts below one another, layers side by side.
+
+        Parameters
+        ----------
+        row
+            Row to draw; None for all.
+        **options
+            Passed to `vitreous.draw.strips.strips`.
+        """
         from vitreous.draw.strips import strips
 
         return strips(self if row is None else self[row], **options)
@@ -99,15 +132,15 @@ class Inside:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """Listens to a method's fold."""
+    """Records the signals that a method's fold reads."""
 
     method: Method
-    found: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)  # by layer, batch after batch
+    found: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)  # per layer, one entry per batch
     row: Float[Tensor, "r 1 n"] | None = None
     total: TokenScores | None = None
 
     def watched(self) -> Method:
-        """The same method, overheard."""
+        """The same method, with a fold that records every signal."""
         fold = self.method.fold
         assert fold is not None
         known = defaults(options_of(fold.function))
@@ -126,11 +159,13 @@ class Watch:
         return replace(self.method, fold=replace(fold, function=function))
 
     def hear(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> None:
+        """Record the patch maps of one layer, given its signal `made` and the options of the fold."""
         tokens = {**self._measured(layer), **self._folded(layer, made, options)}
         patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}
         self.found.setdefault(layer.index, []).append(patches)
 
     def _measured(self, layer: Layer) -> dict[str, TokenScores]:
+        """The measures of `tokentm` at a layer; empty for other methods."""
         given = {**self.method.known_options, **self.method.options}
         if self.method.name != "tokentm" or given["branches"] == "gradient":
             return {}
@@ -148,7 +183,7 @@ class Watch:
         return {name: one for name, one in measures.items() if name.removeprefix("mlp_") not in left_out}
 
     def _folded(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> dict[str, TokenScores]:
-        """As the fold itself goes: added up, or carried back."""
+        """Repeat the step of the fold at this layer: running sum, or roll-out row."""
         assert self.method.fold is not None
         rolls = self.method.fold.name == "rollout"
         if made.ndim == 3 and (rolls or options["mode"] == "restart"):
@@ -168,14 +203,14 @@ class Watch:
         return {"signal": signal, "sum": self.total}
 
     def told(self, found: Attribution) -> Inside:
-        """What was heard, beside what came of it."""
+        """Build the per-layer result from the records and the method's attribution."""
         layers = tuple(sorted(self.found))
         names = self.found[layers[0]][0]
         parts = {
             name: torch.stack([torch.cat([batch[name] for batch in self.found[layer]]) for layer in layers], 1)
             for name in names
         }
-        share = len(found) // len(next(iter(parts.values())))  # a map that ignores the class is made once for all
+        share = len(found) // len(next(iter(parts.values())))  # class-agnostic maps are computed once per image
         parts = {name: part.repeat_interleave(share, 0) for name, part in parts.items()}
         spec = self.method.spec
         whole = replace(found, method=spec, provenance={**found.provenance, "method": spec})
@@ -186,7 +221,13 @@ class Watch:
 
 
 def watch(method: Method) -> Watch:
-    """Ready to listen, where there is a signal at every layer to be heard."""
+    """A recorder for the method.
+
+    Raises
+    ------
+    SpecError
+        If the method has no fold, or its fold reads a single layer.
+    """
     if method.fold is None:
         raise SpecError(
             f"{method.spec!r} has no signal per layer to look at; one with a fold has, such as 'decompx+plus'"

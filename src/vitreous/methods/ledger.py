@@ -1,4 +1,4 @@
-"""The books of biases: what tokens do not hold of the score."""
+"""Bias accounting: the part of the score that is not attributed to tokens."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ from vitreous.models.shapes import TokenScores
 
 
 class Ledger:
-    """Keeps the books of biases while layers go by, last to first.
+    """Accumulates bias shares while a fold consumes the layers from the last to the first.
 
-    FullGrad counts a bias at the token it is added to, once; `repeat` counts it at every layer from which it is reached.
-    Other complete methods only need the total, to show what tokens do not hold.
+    FullGrad counts each bias once, at the token it is added to; with `repeat` it counts at every layer from which it is
+    reached. Other complete methods only need the total, the part of the score that is not attributed to tokens.
+
+    Parameters
+    ----------
+    probe
+        The probe whose layers are read.
+    to_tokens
+        Whether bias shares are added to the token scores.
+    repeat
+        Whether a bias counts at every layer from which it is reached.
     """
 
     def __init__(self, probe: Probe, to_tokens: bool, repeat: bool) -> None:
         self.probe, self.to_tokens, self.repeat = probe, to_tokens, repeat
         self.total: TokenScores | None = None
         self.elsewhere: Tensor | None = None
-        self.starts, self.held = 0, torch.zeros(())  # layers whose signal was taken, and the biases that go with them
+        self.starts, self.held = 0, torch.zeros(())  # number of signals read, and the bias shares outside of them
 
     def watch(self, layers: Iterator[Layer]) -> Iterator[Layer]:
+        """Yield the layers while adding up their bias shares."""
         for layer in layers:
             if self.total is None:
                 self.total = self.probe.bias_shares["head"]
@@ -35,6 +45,7 @@ class Ledger:
             yield layer
 
     def add(self, layer: Layer, signal: Tensor) -> Tensor:
+        """The signal of a layer, plus the bias shares so far if they are repeated at tokens."""
         if self.total is None or self.elsewhere is None:
             return signal
         self.starts, self.held = self.starts + 1, self.held.to(self.elsewhere) + self.elsewhere
@@ -44,10 +55,11 @@ class Ledger:
         return signal
 
     def missing(self, score: Float[Tensor, " r"], tokens: TokenScores) -> Float[Tensor, " r"]:
-        """What the tokens of every start and its biases lack of the score, all starts together; `tokens` before `close`."""
+        """Score minus token scores and bias shares, summed over all layers read; `tokens` before `close`."""
         return self.starts * score - tokens.sum(-1) - self.held
 
     def close(self, tokens: TokenScores) -> TokenScores:
+        """Final token scores; bias shares that are not added to tokens are added to `elsewhere`."""
         if self.total is None or self.elsewhere is None:
             return tokens
         if not self.to_tokens:

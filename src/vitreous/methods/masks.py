@@ -1,4 +1,4 @@
-"""What is laid over a picture: smooth random masks, windows, noise, blur; made a few at a time."""
+"""Masks and fills for perturbed images, computed in chunks: smooth random masks, windows, noise, blur."""
 
 from __future__ import annotations
 
@@ -16,11 +16,23 @@ from vitreous.methods.controls import content_seeds, drawn
 from vitreous.models.shapes import Images
 
 Index = Int[Tensor, " k"]
-Masks = Callable[[Index], Float[Tensor, "k H W"]]  # of some places in a list of masks
+Masks = Callable[[Index], Float[Tensor, "k H W"]]  # masks at the given indices
 
 
 def shown(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) -> Pictures:
-    """Every image seen through each of `count` masks that all images share; `rest` shows where a mask is dark."""
+    """Every image under each of `count` masks that all images share.
+
+    Parameters
+    ----------
+    images
+        The images.
+    masks
+        Returns the masks at given indices.
+    count
+        Number of masks.
+    rest
+        Images, or a value, shown where a mask is 0.
+    """
 
     def make(row: Index, subset: Index) -> Images:
         mask = masks(subset)[:, None]
@@ -31,7 +43,7 @@ def shown(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) 
 
 
 def piled(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float[Tensor, "r H W"]:
-    """The masks, each times its weight, on one pile."""
+    """Weighted sum of the masks, computed `chunk` masks at a time."""
     total: Tensor | float = 0.0
     for index in torch.arange(weights.shape[1], device=weights.device).split(chunk):
         total = total + torch.einsum("rk,khw->rhw", weights[:, index], masks(index).to(weights))
@@ -40,7 +52,7 @@ def piled(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float
 
 
 def mirror(index: Int[Tensor, "*any"], length: int) -> Int[Tensor, "*any"]:
-    """Places beyond the ends, reflected; the ends themselves are not repeated."""
+    """Indices reflected into [0, length) without repeating the ends."""
     period = max(2 * (length - 1), 1)
     index = index.remainder(period)
     return torch.minimum(index, period - index) if length > 1 else torch.zeros_like(index)
@@ -48,9 +60,9 @@ def mirror(index: Int[Tensor, "*any"], length: int) -> Int[Tensor, "*any"]:
 
 @lru_cache(16)
 def enlarging(cells: int, length: int) -> Float[Tensor, "length cells"]:
-    """The matrix of bilinear enlargement with pixel centres at halves and mirrored ends, as skimage's 'reflect' has it.
+    """Matrix of bilinear upsampling with half-pixel centres and reflected ends, as in skimage with mode 'reflect'.
 
-    torch's `interpolate` repeats the ends instead and differs in the outer half cell.
+    torch's `interpolate` repeats the ends and therefore differs in the outer half cell.
     """
     centre = (torch.arange(length, dtype=torch.float64) + 0.5) * cells / length - 0.5
     low = centre.floor()
@@ -62,15 +74,29 @@ def enlarging(cells: int, length: int) -> Float[Tensor, "length cells"]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmoothMasks:
-    """RISE's masks: a few cells, on or off, enlarged smoothly and cut out at a random offset."""
+    """Masks of RISE: random binary grids, upsampled smoothly and cropped at a random offset."""
 
     cells: Float[Tensor, "m s s"]
-    shift: Int[Tensor, "m 2"]  # of the cut, in pixels: down, right
+    shift: Int[Tensor, "m 2"]  # offset of the crop in pixels: down, right
     size: tuple[int, int]
 
     @classmethod
     def draw(cls, count: int, cells: int, p: float | int, images: Images, seed: int) -> SmoothMasks:
-        """The same masks on every device, for every picture."""
+        """Draw masks, the same on every device and for all images.
+
+        Parameters
+        ----------
+        count
+            Number of masks.
+        cells
+            Cells per side of the grid.
+        p
+            Probability of a cell being shown.
+        images
+            Define size, device and data type of the masks.
+        seed
+            Seed of the draws.
+        """
         draw = torch.Generator().manual_seed(seed)
         size = (images.shape[-2], images.shape[-1])
         on = torch.rand(count, cells, cells, generator=draw) < p
@@ -90,7 +116,7 @@ class SmoothMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """A rectangle at every step of a stride, row by row; the last ones may reach over the edge."""
+    """Sliding rectangular windows, row by row; the last windows may extend over the edge."""
 
     down: Bool[Tensor, "rows H"]
     right: Bool[Tensor, "columns W"]
@@ -113,14 +139,17 @@ class Windows:
         return self.down[index // len(self.right)][:, :, None] & self.right[index % len(self.right)][:, None]
 
     def mean(self, values: Float[Tensor, "r m"]) -> Float[Tensor, "r H W"]:
-        """At every pixel, the mean over the windows that hold it; 0 where none does."""
+        """Mean at every pixel over the windows that contain it; 0 if there are none."""
         down, right = self.down.to(values), self.right.to(values)
         total = down.T @ values.unflatten(1, (len(down), len(right))) @ right
         return total / (down.sum(0)[:, None] * right.sum(0)).clamp(min=1)
 
 
 def noise(images: Images, seed: int, device: torch.device) -> Callable[[Index, Index], Images]:
-    """Fresh Gaussian noise for every (picture, subset), drawn from the picture's content: no batch or chunk changes it."""
+    """Function that returns Gaussian noise for (image, subset) index pairs, seeded by the image's content.
+
+    The noise does not depend on batch or chunk.
+    """
     seeds = content_seeds(images, seed)
 
     def fill(place: Float[Tensor, "3 H W"], source: int) -> None:
@@ -134,14 +163,14 @@ def noise(images: Images, seed: int, device: torch.device) -> Callable[[Index, I
 
 
 def blurred(images: Images, kernel: int = 49, sigma: float = 100.0) -> Images:
-    """Gaussian blur with mirrored edges."""
+    """Gaussian blur with reflected edges."""
     down, right = (blurring(length, kernel, sigma).to(images) for length in images.shape[-2:])
     return down @ images @ right.mT
 
 
 @lru_cache(16)
 def blurring(length: int, kernel: int, sigma: float) -> Float[Tensor, "length length"]:
-    """The matrix that blurs a row of pixels; small work of a CPU that a GPU would wait for every time."""
+    """Matrix that blurs a row of pixels; cached, because computing it on the CPU would stall the GPU."""
     offset = torch.arange(kernel) - kernel // 2
     weight = torch.exp(-(offset.double() ** 2) / (2 * sigma**2))
     place = mirror(torch.arange(length)[:, None] + offset, length)

@@ -1,4 +1,4 @@
-"""A method: linearisation × signal × fold, or one whole function, with the facts it is held to."""
+"""`Method`: linearisation × signal × fold, or one function of the `Probe`, and its properties; the registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from vitreous.models.vit import ViT
 
 
 def check_question(question: Any) -> None:
-    if question is None or callable(question):  # a `Question` is callable too
+    """Raise a SpecError unless the score function (`question`) is None, a callable or a registered name."""
+    if question is None or callable(question):  # includes `Question`
         return
     if not isinstance(question, str):
         raise SpecError(f"a question is a name or a callable of the logits, not {type(question).__name__!r}")
@@ -41,54 +42,125 @@ PRESET = Option("preset", None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """A named way to explain. Facts are promises; `vitreous.testing.check_method` tries to break them."""
+    """A named attribution method and its declared properties.
+
+    `vitreous.testing.check_method` runs contract tests of the declared properties.
+
+    Attributes
+    ----------
+    name
+        Name in the registry.
+    function
+        Takes a `Layer` if the method has a fold, else the `Probe`; followed by the method's options.
+    signed
+        Whether scores can be negative.
+    class_specific
+        Whether scores depend on the target class.
+    fold
+        How the signals of the layers are combined; None for a function of the `Probe`.
+    fixed_fold
+        Set if the fold cannot be replaced: the spec to use instead, with `{fold}` in place of the fold's name.
+    linearisation
+        How the backward pass treats attention, norms and activations.
+    linearisation_name
+        Name of the linearisation as written in the spec; empty if it is the method's own.
+    fixed_linearisation
+        Whether the linearisation cannot be replaced.
+    attention
+        Whether the method reads attention matrices.
+    mixing
+        Whether the signal is token-to-token [r n n].
+    biases
+        Whether bias shares are added to the tokens that the biases are added to.
+    normed
+        Whether the method may read the first norm's output and its gradient.
+    presence
+        Whether the method reads the derivative of the score with respect to a token's presence.
+    complete
+        Whether, under a complete linearisation, tokens and biases add up to the score.
+    pixel
+        `(images, gradient, **options)` → [r H W]: the method's form in pixel space.
+    native
+        Resolution of the scores, "patch" or "pixel".
+    question
+        Default score function: a name, a `Question` or a callable.
+    averages
+        Whether scores are means of model scores, and therefore have their sign.
+    trial
+        Options for the contract tests, for methods that are slow with their defaults.
+    black_box
+        Options with which the method works for any classifier; None if it needs access to the model's layers.
+    forwards, backwards
+        Number of passes, or an expression for it.
+    paper
+        Key in the bibliography.
+    title
+        One line for the catalogue.
+    formula
+        One line, in the notation of docs/methods.md.
+    presets
+        Named option settings.
+    options
+        Options that were given.
+    finish
+        `(patches, **options)`: a published post-processing step.
+    through
+        `(probe, look, linearisation, **options)`: a separate pass that adds to the layers of `look()` what the signal
+        reads.
+    layered
+        For a function of the `Probe`: the per-layer signal to use under a fold.
+    caveat
+        `(method, vit)` → a warning for users of this model, or an empty string.
+    """
 
     name: str
-    function: Callable[..., Any]  # of a Layer when there is a fold, of the Probe when there is none
+    function: Callable[..., Any]
     signed: bool
     class_specific: bool
     fold: Fold | None = None
-    fixed_fold: str = ""  # why the fold is part of the method: what to use instead
+    fixed_fold: str = ""
     linearisation: Linearisation = PLAIN
-    linearisation_name: str = ""  # as the user wrote it; empty: the method's own
+    linearisation_name: str = ""
     fixed_linearisation: bool = False
-    attention: bool = False  # reads attention matrices
-    mixing: bool = False  # its signal is token-to-token
-    biases: bool = False  # adds the biases' shares to the tokens they belong to
-    normed: bool = False  # may read the first norm's output and its gradient
-    presence: bool = False  # reads what the score says of a token's being there
-    complete: bool = False  # under a complete linearisation, tokens and biases add up to the score
-    pixel: Callable[..., Tensor] | None = None  # (images, gradient, **options) → [r H W]: its form in pixel space
+    attention: bool = False
+    mixing: bool = False
+    biases: bool = False
+    normed: bool = False
+    presence: bool = False
+    complete: bool = False
+    pixel: Callable[..., Tensor] | None = None
     native: str = "patch"
-    question: Any = "logit"  # what is asked unless told otherwise: a name, a Question or a callable
-    averages: bool = False  # its scores are means of answers, and have their sign
-    trial: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # options under which the law tries it, where its own take long
-    black_box: Mapping[str, Any] | None = None  # options under which any classifier will do; None: it looks inside
+    question: Any = "logit"
+    averages: bool = False
+    trial: Mapping[str, Any] = field(default_factory=dict)
+    black_box: Mapping[str, Any] | None = None
     forwards: int | str = 1
     backwards: int | str = 1
     paper: str = ""
     title: str = ""
-    formula: str = ""  # in one line, in the letters of docs/methods.md
+    formula: str = ""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    finish: Callable[..., Tensor] | None = None  # (patches, **options): a published last step
-    # (probe, look, linearisation, **options): a pass of its own, which adds to the layers of `look()` what the signal reads
+    finish: Callable[..., Tensor] | None = None
     through: Callable[..., Iterator[Layer]] | None = None
-    layered: Callable[..., Tensor] | None = None  # of a whole function: its signal at a layer, for a fold
-    caveat: Callable[[Method, ViT], str] | None = None  # what a user of this model must know; empty: nothing
+    layered: Callable[..., Tensor] | None = None
+    caveat: Callable[[Method, ViT], str] | None = None
 
     # ── composition ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def known_options(self) -> dict[str, Any]:
-        """Every option with its default: the function's, its fold's, and those that its form brings."""
+        """Default of every option, by name; the fold's own settings replace the defaults of its function."""
         known = defaults(self.typed_options)
         return known if self.fold is None else {**known, **{k: v for k, v in self.fold.options.items() if k in known}}
 
     @property
     def typed_options(self) -> dict[str, Option]:
+        """Every option by name: of the function, fold, pixel form, post-processing and separate pass, and common ones.
+
+        The common ones are `space` (with a pixel form), `row` (token-to-token signals), `question` (class-specific
+        methods) and `preset` (methods with presets).
+        """
         known = dict(options_of(self.function))
         known |= {} if self.fold is None else options_of(self.fold.function)
         if self.pixel is not None:
@@ -99,6 +171,23 @@ class Method:
         return known | ({"preset": PRESET} if self.presets else {})
 
     def with_options(self, /, **given: Any) -> Method:
+        """The method with these options set; options set before are kept unless they are given again.
+
+        Parameters
+        ----------
+        **given
+            Options by name. With `preset`, its settings are used for options that are not given.
+
+        Returns
+        -------
+        Method
+            A copy of this method.
+
+        Raises
+        ------
+        SpecError
+            If an option or preset does not exist, or a value does not fit the option's annotation.
+        """
         given = {**self.options, **given}
         preset = given.get("preset")
         if preset is not None and self.presets:
@@ -114,7 +203,7 @@ class Method:
         return replace(made, options=given, question=question, signed=made.signed or made._signed_by(question))
 
     def _shared(self, given: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
-        """Options of a fold that is not the method's own go to that fold, where a spec writes them."""
+        """Move options of a fold that is not the method's default to that fold, because a spec writes them there."""
         own = self._own
         if self.fold is None or own is None or own.fold is None or self.fold.name == own.fold.name:
             return self, given
@@ -124,9 +213,20 @@ class Method:
         return made, {key: value for key, value in given.items() if key not in moved}
 
     def asked(self, question: Any = None, *, scalar: bool = False) -> Any:
-        """What to ask: what the spec says, else what is asked of all methods, else what the method's paper asks.
+        """The score function to explain.
 
-        `scalar`: the model answers with one number, whose value is asked for instead of what the paper asks.
+        Parameters
+        ----------
+        question
+            Score function for all methods of a run; used if the spec does not set one.
+        scalar
+            Whether the model has a single output. "logit" is then used instead of the paper's score function.
+
+        Returns
+        -------
+        str, Question or callable
+            The spec's `question` option if set, else `question` if given, else "logit" for a scalar model, else the
+            method's default (that of its paper).
         """
         own = self.options.get("question")
         if own is not None:
@@ -137,7 +237,13 @@ class Method:
         return self.averages and getattr(question, "name", question) not in PROBABILITIES
 
     def of_black_box(self) -> Method:
-        """The form that asks about pixels only."""
+        """The form that uses pixels only and therefore works for any classifier (a black box).
+
+        Raises
+        ------
+        SpecError
+            If the method has no such form, or an option excludes it.
+        """
         if self.black_box is None:
             raise SpecError(f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods()}")
         for key, needed in self.black_box.items():
@@ -148,6 +254,14 @@ class Method:
         return self.with_options(**self.black_box)
 
     def folded(self, fold: Fold) -> Method:
+        """The method with another fold.
+
+        Raises
+        ------
+        SpecError
+            If the method has no per-layer signal, its signal is not token-to-token but the fold needs one, its fold
+            cannot be replaced, or one of its options does not exist under the fold.
+        """
         if self.fold is None and self.layered is None:
             known = f"{'genatt' if fold.mixing else 'ixg'}+{fold.name}"
             raise SpecError(
@@ -169,6 +283,20 @@ class Method:
         return made
 
     def linearised(self, name: str, point: Linearisation) -> Method:
+        """The method with another linearisation.
+
+        Parameters
+        ----------
+        name
+            The linearisation as written in a spec.
+        point
+            The linearisation.
+
+        Raises
+        ------
+        SpecError
+            If the method's linearisation cannot be replaced, or the method takes no gradient through the layers.
+        """
         if self.fixed_linearisation:
             raise SpecError(f"{self.name!r} has its own way back through the layers; for another use 'ixg@{name}'")
         if not self.class_specific or (self.fold is None and self.backwards == 0):
@@ -181,7 +309,7 @@ class Method:
 
     @property
     def spec(self) -> str:
-        """The method as one string that `resolve` reads back."""
+        """The method as a string; `resolve` makes the same method of it."""
         mode = f"@{self.linearisation_name}" if self.linearisation_name else ""
         options = {key: value for key, value in self.options.items() if key != "preset"}
         if (preset := self.options.get("preset")) is not None:
@@ -202,13 +330,13 @@ class Method:
     # ── explanation ──────────────────────────────────────────────────────────────────────────────
 
     def __call__(self, probe: Probe) -> Attribution:
-        """Explain what the probe asks."""
+        """Attribution of the probe's score, one row per image and target."""
         if not self.class_specific:
             return self._agnostic(probe)
         return self._explain(probe)
 
     def _agnostic(self, probe: Probe) -> Attribution:
-        """One map per image whatever is asked; repeated for every target."""
+        """One map per image, which does not depend on the target; repeated for every target."""
         k = probe.targets_per_image
         if k == 1:
             return self._explain(probe)
@@ -223,7 +351,7 @@ class Method:
         options = self._resolved()
         if self.fold is None:
             found = self.function(probe, **self._pick(options, self.function))
-            scores, more = found if isinstance(found, tuple) else (found, {})  # more: other fields of the attribution
+            scores, more = found if isinstance(found, tuple) else (found, {})  # `more`: further fields of `Attribution`
             return replace(self._attribution(probe, scores, options), **more)
         if options.get("space", "tokens") == "pixels":
             return self._in_pixels(probe, options)
@@ -237,14 +365,20 @@ class Method:
         return replace(found, bias=ledger.elsewhere, residual=residual)
 
     def token_scores(self, probe: Probe) -> TokenScores:
-        """Scores of the tokens that entered, all or some of them, as the fold leaves them."""
+        """Scores [r n] of the tokens that entered the encoder (all or a subset), as the fold returns them.
+
+        Raises
+        ------
+        SpecError
+            If the method has no fold.
+        """
         if self.fold is None:
             raise SpecError(f"{self.name!r} does not bring layers together; use one that does, such as 'ixg+plus'")
         tokens, ledger = self._walked(probe, self._resolved())
         return tokens if ledger is None else ledger.close(tokens)
 
     def _walked(self, probe: Probe, options: Mapping[str, Any]) -> tuple[TokenScores, Ledger | None]:
-        """What the fold makes of the layers, and the book of biases where one is kept."""
+        """Token scores returned by the fold, and the bias accounting (`Ledger`) if biases are needed, else None."""
         assert self.fold is not None
         fold = self._fold()
         with_biases = self.biases or (self._adds_up(probe) and self.fold.name == "first")
@@ -280,13 +414,14 @@ class Method:
         return {**self.known_options, **self.options}
 
     def _fold(self) -> Fold:
-        """The fold with every option that is its own."""
+        """The fold, with those of the method's options that belong to it."""
         assert self.fold is not None
         known = options_of(self.fold.function)
         given = {**self.fold.options, **{k: v for k, v in self.options.items() if k in known}}
         own = self._own
         if given.get("mode") == "restart" and own is not None and own.fold is not None and own.fold.name == "rollout":
-            given = {**{k: v for k, v in own.fold.options.items() if k in known}, **given}  # restarted as it rolls
+            # a restart rolls out with the settings of the method's own roll-out
+            given = {**{k: v for k, v in own.fold.options.items() if k in known}, **given}
         return replace(self.fold, options=given)
 
     @staticmethod
@@ -298,7 +433,7 @@ class Method:
 
     @property
     def _passes_by(self) -> bool:
-        """A pass of its own, asked for nothing, leaves the layers and their books alone."""
+        """Whether `through` has only default options, with which it leaves layers and bias shares unchanged."""
         return all(self.options.get(key, own) == own for key, own in defaults(options_of(self.through)).items())
 
     def _in_pixels(self, probe: Probe, options: Mapping[str, Any]) -> Attribution:
@@ -314,7 +449,7 @@ class Method:
         return self._attribution(probe, self.pixel(images, gradient, **picked), options)
 
     def _attribution(self, probe: Probe, scores: Tensor, options: Mapping[str, Any]) -> Attribution:
-        """`scores` are tokens [r n], patches [r p] or pixels [r H W]."""
+        """Build the `Attribution`; `scores` are of tokens [r n], patches [r p] or pixels [r H W]."""
         layout, prefix, pixels = probe.layout, None, None
         if scores.ndim == 3:
             pixels, patches = scores, None if probe.black_box else patch_sums(scores, layout)
@@ -341,7 +476,7 @@ class Method:
 
 
 def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:
-    """As every reference implementation does, also for models whose head reads something else."""
+    """Layers whose read-out is the class token, as in published code, also if the model's head reads other tokens."""
     for layer in layers:
         row = torch.zeros_like(layer.readout)
         row[:, 0] = 1
@@ -349,7 +484,7 @@ def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:
 
 
 def described(probe: Probe) -> dict[str, Any]:
-    """The logits and the explained number, row by row."""
+    """The explained score [r] and the logits [r c], as fields of `Attribution`."""
     k = probe.targets_per_image
     raw = probe.reading.logits.repeat_interleave(k, 0)
     with torch.no_grad():
@@ -358,20 +493,34 @@ def described(probe: Probe) -> dict[str, Any]:
 
 
 METHODS: Registry[Method] = Registry("method")
-SPELLINGS: dict[str, str] = {}  # other names → specs
+SPELLINGS: dict[str, str] = {}  # alias in lower case → spec
 
 
 def black_box_methods() -> str:
-    """Those that any classifier can be explained by."""
+    """Names of the methods that work for any classifier, separated by commas."""
     return ", ".join(name for name in METHODS if METHODS[name].black_box is not None)
 
 
 def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callable[[Callable[..., Any]], Method]:
-    """Register a function as a method, with the facts it is held to; the decorated name is then the `Method`.
+    """Decorator that registers a function as a method; the decorated name becomes the `Method`.
 
     With `fold=` the function takes a `Layer` and returns token scores [r n] (or, with `mixing=True`, [r n n]);
-    without, it takes the `Probe` and returns patch scores [r p] or a pixel map [r H W], alone or with other fields of the
-    `Attribution` in a dict.
+    without, it takes the `Probe` and returns patch scores [r p] or a pixel map [r H W], alone or in a tuple with a
+    dict of further fields of the `Attribution`. The first line of its docstring becomes the method's title.
+
+    Parameters
+    ----------
+    name
+        Name in specs, in lower case.
+    aliases
+        Further names, case-insensitive.
+    **facts
+        Fields of `Method`; `signed` and `class_specific` are required.
+
+    Returns
+    -------
+    Callable
+        Decorator that returns the `Method`.
     """
 
     def register(function: Callable[..., Any]) -> Method:
@@ -385,5 +534,5 @@ def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callabl
 
 
 def spelling(alias: str, spec: str) -> None:
-    """Another name of the literature for a spec."""
+    """Register `alias`, a name used in the literature, for a spec."""
     SPELLINGS[alias.lower()] = spec

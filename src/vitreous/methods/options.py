@@ -1,7 +1,7 @@
-"""Typed options: parameters with a default, read from a function once, when it is registered.
+"""Typed options of methods and folds: the parameters of a function that have a default.
 
-The annotation of a parameter says which values it takes: plain types, `Literal` choices, unions, tuples, and
-`Annotated[…, Range(…)]` for numbers in a range. A value that does not fit is refused by name before anything runs.
+The annotation of a parameter defines its valid values: plain types, `Literal` choices, unions, tuples, and
+`Annotated[…, Range(…)]` for numbers in a range. An invalid value raises a SpecError before anything is computed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,20 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from vitreous.core.errors import SpecError
 from vitreous.core.messages import shown
 
-LARGEST = 2**63 - 1  # torch and numpy store whole numbers in 64 bits
+LARGEST = 2**63 - 1  # torch and numpy store integers in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Limits of a number, for `Annotated`; `above` and `below` exclude the limit itself."""
+    """Range of a number, for `Annotated`.
+
+    Attributes
+    ----------
+    low, high
+        Limits; None for no limit.
+    above, below
+        Whether `low` and `high` themselves are excluded.
+    """
 
     low: float | int | None = None
     high: float | int | None = None
@@ -31,7 +39,7 @@ class Range:
     below: bool = False
 
     def broken_by(self, value: float | int) -> str:
-        """The limit that the value breaks; empty where it breaks none."""
+        """Description of the limit that the value violates, or an empty string."""
         if self.low is not None and (value < self.low or (self.above and value == self.low)):
             return f"{'more than' if self.above else 'at least'} {self.low}"
         if self.high is not None and (value > self.high or (self.below and value == self.high)):
@@ -39,17 +47,17 @@ class Range:
         return ""
 
 
-# Options that several methods share. The upper limits are far above any published setting; they turn a request for
-# more memory than a machine has into a sentence.
+# Types of options that several methods share. The upper limits are far above any published setting; they replace
+# out-of-memory failures by an error message.
 Count = Annotated[int, Range(1, 10_000_000)]
-Cells = Annotated[int, Range(1, 256)]  # to a side
-Steps = Annotated[int, Range(1, 5_000)]  # Gauss-Legendre nodes take memory that grows with the square
-Pixels = Annotated[int, Range(1, 65_536)]  # to a side
+Cells = Annotated[int, Range(1, 256)]  # per side
+Steps = Annotated[int, Range(1, 5_000)]  # memory for Gauss-Legendre nodes grows quadratically
+Pixels = Annotated[int, Range(1, 65_536)]  # per side
 Seed = Annotated[int, Range(-(2**63), LARGEST)]
 Number = Annotated[float | int, Range(-10_000, 10_000)]
 Positive = Annotated[float | int, Range(0, 10_000)]
 Share = Annotated[float | int, Range(0, 1)]
-PartialShare = Annotated[float | int, Range(0, 1, above=True)]  # more than nothing
+PartialShare = Annotated[float | int, Range(0, 1, above=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +67,11 @@ class Option:
     Attributes
     ----------
     name
-        As it is written in a spec.
+        Name in a spec.
     default
-        Its value where none is given.
+        Value if none is given.
     annotation
-        The evaluated annotation; `Any` where there is none, and then every value is accepted.
+        The evaluated annotation; `Any`, which accepts every value, if there is none.
     """
 
     name: str
@@ -71,7 +79,20 @@ class Option:
     annotation: Any = Any
 
     def fit(self, owner: str, value: Any) -> Any:
-        """The value, a list as a tuple where a tuple is annotated; a SpecError if it does not fit."""
+        """The value if it is valid; a list becomes a tuple if the annotation is a tuple.
+
+        Parameters
+        ----------
+        owner
+            Method or fold, for the error message.
+        value
+            Value to check.
+
+        Raises
+        ------
+        SpecError
+            If the value does not fit the annotation.
+        """
         if isinstance(value, list) and has_type(tuple(value), self.annotation):
             value = tuple(value) if not has_type(value, self.annotation) else value
         if expected := mismatch(value, self.annotation):
@@ -84,7 +105,7 @@ Options = Mapping[str, Option]
 
 @cache
 def options_of(function: Callable[..., Any] | None) -> dict[str, Option]:
-    """Options of a function by name: its parameters with a default. Parameters without one are its inputs.
+    """Options of a function by name: its parameters that have a default. The other parameters are its inputs.
 
     Examples
     --------
@@ -110,23 +131,24 @@ def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def evaluated(function: Callable[..., Any], annotation: Any) -> Any:
-    """The annotation itself where a module keeps annotations as strings; `Any` where it cannot be evaluated."""
+    """Evaluate an annotation that is stored as a string; `Any` if there is none or it cannot be evaluated."""
     if annotation is inspect.Parameter.empty:
         return Any
     if not isinstance(annotation, str):
         return annotation
     try:
-        return eval(annotation, getattr(inspect.unwrap(function), "__globals__", {}))  # the module's own source
-    except Exception:  # noqa: BLE001 - a name for type checkers alone (TYPE_CHECKING)
+        return eval(annotation, getattr(inspect.unwrap(function), "__globals__", {}))  # not user input
+    except Exception:  # noqa: BLE001 - for example a name imported under TYPE_CHECKING
         return Any
 
 
 def defaults(options: Options) -> dict[str, Any]:
+    """Default of every option by name."""
     return {name: option.default for name, option in options.items()}
 
 
 def check_names(owner: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse options that do not exist, with the nearest name or the list of names."""
+    """Raise a SpecError for options that do not exist, with the nearest name or the list of names."""
     for key in given:
         if key not in known:
             near = get_close_matches(key, known, n=1)
@@ -135,13 +157,28 @@ def check_names(owner: str, given: Mapping[str, Any], known: Mapping[str, Any]) 
 
 
 def fit_options(owner: str, given: Mapping[str, Any], known: Options) -> dict[str, Any]:
-    """The given options; refused are names that do not exist and values that do not fit."""
+    """The given options after validation (see `Option.fit`).
+
+    Parameters
+    ----------
+    owner
+        Method or fold, for error messages.
+    given
+        Values by name.
+    known
+        Options by name.
+
+    Raises
+    ------
+    SpecError
+        If an option does not exist or a value does not fit.
+    """
     check_names(owner, given, known)
     return {key: known[key].fit(owner, value) for key, value in given.items()}
 
 
 def mismatch(value: Any, annotation: Any) -> str:
-    """What is expected instead of the value; empty where it fits."""
+    """Description of the expected value, or an empty string if the value fits the annotation."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return ""
@@ -167,7 +204,7 @@ def mismatch(value: Any, annotation: Any) -> str:
 
 
 def broken(rule: Any, value: Any) -> str:
-    """The limit that a value breaks. A rule is a `Range`, or a function that raises for a value it refuses."""
+    """Description of the violated limit, or ""; a rule is a `Range` or a function that raises if invalid."""
     if isinstance(rule, Range):
         limit = rule.broken_by(value)
         return f"expected {limit}" if limit else ""
@@ -177,7 +214,7 @@ def broken(rule: Any, value: Any) -> str:
 
 
 def has_type(value: Any, annotation: Any) -> bool:
-    """Whether the value has the annotated type, whatever its limits. True and False are no numbers."""
+    """Whether the value has the annotated type; limits are ignored, and bool is not accepted as a number."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return has_type(value, arguments[0])
@@ -194,13 +231,14 @@ def has_type(value: Any, annotation: Any) -> bool:
     if origin in (tuple, list, Sequence):
         kinds = {tuple: tuple, list: list, Sequence: (tuple, list, range)}[origin]
         return isinstance(value, kinds) and all(has_type(inner, arguments[0]) for inner in value)
-    return True  # a type that specs cannot write: a function, a model
+    return True  # a type without literals, such as a function or a model
 
 
 NAMES = {int: "int", float: "float", bool: "bool", str: "str", NoneType: "None", None: "None"}
 
 
 def described_type(annotation: Any) -> str:
+    """The annotation in words, for error messages."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return described_type(arguments[0])
@@ -215,9 +253,11 @@ def described_type(annotation: Any) -> str:
 
 
 def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raise a SpecError unless `value` is one of `allowed`."""
     if value not in allowed:
         raise SpecError(f"{name}={shown(value)}; known: {', '.join(map(repr, allowed))}")
 
 
 def written(options: Mapping[str, Any]) -> str:
+    """Options as written in a spec, "(name=value, …)"; an empty string if there are none."""
     return f"({', '.join(f'{key}={value!r}' for key, value in options.items())})" if options else ""

@@ -1,4 +1,4 @@
-"""Gradients at many points: around the picture (SmoothGrad), and on the way to it (integrated gradients)."""
+"""Gradients averaged over points: around the image (SmoothGrad) or on a path to it (integrated gradients)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from vitreous.models.shapes import TokenScores
 
 PixelMap = Float[Tensor, "r H W"]
 Noise = Float[Tensor, "b s 3 H W"]
-Fields = dict[str, Any]  # of the attribution
+Fields = dict[str, Any]  # of `Attribution`
 Channels = Literal["sum", "max"]
 Rule = Literal["gausslegendre", "trapezoid"]
 
 
-# ── around the picture ───────────────────────────────────────────────────────────────────────────
+# ── SmoothGrad ───────────────────────────────────────────────────────────────────────────────────
 
 
 def noisy_means(
     probe: Probe, look: Look, lin: Linearisation, samples: Count = 50, sigma: Positive = 1.0, seed: Seed = 0
 ) -> Iterator[Layer]:
-    """Every layer with the mean size of the gradient around its tokens, under the same noise at each."""
+    """Layers with the mean absolute gradient at noisy copies of their tokens; every layer gets the same noise."""
     for layer in look(gradients=False):
         tokens, chunk = probe.states[layer.index], at_once(probe)
         sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
@@ -48,7 +48,7 @@ def noisy_means(
 
 
 def mean_size(layer: Layer) -> TokenScores:
-    """How strongly the score reacts to each token, on average around it."""
+    """Mean absolute gradient, summed over a token's channels."""
     return layer.hidden_grad.sum(-1)
 
 
@@ -78,17 +78,30 @@ def smoothgrad(
 ) -> tuple[PixelMap, Fields]:
     """Gradient at the pixels, averaged over noisy copies of the picture.
 
-    `sigma` of the noise is in units of the normalised picture (captum, and so TIS: 1); `rel_sigma` instead takes a share
-    of the picture's own range (the paper: 0.1 to 0.2). `abs` takes absolute values before the mean; `channels` are then
-    brought together by "sum" or "max". Noise belongs to the picture and the seed, not to its place in a batch. Under a fold
-    (`smoothgrad+plus`) the noise is added to the tokens that enter each layer, and sizes are summed over channels.
+    Noise depends on the image and the seed, not on the position in a batch. Under a fold (`smoothgrad+plus`) noise is
+    added to the tokens that enter each layer, and absolute gradients are summed over channels.
+
+    Parameters
+    ----------
+    samples
+        Number of noisy copies.
+    sigma
+        Standard deviation of the noise in units of the normalised image (1 in captum and therefore in TIS).
+    rel_sigma
+        Standard deviation as a share of the image's value range (the paper: 0.1 to 0.2); replaces `sigma`.
+    abs
+        Whether to take absolute values before the mean.
+    channels
+        Reduction over colour channels after the mean: "sum" or "max".
+    seed
+        Seed of the noise.
     """
     noise = gaussian(probe, samples, sigma, rel_sigma, seed)
     return mean_gradient(probe, noise, samples, abs, channels), {"signed": not abs}
 
 
 def gaussian(probe: Probe, samples: int, sigma: Positive, rel_sigma: Positive | None, seed: int) -> Iterator[Noise]:
-    """Noise for every picture, a few samples at a time; each is one draw, so that how many does not matter."""
+    """Noise for every image, in chunks of samples; each sample is a separate draw, so chunk size has no effect."""
     images, chunk = probe.images, at_once(probe)
     span = images.flatten(1).amax(1) - images.flatten(1).amin(1)
     width = torch.full_like(span, sigma) if rel_sigma is None else span * rel_sigma
@@ -101,7 +114,7 @@ def gaussian(probe: Probe, samples: int, sigma: Positive, rel_sigma: Positive | 
 def several(
     shape: torch.Size, sources: list[torch.Generator], count: int, device: torch.device
 ) -> Float[Tensor, "b s *shape"]:
-    """So many draws of every source."""
+    """`count` Gaussian draws of every source."""
 
     def fill(places: Float[Tensor, "s *shape"], source: torch.Generator) -> None:
         for place in places:
@@ -111,11 +124,11 @@ def several(
 
 
 def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: bool, channels: Channels) -> PixelMap:
-    """(1/S) Σ |∂t/∂x (x + ε)|, brought together over channels."""
+    """(1/S) Σ |∂t/∂x (x + ε)|, reduced over colour channels; without | · | if not `absolute`."""
     total, tally = None, Tally(len(probe.images) * samples)
     for part in noise:
         points = probe.images[:, None] + part
-        del part  # while the graph is held, the points alone
+        del part  # frees memory before the graph is built
         gradient = pixel_gradients(probe, points, tally)
         summed = (gradient.abs() if absolute else gradient).sum(1)
         total = summed if total is None else total + summed
@@ -125,13 +138,14 @@ def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: 
     return mean.sum(1) if channels == "sum" else mean.amax(1)
 
 
-# ── on the way to it ─────────────────────────────────────────────────────────────────────────────
+# ── integrated gradients ─────────────────────────────────────────────────────────────────────────
 
 
 def quadrature(rule: Rule, steps: int, rounded: bool) -> list[tuple[float, float]]:
-    """Where to look on the way from 0 to 1, and with what weight.
+    """Nodes in [0, 1] and their weights.
 
-    "trapezoid" is captum's: weights 1/steps, halved at both ends, so that they add up to 1 − 1/steps.
+    "trapezoid" is captum's rule: weights 1/steps, halved at both ends, which add up to 1 − 1/steps. `rounded` rounds
+    the weights, and the nodes of this rule, to single precision.
     """
     if rule == "gausslegendre":
         nodes, weights = np.polynomial.legendre.leggauss(steps)
@@ -147,9 +161,9 @@ def quadrature(rule: Rule, steps: int, rounded: bool) -> list[tuple[float, float
 def along(
     probe: Probe, end: Tensor, baseline: Number, nodes: list[tuple[float, float]], start: int | None, lin: Linearisation
 ) -> Tensor:
-    """Mean gradient on the straight way from the baseline to `end` [b …]: pictures, or tokens entering block `start`."""
+    """Mean gradient on the straight line from the baseline to `end` [b …]: images, or tokens entering block `start`."""
     total, chunk, tally = None, at_once(probe), Tally(len(end) * len(nodes))
-    weights = end.new_tensor([weight for _, weight in nodes])  # all at once: a GPU is waited for
+    weights = end.new_tensor([weight for _, weight in nodes])  # one transfer: each waits for the GPU
     for first in range(0, len(nodes), chunk):
         points = torch.stack([baseline + (end - baseline) * alpha for alpha, _ in nodes[first : first + chunk]], 1)
         if start is None:
@@ -158,7 +172,7 @@ def along(
             gradients = token_gradients(probe, points, start, lin, tally)
         part = torch.einsum("s,rs...->r...", weights[first : first + chunk], gradients)
         total = part if total is None else total + part
-        del points, gradients, part  # the next graph is held without them
+        del points, gradients, part  # frees memory before the next graph is built
     assert total is not None
     return total
 
@@ -172,7 +186,7 @@ def path_means(
     baseline: Number = 0.0,
     rounded: bool = False,
 ) -> Iterator[Layer]:
-    """Every layer with what the way to its tokens adds, channel by channel; each start walks its own path."""
+    """Layers with (token − baseline) × mean gradient per channel, on a separate path for every layer."""
     nodes = quadrature(rule, steps, rounded)
     for layer in look(gradients=False):
         mean = along(probe, probe.states[layer.index], baseline, nodes, layer.index, lin)
@@ -180,7 +194,7 @@ def path_means(
 
 
 def path_share(layer: Layer) -> TokenScores:
-    """What each token adds to the score on the way from the baseline to it."""
+    """Integrated gradient of each token, summed over channels."""
     return layer.hidden_grad.sum(-1)
 
 
@@ -211,9 +225,23 @@ def ig(
 ) -> tuple[Float[Tensor, "r H W"] | Float[Tensor, "r p"], Fields]:
     """Integrated gradients: what each pixel adds to the score on the straight way from a baseline to the picture.
 
-    The baseline is 0 in normalised units, the mean colour. `space="tokens"` walks from zero tokens to those that enter
-    block `start`; under a fold (`ig+plus`) it does so at every layer. `bias` is the baseline's own score, `residual` what
-    the quadrature misses: score − bias − Σ. `rounded` takes its numbers in single precision, as captum does.
+    Of the attribution, `bias` is the score of the baseline and `residual` the quadrature error, score − bias − Σ.
+    Under a fold (`ig+plus`) the path runs over the tokens that enter each layer.
+
+    Parameters
+    ----------
+    steps
+        Number of quadrature nodes.
+    rule
+        "gausslegendre", or "trapezoid" as in captum.
+    baseline
+        Start of the path; 0 in normalised units is the mean colour.
+    rounded
+        Whether weights and the nodes of the trapezoid rule are rounded to single precision, as in captum.
+    space
+        Path over "pixels", or over the "tokens" that enter block `start`, from tokens that equal `baseline`.
+    start
+        Block for `space="tokens"`.
     """
     layer = None if space == "pixels" else inside(probe, start)
     end = probe.images if layer is None else probe.states[layer]

@@ -1,8 +1,9 @@
-"""Presence: the slope of the very question that faithfulness asks, what does the model say as a patch leaves?
+"""Presence: the derivative of the score with respect to the presence of each patch.
 
-Give every token a presence m: attention weighs it by Aᵢⱼ ∝ mⱼ exp(qᵢ·kⱼ), and a mean by mⱼ. At 1 the model is as it was, at 0 the token
-has truly left, for every block and for the head. The derivative at 1 needs nothing held fixed and nothing multiplied by its
-input: it is what the score loses, to first order, as the patch fades.
+Every token gets a presence m, with attention Aᵢⱼ ∝ mⱼ exp(qᵢ·kⱼ) and mean pooling weighted by mⱼ. At m = 1 the model
+is unchanged; at m = 0 the token is removed from every block and from the head. The derivative at m = 1 holds nothing
+fixed and is not multiplied by the input: to first order, it is the decrease of the score when the patch is removed,
+which is what faithfulness metrics measure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts of a picture that belong together: patches, squares, superpixels, circles; and maps that look alike."""
+"""Segmentation of an image into patches, squares, superpixels or circles; and complete-linkage clustering."""
 
 from __future__ import annotations
 
@@ -14,14 +14,24 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.options import choice
 
 Picture = Float[Tensor, "3 H W"]
-Labels = Int[Tensor, "H W"]  # which region each pixel belongs to, counted from 0
+Labels = Int[Tensor, "H W"]  # index of each pixel's region, from 0
 
-SQUARES = 14  # to a side, where the model has no patches of its own
+SQUARES = 14  # per side, for black boxes, which have no patches
 KINDS = ("patches", "slic", "quickshift", "felzenszwalb", "watershed")
 
 
 def regions_of(probe: Probe, kind: str, picture: Picture) -> Labels:
-    """One division of the picture: the model's patches (a black box's: 14 x 14 squares), or superpixels."""
+    """Segmentation of one image.
+
+    Parameters
+    ----------
+    probe
+        The probe.
+    kind
+        "patches" for the model's patches (14 x 14 rectangles for a black box), else a kind of superpixels.
+    picture
+        The image.
+    """
     choice("regions", kind, KINDS)
     if kind == "patches":
         grid = (SQUARES, SQUARES) if probe.black_box else probe.layout.grid
@@ -30,7 +40,7 @@ def regions_of(probe: Probe, kind: str, picture: Picture) -> Labels:
 
 
 def squares(size: tuple[int, int], grid: tuple[int, int]) -> Labels:
-    """Equal rectangles, row by row."""
+    """Grid of equal rectangles, numbered row by row."""
     rows, columns = (min(cells, length) for cells, length in zip(grid, size, strict=True))
     down = torch.arange(size[0]) * rows // size[0]
     right = torch.arange(size[1]) * columns // size[1]
@@ -38,9 +48,21 @@ def squares(size: tuple[int, int], grid: tuple[int, int]) -> Labels:
 
 
 def slic(picture: Picture, count: int, compactness: float = 20.0, rounds: int = 10) -> Labels:
-    """Superpixels: k-means of colour and place from a regular grid, `compactness` weighing the place.
+    """SLIC superpixels: k-means of colour and position, initialised on a regular grid.
 
-    Black and white lie 100 apart, as in lightness; a pixel looks no farther than two steps of the grid if it can.
+    Colours are scaled so that black and white are 100 apart, as in lightness. A pixel joins a centre at most two grid
+    steps away if there is one.
+
+    Parameters
+    ----------
+    picture
+        The image.
+    count
+        Approximate number of superpixels.
+    compactness
+        Weight of position relative to colour.
+    rounds
+        Number of k-means iterations.
     """
     picture = picture.double()
     height, width = picture.shape[-2:]
@@ -63,7 +85,7 @@ def slic(picture: Picture, count: int, compactness: float = 20.0, rounds: int = 
 
 
 def segment(kind: str, picture: Picture, size: int | None = None) -> Labels:
-    """Superpixels of one kind; `size` is what the kind calls it: segments, scale or markers."""
+    """Superpixels of one kind; `size` is the number of segments (slic) or markers (watershed), or the scale."""
     if kind == "slic":
         return slic(picture, size or 50)
     seg, filters = scikit_image(kind)
@@ -80,6 +102,7 @@ def segment(kind: str, picture: Picture, size: int | None = None) -> Labels:
 
 
 def scikit_image(kind: str) -> tuple[Any, Any]:
+    """Import scikit-image's `segmentation` and `filters`; a SpecError if it is not installed."""
     try:
         from skimage import filters, segmentation  # pyright: ignore[reportMissingImports] - an extra
     except ImportError:
@@ -97,7 +120,7 @@ SCALES: dict[str, tuple[int, ...]] = {
 
 
 def many_regions(picture: Picture, kinds: Sequence[str], radius: int, stride: int) -> Bool[Tensor, "m H W"]:
-    """Every region of several divisions at several scales, or overlapping circles."""
+    """Masks of all regions of several segmentations at several scales (`SCALES`), and of overlapping circles."""
     found = []
     for kind in kinds:
         choice("regions", kind, (*SCALES, "circles"))
@@ -111,14 +134,14 @@ def many_regions(picture: Picture, kinds: Sequence[str], radius: int, stride: in
 
 
 def circles(size: tuple[int, int], radius: int, stride: int) -> Bool[Tensor, "m H W"]:
-    """A disc around every `stride`-th pixel."""
+    """Discs around every `stride`-th pixel."""
     (height, width), (y, x) = size, torch.meshgrid(*(torch.arange(length) for length in size), indexing="ij")
     centres = torch.cartesian_prod(torch.arange(0, height, stride), torch.arange(0, width, stride))
     return (y - centres[:, 0, None, None]) ** 2 + (x - centres[:, 1, None, None]) ** 2 <= radius**2
 
 
 def linked(distance: Float[Tensor, "d d"], threshold: float | int) -> Int[Tensor, " d"]:
-    """Complete linkage: the two nearest groups join while their farthest members are nearer than `threshold`."""
+    """Complete-linkage clustering: merge the nearest clusters while all their members are closer than `threshold`."""
     apart = distance.double().clone().fill_diagonal_(torch.inf)
     label = torch.arange(len(apart), device=apart.device)
     while apart.numel():

@@ -1,6 +1,6 @@
-"""Layer-wise relevance propagation as run on vision transformers: TransAtt (Chefer 1), partial LRP, LRP.
+"""Layer-wise relevance propagation for vision transformers: TransAtt (Chefer 1), partial LRP, LRP.
 
-Concerned by patents, see docs/lrp-patent.md.
+LRP is covered by patents, see docs/lrp-patent.md.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ RuleSet = Literal["ours", "orig"]  # keys of RULES
 
 
 def chosen(rules: RuleSet, joint: bool = False) -> Rules:
+    """The named rules; `joint` adds joint denominators."""
     return Rules(joint or RULES[rules].joint, RULES[rules].rescale)
 
 
 def single_precision(made: Method, vit: ViT) -> str:
-    """Measured on ViT-Tiny: ranks of the same map in float32 and float64 correlate by 0.79 to 1.00 for transatt, by −1.00 to
-    0.16 for lrp(rules='ours')."""
+    """Warning that the map is sensitive to rounding, unless the model is in float64.
+
+    Measured on ViT-Tiny: the rank correlation of the same map in float32 and float64 is 0.79 to 1.00 for transatt and
+    −1.00 to 0.16 for lrp(rules='ours').
+    """
     if vit.dtype == torch.float64:
         return ""
     return (
@@ -43,7 +47,11 @@ def single_precision(made: Method, vit: ViT) -> str:
 
 
 def half_precision(made: Method, vit: ViT) -> str:
-    """Measured on ViT-Tiny: one block's relevance has the same ranks in float32 on two devices, and other ones in bfloat16."""
+    """Warning as in `single_precision`, for half precision only.
+
+    Measured on ViT-Tiny: the relevance of one block has the same ranks in float32 on two devices, but different ones in
+    bfloat16.
+    """
     return single_precision(made, vit) if vit.dtype.itemsize < 4 else ""
 
 
@@ -56,6 +64,7 @@ def positive(layer: Layer, weighted: bool) -> Matrix:
 def chefer(
     probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "ours", gradient: bool = True
 ) -> Iterator[Layer]:
+    """Relevance pass of `transatt`."""
     return relevances(probe, look(gradients=gradient), chosen(rules))
 
 
@@ -77,7 +86,12 @@ def chefer(
 def transatt(layer: Layer, gradient: bool = True) -> Matrix:
     """Transformer attribution: positive relevance × gradient of the attention, averaged over heads, multiplied through.
 
-    The published experiments start at block 1. `gradient=False` multiplies the relevance of the attention alone.
+    The published experiments start at block 1.
+
+    Parameters
+    ----------
+    gradient
+        Whether to weight the relevance of the attention by its gradient.
     """
     return positive(layer, gradient)
 
@@ -85,6 +99,7 @@ def transatt(layer: Layer, gradient: bool = True) -> Matrix:
 def voita(
     probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "orig", ablation: bool = False
 ) -> Iterator[Layer]:
+    """Relevance pass of `partiallrp`."""
     return relevances(probe, look(gradients=ablation), chosen(rules))
 
 
@@ -110,6 +125,7 @@ def partiallrp(layer: Layer, ablation: bool = False) -> Matrix:
 
 
 def bach(probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "orig", joint: bool = False) -> Iterator[Layer]:
+    """Relevance pass of `lrp`."""
     return relevances(probe, look(gradients=False, attention=True), chosen(rules, joint))
 
 
@@ -137,9 +153,15 @@ def token_relevance(layer: Layer) -> TokenScores:
 def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Tensor, "r H W"]:
     """Relevance carried back to the pixels, summed over colours.
 
-    `rules`: as the published baselines run it ("orig"), where relevance doubles at every linear layer and grows without
-    bound; with `joint` denominators for the positive and negative part; or Chefer's ("ours"). Under a fold (`lrp+first`,
-    `lrp+plus`) relevance is read at the tokens.
+    Under a fold (`lrp+first`, `lrp+plus`) relevance is read at the tokens.
+
+    Parameters
+    ----------
+    rules
+        "orig" as in the published baselines, where relevance doubles at every linear layer and grows without bound, or
+        "ours", Chefer's rules.
+    joint
+        Whether positive and negative parts share one denominator.
     """
     layers = bach(probe, probe.layers, PLAIN, rules, joint)
     relevance = deque(layers, maxlen=1)[0].grads["relevance"]

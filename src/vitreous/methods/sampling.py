@@ -1,6 +1,7 @@
-"""Methods that only watch the answer: hide a part, or show a part, and see what the model says.
+"""Perturbation methods, which hide or show parts of the image and compare scores: occlusion, RISE, PAMI, HSIC.
 
-In the tokens' form, patches truly leave the encoder; in the pixels' form they are painted over, and any classifier will do.
+With `space="tokens"` patches are removed from the encoder; with `space="pixels"` they are painted over, which works
+for any classifier.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ Space = Literal["tokens", "pixels"]
 Regions = Literal["slic", "felzenszwalb", "watershed", "circles"]
 Fill = Literal["blur", "black"]
 Shift = Annotated[int, Range(-65_536, 65_536)]
-KernelSize = Annotated[int, Range(1, 10_000)]  # masks whose kernel, one number for every two, fits into memory
+KernelSize = Annotated[int, Range(1, 10_000)]  # number of masks m whose m x m kernel matrix fits into memory
 
 
 def full_score(probe: Probe) -> Float[Tensor, "r 1"]:
-    """The answer to the whole picture."""
+    """Score of the whole image."""
     return described(probe)["score"][:, None]
 
 
@@ -58,7 +59,16 @@ def occlusion(
 ) -> PatchScores | PixelScores:
     """How much the answer falls when one patch leaves, or when a window is painted over.
 
-    `space="pixels"`: a window (None: a patch) slides by `stride` (None: its own size); where windows overlap, their mean.
+    Parameters
+    ----------
+    space
+        "tokens" removes patches; "pixels" paints over windows, and averages where they overlap.
+    window
+        Side of the window in pixels; None for the size of a patch.
+    stride
+        Stride of the window in pixels; None for its size.
+    baseline
+        Value that is painted, in normalised units.
     """
     if space == "tokens":
         patches = probe.layout.patches
@@ -101,14 +111,25 @@ def occlusion(
 def rise(probe: Probe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0) -> PixelScores:
     """Mean answer over smooth random masks, weighted by how much each shows of the pixel.
 
-    All pictures are seen through the same masks; a masked pixel is 0 as the model takes it. With a question that can be
-    negative (a logit), so can the scores.
+    All images get the same masks; masked pixels are 0 in normalised units. Scores can be negative if the score
+    function can (a logit).
+
+    Parameters
+    ----------
+    masks
+        Number of masks.
+    cells
+        Cells per side of the random grid.
+    p
+        Probability of a cell being shown.
+    seed
+        Seed of the masks.
     """
     return rise_through(probe, SmoothMasks.draw(masks, cells, p, probe.images, seed), masks, p)
 
 
 def rise_through(probe: Probe, masks: Masks, count: int, p: PartialShare) -> PixelScores:
-    """Σ answer · mask / (masks · p)."""
+    """Σ score · mask / (masks · p)."""
     return piled(probe.pixel_score(shown(probe.images, masks, count)), masks) / (count * p)
 
 
@@ -143,9 +164,18 @@ def pami(
 ) -> PixelScores:
     """Mean answer over the regions that hold a pixel, each shown alone on a blurred picture.
 
-    `regions`: superpixels at several scales ("slic", "felzenszwalb", "watershed") or "circles"; several may be named.
-    `shifts`: also on pictures moved by so many pixels in the four directions, wrapped around. The preset "published"
-    leaves out SEEDS, which scikit-image has not.
+    The preset "published" omits SEEDS superpixels, which scikit-image does not provide.
+
+    Parameters
+    ----------
+    regions
+        One or several of "slic", "felzenszwalb", "watershed" (superpixels at several scales) and "circles".
+    fill
+        Rest of the image: "blur", or "black" (0 in normalised units).
+    shifts
+        Also use images shifted by these numbers of pixels in each of the four directions, with wrap-around.
+    radius, stride
+        Radius and spacing of circles in pixels.
     """
     kinds = (regions,) if isinstance(regions, str) else tuple(regions)
     moves = [(0, 0), *((d * y, d * x) for d in shifts for y, x in ((1, 0), (0, 1), (-1, 0), (0, -1)))]
@@ -164,7 +194,7 @@ def pami(
 
 
 def alone_in_view(probe: Probe, regions: Tensor, fill: Fill) -> Float[Tensor, "r m"]:
-    """The answer to each region of one picture, the rest blurred or black (0 as the model takes it)."""
+    """Score of each region of one image, with the rest blurred or 0 in normalised units."""
     rest = blurred(probe.images) if fill == "blur" else 0.0
     return probe.pixel_score(shown(probe.images, lambda index: regions[index].to(probe.images), len(regions), rest))
 
@@ -189,7 +219,16 @@ def hsic(
 ) -> PatchScores | PixelScores:
     """How much the answer depends on whether a cell is shown, whichever way: Hilbert–Schmidt independence.
 
-    `space="pixels"`: `cells` x `cells` of them, enlarged smoothly; "tokens": the patches, which truly leave.
+    Parameters
+    ----------
+    space
+        "pixels" masks `cells` x `cells` cells, upsampled smoothly; "tokens" removes patches.
+    masks
+        Number of masks.
+    cells
+        Cells per side for `space="pixels"`.
+    seed
+        Seed of the masks.
     """
     grid = probe.layout.grid if space == "tokens" else (cells, cells)
     on = balanced(masks, grid[0] * grid[1], seed).to(probe.images.device)
@@ -207,14 +246,14 @@ def hsic(
 
 
 def balanced(count: int, cells: int, seed: int) -> Tensor:
-    """Masks [m cells] that turn every cell on about half of the time: a scrambled Sobol sequence, cut at one half."""
+    """Masks [m cells] from a scrambled Sobol sequence thresholded at ½; each cell is on about half of the time."""
     if cells > torch.quasirandom.SobolEngine.MAXDIM:
         raise SpecError(f"{cells} cells are too many for a Sobol sequence; give fewer")
     return torch.quasirandom.SobolEngine(cells, scramble=True, seed=seed).draw(count) < 0.5
 
 
 def dependence(on: Float[Tensor, "m j"], answers: Float[Tensor, "r m"]) -> Float[Tensor, "r j"]:
-    """HSIC of every cell with the answer: (2/m) ũᵀ L ũ, ũ the centred cell, L a Gaussian kernel as wide as the median answer."""
+    """HSIC of every cell with the score: (2/m) ũᵀ L ũ, ũ the centred cell, L a Gaussian kernel of width |median|."""
     width = answers.median(-1).values.abs()
     width = torch.where(width > 0, width, torch.ones_like(width))
     kernel = torch.exp(-((answers[:, :, None] - answers[:, None]) ** 2) / (2 * width[:, None, None] ** 2))

@@ -1,4 +1,4 @@
-"""Simple models of the model: LIME and KernelSHAP fit a weight to every part from answers to random subsets of parts."""
+"""LIME and KernelSHAP: surrogate models with one weight per image part, fitted to scores of random subsets of parts."""
 
 from __future__ import annotations
 
@@ -23,24 +23,34 @@ from vitreous.models.shapes import PatchScores
 Regions = Literal["patches", "slic", "quickshift", "felzenszwalb", "watershed"]
 Fill = Literal["zero", "mean"]
 
-Coalitions = Bool[Tensor, "s m"]  # which parts are present
+Coalitions = Bool[Tensor, "s m"]  # whether each part is present
 Answers = Float[Tensor, "r s"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Parts of one picture that may be present or absent, and what the model says of a choice of them."""
+    """Parts of one image that can be present or absent.
+
+    Attributes
+    ----------
+    count
+        Number of parts.
+    energy
+        Sum of the squared pixel values of each part.
+    score
+        Returns the scores of coalitions.
+    spread
+        Maps one weight per part to patches or pixels.
+    """
 
     count: int
-    energy: Float[Tensor, " m"]  # of the pixels in each part
+    energy: Float[Tensor, " m"]
     score: Callable[[Coalitions], Answers]
-    spread: Callable[
-        [Float[Tensor, "r m"]], PatchScores | PixelScores
-    ]  # a weight for each part, on its patches or pixels
+    spread: Callable[[Float[Tensor, "r m"]], PatchScores | PixelScores]
 
 
 def parts_of(probe: Probe, space: Space, regions: Regions, fill: Fill) -> Parts:
-    """Of a probe with one picture: patches that truly leave, or regions painted over with 0 or their mean colour."""
+    """Parts of a probe with one image: patches to remove, or regions to paint over with 0 or their mean colour."""
     picture = probe.images[0]
     labels = regions_of(probe, "patches" if space == "tokens" else regions, picture)
     count = int(labels.max()) + 1
@@ -59,7 +69,7 @@ def parts_of(probe: Probe, space: Space, regions: Regions, fill: Fill) -> Parts:
 
 
 def answers_of(probe: Probe, parts: list[Parts], on: list[Coalitions], space: Space) -> list[Answers]:
-    """What the model says of every picture's coalitions; where patches leave, rows run together, whosesoever."""
+    """Scores of every image's coalitions; for `space="tokens"` the coalitions of all images are batched together."""
     on = [some.to(probe.images.device) for some in on]
     if space == "tokens":
         return list(probe.score(torch.stack(on)).split(probe.targets_per_image))
@@ -67,6 +77,7 @@ def answers_of(probe: Probe, parts: list[Parts], on: list[Coalitions], space: Sp
 
 
 def mean_colour(picture: Float[Tensor, "3 H W"], labels: Int[Tensor, "H W"]) -> Float[Tensor, "3 H W"]:
+    """The image with every region filled by its mean colour."""
     flat, size = labels.flatten(), torch.bincount(labels.flatten())
     total = torch.zeros(3, len(size)).to(picture).index_add_(1, flat, picture.flatten(1))
     return (total / size)[:, labels]
@@ -113,8 +124,29 @@ def lime(
 ) -> PatchScores | PixelScores:
     """Weights of a linear model that says what the model says of pictures like this one.
 
-    Each part is present in half of the samples (in the first, all are); a sample counts for exp(−d²/2·width²), d its cosine
-    distance from the whole, of masks or of pixels. Absent patches leave (`space="tokens"`), or become their mean colour or 0.
+    Each part is present with probability ½; in the first sample all are. A sample has weight exp(−d²/2·width²), where
+    d is its cosine distance from the whole image.
+
+    Parameters
+    ----------
+    samples
+        Number of samples.
+    space
+        "tokens" removes absent patches; "pixels" paints absent regions over.
+    regions
+        Segmentation for `space="pixels"`.
+    fill
+        Colour of absent regions: 0 in normalised units ("zero") or the region's mean colour ("mean").
+    distance
+        Cosine distance of "masks" or of "pixels".
+    width
+        Width of the kernel.
+    fit
+        "ridge" or "lasso".
+    alpha
+        Weight of the penalty.
+    seed
+        Seed of the samples, combined with the image's content.
     """
     parts = [parts_of(probe.alone(image), space, regions, fill) for image in range(len(probe.images))]
     drawn = [
@@ -133,18 +165,18 @@ def lime(
 
 
 def exactly(values: Tensor) -> Float[Tensor, "*any"]:
-    """Small systems are solved on the CPU in double precision, the same everywhere."""
+    """Copy on the CPU in double precision, where small systems are solved with the same result for every device."""
     return values.to("cpu", torch.float64)
 
 
 def nearness(on: Coalitions, energy: Float[Tensor, " m"], width: float | int) -> Float[Tensor, " s"]:
-    """exp(−d²/2·width²), d the cosine distance of what is left (the rest being 0) from the whole."""
+    """exp(−d²/2·width²), d the cosine distance between the image with absent parts set to 0 and the whole image."""
     cosine = ((on * energy).sum(-1) / energy.sum()).sqrt()
     return torch.exp(-((1 - cosine) ** 2) / (2 * width**2))
 
 
 def centred(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Without their weighted means, so that the intercept is free."""
+    """Masks and scores minus their weighted means, which removes the intercept from the fit."""
     share = weight / weight.sum()
     return on - share @ on, answers - (answers @ share)[:, None]
 
@@ -152,7 +184,7 @@ def centred(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Tensor, Tensor
 def ridge(
     on: Float[Tensor, "s m"], answers: Float[Tensor, "r s"], weight: Float[Tensor, " s"], alpha: Positive
 ) -> Float[Tensor, "r m"]:
-    """Weighted least squares with a penalty α on squared weights and a free intercept."""
+    """Weighted least squares with an L2 penalty α and an unpenalised intercept."""
     x, y = centred(on, answers, weight)
     gram = (x * weight[:, None]).T @ x + alpha * torch.eye(x.shape[1]).to(x)
     return torch.linalg.solve(gram, (x * weight[:, None]).T @ y.T).T
@@ -165,7 +197,7 @@ def lasso(
     alpha: Positive,
     rounds: int = 1000,
 ) -> Float[Tensor, "r m"]:
-    """Half the weighted mean squared error with a penalty α on absolute weights, by coordinate descent; free intercept."""
+    """Minimise ½ weighted mean squared error + α L1 penalty by coordinate descent; the intercept is not penalised."""
     x, y = centred(on, answers, weight)
     share = (weight / weight.sum())[:, None]
     gram, pull = (x * share).T @ x, (x * share).T @ y.T  # [m m], [m r]
@@ -208,7 +240,22 @@ def kernelshap(
 ) -> tuple[PatchScores | PixelScores, dict[str, Any]]:
     """Shapley values, estimated from random coalitions of patches; they add up to the answer less that to nothing at all.
 
-    Exact where `samples` is enough for every coalition. `paired`: each coalition with its complement, for less noise.
+    Exact if `samples` is at least the number of coalitions (and there are fewer than 30 parts).
+
+    Parameters
+    ----------
+    samples
+        Number of coalitions.
+    space
+        "tokens" removes absent patches; "pixels" paints absent regions over.
+    regions
+        Segmentation for `space="pixels"`.
+    fill
+        Colour of absent regions: 0 in normalised units ("zero") or the region's mean colour ("mean").
+    paired
+        Whether each coalition is followed by its complement, which reduces variance.
+    seed
+        Seed of the coalitions, combined with the image's content.
     """
     parts = [parts_of(probe.alone(image), space, regions, fill) for image in range(len(probe.images))]
     drawn = [
@@ -225,7 +272,7 @@ def kernelshap(
 
 
 def empty_set(probe: Probe) -> str:
-    """What the model is asked when no patch enters."""
+    """Description of the model's input when no patch is present, for the provenance."""
     prefix = probe.layout.prefix
     rows = getattr(probe.vit.pool, "rows", None)
     if rows is not None and prefix and bool(rows(prefix).any()):
@@ -234,13 +281,13 @@ def empty_set(probe: Probe) -> str:
 
 
 def with_ends(on: Coalitions) -> Bool[Tensor, "more m"]:
-    """Behind nothing and everything."""
+    """The empty and the full coalition, followed by the given ones."""
     ends = torch.tensor([[False], [True]]).expand(2, on.shape[1])
     return torch.cat([ends.to(on.device), on])
 
 
 def coalitions(parts: int, samples: int, paired: bool, draw: torch.Generator) -> tuple[Coalitions, Float[Tensor, " s"]]:
-    """Coalitions by the Shapley kernel, each counting 1; or all there are, each by its kernel weight."""
+    """Coalitions drawn from the Shapley kernel with weight 1, or, if `samples` suffice, all with kernel weights."""
     if parts == 1:
         return torch.zeros(0, 1, dtype=torch.bool), torch.zeros(0, dtype=torch.float64)
     size = torch.arange(1, parts, dtype=torch.float64)
@@ -259,9 +306,9 @@ def coalitions(parts: int, samples: int, paired: bool, draw: torch.Generator) ->
 def shapley(
     on: Float[Tensor, "s m"], answers: Float[Tensor, "r s"], ends: Float[Tensor, "r 2"], weight: Float[Tensor, " s"]
 ) -> Float[Tensor, "r m"]:
-    """Least squares under the constraint that the values make up the whole difference; the shortest, if several fit.
+    """Weighted least squares under the constraint that the values add up to the difference of `ends`; minimum norm.
 
-    What is left of each answer after an even split is fitted by values that add up to 0.
+    The difference is split evenly; the remainder of each score is fitted by values that add up to 0.
     """
     parts = on.shape[1]
     even = (ends[:, 1:] - ends[:, :1]) / parts

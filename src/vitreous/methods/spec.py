@@ -1,4 +1,4 @@
-"""The grammar of methods: `name[(options)][@linearisation[(options)]][+fold[(options)]]`, case-insensitive."""
+"""Parser of method specs: `name[(options)][@linearisation[(options)]][+fold[(options)]]`, case-insensitive."""
 
 from __future__ import annotations
 
@@ -14,11 +14,31 @@ from vitreous.methods.fold import FOLDS
 from vitreous.methods.method import METHODS, SPELLINGS, Method
 
 LONGEST_SPEC = 4096  # characters
-ESCAPES = "\\'\"ntrxuU"  # those that repr writes; Python warns of ones it does not know, and goes on
+ESCAPES = "\\'\"ntrxuU"  # escapes that repr writes; Python only warns about unknown ones
 
 
 def resolve(spec: str | Method, /, **options: Any) -> Method:
-    """`"decompx+skipplus"` → `skipplus(decompx)`; `"genatt@libra+plus"`, `"tis(masks=256)"`, `"GradCAM++"`."""
+    """Make a `Method` of a spec such as "decompx+skipplus", "genatt@libra+plus", "tis(masks=256)" or "GradCAM++".
+
+    Parameters
+    ----------
+    spec
+        `name[(options)][@linearisation[(options)]][+fold[(options)]]`, with options as Python literals; names are
+        case-insensitive and can be aliases. A `Method` is used as it is.
+    **options
+        Further options of the method.
+
+    Returns
+    -------
+    Method
+        The method with its options, linearisation and fold.
+
+    Raises
+    ------
+    SpecError
+        If the spec cannot be parsed, a name or option does not exist, a value does not fit, an option is given twice,
+        or the method cannot be combined with the linearisation or fold.
+    """
     if isinstance(spec, Method):
         return spec.with_options(**options) if options else spec
     if not isinstance(spec, str):
@@ -29,7 +49,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
     text = unspaced(spec)
     name, rest = take_name(text)
     found = METHODS.find(name)
-    if found is None:  # a spelling that stands for a whole spec
+    if found is None:  # an alias of a spec
         found = resolve(SPELLINGS[name])
     given, rest = take_options(rest, text)
     found = found.with_options(**given)
@@ -63,7 +83,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
 
 
 def unspaced(spec: str) -> str:
-    """The spec without blanks around names, '@' and '+'; those inside options stay."""
+    """The spec without white space outside of parentheses."""
     if len(spec) > LONGEST_SPEC:
         raise SpecError(f"a spec has at most {LONGEST_SPEC} characters; {shown(spec)} has {len(spec)}")
     depth, kept = 0, []
@@ -75,7 +95,7 @@ def unspaced(spec: str) -> str:
 
 
 def take_name(text: str) -> tuple[str, str]:
-    """The longest known name that `text` begins with, so that 'GradCAM++' is a name and 'gradcam+plus' a fold."""
+    """Longest known name at the start of `text` ('GradCAM++' is a name, 'gradcam+plus' has a fold), and the rest."""
     METHODS.load_plugins()
     lowered = text.lower()
     names = sorted([*METHODS, *SPELLINGS], key=len, reverse=True)
@@ -94,12 +114,13 @@ def take_name(text: str) -> tuple[str, str]:
 
 
 def take_word(text: str) -> tuple[str, str]:
+    """The text before the first '(', '@' or '+', in lower case, and the rest."""
     end = next((i for i, c in enumerate(text) if c in "(@+"), len(text))
     return text[:end].strip().lower(), text[end:]
 
 
 def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
-    """Options in parentheses, as Python literals, and the rest of the text."""
+    """Parse options in parentheses at the start of `text` as Python literals; return them and the rest."""
     if not text.startswith("("):
         return {}, text
     end = closing(text)
@@ -124,7 +145,7 @@ def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
 
 
 def closing(text: str) -> int | None:
-    """Where the bracket that the text begins with is closed; None if nowhere. Brackets in strings do not count."""
+    """Index of the bracket that closes the one at the start of `text`, or None; brackets in strings are ignored."""
     depth, quote, escaped = 0, "", False
     for index, char in enumerate(text):
         if quote:
@@ -142,5 +163,5 @@ def closing(text: str) -> int | None:
 
 
 def shortened(text: str) -> str:
-    """Text as it was written where it is printable and short, else its repr."""
+    """The text itself if it is printable and short, else its shortened repr."""
     return text if text.isprintable() and len(text) < LONGEST else shown(text)

@@ -1,4 +1,4 @@
-"""AtMan: attention to a patch is turned down, and the answer watched."""
+"""AtMan: change of the score when attention to a patch is suppressed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,16 @@ Cosine = Annotated[float | int, Range(-1, 1)]
 def atman(probe: Probe, suppression: Number = 0.9, similarity: Cosine | None = 0.6, shift: bool = True) -> PatchScores:
     """How much the cross-entropy rises when attention to a patch, and to patches like it, is suppressed everywhere.
 
-    Patches whose embeddings have a cosine of at least `similarity` are suppressed along, in proportion to it (None: none).
-    Without `shift`, scores are multiplied as they are, which raises the negative ones.
+    Parameters
+    ----------
+    suppression
+        Attention scores of a suppressed patch are multiplied by 1 − suppression.
+    similarity
+        Patches whose embeddings have at least this cosine are suppressed as well, in proportion to the cosine; None
+        for no other patches.
+    shift
+        Whether to subtract the minimum of each row of attention scores first, so that a factor below 1 never increases
+        a score. Without it, negative scores increase.
     """
     factors = damping(probe.tokens[:, probe.layout.prefix :], suppression, similarity)
     factors = F.pad(factors, (probe.layout.prefix, 0), value=1.0)  # prefix tokens keep their attention
@@ -46,7 +54,7 @@ def atman(probe: Probe, suppression: Number = 0.9, similarity: Cosine | None = 0
 
 
 def damping(embedded: Float[Tensor, "b p d"], suppression: Number, similarity: Cosine | None) -> Float[Tensor, "b p p"]:
-    """For every suppressed patch (row), what attention to each patch is multiplied by: 1 − suppression · cosine."""
+    """Factor of the attention to each patch (column) for every suppressed patch (row): 1 − suppression · cosine."""
     own = torch.eye(embedded.shape[1], dtype=torch.bool, device=embedded.device)
     direction = F.normalize(embedded, dim=-1)
     cosine = direction @ direction.mT

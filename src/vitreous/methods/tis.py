@@ -1,4 +1,4 @@
-"""Transformer Input Sampling: the model's own activations say which patches to keep together."""
+"""Transformer Input Sampling: mean score over subsets of patches that are chosen by clusters of activations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitreous.methods.method import method
 from vitreous.methods.options import Count, PartialShare, Seed
 from vitreous.models.shapes import Images, Keep, PatchScores
 
-ROOM, WIDE = 2**22, 2**28  # distances held at once while clustering, on a CPU and elsewhere
+ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a CPU and on other devices
 
 
 @method(
@@ -45,8 +45,18 @@ def tis(
 ) -> PatchScores:
     """Mean answer over the token subsets that a patch belongs to; subsets are where clusters of activations are largest.
 
-    `kept`: the share of patches in a subset; with several, every cluster gives a subset of each size.
-    `ablate="pixels"` paints noise over the pixels of other patches, instead of removing their tokens.
+    Parameters
+    ----------
+    masks
+        Number of clusters; at most one per activation channel of all blocks.
+    kept
+        Share of the patches in a subset; with several shares, every cluster gives a subset of each size.
+    ablate
+        "tokens" removes the other patches, "pixels" replaces their pixels by noise.
+    normalise
+        Whether to rescale every map to [0, 1].
+    seed
+        Seed of clustering and noise, combined with the image's content.
     """
     activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT  # [b depth·d p]
     keep = largest(clustered(activations, masks, probe.originals, seed), kept)
@@ -54,12 +64,12 @@ def tis(
 
 
 def tis_of(probe: Probe, keep: Keep, ablate: str = "tokens", normalise: bool = False, seed: int = 0) -> PatchScores:
-    """Σ answer · subset ⊘ Σ subset."""
+    """Σ score · subset ⊘ Σ subset."""
     scores = probe.score(keep) if ablate == "tokens" else probe.pixel_score(in_noise(probe, keep, seed))  # [r m]
     held = keep.repeat_interleave(probe.targets_per_image, 0).to(scores)
     count = held.sum(1)
     mean = (scores[:, None] @ held)[:, 0] / count.clamp(min=1)
-    # a patch in no subset has shown nothing: it gets the least score
+    # a patch that is in no subset gets the minimum
     least = mean.masked_fill(count == 0, torch.inf).amin(-1, keepdim=True)
     mean = torch.where(count > 0, mean, least)
     if not normalise:
@@ -69,7 +79,7 @@ def tis_of(probe: Probe, keep: Keep, ablate: str = "tokens", normalise: bool = F
 
 
 def largest(centroids: Float[Tensor, "b m p"], kept: PartialShare | tuple[PartialShare, ...]) -> Keep:
-    """The share of patches where each centroid is largest."""
+    """Subsets of the patches with the largest values of each centroid."""
     ratios, patches = kept if isinstance(kept, tuple) else (kept,), centroids.shape[-1]
     if not ratios:
         raise SpecError(f"kept={kept!r}; a share of the patches lies between 0 and 1")
@@ -82,7 +92,7 @@ def largest(centroids: Float[Tensor, "b m p"], kept: PartialShare | tuple[Partia
 
 
 def in_noise(probe: Probe, keep: Keep, seed: int) -> Pictures:
-    """Pictures of which only the kept patches show; the rest is uniform noise in [0, 1) as the model takes it."""
+    """Images of the kept patches; the rest is uniform noise in [0, 1) in normalised units."""
     (height, width), grid = probe.layout.patch, probe.layout.grid
     seeds = torch.tensor(content_seeds(probe.originals, seed), device=probe.images.device)
 
@@ -98,7 +108,7 @@ def in_noise(probe: Probe, keep: Keep, seed: int) -> Pictures:
 
 
 def clustered(samples: Float[Tensor, "b a p"], clusters: int, images: Images, seed: int) -> Float[Tensor, "b m p"]:
-    """Centroids of every picture's samples, begun at samples that the picture's content chooses."""
+    """k-means centroids of every image's samples, initialised at random samples seeded by the image's content."""
     samples = samples.to(torch.promote_types(samples.dtype, torch.float32))
     count = samples.shape[1]
     clusters = min(clusters, count)
@@ -112,7 +122,7 @@ def clustered(samples: Float[Tensor, "b a p"], clusters: int, images: Images, se
 def kmeans(
     samples: Float[Tensor, "b a p"], centroids: Float[Tensor, "b m p"], rounds: int = 100, tolerance: float = 1e-4
 ) -> Float[Tensor, "b m p"]:
-    """Lloyd's algorithm for several pictures side by side; each stops when its centroids do."""
+    """Lloyd's algorithm for a batch; an image stops when its centroids' squared movement is at most `tolerance`."""
     centroids, left = centroids.clone(), torch.arange(len(samples), device=samples.device)
     for _ in range(rounds):
         moved = lloyd(samples, centroids[left])
@@ -126,9 +136,9 @@ def kmeans(
 
 
 def lloyd(samples: Float[Tensor, "b a p"], centroids: Float[Tensor, "b m p"]) -> Float[Tensor, "b m p"]:
-    """One step: every sample joins its nearest centroid, which moves to the mean of its samples.
+    """One iteration: every sample joins its nearest centroid, which moves to the mean of its samples.
 
-    A centroid that nobody joined begins again at a sample far from its own: the farthest, the next farthest, …
+    Empty clusters restart at the samples farthest from their centroids, one each in order of distance.
     """
     distance = torch.baddbmm((centroids**2).sum(-1)[:, None], samples, centroids.mT, alpha=-2)
     near, owner = distance.min(-1)

@@ -1,4 +1,4 @@
-"""What each token adds to the score: gradients, token × gradient under several linearisations, and FullGrad."""
+"""Gradients, token × gradient under several linearisations, and FullGrad."""
 
 from __future__ import annotations
 
@@ -20,22 +20,27 @@ PixelMap = Float[Tensor, "r H W"]
 
 
 def gradient_of_pixels(images: Pixels, gradient: Pixels, channels: Literal["sum", "abs", "max"] = "sum") -> PixelMap:
-    """`channels`: the signed "sum", the sum of "abs"olute values (captum, TIS), or their "max"imum."""
+    """Gradient reduced over colours: signed "sum", sum of absolute values ("abs": captum, TIS), or their "max"."""
     if channels == "sum":
         return gradient.sum(1)
     return gradient.abs().sum(1) if channels == "abs" else gradient.abs().amax(1)
 
 
 def norm_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
+    """L2 norm of the gradient over colour channels."""
     return gradient.norm(dim=1)
 
 
 def product_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
+    """Pixel times gradient, summed over colour channels."""
     return (images * gradient).sum(1)
 
 
 def sums_to_nothing(made: Method, vit: ViT) -> str:
-    """LayerNorm ignores what is added to all channels alike, so the gradient's sum over channels is 0, whatever the picture."""
+    """Warning for token gradients summed over channels in models with LayerNorm.
+
+    LayerNorm ignores a constant added to all channels, so the gradient's sum over channels is 0 for every image.
+    """
     if made.options.get("space") == "pixels" or not all(isinstance(b.attend.norm, nn.LayerNorm) for b in vit.blocks):
         return ""
     return (
@@ -45,9 +50,10 @@ def sums_to_nothing(made: Method, vit: ViT) -> str:
 
 
 def meets_one_norm(made: Method, vit: ViT) -> str:
-    """A norm ignores how long a token is, so what enters the score through one norm alone has x · ∂t/∂x = 0.
+    """Warning for token times gradient at the last block, if the head reads no patch.
 
-    Measured on the scenes model: 5e-9 of Σ|xₖ gₖ| in float64, where the norm's ε shows, and rounding in float32.
+    A norm ignores the length of a token, so x · ∂t/∂x = 0 for a token that enters the score through one norm only.
+    Measured on the scenes model: 5e-9 of Σ|xₖ gₖ| in float64, due to the norm's ε, and rounding errors in float32.
     """
     last = made.fold is not None and made.fold.down_to(vit.depth) == vit.depth - 1
     if not last or made.linearisation.norm != "exact" or made.options.get("of", "input") != "input":
@@ -95,13 +101,14 @@ def vanillagrad_norm(layer: Layer) -> TokenScores:
 
 
 def input_x_gradient(layer: Layer) -> TokenScores:
-    """What each token adds to the score, to first order."""
+    """Token times gradient, the first-order contribution of each token to the score."""
     return (layer.hidden * layer.hidden_grad).sum(-1)
 
 
 def token_times_gradient(
     name: str, title: str, signal: Callable[[Layer], TokenScores] = input_x_gradient, **facts: object
 ) -> Method:
+    """Register a variant of token times gradient; `facts` are fields of `Method` that differ from the defaults here."""
     defaults = {"fold": first, "pixel": product_of_pixels, "signed": True, "class_specific": True, "complete": True}
     return method(name, title=title, **{**defaults, **facts})(signal)
 

@@ -1,4 +1,4 @@
-"""TokenTM (VTranM): attention weighed by how much each token is transformed, in length and in direction."""
+"""TokenTM (VTranM): attention weighted by the change of each token in length and direction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Weight = Float[Tensor, "*any n"]
 def transformation(
     before: Float[Tensor, "*one n d"], after: Float[Tensor, "*any n d"], length: bool, necc: bool, eps: float = 0.0
 ) -> tuple[Weight, Weight]:
-    """How much a token is changed: ratio of lengths, and softmax over tokens of the cosine (NECC); 1 where not asked for."""
+    """Ratio of lengths, and softmax over tokens of the cosine (NECC), of tokens before and after; 1 if switched off."""
     ratio, likeness = torch.ones_like(after[..., 0]), torch.ones_like(after[..., 0])
     if length:
         ratio = after.norm(dim=-1) / (before.norm(dim=-1) + eps)
@@ -34,17 +34,29 @@ def transformation(
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What TokenTM measures at one block."""
+    """Measures of TokenTM at one block.
 
-    positive: PerHeadMatrix  # relu of the score's gradient in the attention
+    Attributes
+    ----------
+    positive
+        Positive part of the score's gradient with respect to the attention.
+    attention
+        Attention matrices.
+    length, necc
+        Length ratio and NECC of each head's value vector and the token.
+    mlp_length, mlp_necc
+        Length ratio and NECC of the MLP's output and the token.
+    """
+
+    positive: PerHeadMatrix
     attention: PerHeadMatrix
-    length: Float[Tensor, "r h n"]  # of what a head sends from a token, over the token's own
+    length: Float[Tensor, "r h n"]
     necc: Float[Tensor, "r h n"]
     mlp_length: Float[Tensor, "r n"]
     mlp_necc: Float[Tensor, "r n"]
 
     def joined(self) -> Matrix:
-        """(I + diag(fed)) (I + mixing) − I, so that the fold's row + row · T is the product of both branches."""
+        """T = (I + diag(fed)) (I + mixing) − I, so that the fold's step row + row · T applies both branches."""
         moved = self.length * self.necc
         mixing = (self.positive * self.attention * moved[:, :, None]).mean(1)
         fed = self.mlp_length * self.mlp_necc
@@ -59,9 +71,9 @@ def transition(
     necc: bool = True,
     variant: Literal["paper", "libragrad"] = "paper",
 ) -> Transition:
-    """The parts of `tokentm` at one block."""
+    """The measures of `tokentm` at one block; options as in `tokentm`."""
     positive, attention = layer.attention_grad.clamp(min=0), layer.attention
-    if variant == "libragrad":  # the stream after each sub-layer, no heads, means multiplied
+    if variant == "libragrad":  # residual stream after each sub-layer; head means are multiplied
         positive, attention = positive.mean(1, keepdim=True), attention.mean(1, keepdim=True)
         moved = transformation(layer.hidden[:, None], layer.mid[:, None], length, necc, 1e-8)
         fed = transformation(layer.mid, layer.output, length, necc, 1e-8)
@@ -104,9 +116,19 @@ def tokentm(
 ) -> Matrix:
     """Gradient-weighted attention × token transformation, through attention and MLP, from the first tokens' lengths on.
 
-    `source`: transformations are measured from the "residual" stream or from the "norm"'s output. `length` and `necc`
-    switch the two measures; `branches="gradient"` is positive attention gradients alone (the paper's baseline);
-    `variant="libragrad"` is that repository's re-implementation.
+    Parameters
+    ----------
+    source
+        Tokens that transformations are compared with: the "residual" stream or the "norm"'s output.
+    value_bias
+        Whether value vectors include their bias.
+    length, necc
+        Whether to use the length ratio and the softmax of cosines (NECC).
+    branches
+        "both" attention and MLP, or "gradient" for positive attention gradients times attention only (the paper's
+        baseline).
+    variant
+        "paper", or "libragrad" for the re-implementation in that repository.
     """
     if branches == "gradient":
         product = (layer.attention_grad.clamp(min=0) * layer.attention).mean(1)

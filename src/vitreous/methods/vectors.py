@@ -1,6 +1,7 @@
-"""Norm-based maps: how much of each token's vector comes from each other token, AttIN · GlobEnc · ALTI.
+"""Norm-based maps, which measure how much of each token's vector comes from each other token: AttIN, GlobEnc, ALTI.
 
-‖Σ_h A_ij^h f_j^h‖ needs no [n n d] tensor: with the Gram matrices Q_j = F_j F_jᵀ [h h] of each token it is aᵀ Q_j a.
+‖Σ_h A_ij^h f_j^h‖² is computed as aᵀ Q_j a with the Gram matrix Q_j = F_j F_jᵀ [h h] of each token, without an [n n d]
+tensor.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ def quadratic(attention: Float[Tensor, "r h n n"], left: HeadVectors, right: Hea
 
 
 def own_vectors(attention: Float[Tensor, "r h n n"], values: HeadVectors) -> Vectors:
-    """What each token sends to itself."""
+    """Σ_h A_ii^h values_i^h: the vector that each token contributes to itself."""
     return torch.einsum("rhi,rhid->rid", attention.diagonal(dim1=-2, dim2=-1), values)
 
 
 def with_diagonal(norms: Matrix, diagonal: Float[Tensor, "r n"]) -> Matrix:
+    """The matrix with its diagonal replaced."""
     return norms.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
 
 
@@ -57,11 +59,18 @@ def attin(
 ) -> Matrix:
     """Length of what each token sends to each other one through attention.
 
-    `part`: the "attention" alone, with the skip connection ("res"), or after the second norm too ("resln").
+    Parameters
+    ----------
+    part
+        "attention" only, with the skip connection ("res"), or also after the second norm ("resln").
+    value_bias
+        Whether value vectors include their bias and the shift of the norm before it.
+    per_head
+        Whether to average the lengths over heads instead of taking the length of the sum; for "attention" only.
     """
     attention, values = layer.attention, head_values(layer, "included" if value_bias else "free")
     if per_head:
-        choice("part", part, ("attention",))  # single heads meet neither the skip connection nor the norm
+        choice("part", part, ("attention",))  # skip connection and norm apply to the sum over heads
         return (attention * values.norm(dim=-1)[:, :, None]).mean(1)
     if part == "attention":
         return quadratic(attention, values, values).clamp(min=0).sqrt()
@@ -108,9 +117,17 @@ def globenc(layer: Layer) -> Matrix:
 def alti(layer: Layer, skipplus: bool = False, eps: Share | None = None, shift: Share = 0.0) -> Matrix:
     """How much nearer each token brings another to where it ends, in L1; every row adds up to 1.
 
-    `skipplus`: as in SkipPLUS's code, vectors through the whole block against the block's output; a row that no token
-    brings nearer is then 0 / 0 and stays NaN unless `eps` is given. `shift` is what torch's `pairwise_distance`, and so
-    the official code, adds to every component of a difference.
+    Parameters
+    ----------
+    skipplus
+        As in SkipPLUS's code: vectors through the whole block are compared with the block's output. A row without
+        positive entries is then 0 / 0 and stays NaN unless `eps` is given.
+    eps
+        Added to the sum of each row before division; by default the dtype's smallest normal number, or 0 with
+        `skipplus`.
+    shift
+        Added to every component of a difference, as torch's `pairwise_distance` and therefore the official code do
+        (1e-6).
     """
     attention, values = layer.attention, head_values(layer, "free" if skipplus else "included")
     goal = layer.output if skipplus else layer.mid
@@ -126,7 +143,7 @@ def alti(layer: Layer, skipplus: bool = False, eps: Share | None = None, shift: 
 
 
 def chunk_of(values: HeadVectors, budget: int = 2**26) -> int:
-    """How many receiving tokens at once keep [r chunk n d] within the budget."""
+    """Number of receiving tokens for which [r chunk n d] stays within `budget` bytes."""
     r, _, n, d = values.shape
     return max(1, budget // (r * n * d * values.element_size()))
 
