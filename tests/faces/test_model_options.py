@@ -148,7 +148,7 @@ def test_a_changed_preprocess_is_that_of_a_model_with_these_settings():
 def test_a_model_that_says_nothing_of_its_images_needs_mean_and_deviation():
     with pytest.raises(ModelError, match="give --mean and --std"):
         change_preprocess(None, ModelOptions(crop=0.9), "m", (32, 32))
-    stated = change_preprocess(None, ModelOptions(mean=(0.1,) * 3, std=(0.2,) * 3), "m", (32, 32))
+    stated = change_preprocess(None, ModelOptions(mean=(0.1, 0.1, 0.1), std=(0.2, 0.2, 0.2)), "m", (32, 32))
 
     assert stated == Preprocess.plain((32, 32), 0.1, 0.2)
 
