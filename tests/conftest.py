@@ -19,6 +19,8 @@ CHECKED = ("capture", "methods", "metrics", "models", "front", "measure")
 if os.environ.get("VITREOUS_CHECK_SHAPES", "1") != "0":  # before anything imports vitreous
     HOOK = install_import_hook([f"vitreous.{package}" for package in CHECKED], "beartype.beartype")
 torch.set_num_threads(1)
+for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
+    os.environ.pop(variable, None)  # output is compared: the terminal of whoever runs the tests must not change it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
