@@ -37,11 +37,11 @@ def explained(golden: Golden, spec: str, which: str, count: int) -> Attribution:
     return resolve(spec)(probe_of(golden, which, count))
 
 
-def agree(golden: Golden, file: str, found: Tensor, reference: np.ndarray) -> None:
-    """Within the tolerance that the reference states."""
+def agree(golden: Golden, file: str, found: Tensor, reference: np.ndarray, slack: float = 0.0) -> None:
+    """Within the tolerance that the reference states, and `slack` of the largest value."""
     tolerance = golden.entry(file)["tolerance"]
     largest = np.abs(reference).reshape(len(reference), -1).max(1).reshape(-1, *[1] * (reference.ndim - 1))
-    allowed = tolerance["rtol"] * np.abs(reference) + tolerance["atol_rel_to_max"] * largest
+    allowed = tolerance["rtol"] * np.abs(reference) + (tolerance["atol_rel_to_max"] + slack) * largest
 
     assert found.shape == reference.shape
     worst = (np.abs(found.numpy() - reference) - allowed).max()

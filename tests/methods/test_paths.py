@@ -284,6 +284,9 @@ def test_integrated_gradients_agree_with_captum(golden, file, spec):  # noqa: F8
     agrees(golden, file, spec)
 
 
+NOISE = 1e-5  # normal noise is drawn in float32, and kernels of different CPUs round it differently
+
+
 def test_smoothgrad_agrees_with_captum(golden):  # noqa: F811
     stored, samples = arrays(golden, "smoothgrad_abs"), golden.entry("smoothgrad_abs")["settings"]["nt_samples"]
     count = len(few(golden, stored["top_patchsum"]))
@@ -293,15 +296,15 @@ def test_smoothgrad_agrees_with_captum(golden):  # noqa: F811
         noise.append(torch.normal(0, 0.5 * torch.ones(samples, 3, *golden.vit.size)))
     noise = torch.stack(noise)
     if "noise" in stored:
-        assert (noise[:1].numpy() == stored["noise"]).all()
+        np.testing.assert_allclose(noise[:1].numpy(), stored["noise"], rtol=0, atol=1e-5)  # kernels round differently
 
     for which in targets(golden):
         pixels = mean_gradient(probe_of(golden, which, count), [noise.double()], samples, True, "sum")
 
         patches = patch_sums(pixels, golden.vit.layout(golden.vit.size))
-        agree(golden, "smoothgrad_abs", patches, few(golden, stored[f"{which}_patchsum"]))
+        agree(golden, "smoothgrad_abs", patches, few(golden, stored[f"{which}_patchsum"]), slack=NOISE)
         if which in stored:
-            agree(golden, "smoothgrad_abs", pixels, stored[which])
+            agree(golden, "smoothgrad_abs", pixels, stored[which], slack=NOISE)
 
 
 def test_smoothgrad_under_plus_adds_noise_to_the_tokens_of_every_layer():

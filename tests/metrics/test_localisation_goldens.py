@@ -68,6 +68,10 @@ def close(golden: Golden, file: str, found: torch.Tensor, reference: np.ndarray)
     np.testing.assert_allclose(found.numpy(), reference, rtol=tolerance["rtol"], atol=tolerance["atol"])
 
 
+# pixels of an enlarged map that are equal in exact arithmetic are ordered by rounding, which differs between CPU kernels
+TIES = 1e-3
+
+
 @pytest.mark.parametrize("which", MAPS)
 def test_segmentation_agrees_with_the_published_evaluation(golden, which):
     arrays, found = golden.arrays("metric_segmentation"), stored_map(golden, which)
@@ -83,10 +87,12 @@ def test_segmentation_agrees_with_the_published_evaluation(golden, which):
 
     close(golden, "metric_segmentation", parts, arrays[f"{which}_correct_labeled"])
     close(golden, "metric_segmentation", torch.stack(areas, 1), arrays[f"{which}_inter_union"])
-    close(golden, "metric_segmentation", precision.scores, arrays[f"{which}_ap"])
+    np.testing.assert_allclose(precision.scores.numpy(), arrays[f"{which}_ap"], rtol=0, atol=TIES)
     close(golden, "metric_segmentation", rows.scores, arrays[f"{which}_f1_rowmean_as_published"])
     close(golden, "metric_segmentation", f1(found, objects=objects).scores, arrays[f"{which}_f1_image"])
-    close(golden, "metric_segmentation", summary, arrays[f"{which}_summary_pixacc_miou_map_mf1published"])
+    published, exact = arrays[f"{which}_summary_pixacc_miou_map_mf1published"], [0, 1, 3]
+    close(golden, "metric_segmentation", summary[exact], published[exact])
+    np.testing.assert_allclose(summary[2].item(), published[2], rtol=0, atol=TIES)
 
 
 @pytest.mark.parametrize("which", MAPS)

@@ -58,7 +58,7 @@ def test_every_way_to_name_the_one_output_explains_its_value(target, shift):
     assert found.targets.tolist() == [0, 0]
     assert found.names == ("age", "age")
     assert found.logits.shape == (2, 1)
-    images = pictures().requires_grad_()
+    images = pictures().clone().requires_grad_()
     tokens = vit.embed(images).detach().requires_grad_()
     hidden = tokens
     for block in vit.module.blocks:

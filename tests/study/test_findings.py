@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import vitreous
-from vitreous.cli import explain
-from vitreous.cli import map as mapped
+from vitreous.core.defaults import DEFAULT_METHOD
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,4 +30,4 @@ def test_quoted_numbers_are_those_of_the_study():
 def test_the_default_method_is_the_recommended_one():
     default = inspect.signature(vitreous.explain).parameters["method"].default
     assert f"Start with `{default}`" in (ROOT / "docs" / "how-to" / "which-method.md").read_text(encoding="utf-8")
-    assert explain.DEFAULT == mapped.DEFAULT == default
+    assert default == DEFAULT_METHOD

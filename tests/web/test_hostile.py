@@ -258,7 +258,8 @@ def test_what_cannot_be_offered_is_refused_at_start(tmp_path):
     ("method", "expected"),
     [
         ("genat", "did you mean 'genatt'?"),
-        ("tis(masks=100000000)", "up to 4096"),
+        ("tis(masks=1000000)", "up to 4096"),
+        ("tis(masks=100000000)", "at most 10000000"),
         ("rise(masks=-100000000)", "at least 1"),
         ("rollout(start=100)", "up to 64"),
         ("decompx+skipplus(start=99)", "up to 64"),

@@ -139,4 +139,4 @@ def test_large_numbers_are_found_however_deep():
     from vitreous.core.errors import SpecError
 
     with pytest.raises(SpecError, match="up to 64"):
-        resolve_untrusted("pami(shifts=((1, [1000]),))")
+        resolve_untrusted("pami(shifts=(1, 1000))")
