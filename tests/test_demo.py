@@ -10,6 +10,8 @@ import pytest
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.demo import CHAPTERS, METHODS, page, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def told():

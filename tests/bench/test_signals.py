@@ -17,6 +17,8 @@ from tests.bench.fixture import SMALL, told
 from vitreous.bench.signals import STOP_SIGNALS, Stopped, deferred_signals, stop_signals
 from vitreous.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 # after the first write the run waits, so that it cannot end before the signal comes
 PAUSED_RUN = """
 import sys, time

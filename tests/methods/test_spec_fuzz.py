@@ -24,6 +24,8 @@ from vitreous.metrics import load_all as load_metrics
 from vitreous.metrics.metric import METRICS, resolve_metric
 from vitreous.testing import tiny_vits
 
+pytestmark = pytest.mark.slow
+
 load_all()
 load_metrics()
 METHOD_NAMES = sorted(name for name in METHODS if METHODS.owner(name).split(".")[0] == "vitreous")
