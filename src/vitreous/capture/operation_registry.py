@@ -167,10 +167,6 @@ ROLE_PRESERVING = frozenset(
         "unsqueeze",
         "view",
         "view_as",
-        "where",
-        "masked_fill",
         "masked_fill_",
-        "pad",
-        "rearrange",
     ]
 )

@@ -19,7 +19,7 @@ DIVERGING = ("RdBu_r", 0.08, 0.92)  # blue − white − red, without the ends t
 SEQUENTIAL = ("inferno", 0.0, 1.0)
 OPACITY = 0.85
 QUANTILE = 0.98
-NEGLIGIBLE = 1e-6  # largest |score| of a map beside the value that it explains
+NEUTRAL = 1e-6  # largest |score| of a negligible map, as a share of the scale on which it is drawn
 FLAT = 1e-6  # a map whose values differ by less, relative to their size, is constant
 
 
@@ -159,7 +159,7 @@ def neutral_scale(attributions: Sequence[Attribution], signed: bool) -> Scale:
     values = np.concatenate([map_values(attribution).ravel() for attribution in attributions])
     least, most = float(np.nanmin(values)), float(np.nanmax(values))
     scores = [float(score) for one in attributions if one.score is not None for score in one.score]
-    high = max([abs(score) for score in scores] + [abs(least) / NEGLIGIBLE, abs(most) / NEGLIGIBLE]) or 1.0
+    high = max([abs(score) for score in scores] + [abs(least) / NEUTRAL, abs(most) / NEUTRAL]) or 1.0
     return Scale(-high if signed or least < 0 else 0.0, high, least, most, signed or least < 0)
 
 
