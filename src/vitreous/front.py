@@ -16,10 +16,10 @@ from jaxtyping import Int
 from PIL.Image import Image
 from torch import Tensor, nn
 
+from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
 from vitreous.capture.linearise import PLAIN
-from vitreous.capture.probe import as_constant
 from vitreous.capture.question import PROBABILITIES, Question, ask
 from vitreous.capture.texts import TextTarget
 from vitreous.core.defaults import DEFAULT_METHOD
@@ -501,8 +501,8 @@ def described_outputs(vit: ViT) -> dict[str, Any]:
     known = vit.output_type
     counted = {} if known is None else {"outputs": known.count}
     kind = {} if known is None or known.kind == "classes" else {"output_type": known.kind}
-    reasons = {"black_box": vit.black_box, "embedding": vit.embedding}
-    affine = {} if vit.black_box else {"affine": vit.affine}
+    reasons = {"black_box": vit.reason, "embedding": vit.embedding}
+    affine = {"affine": vit.affine} if isinstance(vit, ViT) else {}
     return {**counted, **kind, **affine, **{key: reason for key, reason in reasons.items() if reason}}
 
 

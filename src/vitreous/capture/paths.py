@@ -55,7 +55,7 @@ def pixel_gradients(
     """
 
     def gradient(part: Probe) -> Tensor:
-        if part.black_box:
+        if not isinstance(part, Probe):
             return whole_gradient(part)
         embedded = part.embedded()
         return part.pixel_grad(first_gradient(part, PLAIN), embedded)
@@ -134,7 +134,7 @@ def entering(probe: Probe, tokens: Float[Tensor, "m n d"], owner: Tensor, start:
     """Return a probe for the sub-network from block `start` on, with these input tokens."""
     below = replace(probe.vit, blocks=probe.vit.blocks[start:])
     part = owned(probe, probe.images[owner], owner)
-    part.vit, part.tokens = below, tokens
+    part.model, part.tokens = below, tokens
     return part
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,16 +11,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe, per_row
 from vitreous.capture.embedding import embed
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
 from vitreous.capture.layer import Layer, backward, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
+from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.packed import said_among
-from vitreous.capture.pixels import Pictures, Read, said_of
-from vitreous.capture.question import Question, ask
+from vitreous.capture.pixels import Read
+from vitreous.capture.question import Question
 from vitreous.capture.top import Top, top_of
-from vitreous.core.errors import ShapeError, SpecError
+from vitreous.core.errors import ShapeError
+from vitreous.models.model import BlackBox, Network
 from vitreous.models.shapes import Images, Keep, Logits, Tokens
 from vitreous.models.vit import Place, ViT
 
@@ -37,15 +40,7 @@ class Walk:
     presence: bool
 
 
-@dataclass(slots=True, eq=False)
-class Seen:
-    """Cached forward results of a batch, shared by probes with other targets or score functions."""
-
-    states: list[Tokens] | None = None
-    reading: Reading | None = None
-
-
-class Probe:
+class Probe(NetworkProbe):
     """A model applied to a batch of images, with targets and a score function.
 
     `layers` iterates over the blocks with their states and gradients; `logits` and `score` evaluate the model with only
@@ -69,75 +64,17 @@ class Probe:
         The results are the same.
     """
 
-    black_box = False  # True in the subclass that only evaluates the model on images
+    model: ViT
 
-    def __init__(
-        self,
-        vit: ViT,
-        images: Images,
-        targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
-        question: str | Question | Any = "logit",
-        hold: bool | None = None,
-    ) -> None:
-        self.vit, self.hold, self.question = vit, hold, ask(question)
-        self.originals = images.detach()  # in the given precision: they seed the random numbers of methods
-        self.images = self.originals.to(vit.device, vit.dtype)
-        self.layout = vit.layout((images.shape[-2], images.shape[-1]))
-        self.place = Place(self.layout)
-        self._given = None if targets is None else targets.to(vit.device).reshape(len(images), -1)
-        self._seen = Seen()
-        self.bias_shares: dict[str, Tensor] = {}
+    @property
+    def vit(self) -> ViT:
+        """The model."""
+        return self.model
 
-    def on(self, images: Images) -> Probe:
-        """Return a probe with the same targets and score function for other images.
-
-        Parameters
-        ----------
-        images
-            As many images as this probe has.
-
-        Raises
-        ------
-        ShapeError
-            If the number of images differs.
-        """
-        if len(images) != len(self.images):
-            raise ShapeError(f"the probe asks about {len(self.images)} pictures, not {len(images)}; make a new Probe")
-        return type(self)(self.vit, images, self.targets.view(len(self.images), -1), self.question, self.hold)
-
-    def asking(self, question: str | Question | Any) -> Probe:
-        """Return a probe with another score function (`question`); forward results are shared in both directions."""
-        other = type(self)(self.vit, self.originals, self._given, question, self.hold)
-        other._seen = self._seen
-        return other
-
-    def once(self) -> Probe:
-        """Return a probe with a single target per image, for class-agnostic methods; forward results are shared."""
-        other = type(self)(self.vit, self.originals, None, self.question, self.hold)
-        other._seen = self._seen
-        return other
-
-    def alone(self, image: int, picture: Float[Tensor, "3 H W"] | None = None) -> Probe:
-        """Return a probe for one image of the batch.
-
-        Parameters
-        ----------
-        image
-            Index in the batch; its targets are kept.
-        picture
-            Another image to use instead. If None, the cached forward results of the image are reused.
-        """
-        one = slice(image, image + 1)
-        pixels = self.originals[one] if picture is None else picture[None]
-        targets = self.targets.view(len(self.images), -1)[one]
-        other = type(self)(self.vit, pixels, targets, self.question, self.hold)
-        if picture is None:
-            states, reading = self._seen.states, self._seen.reading
-            other._seen = Seen(
-                None if states is None else [state[one] for state in states],
-                None if reading is None else Reading(reading.logits[one], reading.readout[one]),
-            )
-        return other
+    @cached_property
+    def place(self) -> Place:
+        """Positions of all tokens."""
+        return Place(self.layout)
 
     # ── logits and scores ────────────────────────────────────────────────────────────────────────
 
@@ -168,64 +105,6 @@ class Probe:
             with torch.no_grad():
                 self._seen.reading = run_head(self.vit, self.states[-1])
         return self._seen.reading
-
-    @property
-    def full_logits(self) -> Float[Tensor, "b c"]:
-        """Logits of the unmodified images; a binary output z is returned as two columns [0, z]."""
-        return self.sides(self.reading.logits)
-
-    def sides(self, logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
-        """Convert the model's logits to one column per class: a binary output z becomes [0, z]."""
-        return two_sided(logits) if self.vit.binary else logits
-
-    @cached_property
-    def targets(self) -> Int[Tensor, " r"]:
-        """Target class of every row; the predicted class if none was given."""
-        if self._given is None:
-            return self.full_logits.argmax(-1)
-        return self._given.flatten()
-
-    @property
-    def targets_per_image(self) -> int:
-        return 1 if self._given is None else self._given.shape[1]
-
-    @property
-    def rows(self) -> int:
-        """Number of rows: images times targets per image."""
-        return len(self.images) * self.targets_per_image
-
-    def answer(self, logits: Float[Tensor, "r c"], targets: Int[Tensor, " r"]) -> Float[Tensor, " r"]:
-        """Apply the score function to the model's logits.
-
-        For a binary output z, the two classes have logits [0, z]; score functions that read only the target's logit get
-        z for class 1 and −z for class 0.
-
-        Parameters
-        ----------
-        logits
-            As the model returns them: a single column for a binary output.
-        targets
-            Target class of every row.
-
-        Returns
-        -------
-        Tensor
-            One score per row.
-
-        Raises
-        ------
-        SpecError
-            If the score function compares classes and the model has a single regression output.
-        """
-        if self.vit.binary:
-            sides = two_sided(logits)
-            return self.question(sides - sides.flip(-1) if self.question.own else sides, targets)
-        if self.question.compares and logits.shape[-1] == 1:
-            raise SpecError(
-                f"question {self.question.name!r} compares classes, and {self.vit.name!r} answers with one number; 'logit' asks "
-                "for its value, and wrap(model, outputs='binary') says that it is the logit of a binary classifier"
-            )
-        return self.question(logits, targets)
 
     # ── layers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -407,64 +286,6 @@ class Probe:
         """Return the score of every subset of patches; `keep` as for `logits`."""
         return per_row(self._masked(keep, self._reader(len(keep))))
 
-    def _reader(self, rows: int) -> Read:
-        """Return a function from logits [m c] to scores [m k].
-
-        Applied to each piece, so that the logits of thousands of subsets are never held at once.
-        """
-
-        def read(logits: Logits, row: Int[Tensor, " m"]) -> Float[Tensor, "m k"]:
-            asked = self.targets.view(rows, -1)[row]
-            wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).repeat_interleave(asked.shape[1], 0)
-            return self.answer(wide, asked.flatten()).view(asked.shape)
-
-        return read
-
-    def answers(self, logits: Float[Tensor, "b s c"]) -> Float[Tensor, "r s"]:
-        """Apply the score function to logits of `s` variants of every image (or row).
-
-        Half-precision logits are converted to float32 first.
-        """
-        row = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.shape[1])
-        with torch.no_grad():
-            return per_row(self._reader(len(logits))(logits.flatten(0, 1), row).unflatten(0, logits.shape[:2]))
-
-    # ── logits and scores of other images ────────────────────────────────────────────────────────
-
-    def pixel_logits(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "b s c"]:
-        """Return the logits of other images, computed in pieces that fit into memory.
-
-        Parameters
-        ----------
-        pictures
-            `s` images for each image (or each row) of the probe: a tensor, or `Pictures` that are made on demand.
-
-        Returns
-        -------
-        Tensor
-            Logits [b s c] (or [r s c]); a binary output z is returned as two columns [0, z].
-
-        Raises
-        ------
-        ShapeError
-            If `pictures` are neither for every image nor for every row.
-        """
-        said = self._said(pictures)
-        return self.sides(said.flatten(0, 1)).unflatten(0, said.shape[:2])
-
-    def pixel_score(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "r s"]:
-        """Return the score of every image in `pictures`, which are given as for `pixel_logits`."""
-        return per_row(self._said(pictures, self._reader))
-
-    def _said(
-        self, pictures: Pictures | Float[Tensor, "b s 3 H W"], reader: Callable[[int], Read] | None = None
-    ) -> Float[Tensor, "b s c"]:
-        pictures = pictures if isinstance(pictures, Pictures) else Pictures.of(pictures.to(self.images))
-        if pictures.rows not in (len(self.images), self.rows):
-            raise ShapeError(f"pictures are asked about for {len(self.images)} images, not for {pictures.rows}")
-        read = None if reader is None else reader(pictures.rows)
-        return said_of(pictures, self.say, self.pictures_that_fit, self.images.device, read)
-
     def say(self, images: Images) -> Logits:
         """Return the model's logits for images of the same size as the probe's."""
         return run(self.vit, embed(self.vit, images), self.place)
@@ -476,16 +297,13 @@ class Probe:
         return rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)
 
 
-def as_constant(images: Images) -> Images:
-    """Detach the images from the caller's graph."""
-    return images.detach()
-
-
-def per_row(answers: Float[Tensor, "b s k"]) -> Float[Tensor, "r s"]:
-    """Scores [b s k] → [r s], with rows ordered image by image, then target by target."""
-    return answers.transpose(1, 2).flatten(0, 1)
-
-
-def two_sided(logits: Float[Tensor, "b 1"]) -> Float[Tensor, "b 2"]:
-    """Logits [0, z] of the two classes of a binary output z."""
-    return torch.cat([torch.zeros_like(logits), logits], -1)
+def probe_of(
+    model: BlackBox,
+    images: Images,
+    targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
+    question: str | Question | Any = "logit",
+    hold: bool | None = None,
+) -> BlackBoxProbe:
+    """Return the probe for this kind of model: `Probe`, `NetworkProbe` or `BlackBoxProbe`; parameters as for `Probe`."""
+    kind = Probe if isinstance(model, ViT) else NetworkProbe if isinstance(model, Network) else BlackBoxProbe
+    return kind(model, images, targets, question, hold)

@@ -112,6 +112,7 @@ def trace(
     down_to: int = 0,
     constants: bool = False,
     copy: bool = False,
+    mode: LinearisedForward | None = None,
 ) -> Trace:
     """Run a forward with the backward rules of a linearisation, cut at the inputs of blocks.
 
@@ -131,12 +132,14 @@ def trace(
         Whether added constants are recorded, for their shares of a score.
     copy
         Give blocks copies and record copies, for models that change tensors in place.
+    mode
+        The mode to run under; by default one for `linearisation`.
 
     Returns
     -------
     Trace
     """
-    mode = LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
+    mode = mode or LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
     tracer = Tracer(mode, down_to, copy)
     token = ACTIVE.set(tracer)
     try:

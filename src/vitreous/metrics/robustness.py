@@ -21,7 +21,7 @@ from vitreous.metrics.metric import Measured, metric
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import outranking, spearman
 from vitreous.models.load import view
-from vitreous.models.opaque import opaque
+from vitreous.models.model import BlackBox, with_module
 from vitreous.models.vit import ViT
 
 AT_ONCE = 32  # images explained per batch
@@ -164,10 +164,12 @@ def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
         parameter.copy_(drawn)
 
 
-def seen_again(vit: ViT, module: nn.Module) -> ViT:
+def seen_again(vit: BlackBox, module: nn.Module) -> BlackBox:
     """Wrap another module of the same architecture with the settings of `vit`."""
-    copy = opaque(module, preprocess=vit.preprocess) if vit.black_box else view(module)
-    same = ("name", "preprocess", "classes", "output_type", "affine", "black_box", "embedding", "facts")
+    if not isinstance(vit, ViT):
+        return with_module(vit, module)
+    copy = view(module)
+    same = ("name", "preprocess", "classes", "output_type", "embedding", "facts")
     return replace(copy, **{field: getattr(vit, field) for field in same})
 
 

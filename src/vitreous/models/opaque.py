@@ -1,18 +1,17 @@
-"""Black-box models: any classifier as a `ViT` without blocks and tokens, of which only the logits are used."""
+"""Black-box models: any classifier, of which only the logits are used."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from vitreous.core.errors import ModelError, ShapeError, VitreousError
+from vitreous.core.errors import ModelError, VitreousError
+from vitreous.models.model import BlackBox, Layout, forward_of, logits_of
 from vitreous.models.outputs import check_declared, checked_names, with_outputs
 from vitreous.models.picture import Preprocess
-from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images
-from vitreous.models.vit import Layout, LinearPool, ViT
 
 
 def opaque(
@@ -22,8 +21,8 @@ def opaque(
     preprocess: Any = None,
     classes: Any = None,
     outputs: str | None = None,
-) -> ViT:
-    """Describe any model as a `ViT` without parts, for methods that only need logits of images.
+) -> BlackBox:
+    """Describe any model as a `BlackBox`, for methods that only need logits of images.
 
     Parameters
     ----------
@@ -50,32 +49,19 @@ def opaque(
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     preprocess = preprocess_of(module) if preprocess is None else preprocess
 
-    def forward(images: Images) -> Tensor:
-        with evaluating(module):
-            return logits_of(module(images), name)
-
-    def refuse(*_: Any) -> NoReturn:
-        raise ModelError(f"{name!r} is treated as a black box: it has no tokens")
-
     names = checked_names(classes)
     check_declared(outputs)
-    vit = ViT(
+    model = BlackBox(
         name=name,
         module=module,
-        embed=refuse,
-        blocks=(),
-        norm=nn.Identity(),
-        pool=LinearPool(refuse),
-        pooled_norm=nn.Identity(),
-        classify=refuse,
+        forward=forward_of(module, logits_of),
         layout=pixel_layout,
-        forward=forward,
         size=getattr(preprocess, "size", (224, 224)),
         preprocess=preprocess,
         classes=classes_of(module) if names is None else names,
-        black_box=f"treated as a black box: {why}",
+        reason=f"treated as a black box: {why}",
     )
-    return with_outputs(vit, 1, names, outputs) if outputs == "binary" else vit
+    return with_outputs(model, 1, names, outputs) if outputs == "binary" else model
 
 
 def pixel_layout(size: tuple[int, int]) -> Layout:
@@ -84,7 +70,7 @@ def pixel_layout(size: tuple[int, int]) -> Layout:
 
 
 @torch.no_grad()
-def greet(vit: ViT, picture: Images) -> ViT:
+def greet(vit: BlackBox, picture: Images) -> BlackBox:
     """Run a black box on one image and set the number and meaning of its outputs.
 
     Parameters
@@ -114,15 +100,6 @@ def greet(vit: ViT, picture: Images) -> ViT:
         raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
     given = None if vit.classes == classes_of(vit.module) else vit.classes
     return with_outputs(vit, own.shape[-1], given, "binary" if vit.binary else None)
-
-
-def logits_of(answer: Any, name: str) -> Tensor:
-    """Logits of a model's output: its field `logits`, the first item of a tuple or list, or the tensor itself."""
-    answer = getattr(answer, "logits", answer)
-    answer = answer[0] if isinstance(answer, tuple | list) and len(answer) else answer
-    if not isinstance(answer, Tensor):
-        raise ShapeError(f"{name!r} answers with {type(answer).__name__!r}, in which no logits were found")
-    return answer
 
 
 def preprocess_of(module: nn.Module) -> Preprocess | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from vitreous.core.errors import ModelError
-from vitreous.models.vit import Outputs, ViT
+from vitreous.models.model import BlackBox, Outputs
+
+Model = TypeVar("Model", bound=BlackBox)
 
 
-def with_outputs(vit: ViT, count: int, classes: Any = None, outputs: str | None = None) -> ViT:
+def with_outputs(vit: Model, count: int, classes: Any = None, outputs: str | None = None) -> Model:
     """Return `vit` with `output_type` set and with class names that fit it.
 
     Parameters

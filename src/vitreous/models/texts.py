@@ -7,8 +7,9 @@ from dataclasses import replace
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.models.model import Outputs
 from vitreous.models.shapes import Images, Logits, Pooled
-from vitreous.models.vit import Outputs, ViT
+from vitreous.models.vit import ViT
 
 
 def likened(vit: ViT, texts: Float[Tensor, "t d"], scale: float) -> ViT:

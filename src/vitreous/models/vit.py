@@ -4,49 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.core.errors import ModelError
+from vitreous.models.model import Layout, Network
 from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, TokenIndex, Tokens
-
-if TYPE_CHECKING:
-    from vitreous.models.picture import Preprocess
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Order of the tokens: `prefix` tokens first (class, distillation, registers), then the patch grid, row by row.
-
-    Parameters
-    ----------
-    grid
-        Number of patches along height and width.
-    patch
-        Height and width of one patch in pixels.
-    prefix
-        Number of tokens before the first patch.
-    """
-
-    grid: tuple[int, int]
-    patch: tuple[int, int]
-    prefix: int
-
-    @property
-    def patches(self) -> int:
-        return self.grid[0] * self.grid[1]
-
-    @property
-    def tokens(self) -> int:
-        return self.prefix + self.patches
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width in pixels of the image that the grid covers."""
-        return self.grid[0] * self.patch[0], self.grid[1] * self.patch[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,38 +119,14 @@ def mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "q n"]]:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Meaning of a model's outputs.
-
-    Attributes
-    ----------
-    kind
-        "classes": one logit per class, normalised by a softmax. "binary": one logit whose sigmoid is the probability of
-        the second of two classes. "scalar": one number, as in regression; its value is explained.
-    count
-        Number of outputs of the model itself.
-    """
-
-    kind: Literal["classes", "binary", "scalar"]
-    count: int
-
-    @property
-    def targets(self) -> int:
-        """Number of targets that can be explained: 2 for a binary output, else `count`."""
-        return 2 if self.kind == "binary" else self.count
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ViT:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ViT(Network):
     """A vision transformer split into parts that all supported families share, together with the original module.
+
+    Fields of `BlackBox` (name, module, forward, …) are documented there.
 
     Parameters
     ----------
-    name
-        Name of the model, used in error messages, captions and files.
-    module
-        The original module; it is not modified.
     embed
         Images to the tokens that the first block receives.
     blocks
@@ -199,98 +139,17 @@ class ViT:
         Norm of the pooled vectors.
     classify
         Pooled vectors to logits; affine unless `affine` is False.
-    layout
-        Token layout for an image of the given (height, width).
-    forward
-        Logits computed by the module itself. The handshake compares them with those of the parts.
-    size
-        Height and width of the images that the model was built for.
-    preprocess
-        Conversion of images to tensors, or None if it is not known.
-    classes
-        Class names in the order of the outputs, or None if they are not known.
-    facts
-        Origin of the model; used in provenance records only.
-    output_type
-        Meaning of the outputs; None until the model has been run on an image.
     affine
         Whether `classify` is affine, as found by the handshake.
-    black_box
-        Reason why the model has no parts and only `forward` can be used; empty if it has parts.
-    embedding
-        Reason why the outputs are an embedding and not classes; empty if they are classes.
     length
         For logits that are cosines: the norm of the image embedding, by which the logits are divided at the end.
     """
 
-    name: str
-    module: nn.Module
     embed: Callable[[Images], Tokens]
     blocks: tuple[Block, ...]
     norm: nn.Module
     pool: LinearPool | AttentionPool
     pooled_norm: nn.Module
     classify: Callable[[Pooled], Logits]
-    layout: Callable[[tuple[int, int]], Layout]
-    forward: Callable[[Images], Logits]
-    size: tuple[int, int]
-    preprocess: Preprocess | None = None
-    classes: tuple[str, ...] | None = None
-    facts: dict[str, object] = field(default_factory=dict)
-    output_type: Outputs | None = None
     affine: bool = True
-    black_box: str = ""
-    embedding: str = ""
     length: Callable[[Pooled], Float[Tensor, "b 1"]] | None = None
-
-    @property
-    def depth(self) -> int:
-        return len(self.blocks)
-
-    @property
-    def parameter(self) -> Tensor:
-        """First floating-point parameter; its device and dtype are taken as those of the model."""
-        return next(p for p in self.module.parameters() if p.is_floating_point())
-
-    @property
-    def device(self) -> torch.device:
-        return self.parameter.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.parameter.dtype
-
-    @property
-    def outputs(self) -> int:
-        """Number of targets that can be explained: the number of classes (2 if binary), or 1 for a scalar output.
-
-        Raises
-        ------
-        ModelError
-            If the number of outputs is not known yet because the model has not been run on an image.
-        """
-        if self.output_type is None:
-            raise ModelError(
-                f"how many outputs {self.name!r} has is known once it has answered an image; "
-                "vitreous.capture.handshake.confirm(vit) asks it"
-            )
-        return self.output_type.targets
-
-    @property
-    def binary(self) -> bool:
-        """Whether the model has a single output that is the logit of the second of two classes."""
-        return self.output_type is not None and self.output_type.kind == "binary"
-
-    @property
-    def scalar(self) -> bool:
-        """Whether the model has a single output whose value is explained, as in regression."""
-        return self.output_type is not None and self.output_type.kind == "scalar"
-
-    def class_name(self, index: int) -> str:
-        """Name of an output; "class <index>" if it has no name, or "output" for a scalar output."""
-        unnamed = "output" if self.scalar else f"class {index}"
-        return self.classes[index] if self.classes and index < len(self.classes) else unnamed
-
-    def __repr__(self) -> str:
-        height, width = self.size
-        return f"ViT({self.name!r}, {self.depth} blocks, {height}x{width}, {self.dtype}, {self.device})"

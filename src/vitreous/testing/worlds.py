@@ -16,9 +16,10 @@ from vitreous.methods.attribution import Attribution, patch_sums
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, MetricResult
+from vitreous.models.model import Layout, Outputs
 from vitreous.models.picture import Preprocess
 from vitreous.models.shapes import Images, Logits, Pooled, Tokens
-from vitreous.models.vit import Layout, LinearPool, Outputs, ViT
+from vitreous.models.vit import LinearPool, ViT
 from vitreous.testing.law import tiny_vits
 
 GRID, PATCH = 4, 8

@@ -1,0 +1,261 @@
+"""Probe of a network of any architecture: states and gradients at the inputs of its blocks, by its own forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.forward import Reading
+from vitreous.capture.layer import weave
+from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.operations import LinearisedForward
+from vitreous.capture.trace import Backward, Segment, Trace, backward, share, trace
+from vitreous.core.errors import ModelError, SpecError
+from vitreous.models.model import Layout, Network, TokenGrid
+from vitreous.models.quiet import evaluating
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NetworkLayer:
+    """States of one block of a network, and gradients of the score.
+
+    Tensors are detached and have one row per image and target (r), ordered image by image, then target by target. The
+    tokens of a block are those at its own resolution; `to_grid` brings scores to the resolution of the map.
+
+    Attributes
+    ----------
+    index, depth
+        Number of this block call, and number of all block calls.
+    layout
+        Grid of this block's tokens.
+    map_layout
+        Grid of the map, the finest of all blocks.
+    hidden, hidden_grad
+        Input of the block and gradient there, [r n d].
+    biases
+        Shares of the constants that were added from this block's input to that of the next, on the grid of the map.
+    unplaced
+        Shares of constants at tensors whose place in the image is not known (windows, pooled vectors), [r].
+    """
+
+    index: int
+    depth: int
+    layout: Layout
+    map_layout: Layout
+    targets: int
+    segment: Segment
+    tokens: TokenGrid
+    readout: Float[Tensor, "r n"]
+    grads: Mapping[str, Tensor]
+    unplaced: Float[Tensor, " r"] | None = None
+
+    def rows(self, per_image: Tensor) -> Tensor:
+        """Repeat a tensor per image to one row per image and target."""
+        return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
+
+    def to_grid(self, scores: Float[Tensor, "r n"]) -> Float[Tensor, "r m"]:
+        """Scores of this block's tokens on the grid of the map; sums are preserved."""
+        return spread(scores, self.layout, self.map_layout)
+
+    @property
+    def hidden(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.tokens.tokens(self.segment.leaf.detach()))
+
+    @property
+    def output(self) -> Float[Tensor, "r n d"]:
+        if self.segment.output is None or not self.tokens.holds(self.segment.output.shape):
+            raise SpecError(
+                "the output of a block has other tokens than its input in this model; of='input' would work"
+            )
+        return self.rows(self.tokens.tokens(self.segment.output.detach()))
+
+    @property
+    def hidden_grad(self) -> Float[Tensor, "r n d"]:
+        return self.grad("hidden")
+
+    @property
+    def output_grad(self) -> Float[Tensor, "r n d"]:
+        return self.grad("output")
+
+    @property
+    def biases(self) -> Float[Tensor, "r m"]:
+        return self.grad("biases")
+
+    def grad(self, name: str) -> Tensor:
+        if name not in self.grads:
+            raise SpecError(f"this layer of a network holds no {name} gradient; the method needs a ViT with an adapter")
+        return self.grads[name]
+
+
+def spread(scores: Float[Tensor, "r n"], coarse: Layout, fine: Layout) -> Float[Tensor, "r m"]:
+    """Scores on a coarse grid divided evenly among the cells of a finer grid that each coarse cell covers."""
+    if coarse == fine:
+        return scores
+    others = scores.new_zeros(len(scores), fine.prefix)
+    others[:, : coarse.prefix] = scores[:, : coarse.prefix]
+    maps = scores[:, coarse.prefix :].unflatten(-1, coarse.grid)
+    for axis in (0, 1):
+        times = -(-fine.grid[axis] // coarse.grid[axis])
+        covered = torch.arange(fine.grid[axis], device=scores.device) // times
+        counts = covered.bincount(minlength=coarse.grid[axis]).to(scores)
+        shape = [-1, 1] if axis == 0 else [-1]
+        maps = (maps / counts.clamp(min=1).view(shape)).index_select(axis + 1, covered)
+    return torch.cat([others, maps.flatten(1)], 1)
+
+
+class NetworkProbe(BlackBoxProbe):
+    """A network applied to a batch of images, with targets and a score function.
+
+    `layers` iterates over the blocks with their states and gradients; `pixel_logits` and `pixel_score` evaluate the
+    network on other images. Parameters as for `BlackBoxProbe`.
+    """
+
+    black_box = False
+    model: Network
+
+    def layers(
+        self,
+        lin: Linearisation = PLAIN,
+        attention: bool = False,
+        *,
+        gradients: bool = True,
+        biases: bool = False,
+        normed: bool = False,
+        presence: bool = False,
+        down_to: int = 0,
+    ) -> Iterator[Any]:
+        """Iterate over the block calls from the last to `down_to`, with their states and the gradients of the score.
+
+        Takes one forward pass of the model itself and one backward pass per target, which runs only as far as the
+        caller iterates.
+
+        Parameters
+        ----------
+        lin
+            Which factors the backward pass treats as constants.
+        attention, normed, presence
+            Not available without an adapter.
+        gradients
+            Whether gradients are computed.
+        biases
+            Whether the shares of biases and other constants are computed.
+        down_to
+            Index of the lowest block call to visit.
+
+        Yields
+        ------
+        NetworkLayer
+        """
+        if attention or presence:
+            raise ModelError(needs_vit(self.model, "attention matrices"))
+        traced = self._trace(lin, biases, down_to)
+        columns = [score.sum() for score in self._scores(traced)]
+        self.bias_shares = {
+            "head": self.images.new_zeros(self.rows, self.layout.tokens),
+            "pooled": self.images.new_zeros(self.rows),
+        }
+        if not gradients:
+            for segment in reversed(traced.segments):
+                yield self._layer(segment, {})
+            return
+        for steps in zip(*(backward(traced, score, outputs=True) for score in columns), strict=True):
+            yield self._step_layer(list(steps), biases)
+
+    def _trace(self, lin: Linearisation, constants: bool, down_to: int) -> Trace:
+        images = self.images.detach()
+        modules = [block.module for block in self.model.blocks]
+        return trace(
+            self.model.module,
+            lambda: self.model.forward(images),
+            modules,
+            lin,
+            down_to=down_to,
+            constants=constants,
+            copy=self.model.copy,
+        )
+
+    def _scores(self, traced: Trace) -> list[Float[Tensor, " b"]]:
+        """Scores with graph, one tensor per target; the logits are cached."""
+        logits = traced.output
+        if self._seen.reading is None:
+            self._seen.reading = Reading(logits.detach(), logits.new_zeros(len(logits), 0))
+        with torch.enable_grad():
+            return [self.answer(logits, targets) for targets in self.targets.view(len(self.images), -1).unbind(1)]
+
+    def _step_layer(self, steps: list[Backward], biases: bool) -> NetworkLayer:
+        segment = steps[0].segment
+        tokens: TokenGrid = self.model.blocks[segment.index].tokens
+        grads = {"hidden": weave([tokens.tokens(step.gradient) for step in steps])}
+        if segment.output is not None and tokens.holds(segment.output.shape):
+            at_output = [step.output_gradient for step in steps]
+            grads["output"] = weave(
+                [tokens.tokens(torch.zeros_like(segment.output) if g is None else g) for g in at_output]
+            )
+        if not biases:
+            return self._layer(segment, grads)
+        placed, unplaced = zip(*(self._place(step, tokens) for step in steps), strict=True)
+        return self._layer(segment, {**grads, "biases": weave(list(placed))}, weave(list(unplaced)))
+
+    def _place(self, step: Backward, tokens: TokenGrid) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"]]:
+        """Shares of the constants of one segment: on the grid of the map where they are at tokens, else in total."""
+        b = len(self.images)
+        placed = self.images.new_zeros(b, tokens.others + tokens.patches)
+        elsewhere = self.images.new_zeros(b)
+        for added, gradient in step.added:
+            part = share(added.constant, gradient)
+            if len(part) == b and tokens.holds(part.shape):
+                placed = placed + tokens.tokens(part).sum(-1)
+            elif tokens.form == "sequence" and part.ndim == 4 and part.shape[2] == placed.shape[1] and len(part) == b:
+                placed = placed + tokens.tokens(part.sum(1)).sum(-1)  # [b h n e]: a norm of queries or keys
+            else:
+                elsewhere = elsewhere + part.reshape(b, -1).sum(-1)
+        return spread(placed, self._own_layout(tokens), self.layout), elsewhere
+
+    def _own_layout(self, tokens: TokenGrid) -> Layout:
+        height, width = self.layout.size
+        return Layout(tokens.grid, (-(-height // tokens.grid[0]), -(-width // tokens.grid[1])), tokens.others)
+
+    def _layer(self, segment: Segment, grads: Mapping[str, Tensor], unplaced: Tensor | None = None) -> NetworkLayer:
+        tokens: TokenGrid = self.model.blocks[segment.index].tokens
+        own = self._own_layout(tokens)
+        layout = own if own.grid != self.layout.grid or own.prefix != self.layout.prefix else self.layout
+        readout = self.images.new_zeros(self.rows, layout.tokens)
+        return NetworkLayer(
+            segment.index,
+            self.model.depth,
+            layout,
+            self.layout,
+            self.targets_per_image,
+            segment,
+            tokens,
+            readout,
+            grads,
+            unplaced,
+        )
+
+    def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r c H W"]:
+        """Gradient of the score in the pixels, under a linearisation of the whole network."""
+        images = self.images.detach().requires_grad_()
+        columns = self.targets.view(len(images), -1).unbind(1)
+        with torch.enable_grad(), evaluating(self.model.module):
+            with LinearisedForward(lin):
+                logits = self.model.forward(images)
+            scores = [self.answer(logits, targets).sum() for targets in columns]
+        return weave([torch.autograd.grad(s, images, retain_graph=s is not scores[-1])[0] for s in scores])
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ModelError(needs_vit(self.model, what))
+
+
+def needs_vit(model: Network, what: str) -> str:
+    """Message for something that only a `ViT` with an adapter has."""
+    return (
+        f"{model.name!r} is a network without an adapter: its {what} are not known; methods and metrics that need "
+        "states, gradients or pixels only would work"
+    )

@@ -1,0 +1,236 @@
+"""Describe any module as a `Network`, after checking that nothing of a score is lost on the way back to its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.capture.blocks import find_blocks
+from vitreous.capture.diagnosis import operations_without_rule
+from vitreous.capture.linearise import LINEARISATIONS
+from vitreous.capture.trace import backward, trace
+from vitreous.core.errors import ModelError, VitreousError
+from vitreous.models.model import Inputs, Layout, Network, forward_of, logits_of
+from vitreous.models.opaque import classes_of, preprocess_of
+from vitreous.models.shapes import Images, Logits
+
+LARGEST_MISSING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
+
+
+def see_through(
+    module: nn.Module,
+    name: str | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    blocks: str | Sequence[str] | None = None,
+    preprocess: Any = None,
+    read: Callable[[Any], Logits] = logits_of,
+    inputs: Inputs | None = None,
+) -> Network:
+    """Describe any module as a `Network` and check it.
+
+    Parameters
+    ----------
+    module
+        The model.
+    name
+        Name of the model; its class name by default.
+    size
+        Height and width of its images; by default what its configuration says, or 224 x 224.
+    blocks
+        Names of its blocks such as "layers.*.blocks.*"; by default they are found.
+    preprocess
+        Conversion of images to tensors. None: that of the module's library, if it is known.
+    read
+        Logits of what the module returns.
+    inputs
+        How the module is called.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    ModelError
+        If the module cannot be run, draws random numbers, no blocks are found, or a share of the score is lost.
+    """
+    name = name or type(module).__name__
+    refuse_unsuited(module, name)
+    preprocess = preprocess_of(module) if preprocess is None else preprocess
+    size = size or expected_size(module, preprocess)
+    image = random_image(module, size)
+    model = Network(
+        name=name,
+        module=module,
+        forward=forward_of(module, read, inputs),
+        layout=unplaced_layout,
+        size=size,
+        preprocess=preprocess,
+        classes=classes_of(module),
+        read=read,
+        inputs=inputs,
+        blocks=(),
+    )
+    return examined(model, image, blocks)
+
+
+def examined(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:
+    """The network with blocks, token places and completeness found on an image [1 c H W] of another size."""
+    call = forward_of(model.module, lambda output: output, model.inputs)
+    try:
+        with torch.no_grad():
+            first, second = call(image), call(image)
+    except VitreousError:
+        raise
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+        raise ModelError(
+            f"{model.name!r} cannot be run on a random image {list(image.shape[1:])} ({reason}); pass size=(height, width), "
+            "or images that it takes"
+        ) from problem
+    refuse_random(model.name, first, second)
+    found = find_blocks(model.module, call, image, blocks)
+    fine = max((block.tokens.grid for block in found), key=lambda grid: grid[0] * grid[1])
+    size = (image.shape[-2], image.shape[-1])
+    if size[0] % fine[0] or size[1] % fine[1]:
+        raise ModelError(
+            f"images of {size[0]}x{size[1]} do not divide into the {fine[0]}x{fine[1]} tokens of {model.name!r}; images whose "
+            "sides are multiples of its stride would work"
+        )
+    layout = Layout(fine, (size[0] // fine[0], size[1] // fine[1]), max(block.tokens.others for block in found))
+    model = replace(model, blocks=found, layout=fixed_layout(layout, model.name), size=size)
+    return check_completeness(model, image, call)
+
+
+def fixed_layout(layout: Layout, name: str) -> Callable[[tuple[int, int]], Layout]:
+    def for_size(size: tuple[int, int]) -> Layout:
+        if size != layout.size:
+            raise ModelError(f"{name!r} was examined on images of {layout.size}, not {size}; wrap it with size={size}")
+        return layout
+
+    return for_size
+
+
+def unplaced_layout(size: tuple[int, int]) -> Layout:
+    raise ModelError("the blocks of this network have not been found yet; vitreous.wrap finds them")
+
+
+def refuse_unsuited(module: nn.Module, name: str) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ModelError(
+            f"{name!r} is a scripted model (torch.jit), whose operations cannot be seen; the model it was made from would work"
+        )
+    if not any(p.is_floating_point() for p in module.parameters()):
+        raise ModelError(f"{name!r} has no parameters, so its device and precision are not known")
+
+
+def refuse_random(name: str, first: Any, second: Any) -> None:
+    pairs = zip(tensors_of(first), tensors_of(second), strict=False)
+    if any(a.shape == b.shape and not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs):
+        raise ModelError(
+            f"{name!r} gives different outputs for the same image, so it draws random numbers in its forward; "
+            "a model that does not would work"
+        )
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """All floating-point tensors in what a model returns, in order."""
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, Mapping):
+        return [tensor for value in output.values() for tensor in tensors_of(value)]
+    if isinstance(output, list | tuple):
+        return [tensor for value in output for tensor in tensors_of(value)]
+    return []
+
+
+def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
+    """Image size by the configuration of the module or of a part of it, else by the preprocessing, else 224 x 224."""
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        config = getattr(config, "vision_config", config)
+        default_cfg = getattr(part, "default_cfg", None)
+        given = default_cfg.get("input_size", (0,))[1:] if isinstance(default_cfg, dict) else None
+        for size in (
+            getattr(part, "img_size", None),
+            getattr(part, "image_size", None),
+            getattr(config, "image_size", None),
+            given,
+        ):
+            if isinstance(size, int) and size > 0:
+                return (size, size)
+            if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(x, int) for x in size):
+                return (size[0], size[1])
+    size = getattr(preprocess, "size", None)
+    return (224, 224) if size is None else size
+
+
+def expected_channels(module: nn.Module) -> int:
+    """Channels of the images: the input channels of the first convolution, else 3."""
+    return next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), 3)
+
+
+def random_image(module: nn.Module, size: tuple[int, int], seed: int = 0) -> Images:
+    parameter = next(p for p in module.parameters() if p.is_floating_point())
+    if parameter.device.type == "meta":
+        raise ModelError("the model lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.randn(1, expected_channels(module), *size, generator=generator)
+    return image.to(parameter.device, parameter.dtype)
+
+
+def check_completeness(model: Network, image: Images, call: Callable[[Images], Any]) -> Network:
+    """Check that, under DecompX's rules, what enters every cut comes out of it; copy states if they change in place.
+
+    Raises
+    ------
+    ModelError
+        With the share that is lost, the block and the operation that has no rule.
+    """
+    modules = [block.module for block in model.blocks]
+    lin = LINEARISATIONS["decompx"]
+    worst, place, names = 0.0, 0, [block.name for block in model.blocks]
+    for copy in (False, True):
+        try:
+            traced = trace(model.module, lambda: call(image), modules, lin, constants=True, copy=copy)
+            if traced.changed_in_place:
+                continue
+            with torch.enable_grad():
+                score = projected(traced.output)
+            if score is None:
+                raise ModelError(
+                    f"the outputs of {model.name!r} have no gradient path to the images; a model that is differentiable would work"
+                )
+            scale = abs(score.item())
+            steps = [(abs(step.missing) / max(scale, 1e-30), step.segment.index) for step in backward(traced, score)]
+        except RuntimeError as problem:  # autograd: a state was changed in place
+            if copy or "inplace" not in str(problem).replace("-", ""):
+                raise ModelError(f"{model.name!r} cannot be linearised: {str(problem).splitlines()[0]}") from problem
+            continue
+        worst, place = max(steps)
+        if worst <= LARGEST_MISSING.get(model.dtype, 1e-3):
+            return replace(model, copy=copy, missing=worst)
+        break
+    lost = operations_without_rule(model.module, lambda: call(image), modules, lin)
+    named = f" ({lost} has no rule that keeps it)" if lost else ""
+    raise ModelError(
+        f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {names[place]!r}{named}; "
+        "vitreous.operation_rule registers a rule, and black_box=True needs none"
+    )
+
+
+def projected(output: Any) -> Tensor | None:
+    """A random linear function of everything that a model returns, as a score for the check; None without gradient."""
+    generator = torch.Generator().manual_seed(2)
+    total: Tensor | None = None
+    for tensor in tensors_of(output):
+        if tensor.requires_grad and bool(tensor.isfinite().all()):
+            weight = torch.randn(tensor.shape, generator=generator).to(tensor)
+            part = (tensor * weight).sum()
+            total = part if total is None else total + part
+    return total

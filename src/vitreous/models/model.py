@@ -1,0 +1,317 @@
+"""What Vitreous knows of a model: three capabilities as types, each of which includes the one before.
+
+`BlackBox`
+    Images in, outputs out: enough for methods and metrics that only evaluate the model on images.
+`Network`
+    The states and gradients at the inputs of its blocks, by the model's own forward: enough for gradient methods.
+`ViT` (in `vitreous.models.vit`)
+    The parts of a vision transformer: token removal, attention matrices and values per head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.core.errors import ModelError, ShapeError
+from vitreous.models.quiet import evaluating
+from vitreous.models.shapes import Images, Logits
+
+if TYPE_CHECKING:
+    from vitreous.models.picture import Preprocess
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Order of the tokens: `prefix` tokens first (class, distillation, registers), then the patch grid, row by row.
+
+    Parameters
+    ----------
+    grid
+        Number of patches along height and width.
+    patch
+        Height and width of one patch in pixels.
+    prefix
+        Number of tokens before the first patch.
+    """
+
+    grid: tuple[int, int]
+    patch: tuple[int, int]
+    prefix: int
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + self.patches
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels of the image that the grid covers."""
+        return self.grid[0] * self.patch[0], self.grid[1] * self.patch[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Meaning of a model's outputs.
+
+    Attributes
+    ----------
+    kind
+        "classes": one logit per class, normalised by a softmax. "binary": one logit whose sigmoid is the probability of
+        the second of two classes. "scalar": one number, as in regression; its value is explained.
+    count
+        Number of outputs of the model itself.
+    """
+
+    kind: Literal["classes", "binary", "scalar"]
+    count: int
+
+    @property
+    def targets(self) -> int:
+        """Number of targets that can be explained: 2 for a binary output, else `count`."""
+        return 2 if self.kind == "binary" else self.count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """Arguments of a model that takes more than images.
+
+    Attributes
+    ----------
+    image
+        Name of the argument that receives the images.
+    others
+        The other arguments. Tensors hold one entry [1 ...], which is repeated for every image.
+    """
+
+    image: str
+    others: Mapping[str, Any]
+
+    def of(self, images: Images) -> dict[str, Any]:
+        """The arguments for a batch of images."""
+        repeated = {
+            key: value.to(images.device).expand(len(images), *value.shape[1:]) if isinstance(value, Tensor) else value
+            for key, value in self.others.items()
+        }
+        return {self.image: images, **repeated}
+
+
+def logits_of(output: Any) -> Logits:
+    """Logits of what a model returns: its field `logits`, the first item of a tuple or list, or the tensor itself."""
+    found = getattr(output, "logits", output)
+    found = found[0] if isinstance(found, tuple | list) and len(found) else found
+    if not isinstance(found, Tensor):
+        raise ShapeError(
+            f"the model answers with {type(found).__name__!r}, in which no logits were found; score=… may say what to explain"
+        )
+    return found
+
+
+def forward_of(
+    module: nn.Module, read: Callable[[Any], Logits], inputs: Inputs | None = None
+) -> Callable[[Images], Logits]:
+    """A function from images to logits: the module's own forward in eval mode, then `read`."""
+
+    def forward(images: Images) -> Logits:
+        with evaluating(module):
+            return read(module(images) if inputs is None else module(**inputs.of(images)))
+
+    return forward
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BlackBox:
+    """A model of which only the outputs for images are used.
+
+    Parameters
+    ----------
+    name
+        Name of the model, used in error messages, captions and files.
+    module
+        The original module; it is not modified.
+    forward
+        Logits (or one number) per image, computed by the module itself.
+    layout
+        Layout of the map for an image of the given (height, width).
+    size
+        Height and width of the images that the model was built for.
+    preprocess
+        Conversion of images to tensors, or None if it is not known.
+    classes
+        Class names in the order of the outputs, or None if they are not known.
+    facts
+        Origin of the model; used in provenance records only.
+    output_type
+        Meaning of the outputs; None until the model has been run on an image.
+    embedding
+        Reason why the outputs are an embedding and not classes; empty if they are classes.
+    reason
+        Reason why nothing more is known of the model; empty for a `Network` or a `ViT`.
+    read
+        Logits [b c], or one number per image [b 1], of what the module returns.
+    inputs
+        How the module is called; None: with the images as its only argument.
+    """
+
+    name: str
+    module: nn.Module
+    forward: Callable[[Images], Logits]
+    layout: Callable[[tuple[int, int]], Layout]
+    size: tuple[int, int]
+    preprocess: Preprocess | None = None
+    classes: tuple[str, ...] | None = None
+    facts: dict[str, object] = field(default_factory=dict)
+    output_type: Outputs | None = None
+    embedding: str = ""
+    reason: str = ""
+    read: Callable[[Any], Logits] = logits_of
+    inputs: Inputs | None = None
+
+    @property
+    def parameter(self) -> Tensor:
+        """First floating-point parameter; its device and dtype are taken as those of the model."""
+        return next(p for p in self.module.parameters() if p.is_floating_point())
+
+    @property
+    def device(self) -> torch.device:
+        return self.parameter.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parameter.dtype
+
+    @property
+    def outputs(self) -> int:
+        """Number of targets that can be explained: the number of classes (2 if binary), or 1 for a scalar output.
+
+        Raises
+        ------
+        ModelError
+            If the number of outputs is not known yet because the model has not been run on an image.
+        """
+        if self.output_type is None:
+            raise ModelError(
+                f"how many outputs {self.name!r} has is known once it has answered an image; "
+                "vitreous.capture.handshake.confirm(vit) asks it"
+            )
+        return self.output_type.targets
+
+    @property
+    def binary(self) -> bool:
+        """Whether the model has a single output that is the logit of the second of two classes."""
+        return self.output_type is not None and self.output_type.kind == "binary"
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the model has a single output whose value is explained, as in regression."""
+        return self.output_type is not None and self.output_type.kind == "scalar"
+
+    def class_name(self, index: int) -> str:
+        """Name of an output; "class <index>" if it has no name, or "output" for a scalar output."""
+        unnamed = "output" if self.scalar else f"class {index}"
+        return self.classes[index] if self.classes and index < len(self.classes) else unnamed
+
+    def __repr__(self) -> str:
+        height, width = self.size
+        return f"{type(self).__name__}({self.name!r}, {height}x{width}, {self.dtype}, {self.device})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenGrid:
+    """Where the tokens of a tensor lie in the image.
+
+    Attributes
+    ----------
+    form
+        "sequence" [b n d], "channels_last" [b rows columns d] or "channels_first" [b d rows columns].
+    grid
+        Rows and columns of the patches.
+    order
+        Positions in a sequence: first of the tokens that belong to no patch, then of the patches, row by row.
+    others
+        Number of tokens that belong to no patch (class, distillation and detection tokens, registers).
+    """
+
+    form: Literal["sequence", "channels_last", "channels_first"]
+    grid: tuple[int, int]
+    order: Tensor | None = None
+    others: int = 0
+
+    @property
+    def patches(self) -> int:
+        return math.prod(self.grid)
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """A tensor of this form as [b n d]: tokens that belong to no patch first, then the patches, row by row."""
+        match self.form:
+            case "channels_last":
+                return x.flatten(1, -2)
+            case "channels_first":
+                return x.flatten(2).mT
+        return x if self.order is None else x[:, self.order.to(x.device)]
+
+    def holds(self, shape: torch.Size | tuple[int, ...]) -> bool:
+        """Whether a tensor of this shape [b ...] can hold these tokens in this form."""
+        match self.form:
+            case "channels_last":
+                return len(shape) == 4 and tuple(shape[1:3]) == self.grid
+            case "channels_first":
+                return len(shape) == 4 and tuple(shape[2:]) == self.grid
+        return len(shape) == 3 and shape[1] == self.others + self.patches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NetworkBlock:
+    """One call of a block of a network: its module, and where the tokens at its input lie."""
+
+    name: str
+    module: nn.Module
+    tokens: TokenGrid
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Network(BlackBox):
+    """A model of any architecture whose own forward is run with the backward rules of a linearisation.
+
+    Parameters
+    ----------
+    blocks
+        The calls of blocks, in the order of the forward.
+    copy
+        Whether the module changes tensors in place, so that recorded states have to be copied.
+    missing
+        Largest share of a score that was lost at a block in the completeness check, relative to the score.
+    """
+
+    blocks: tuple[Any, ...]
+    copy: bool = False
+    missing: float = 0.0
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    def __repr__(self) -> str:
+        height, width = self.size
+        return (
+            f"{type(self).__name__}({self.name!r}, {self.depth} blocks, {height}x{width}, {self.dtype}, {self.device})"
+        )
+
+
+Model = TypeVar("Model", bound=BlackBox)
+
+
+def with_module(model: Model, module: nn.Module) -> Model:
+    """The same description for another module of the same architecture; not for a `ViT`, whose parts are bound."""
+    changes: dict[str, Any] = {"module": module, "forward": forward_of(module, model.read, model.inputs)}
+    if isinstance(model, Network):
+        changes["blocks"] = tuple(replace(block, module=module.get_submodule(block.name)) for block in model.blocks)
+    return replace(model, **changes)
