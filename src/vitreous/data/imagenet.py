@@ -81,7 +81,7 @@ def imagenet_val(
     names, order = [keys[key] for key in sorted(keys)], sorted(keys)
     drawn = boxes_of(root, boxes)
     facts = {"labels": digest(f"{key} {files[keys[key]]}" for key in order), "boxes": drawn is not None}
-    from vitreous.models.load import imagenet_classes
+    from vitreous.models.imagenet import imagenet_classes
 
     return Album("imagenet-val", order, partial(read, base, order, names, files, drawn), imagenet_classes(1000), facts)
 

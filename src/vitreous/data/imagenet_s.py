@@ -73,7 +73,7 @@ def imagenet_s(
     keys = [f"{split}/{name.rsplit('.', 1)[0]}" for name in names]
     rest = -1 if ignored == "exclude" else 0
     facts = {"split": split, "cover": float(cover), "ignored": ignored, "categories": digest(wnids)}
-    from vitreous.models.load import imagenet_classes
+    from vitreous.models.imagenet import imagenet_classes
 
     return Album(
         f"imagenet-s-{len(wnids)}",

@@ -151,6 +151,6 @@ def listed(path: Path) -> dict[str, int]:
 
 
 def imagenet_names() -> tuple[str, ...] | None:
-    from vitreous.models.load import imagenet_classes
+    from vitreous.models.imagenet import imagenet_classes
 
     return imagenet_classes(1000)

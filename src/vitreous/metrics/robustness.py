@@ -20,7 +20,7 @@ from vitreous.metrics.frame import Interpolation, Masks, PerRow, framed
 from vitreous.metrics.metric import Measured, metric
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import outranking, spearman
-from vitreous.models.load import view
+from vitreous.models.load import adapt
 from vitreous.models.opaque import opaque
 from vitreous.models.vit import ViT
 
@@ -166,7 +166,7 @@ def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
 
 def seen_again(vit: ViT, module: nn.Module) -> ViT:
     """Wrap another module of the same architecture with the settings of `vit`."""
-    copy = opaque(module, preprocess=vit.preprocess) if vit.black_box else view(module)
+    copy = opaque(module, preprocess=vit.preprocess) if vit.black_box else adapt(module)
     same = ("name", "preprocess", "classes", "output_type", "affine", "black_box", "embedding", "facts")
     return replace(copy, **{field: getattr(vit, field) for field in same})
 
