@@ -37,6 +37,7 @@ def facts(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
         "title": method.title,
+        "family": method.family,
         "formula": method.formula,
         "class_specific": method.class_specific,
         "signed": method.signed,
