@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick coverage lint docs format bench clean
+.PHONY: demo test quick coverage lint pages docs format bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/vitreous demo
@@ -23,6 +23,13 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --level error
+
+# what is generated from the registries: catalogue, pages of methods, metrics and the command line
+pages: $(VENV)/.dev
+	$(BIN)/python -m vitreous.catalogue
+	$(BIN)/python docs/atlas.py --missing
+	$(BIN)/python docs/metrics_page.py
+	$(BIN)/python docs/cli_page.py
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

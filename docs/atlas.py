@@ -1,6 +1,7 @@
 """Writes docs/methods.md and docs/composes.md from the registry, with a picture of every method from scenes.
 
     python docs/atlas.py            # explains three pictures with every method, counts what it costs, writes pages
+    python docs/atlas.py --missing  # the same for new methods alone
     python docs/atlas.py --check    # compares the pages with what the registry says now; writes nothing
 
 What is counted goes to docs/images/methods/costs.json, so that the pages follow from the registry and that file alone.
@@ -156,6 +157,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--check", action="store_true", help="compare, and write nothing")
     arguments.add_argument("--text", action="store_true", help="write the pages alone, with the costs counted before")
+    arguments.add_argument("--missing", action="store_true", help="explain with the methods that have no costs yet")
     arguments.add_argument(
         "--only", action="append", metavar="NAME", help="explain with this method alone, or with several"
     )
@@ -164,8 +166,9 @@ def main() -> int:
         stale = [path.name for path, page in PAGES.items() if not path.exists() or path.read_text() != page()]
         print(f"not what the registry says: {', '.join(stale)}; run python docs/atlas.py" if stale else "up to date")
         return 1 if stale else 0
-    if not given.text:
-        make(given.only or [])
+    missing = [name for name in built_in() if name not in json.loads(COSTS.read_text())] if given.missing else []
+    if not given.text and (missing or not given.missing):
+        make(missing or given.only or [])
     for path, page in PAGES.items():
         path.write_text(page())
     return 0

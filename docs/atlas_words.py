@@ -17,16 +17,8 @@ from vitreous.methods.options import written
 
 HERE = Path(__file__).parent
 
-FAMILIES = {
-    "Gradients": "vanillagrad vanillagrad_norm ixg cat fullgrad smoothgrad ig",
-    "Class activation maps": "gradcam xgradcam xgradcamplus gradcampp hirescam elementwise layercam attcam scorecam",
-    "Attention": "rawattention attnfrom rollout attngrad genatt gradsam attixg attcat tam bth btt legrad tokentm",
-    "Relevance and decomposition": "decompx conservativelrp attnlrp transatt partiallrp lrp",
-    "Vector norms": "attin globenc alti",
-    "Perturbation": "occlusion rise lime kernelshap pami vitcx tis atman hsic",
-    "Of this library": "temper presence fuse anneal",
-    "Control": "random",
-}
+FIRST = ("Gradients", "Class activation maps", "Attention", "Relevance and decomposition")  # other families follow
+LAST = ("Of this library", "Others", "Control")
 FEWER: dict[str, dict[str, int]] = {  # for the pictures here only, so that they are made in minutes
     "rise": {"masks": 400},
     "tis": {"masks": 256},
@@ -67,6 +59,15 @@ def authors(field: str) -> str:
     if names[-1] == "others":
         return f"{names[0]} et al."
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def families() -> dict[str, list[str]]:
+    """Names of the methods of this package by family, as their decorators say."""
+    by_family: dict[str, list[str]] = {}
+    for name in sorted(name for name in METHODS if METHODS.owner(name).startswith("vitreous.")):
+        by_family.setdefault(METHODS[name].family, []).append(name)
+    between = sorted(set(by_family) - {*FIRST, *LAST})
+    return {family: by_family[family] for family in (*FIRST, *between, *LAST) if family in by_family}
 
 
 def facts(method: Method) -> str:
@@ -113,7 +114,7 @@ def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str]
         "Options": options,
         "Presets": presets,
         "Also called": also,
-        "Paper": bibliography[method.paper] if method.paper else "",
+        "Paper": bibliography.get(method.paper, method.paper),
         "Mind, on this model": mind,
         "Patents": "see [a note on LRP](lrp-patent.md)" if name in ("transatt", "partiallrp", "lrp") else "",
     }
@@ -138,7 +139,7 @@ def methods_page(costs: dict[str, list[float]], asked: str) -> str:
         "",
         "*Made from the registry by `python docs/atlas.py`.*",
         "",
-        f"The {len(' '.join(FAMILIES.values()).split())} methods of the package, each with its formula, its facts, what it costs and its map of the same",
+        f"The {sum(map(len, families().values()))} methods of the package, each with its formula, its facts, what it costs and its map of the same",
         f"three pictures, explained with the embedded model `scenes`: {asked}. What decides is outlined in green. Red speaks",
         "for the class and blue against it; maps that are never negative go from dark (least) to bright (most).",
         "",
@@ -153,11 +154,11 @@ def methods_page(costs: dict[str, list[float]], asked: str) -> str:
         "|---|---|",
     ]
     page += [
-        f"| {family} | {' · '.join(f'[{n}](#{n})' for n in names.split())} |" for family, names in FAMILIES.items()
+        f"| {family} | {' · '.join(f'[{name}](#{name})' for name in names)} |" for family, names in families().items()
     ]
-    for family, names in FAMILIES.items():
+    for family, names in families().items():
         page += ["", f"## {family}", ""]
-        for name in names.split():
+        for name in names:
             page += entry(name, costs, bibliography, vit)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(page)).rstrip() + "\n"
 

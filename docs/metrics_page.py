@@ -67,7 +67,7 @@ def entry(facts: dict[str, Any], bibliography: dict[str, str]) -> list[str]:
         "Options": ", ".join(f"`{key}={short(value)}`" for key, value in options),
         "Presets": ", ".join(f"`preset={name!r}` ({setting(metric.presets[name])})" for name in metric.presets),
         "Also called": ", ".join(f"`{alias}`" for alias in facts["aliases"]),
-        "Paper": bibliography[metric.paper] if metric.paper else "",
+        "Paper": bibliography.get(metric.paper, metric.paper),
     }
     told = [f"- **{label}**: {said}" for label, said in lines.items() if said]
     return [f"### {metric.name}", "", *about(metric.function), "", f"    {metric.formula}", "", *told, ""]
@@ -116,11 +116,13 @@ def protocol_part(one: Protocol, bibliography: dict[str, str]) -> list[str]:
 
 def page() -> str:
     bibliography, known = papers(), [one for one in vitreous.list_metrics() if one["origin"] == "vitreous"]
+    others = {facts["family"]: facts["family"].capitalize() for facts in known if facts["family"] not in FAMILIES}
+    families = {**FAMILIES, **others}
     parts = [HEAD, "| | metrics |", "|---|---|"]
-    for family, question in FAMILIES.items():
+    for family, question in families.items():
         names = " · ".join(f"[{one['name']}](#{one['name']})" for one in known if one["family"] == family)
         parts.append(f"| {question} | {names} |")
-    for family, question in FAMILIES.items():
+    for family, question in families.items():
         parts += ["", f"## {family.capitalize()}", "", question, ""]
         for one in known:
             parts += entry(one, bibliography) if one["family"] == family else []

@@ -40,6 +40,7 @@ WORDS = {"detach", "detach_", "requires_grad", "requires_grad_"}  # and autograd
 HOLDS = {
     "models/load.py": "models that we build ourselves ask for no gradients",
     "testing/law.py": "the law checks that `requires_grad` is left as it was",
+    "testing/models.py": "the contract tests compare gradients of the parts with those of the model",
 }
 
 FAMILIES = {"timm", "transformers", "torchvision"}

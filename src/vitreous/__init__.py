@@ -28,6 +28,7 @@ HOMES = {
     "vitreous.capture.linearise": ("Linearisation",),
     "vitreous.capture.probe": ("Probe",),
     "vitreous.capture.texts": ("TextTarget", "text_target"),
+    "vitreous.models.model_registry": ("NamedModule", "adapter", "source"),
     "vitreous.models.picture": ("Preprocess",),
     "vitreous.models.vit": ("ViT",),
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
@@ -77,6 +78,9 @@ if TYPE_CHECKING:
     from vitreous.metrics.metric import MetricResult as MetricResult
     from vitreous.metrics.metric import metric as metric
     from vitreous.metrics.metric import resolve_metric as resolve_metric
+    from vitreous.models.model_registry import NamedModule as NamedModule
+    from vitreous.models.model_registry import adapter as adapter
+    from vitreous.models.model_registry import source as source
     from vitreous.models.picture import Preprocess as Preprocess
     from vitreous.models.vit import ViT as ViT
 

@@ -6,38 +6,15 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
     from vitreous.metrics.metric import Metric
 
 FILE = Path(__file__).with_name("catalogue.json")
-
-FAMILIES = (
-    {"family": "Scenes", "example": "scenes", "notes": "ships with the package; also 'scenes-biased'"},
-    {
-        "family": "ViT",
-        "example": "timm:vit_base_patch16_224",
-        "notes": "class token, mean or attention pooling, registers, LayerScale, qk-norm",
-    },
-    {"family": "DeiT", "example": "timm:deit_small_patch16_224", "notes": "also DeiT-III"},
-    {"family": "DeiT, distilled", "example": "timm:deit_base_distilled_patch16_224", "notes": "two heads, both read"},
-    {"family": "BEiT", "example": "timm:beit_base_patch16_224", "notes": "relative position bias"},
-    {"family": "EVA", "example": "timm:eva_large_patch14_336", "notes": "mean pooling"},
-    {"family": "EVA02", "example": "timm:eva02_base_patch14_448", "notes": "rotary positions, SwiGLU"},
-    {"family": "DINOv2", "example": "timm:vit_base_patch14_reg4_dinov2", "notes": "with and without registers"},
-    {"family": "DINOv3", "example": "timm:vit_small_patch16_dinov3", "notes": "rotary positions, registers"},
-    {"family": "CLIP", "example": "timm:vit_base_patch16_clip_224", "notes": "vision tower with a classifier"},
-    {"family": "SigLIP", "example": "timm:vit_base_patch16_siglip_224", "notes": "attention pooling"},
-    {
-        "family": "Hugging Face",
-        "example": "hf:google/vit-base-patch16-224",
-        "notes": "ViT, DeiT, BEiT, DINOv2, SigLIP, CLIP classifiers",
-    },
-    {"family": "torchvision", "example": "torchvision:vit_b_16", "notes": "VisionTransformer"},
-)
 
 
 def facts(method: Method) -> dict[str, Any]:
@@ -60,6 +37,7 @@ def facts(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
         "title": method.title,
+        "family": method.family,
         "formula": method.formula,
         "class_specific": method.class_specific,
         "signed": method.signed,
@@ -127,9 +105,19 @@ def read() -> dict[str, Any]:
     return json.loads(FILE.read_text())
 
 
+def entries(kind: Literal["methods", "metrics", "models"]) -> list[dict[str, Any]]:
+    """All methods, metrics or model families: from the file, or from the registry if plugins of that kind are installed."""
+    if FILE.exists() and not entry_points(group=f"vitreous.{kind}"):
+        return read()[kind]
+    import vitreous
+
+    listing = {"methods": vitreous.list_methods, "metrics": vitreous.list_metrics, "models": vitreous.list_models}
+    return listing[kind]()
+
+
 def current() -> dict[str, Any]:
     """Build the catalogue from the current registries; only entries registered by this package are included."""
-    from vitreous import __version__, list_methods, list_metrics
+    from vitreous import __version__, list_methods, list_metrics, list_models
     from vitreous.capture.linearise import LINEARISATIONS
     from vitreous.methods.fold import FOLDS
 
@@ -141,7 +129,7 @@ def current() -> dict[str, Any]:
         "metrics": [m for m in list_metrics() if m["origin"] == "vitreous"],
         "folds": folds,
         "linearisations": list(LINEARISATIONS),
-        "models": list(FAMILIES),
+        "models": [family for family in list_models() if family["origin"] == "vitreous"],
     }
 
 

@@ -28,7 +28,7 @@ from vitreous.methods.attribution import TENSORS, Attribution
 from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.methods.spec import resolve
-from vitreous.models.load import build, view
+from vitreous.models.load import adapt, build
 from vitreous.models.opaque import greet, opaque
 from vitreous.models.outputs import check_declared, checked_names
 from vitreous.models.picture import open_picture
@@ -150,7 +150,7 @@ def wrap(
         (id(part), len(part._forward_hooks), len(part._forward_pre_hooks), "forward" in vars(part))
         for part in model.modules()
     )
-    vit, known = view(model), WRAPPED.get(model)
+    vit, known = adapt(model), WRAPPED.get(model)
     if known is not None and known[0] == parts:
         agreement = known[1]
     else:
@@ -527,8 +527,13 @@ def list_models() -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        Entries with `family`, `example` (a name for `load`) and `notes`.
+        Entries with `family`, `example` (a name for `load`), `notes` and `origin` (the package that registered it).
     """
-    from vitreous.catalogue import FAMILIES
+    from vitreous.models.model_registry import SOURCES, load_all
 
-    return [dict(family) for family in FAMILIES]
+    load_all()
+    return [
+        {**family._asdict(), "origin": SOURCES.owner(name).split(".")[0]}
+        for name in sorted(SOURCES)
+        for family in SOURCES[name].families
+    ]

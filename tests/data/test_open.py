@@ -99,6 +99,9 @@ def test_assets_are_where_the_environment_says(monkeypatch, tmp_path):
         (["MURA-v1.1/valid/XR_WRIST/x"], "mura"),
         (["dataset_dict.json"], "hf"),
         (["shard-000.tar"], "wds"),
+        (["shard-000.tar", "labels.csv", f"{TENCH}/x.JPEG"], "wds"),
+        ([f"{TENCH}/x.JPEG", "labels.csv"], "folder"),
+        ([f"{TENCH}/x.JPEG", "masks/x.png"], "folder"),
     ],
 )
 def test_a_folder_is_known_by_its_layout(tmp_path, files, kind):
@@ -149,6 +152,21 @@ def test_others_may_bring_readers():
 
     assert isinstance(dataset, Dataset)
     assert dataset.keys == ["there/0", "there/1", "there/2"]
+
+
+def test_a_reader_of_a_plugin_recognises_its_paths_first(tmp_path):
+    write(tmp_path / "test_batch", "")  # CIFAR-10 by its looks
+    assert recognise(tmp_path) == "cifar10"
+
+    @reader("zz-mine", recognises=lambda path: (path / "test_batch").exists())
+    def mine(place: str) -> Album:
+        return Album("mine", ["a"], lambda index: Sample("a", noise()))
+
+    try:
+        assert recognise(tmp_path) == "zz-mine"
+        assert open_dataset(tmp_path).keys == ["a"]
+    finally:
+        READERS.discard("zz-mine")
 
 
 def test_a_description_does_not_depend_on_where_the_data_lies(tmp_path):

@@ -11,10 +11,13 @@ from PIL import Image
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from tests.cases import each
 from tests.models.runner import run_parts
 from vitreous.core.errors import DataError, ModelError, ShapeError
-from vitreous.models.huggingface import from_huggingface, load_huggingface
+from vitreous.models.huggingface import from_huggingface
+from vitreous.models.load import build
 from vitreous.models.quiet import evaluating
+from vitreous.testing import check_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -89,6 +92,12 @@ def tiny(family: str, **keywords) -> nn.Module:
 
 def pictures(height: int = 24, width: int = 24) -> torch.Tensor:
     return torch.randn(2, 3, height, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.slow
+@each("family", FAMILIES)
+def test_the_adapter_passes_the_contract_tests(family):
+    assert float(check_model(tiny(family), method=None)["handshake"]) < 1e-10
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -235,7 +244,7 @@ def folder(tmp_path):
 def test_a_local_folder_loads_with_its_pictures(folder):
     path, model = folder
 
-    vit = load_huggingface(str(path), device="cpu")
+    vit = build(f"hf:{path}", device="cpu")
 
     assert not vit.module.training
     assert vit.preprocess(Image.new("RGB", (50, 40))).shape == (3, 24, 24)
@@ -249,7 +258,7 @@ def test_a_checkpoint_loads_into_a_local_config(folder, file):
     torch.save({"model": {f"module.{key}": value for key, value in model.state_dict().items()}}, path / "weights.pth")
     (path / "preprocessor_config.json").unlink()
 
-    vit = load_huggingface(str(path), checkpoint=path / file)
+    vit = build(f"hf:{path}", checkpoint=path / file)
 
     torch.testing.assert_close(vit.forward(pictures().float()), from_huggingface(model).forward(pictures().float()))
     assert vit.preprocess is None
@@ -259,13 +268,13 @@ def test_random_weights_need_a_config_alone(folder):
     path, _ = folder
     (path / "model.safetensors").unlink()
 
-    vit = load_huggingface(str(path), pretrained=False, num_labels=7)
+    vit = build(f"hf:{path}", pretrained=False, num_labels=7)
 
     assert vit.forward(pictures().float()).shape == (2, 7)
     assert vit.facts["weights"] == "random"
     assert not vit.module.training
     with pytest.raises(ModelError, match=r"could not be loaded: .*model.safetensors.*local folder"):
-        load_huggingface(str(path))
+        build(f"hf:{path}")
 
 
 def test_weights_that_do_not_fit_are_refused(folder):
@@ -278,15 +287,15 @@ def test_weights_that_do_not_fit_are_refused(folder):
     with pytest.raises(
         ModelError, match=r"1 mis-shaped \(.*cls_classifier.bias.*1 missing \(distillation_classifier.weight"
     ):
-        load_huggingface(str(path), checkpoint=path / "odd.pth")
+        build(f"hf:{path}", checkpoint=path / "odd.pth")
     with pytest.raises(DataError, match="no checkpoint at"):
-        load_huggingface(str(path), checkpoint=path / "none.pth")
+        build(f"hf:{path}", checkpoint=path / "none.pth")
     with pytest.raises(ModelError, match="never run"):
-        load_huggingface(str(path), trust_remote_code=True)
+        build(f"hf:{path}", trust_remote_code=True)
     with pytest.raises(ModelError, match="img_size is no setting of DeiTConfig"):
-        load_huggingface(str(path), img_size=32)
+        build(f"hf:{path}", img_size=32)
     with pytest.raises(ModelError, match="device 'nowhere'"):
-        load_huggingface(str(path), device="nowhere")
+        build(f"hf:{path}", device="nowhere")
 
 
 def test_code_in_a_folder_is_not_run(folder):
@@ -300,7 +309,7 @@ def test_code_in_a_folder_is_not_run(folder):
     (path / "evil.py").write_text("raise SystemExit('code from the folder was run')")
 
     with pytest.raises(ModelError, match="could not be loaded"):
-        load_huggingface(str(path))
+        build(f"hf:{path}")
 
 
 def test_without_the_hub_one_sentence_says_so(monkeypatch):
@@ -311,7 +320,7 @@ def test_without_the_hub_one_sentence_says_so(monkeypatch):
     with pytest.raises(
         ModelError, match=r"'google/vit' could not be loaded: We couldn't connect .*local folder"
     ) as caught:
-        load_huggingface("google/vit")
+        build("hf:google/vit")
 
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__

@@ -13,7 +13,7 @@ import torch
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.front import load, wrap
 from vitreous.models.class_names import read_class_names
-from vitreous.models.named_module import build_module
+from vitreous.models.load import build_module
 from vitreous.models.opaque import greet
 from vitreous.models.picture import Preprocess, Triple
 from vitreous.models.vit import ViT

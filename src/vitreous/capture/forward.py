@@ -219,12 +219,17 @@ def attention_pool(
     return pooled, F.pad(weights.mean((1, 2)), (pool.skip, 0))
 
 
-def run(vit: ViT, tokens: Tokens, place: Place) -> Logits:
-    """Return the model's logits for these tokens; intermediate tensors are not kept."""
+def run_blocks(vit: ViT, tokens: Tokens, place: Place) -> Tokens:
+    """Return the output of the last block for these tokens; intermediate tensors are not kept."""
     if tokens.shape[1]:
         for block in vit.blocks:
             tokens = run_block(block, tokens, place).output
-    return run_head(vit, tokens).logits
+    return tokens
+
+
+def run(vit: ViT, tokens: Tokens, place: Place) -> Logits:
+    """Return the model's logits for these tokens; intermediate tensors are not kept."""
+    return run_head(vit, run_blocks(vit, tokens, place)).logits
 
 
 def adapter_logits(vit: ViT, images: Images) -> Logits:

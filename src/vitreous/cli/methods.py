@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -16,26 +15,16 @@ def methods(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the methods and their properties."""
+    from vitreous.catalogue import entries
     from vitreous.cli.console import print_json
 
-    known = everything()
+    known = entries("methods")
     if json:
         print_json(known if name is None else look_up(name, known))
     elif name is None:
         list_all(known)
     else:
         describe(look_up(name, known))
-
-
-def everything() -> list[dict[str, Any]]:
-    """Properties of all methods: from the catalogue, or from the registry if plugins are installed."""
-    from vitreous.catalogue import FILE, read
-
-    if FILE.exists() and not entry_points(group="vitreous.methods"):
-        return read()["methods"]
-    from vitreous.front import list_methods
-
-    return list_methods()
 
 
 def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -21,13 +20,14 @@ def metrics(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the metrics and their properties."""
+    from vitreous.catalogue import entries
     from vitreous.cli.console import print_json
 
     if protocol is not None:
         if name is not None:
             raise SpecError("give a metric or --protocol, not both")
         return show_protocol(protocol, json)
-    known = everything()
+    known = entries("metrics")
     if json:
         print_json(known if name is None else look_up(name, known))
     elif name is None:
@@ -35,17 +35,6 @@ def metrics(
     else:
         describe(look_up(name, known))
     return None
-
-
-def everything() -> list[dict[str, Any]]:
-    """Properties of all metrics: from the catalogue, or from the registry if plugins are installed."""
-    from vitreous.catalogue import FILE, read
-
-    if FILE.exists() and not entry_points(group="vitreous.metrics"):
-        return read()["metrics"]
-    from vitreous.measure import list_metrics
-
-    return list_metrics()
 
 
 def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
+from pkgutil import iter_modules
 from typing import Generic, TypeVar
 
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import SpecError, VitreousError
 
 T = TypeVar("T")
+
+
+@cache
+def import_submodules(package: str) -> None:
+    """Import every module of a package, so that each registers what it contains."""
+    for module in iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
 
 
 class Registry(Generic[T]):
@@ -20,12 +30,14 @@ class Registry(Generic[T]):
     Parameters
     ----------
     kind
-        For example "method" or "fold". Used in error messages, and as the entry-point group `vitreous.<kind>s` from
-        which plugins are loaded.
+        For example "method" or "fold". Used in error messages.
+    group
+        Entry-point group from which plugins are loaded; `vitreous.<kind>s` by default.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, group: str | None = None) -> None:
         self.kind = kind
+        self.group = group or f"vitreous.{kind}s"
         self._table: dict[str, T] = {}
         self._owner: dict[str, str] = {}
         self._aliases: dict[str, str] = {}
@@ -67,12 +79,28 @@ class Registry(Generic[T]):
         self._aliases = {alias: target for alias, target in self._aliases.items() if target != name}
 
     def load_plugins(self) -> None:
-        """Load the entry points of installed packages; later calls do nothing."""
+        """Load the entry points of installed packages; later calls do nothing.
+
+        Raises
+        ------
+        SpecError
+            If a plugin cannot be imported.
+        """
         if self._plugins_loaded:
             return
         self._plugins_loaded = True
-        for point in entry_points(group=f"vitreous.{self.kind}s"):
-            point.load()
+        for point in entry_points(group=self.group):
+            try:
+                point.load()
+            except VitreousError:
+                raise
+            except Exception as problem:
+                self._plugins_loaded = False
+                reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+                raise SpecError(
+                    f"the plugin {point.name!r} of {self.group} could not be loaded from {point.value!r} ({reason}); "
+                    "correct it, or uninstall the package that brings it"
+                ) from problem
 
     def find(self, name: str) -> T | None:
         """Return the object of that name or alias, or None; plugins are not loaded."""

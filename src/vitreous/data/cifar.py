@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import DataError
-from vitreous.data.reader import choice, folder_at, reader
+from vitreous.data.reader import choice, folder_at, has, reader
 from vitreous.data.sample import Album, Sample, digest
 
 LAYOUT10 = "cifar-10-batches-py/ with data_batch_1 to 5, test_batch and batches.meta"
@@ -70,7 +70,7 @@ def text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-@reader("cifar10")
+@reader("cifar10", recognises=has("cifar-10-batches-py", "test_batch", "data_batch_1"))
 def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Album:
     """CIFAR-10.
 
@@ -87,7 +87,12 @@ def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Albu
     return album("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
 
 
-@reader("cifar100")
+@reader(
+    "cifar100",
+    recognises=lambda path: (
+        (path / "cifar-100-python").exists() or all((path / name).is_file() for name in ("test", "meta"))
+    ),
+)
 def cifar100(place: str | Path, split: Literal["test", "train"] = "test", coarse: bool = False) -> Album:
     """CIFAR-100.
 

@@ -168,7 +168,7 @@ def imagenet_names(path: Path) -> tuple[str, ...] | None:
     columns = next((row for _, row in rows_of(path, "file")), {})
     if "wnid" not in columns and "imagenet_label" not in columns:
         return None
-    from vitreous.models.load import imagenet_classes
+    from vitreous.models.imagenet import imagenet_classes
 
     return imagenet_classes(1000)
 

@@ -9,12 +9,12 @@ from typing import Any
 from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data.files import flat, ids_in, turn_of
 from vitreous.data.folder import binary
-from vitreous.data.reader import located, need, reader
+from vitreous.data.reader import has, located, need, reader
 from vitreous.data.sample import Album, Sample, digest
 from vitreous.models.decode import open_picture
 
 
-@reader("hf")
+@reader("hf", recognises=has("dataset_dict.json", "dataset_info.json"))
 def hf(
     place: str | Path,
     split: str | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 from vitreous.core.errors import DataError
 from vitreous.data.devkit import LISTS, Ids, index_in, read_list, solution
 from vitreous.data.files import is_picture, number, picture_and_turn, pictures_in, upright_boxes
-from vitreous.data.reader import folder_at, located, reader
+from vitreous.data.reader import folder_at, has, located, reader
 from vitreous.data.sample import Album, Boxes, Sample, digest
 from vitreous.models.imagenet import wnids
 
@@ -36,7 +36,13 @@ class UnlabelledImagesError(DataError):
         self.folder = folder
 
 
-@reader("imagenet-val")
+def is_imagenet(path: Path) -> bool:
+    """Whether files or folders are named as those of ImageNet, and neither tables, masks nor shards lie beside them."""
+    validation = has("val/n[0-9]*", "n[0-9]*", "ILSVRC2012_val_*", "val/ILSVRC2012_val_*", "images/ILSVRC2012_val_*")
+    return validation(path) and not has("labels.csv", "boxes.csv", "masks", "*.tar")(path)
+
+
+@reader("imagenet-val", recognises=is_imagenet)
 def imagenet_val(
     place: str | Path,
     labels: str | Path | None = None,
@@ -81,7 +87,7 @@ def imagenet_val(
     names, order = [keys[key] for key in sorted(keys)], sorted(keys)
     drawn = boxes_of(root, boxes)
     facts = {"labels": digest(f"{key} {files[keys[key]]}" for key in order), "boxes": drawn is not None}
-    from vitreous.models.load import imagenet_classes
+    from vitreous.models.imagenet import imagenet_classes
 
     return Album("imagenet-val", order, partial(read, base, order, names, files, drawn), imagenet_classes(1000), facts)
 

@@ -12,7 +12,7 @@ from jaxtyping import Int32
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.devkit import index_in
 from vitreous.data.files import ids_in, picture_and_turn, pictures_in
-from vitreous.data.reader import choice, folder_at, located, reader
+from vitreous.data.reader import choice, folder_at, has, located, reader
 from vitreous.data.sample import Album, Sample, digest
 from vitreous.models.imagenet import index_of_wnid
 
@@ -29,7 +29,7 @@ MERGED = {
 }
 
 
-@reader("imagenet-s")
+@reader("imagenet-s", recognises=has("validation-segmentation", "train-semi-segmentation"))
 def imagenet_s(
     place: str | Path,
     split: Literal["validation", "train-semi"] = "validation",
@@ -73,7 +73,7 @@ def imagenet_s(
     keys = [f"{split}/{name.rsplit('.', 1)[0]}" for name in names]
     rest = -1 if ignored == "exclude" else 0
     facts = {"split": split, "cover": float(cover), "ignored": ignored, "categories": digest(wnids)}
-    from vitreous.models.load import imagenet_classes
+    from vitreous.models.imagenet import imagenet_classes
 
     return Album(
         f"imagenet-s-{len(wnids)}",

@@ -9,7 +9,7 @@ from typing import Literal
 
 from vitreous.core.errors import DataError
 from vitreous.data.files import pictures_in
-from vitreous.data.reader import choice, folder_at, reader
+from vitreous.data.reader import choice, folder_at, has, reader
 from vitreous.data.sample import Album, Sample
 from vitreous.models.decode import open_picture
 
@@ -18,7 +18,10 @@ CLASSES = ("negative", "positive")  # positive: abnormal
 STUDY = re.compile(r"study\d+_(positive|negative)")
 
 
-@reader("mura")
+@reader(
+    "mura",
+    recognises=has("MURA-v1.1", "valid_image_paths.csv", "train_image_paths.csv", "valid/XR_*", "train/XR_*"),
+)
 def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: str | None = None) -> Album:
     """MURA, in the order of its image list.
 

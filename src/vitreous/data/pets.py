@@ -10,7 +10,7 @@ import numpy as np
 
 from vitreous.core.errors import DataError
 from vitreous.data.files import flat, ids_in, number, picture_and_turn, rows_of
-from vitreous.data.reader import choice, folder_at, reader
+from vitreous.data.reader import choice, folder_at, has, reader
 from vitreous.data.sample import Album, Mask, Sample, digest
 from vitreous.models.imagenet import index_of_wnid
 
@@ -47,7 +47,12 @@ WNIDS = {
 }
 
 
-@reader("pets")
+def is_pets(path: Path) -> bool:
+    """Whether a folder has the annotations of Oxford-IIIT Pet, or trimaps with a label table."""
+    return has("annotations/list.txt")(path) or (has("trimaps")(path) and has("labels.csv")(path))
+
+
+@reader("pets", recognises=is_pets)
 def pets(
     place: str | Path,
     split: Literal["all", "trainval", "test"] = "all",
@@ -151,6 +156,6 @@ def listed(path: Path) -> dict[str, int]:
 
 
 def imagenet_names() -> tuple[str, ...] | None:
-    from vitreous.models.load import imagenet_classes
+    from vitreous.models.imagenet import imagenet_classes
 
     return imagenet_classes(1000)

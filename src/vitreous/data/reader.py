@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
@@ -15,28 +16,64 @@ from vitreous.core.errors import DataError, SpecError
 from vitreous.core.registry import Registry
 from vitreous.data.sample import Dataset
 
-Reader: TypeAlias = Callable[..., Dataset]
-R = TypeVar("R", bound=Reader)
+Read: TypeAlias = Callable[..., Dataset]
+Recognise: TypeAlias = Callable[[Path], bool]
+R = TypeVar("R", bound=Read)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How datasets of one kind are read; see `reader`."""
+
+    read: Read
+    recognises: Recognise | None = None
+
 
 READERS: Registry[Reader] = Registry("dataset")
 WORDS = {"true": True, "false": False, "none": None}
 
 
-def reader(name: str) -> Callable[[R], R]:
+def reader(name: str, *, recognises: Recognise | None = None) -> Callable[[R], R]:
     """Decorator that registers a dataset reader.
+
+    The decorated function takes the text after the colon of a spec, and options by name, and returns a `Dataset`.
 
     Parameters
     ----------
     name
-        Kind of dataset, as written before the colon of a spec. The decorated function takes the text after the colon
-        and options, and returns a `Dataset`.
+        Kind of dataset, as written before the colon of a spec.
+    recognises
+        Whether a path without a kind is a dataset of this kind. Readers of plugins are asked before those of this
+        package, and each group in the order of their names. None: the kind has to be named.
+
+    Raises
+    ------
+    SpecError
+        If the name is already registered.
+
+    Examples
+    --------
+    >>> from vitreous.data import Album, Sample, open_dataset, reader
+    >>> from PIL import Image
+    >>> @reader("greys")
+    ... def greys(place, count: int = 4):
+    ...     '''Images of one grey value each.'''
+    ...     keys = [f"grey {value}" for value in range(count)]
+    ...     return Album("greys", keys, lambda index: Sample(keys[index], Image.new("RGB", (8, 8), (index,) * 3)))
+    >>> len(open_dataset("greys:?count=3"))
+    3
     """
 
     def add(function: R) -> R:
-        READERS.add(name, function, f"{function.__module__}.{function.__qualname__}")
+        READERS.add(name, Reader(function, recognises), f"{function.__module__}.{function.__qualname__}")
         return function
 
     return add
+
+
+def has(*names: str) -> Recognise:
+    """Return a test whether a folder contains one of these names or glob patterns."""
+    return lambda path: any(next(path.glob(name), None) is not None for name in names)
 
 
 def split(spec: str) -> tuple[str, str, dict[str, str]]:
@@ -62,7 +99,7 @@ def value_of(text: str) -> Any:
     return text
 
 
-def settled(name: str, read: Reader, texts: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+def settled(name: str, read: Read, texts: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Merge and check the options of a reader.
 
     Parameters

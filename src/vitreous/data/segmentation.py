@@ -18,7 +18,7 @@ from vitreous.models.decode import open_picture
 LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to pictures in /value/img and to outlines in /value/gt"
 
 
-@reader("imagenet-seg")
+@reader("imagenet-seg", recognises=lambda path: path.suffix == ".mat")
 def imagenet_seg(place: str | Path) -> Album:
     """ImageNet-Segmentation. Images have masks but no class, so the class that the model predicts is explained."""
     path = located(place)

@@ -19,7 +19,7 @@ import numpy as np
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.data.files import SUFFIXES, flat, ids_in, number, turn_of, upright_boxes
 from vitreous.data.folder import binary
-from vitreous.data.reader import located, reader
+from vitreous.data.reader import has, located, reader
 from vitreous.data.sample import Album, Sample, digest
 from vitreous.models.decode import open_picture
 
@@ -42,7 +42,12 @@ class Part(NamedTuple):
             return file.read(self.size)
 
 
-@reader("wds")
+def is_shards(path: Path) -> bool:
+    """Whether a path is a pattern of shards, a shard, or a folder with shards."""
+    return "{" in path.name or "*" in path.name or path.suffix == ".tar" or has("*.tar")(path)
+
+
+@reader("wds", recognises=is_shards)
 def wds(place: str | Path, ignore: int | None = None) -> Album:
     """All images of WebDataset shards.
 

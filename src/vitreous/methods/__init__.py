@@ -1,30 +1,8 @@
 """All attribution methods: either a per-layer signal combined by a fold, or one function of the whole model."""
 
-from importlib import import_module
-
-ROOMS = (
-    "tokens",
-    "decompose",
-    "cams",
-    "attention",
-    "vectors",
-    "transition",
-    "controls",
-    "paths",
-    "heads",
-    "relevance",
-    "sampling",
-    "shapley",
-    "tis",
-    "activations",
-    "suppression",
-    "presence",
-    "fuse",
-    "anneal",
-)
+from vitreous.core.registry import import_submodules
 
 
 def load_all() -> None:
-    """Import every module in `ROOMS`, which registers its methods."""
-    for room in ROOMS:
-        import_module(f"vitreous.methods.{room}")
+    """Import all modules of this package, which registers their methods."""
+    import_submodules(__name__)

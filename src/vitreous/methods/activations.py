@@ -73,6 +73,7 @@ def channels_together(layer: Layer) -> TokenScores:
 
 @method(
     "scorecam",
+    family="Class activation maps",
     formula="s = relu(Σₖ wₖ aₖ), w = softmaxₖ t(x ⊙ minmax(aₖ)), aₖ channel k of the last block's first norm",
     signed=False,
     class_specific=True,
@@ -107,6 +108,7 @@ def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchSco
 
 @method(
     "vitcx",
+    family="Perturbation",
     formula="s = (1/M) Σₘ wₘ Mₘ ⊘ Σₘ Mₘ, wₘ = t(x⊙Mₘ + ε) − t(x + ε) + t(x), ε noise where Mₘ hides",
     signed=False,
     class_specific=True,

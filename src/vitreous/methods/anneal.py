@@ -52,6 +52,7 @@ def walk_of(spec: str) -> Method:
 
 @method(
     "anneal",
+    family="Of this library",
     formula="sⱼ = mean over coalitions S ∋ j of fuseⱼ(S), S random halves of the patches with their complements, and all of them",
     signed=True,
     class_specific=True,

@@ -39,6 +39,7 @@ def fused(layer: Layer, heads: Heads, discard: Discard) -> Matrix:
 
 @method(
     "rawattention",
+    family="Attention",
     formula="s = ρᵀ meanₕ A, A of the last block",
     fold=last,
     mixing=True,
@@ -69,6 +70,7 @@ def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
 
 @method(
     "rollout",
+    family="Attention",
     formula="s = ρᵀ ∏ₗ (½ I + ½ meanₕ Aₗ)",
     fold=roll.with_options(form="half"),
     fixed_fold="rawattention+{fold}",
@@ -102,6 +104,7 @@ def rollout(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matr
 
 @method(
     "attnfrom",
+    family="Attention",
     formula="sⱼ = meanₕᵢ Aₕᵢⱼ, A of the last block",
     fold=last,
     attention=True,
@@ -117,6 +120,7 @@ def attnfrom(layer: Layer) -> TokenScores:
 
 @method(
     "attngrad",
+    family="Attention",
     formula="s = ρᵀ meanₕ G, G of the last block",
     fold=last,
     mixing=True,
@@ -135,6 +139,7 @@ def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") ->
 
 @method(
     "genatt",
+    family="Attention",
     formula="s = ρᵀ ∏ₗ (I + meanₕ relu(Gₗ ⊙ Aₗ))",
     fold=roll.with_options(form="add"),
     mixing=True,
@@ -162,6 +167,7 @@ def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chef
 
 @method(
     "gradsam",
+    family="Attention",
     formula="sᵢ = meanₗₕⱼ Aₗₕᵢⱼ relu(Gₗₕᵢⱼ)",
     fold=plus,
     fixed_fold="genatt+{fold}",
@@ -212,6 +218,7 @@ PAIRS = {"official": {"pair": "input"}, "skipplus": {"pair": "output", "last_blo
 
 @method(
     "attixg",
+    family="Attention",
     formula="sⱼ = meanₕᵢ Aₕᵢⱼ · Σₖ Xⱼₖ gⱼₖ, of the first block",
     fold=first,
     attention=True,
@@ -231,6 +238,7 @@ def attixg(layer: Layer, pair: Pair = "input", last_block: bool = True) -> Token
 
 @method(
     "attcat",
+    family="Attention",
     formula="sⱼ = Σₗ meanₕᵢ Aₗₕᵢⱼ · Σₖ Xₗⱼₖ gₗⱼₖ",
     fold=plus,
     fixed_fold="attixg+{fold}",
@@ -256,6 +264,7 @@ def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) ->
 
 @method(
     "attcam",
+    family="Class activation maps",
     formula="sⱼ = Σᵢ ρᵢ meanₕ wₕᵢ Aₕᵢⱼ, wₕᵢ = meanⱼ Gₕᵢⱼ over patches, A and G of the last block",
     fold=last,
     finish=rectified,

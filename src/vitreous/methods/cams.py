@@ -54,6 +54,7 @@ def view(layer: Layer, of: Of, tokens: Averaged) -> View:
 
 @method(
     "gradcam",
+    family="Class activation maps",
     formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = meanᵢ gᵢₖ",
     signed=True,
     paper="selvaraju2017grad",
@@ -69,6 +70,7 @@ def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenSc
 
 @method(
     "xgradcam",
+    family="Class activation maps",
     formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ gᵢₖ aᵢₖ / Σᵢ aᵢₖ",
     signed=True,
     paper="fu2020axiom",
@@ -84,6 +86,7 @@ def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Shar
 
 @method(
     "xgradcamplus",
+    family="Class activation maps",
     formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ gᵢₖ |aᵢₖ| / Σᵢ |aᵢₖ|",
     signed=True,
     paper="mehri2024skipplus",
@@ -99,6 +102,7 @@ def xgradcamplus(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: 
 
 @method(
     "gradcampp",
+    family="Class activation maps",
     formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ αᵢₖ relu(gᵢₖ), αᵢₖ = gᵢₖ² / (2 gᵢₖ² + gᵢₖ³ Σⱼ aⱼₖ)",
     signed=True,
     paper="chattopadhay2018grad",
@@ -115,7 +119,15 @@ def gradcampp(
     return (weight * v.a).sum(-1)
 
 
-@method("hirescam", formula="sᵢ = Σₖ gᵢₖ aᵢₖ", caveat=meets_one_norm, signed=True, paper="draelos2020use", **CAM)
+@method(
+    "hirescam",
+    family="Class activation maps",
+    formula="sᵢ = Σₖ gᵢₖ aᵢₖ",
+    caveat=meets_one_norm,
+    signed=True,
+    paper="draelos2020use",
+    **CAM,
+)
 def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activation times gradient, element by element: token times gradient at one layer."""
     v = view(layer, of, tokens)
@@ -124,6 +136,7 @@ def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenS
 
 @method(
     "elementwise",
+    family="Class activation maps",
     formula="sᵢ = Σₖ relu(gᵢₖ aᵢₖ)",
     signed=False,
     paper="gildenblat2021pytorch",
@@ -136,7 +149,14 @@ def elementwise(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> Tok
     return (v.g * v.a).clamp(min=0).sum(-1)
 
 
-@method("layercam", formula="sᵢ = relu(Σₖ relu(gᵢₖ) aᵢₖ)", signed=False, paper="jiang2021layercam", **CAM)
+@method(
+    "layercam",
+    family="Class activation maps",
+    formula="sᵢ = relu(Σₖ relu(gᵢₖ) aᵢₖ)",
+    signed=False,
+    paper="jiang2021layercam",
+    **CAM,
+)
 def layercam(layer: Layer, of: Of = "input", tokens: Averaged = "all", relu: bool = True) -> TokenScores:
     """Activations weighted by their own positive gradient; the positive part of the sum."""
     v = view(layer, of, tokens)

@@ -84,7 +84,9 @@ def uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor, "k 
     return quarters.float().mul_(2.0**-16).add_(0.5).unflatten(1, tuple(shape))
 
 
-@method("random", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={})
+@method(
+    "random", family="Control", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={}
+)
 def random(probe: Probe, seed: Seed = 0) -> PatchScores | Float[Tensor, "r H W"]:
     """Uniform noise, one draw per picture; of a black box, on a grid of 14 x 14 cells."""
     cells = 14**2 if probe.black_box else probe.layout.patches

@@ -105,6 +105,7 @@ def shares_of(layer: Layer) -> TokenScores:
 decompx = token_times_gradient(
     "decompx",
     "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
+    family="Relevance and decomposition",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with A, every norm's σ and act(z)/z held fixed",
     signal=shares_of,
     through=decomposed,

@@ -30,6 +30,7 @@ def slopes_beside(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Laye
 
 @method(
     "fuse",
+    family="Of this library",
     formula="s = temper / L + presence: the mean share over layers, and the slope ∂t/∂mⱼ of its presence",
     linearisation=TEMPERED,
     fixed_linearisation=True,

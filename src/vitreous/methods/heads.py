@@ -79,6 +79,7 @@ BT = {**PATH, "paper": "chen2022beyond"}
 
 @method(
     "tam",
+    family="Attention",
     formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = Ā_{L−1} ∏ₗ (I + Āₗ), Ā = meanₕ A, F = meanₕ relu(mean_α G_{L−1}(αx))",
     presets={"tis": {"start": 0}},
     backwards="steps",
@@ -118,6 +119,7 @@ def carried(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
 
 @method(
     "bth",
+    family="Attention",
     formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = ∏ₗ (I + Σₕ Iₕ Aₗₕ), Iₕ ∝ mean |AₕᵀGₕ|, F = meanₕ relu(mean_α G_{L−1}(αx))",
     presets={"tis": {"start": 1}},
     backwards="steps + 1",
@@ -150,6 +152,7 @@ def by_heads(layer: Layer) -> Matrix:
 
 @method(
     "btt",
+    family="Attention",
     formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = ∏ₗ (I + meanₕ Aₗ · diag(‖W_o vⱼ‖/‖Xⱼ‖)), F = meanₕ relu(mean_α G_{L−1}(αx))",
     presets={"tis": {"start": 1}},
     backwards="steps",
@@ -196,6 +199,7 @@ def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
 
 @method(
     "legrad",
+    family="Attention",
     formula="sⱼ = Σₗ meanₕᵢ relu(∂tₗ/∂Aₗ)ₕᵢⱼ, tₗ what the head says right after block l",
     fold=plus,
     through=early_answers,

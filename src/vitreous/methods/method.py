@@ -92,8 +92,10 @@ class Method:
         Options with which the method works for any classifier; None if it needs access to the model's layers.
     forwards, backwards
         Number of passes, or an expression for it.
+    family
+        Heading under which the method is documented.
     paper
-        Key in the bibliography.
+        Key in the bibliography, or a citation.
     title
         One line for the catalogue.
     formula
@@ -136,6 +138,7 @@ class Method:
     black_box: Mapping[str, Any] | None = None
     forwards: int | str = 1
     backwards: int | str = 1
+    family: str = "Others"
     paper: str = ""
     title: str = ""
     formula: str = ""

@@ -54,6 +54,7 @@ def mean_size(layer: Layer) -> TokenScores:
 
 @method(
     "smoothgrad",
+    family="Gradients",
     formula="s = Σ_rgb mean_ε |∂t/∂x (x + ε)|, ε ~ N(0, σ²)",
     native="pixel",
     signed=False,
@@ -200,6 +201,7 @@ def path_share(layer: Layer) -> TokenScores:
 
 @method(
     "ig",
+    family="Gradients",
     formula="s = Σ_rgb (x − x′) ⊙ ∫₀¹ ∂t/∂x (x′ + α(x − x′)) dα",
     native="pixel",
     signed=True,

@@ -16,6 +16,7 @@ from vitreous.models.shapes import TokenScores
 
 @method(
     "presence",
+    family="Of this library",
     formula="sⱼ = ∂t/∂mⱼ = Σₗ Σₕᵢ Aₗₕᵢⱼ (Gₗₕᵢⱼ − Σₖ Aₗₕᵢₖ Gₗₕᵢₖ), and the same of the head's pooling",
     fold=plus,
     attention=True,

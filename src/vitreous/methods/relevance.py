@@ -70,6 +70,7 @@ def chefer(
 
 @method(
     "transatt",
+    family="Relevance and decomposition",
     formula="s = ρᵀ ∏ₗ (I + meanₕ relu(Gₗ ⊙ R_{A,l})), R_A the attention's relevance",
     fold=roll.with_options(form="add"),
     through=chefer,
@@ -105,6 +106,7 @@ def voita(
 
 @method(
     "partiallrp",
+    family="Relevance and decomposition",
     formula="s = ρᵀ meanₕ relu(R_A), R_A the relevance of the last block's attention",
     fold=last,
     through=voita,
@@ -136,6 +138,7 @@ def token_relevance(layer: Layer) -> TokenScores:
 
 @method(
     "lrp",
+    family="Relevance and decomposition",
     formula="s = Σ_rgb R(x), relevance carried back from the class by R_in = x⁺⊙(S₁W⁺) + x⁻⊙(S₂W⁻), S₁ = R/(x⁺W⁺ᵀ), S₂ = R/(x⁻W⁻ᵀ)",
     through=bach,
     caveat=single_precision,

@@ -41,6 +41,7 @@ def full_score(probe: Probe) -> Float[Tensor, "r 1"]:
 
 @method(
     "occlusion",
+    family="Perturbation",
     formula="sⱼ = t(x) − t(x without patch j)",
     signed=True,
     class_specific=True,
@@ -91,6 +92,7 @@ def occlusion(
 
 @method(
     "rise",
+    family="Perturbation",
     formula="s(u) = Σₘ t(x ⊙ Mₘ) Mₘ(u) / (M p)",
     signed=False,
     class_specific=True,
@@ -138,6 +140,7 @@ def rise_through(probe: Probe, masks: Masks, count: int, p: PartialShare) -> Pix
 
 @method(
     "pami",
+    family="Perturbation",
     formula="s(u) = Σ_{R∋u} t(R alone) / #{R ∋ u}",
     signed=False,
     class_specific=True,
@@ -204,6 +207,7 @@ def alone_in_view(probe: Probe, regions: Tensor, fill: Fill) -> Float[Tensor, "r
 
 @method(
     "hsic",
+    family="Perturbation",
     formula="sⱼ = (2/M) m̃ⱼᵀ L m̃ⱼ, m̃ⱼ the centred choices to show cell j, L a Gaussian kernel of the answers",
     signed=False,
     class_specific=True,

@@ -88,6 +88,7 @@ def mean_colour(picture: Float[Tensor, "3 H W"], labels: Int[Tensor, "H W"]) -> 
 
 @method(
     "lime",
+    family="Perturbation",
     formula="s = argmin_w Σ_z π(z) (t(z) − w₀ − w·z)² + α ‖w‖²",
     signed=True,
     class_specific=True,
@@ -217,6 +218,7 @@ def lasso(
 
 @method(
     "kernelshap",
+    family="Perturbation",
     formula="s = argmin_φ Σ_z (t(z) − t(∅) − φ·z)² with Σφ = t(x) − t(∅), z drawn by the Shapley kernel",
     signed=True,
     class_specific=True,

@@ -20,6 +20,7 @@ Cosine = Annotated[float | int, Range(-1, 1)]
 
 @method(
     "atman",
+    family="Perturbation",
     formula="sⱼ = t(x) − t(x, attention to every patch k like j times 1 − f cos(Eⱼ, Eₖ))",
     signed=True,
     class_specific=True,

@@ -21,6 +21,7 @@ ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a 
 
 @method(
     "tis",
+    family="Perturbation",
     formula="s = Σₘ t(patches in Mₘ alone) Mₘ ⊘ Σₘ Mₘ, Mₘ where a k-means centroid of the activations is largest",
     signed=False,
     class_specific=True,

@@ -71,6 +71,7 @@ def meets_one_norm(made: Method, vit: ViT) -> str:
 
 @method(
     "vanillagrad",
+    family="Gradients",
     formula="sᵢ = Σₖ gᵢₖ, g = ∂t/∂X₀",
     fold=first,
     pixel=gradient_of_pixels,
@@ -87,6 +88,7 @@ def vanillagrad(layer: Layer) -> TokenScores:
 
 @method(
     "vanillagrad_norm",
+    family="Gradients",
     formula="sᵢ = ‖gᵢ‖₂, g = ∂t/∂X₀",
     fold=first,
     pixel=norm_of_pixels,
@@ -116,6 +118,7 @@ def token_times_gradient(
 ixg = token_times_gradient(
     "ixg",
     "Token times gradient: what each token adds to the score, to first order.",
+    family="Gradients",
     formula="sᵢ = Σₖ Xᵢₖ gᵢₖ, X = X₀, g = ∂t/∂X₀",
     caveat=meets_one_norm,
     paper="shrikumar2017learning",
@@ -124,6 +127,7 @@ ixg = token_times_gradient(
 conservativelrp = token_times_gradient(
     "conservativelrp",
     "Conservative LRP: token times gradient with attention and norm statistics held fixed.",
+    family="Relevance and decomposition",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with A and every norm's σ held fixed",
     linearisation=CONSERVATIVE,
     fixed_linearisation=True,
@@ -133,6 +137,7 @@ conservativelrp = token_times_gradient(
 attnlrp = token_times_gradient(
     "attnlrp",
     "AttnLRP: token times gradient, each product passing half of the relevance to each factor.",
+    family="Relevance and decomposition",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with every norm's σ and act(z)/z held fixed, half of it to each factor of AV and QKᵀ",
     linearisation=ATTNLRP,
     fixed_linearisation=True,
@@ -141,6 +146,7 @@ attnlrp = token_times_gradient(
 temper = token_times_gradient(
     "temper",
     "Tempered: token times gradient at every layer, a quarter of the gradient through queries and keys.",
+    family="Of this library",
     formula="sᵢ = Σₗ Σₖ Xₗᵢₖ g̃ₗᵢₖ, g̃ = ∂t/∂Xₗ with every norm's σ and act(z)/z held fixed, a quarter of it through Q and K",
     linearisation=TEMPERED,
     fixed_linearisation=True,
@@ -153,6 +159,7 @@ temper = token_times_gradient(
 
 @method(
     "cat",
+    family="Gradients",
     formula="sᵢ = Σₗ Σₖ Xₗᵢₖ gₗᵢₖ",
     fold=plus,
     fixed_fold="ixg+{fold}",
@@ -169,6 +176,7 @@ def cat(layer: Layer, of: Literal["input", "output"] = "input") -> TokenScores:
 
 @method(
     "fullgrad",
+    family="Gradients",
     formula="sᵢ = Σₖ Xᵢₖ gᵢₖ + Σ_b b · ∂t/∂O_bᵢ, b the bias of every layer, O_b that layer's output",
     fold=first,
     biases=True,

@@ -88,6 +88,7 @@ def transition(
 
 @method(
     "tokentm",
+    family="Attention",
     formula="s = ρᵀ [∏ₗ (I + diag w)(I + meanₕ relu(Gₕ) ⊙ Aₕ diag(wₕ))] diag‖X₀‖, w = ‖Ẽ‖/‖E‖ · softmax cos(E, Ẽ), E → Ẽ through head h or MLP",
     fold=rollout.with_options(form="add", lengths=True),
     mixing=True,

@@ -45,6 +45,7 @@ NORM = {"mixing": True, "attention": True, "signed": False, "class_specific": Fa
 
 @method(
     "attin",
+    family="Vector norms",
     formula="s = ρᵀ ∏ₗ (½ I + ½ Tₗ), Tᵢⱼ = ‖Σₕ Aₕᵢⱼ fₕⱼ‖₂",
     fold=rollout.with_options(form="half"),
     aliases=("norm-based-attention",),
@@ -85,6 +86,7 @@ def attin(
 
 @method(
     "globenc",
+    family="Vector norms",
     formula="s = ρᵀ ∏ₗ Tₗ, Tᵢⱼ = ‖Rᵢⱼ + K₂(Rᵢⱼ)/σ₂ᵢ‖₂, Rᵢⱼ = Σₕ Aₕᵢⱼ fₕⱼ + δᵢⱼ Xᵢ, K₂ and σ₂ of the second norm",
     fold=rollout.with_options(form="none"),
     paper="modarressi2022globenc",
@@ -108,6 +110,7 @@ def globenc(layer: Layer) -> Matrix:
 
 @method(
     "alti",
+    family="Vector norms",
     formula="s = ρᵀ ∏ₗ Tₗ, Tᵢⱼ ∝ relu(‖Yᵢ‖₁ − ‖Yᵢ − Rᵢⱼ‖₁), Rᵢⱼ = Σₕ Aₕᵢⱼ fₕⱼ + δᵢⱼ Xᵢ, every row of T adding up to 1",
     fold=rollout.with_options(form="none"),
     presets={"official": {"shift": 1e-6}, "skipplus": {"skipplus": True}},

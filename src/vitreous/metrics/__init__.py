@@ -1,11 +1,8 @@
 """Metrics of attributions: one score per row, NaN where undefined, with the settings that produced it."""
 
-from importlib import import_module
-
-ROOMS = ("tokens", "pictures", "perturbation", "imputation", "localisation", "robustness", "complexity")
+from vitreous.core.registry import import_submodules
 
 
 def load_all() -> None:
-    """Import all metric modules, which registers their metrics."""
-    for room in ROOMS:
-        import_module(f"vitreous.metrics.{room}")
+    """Import all modules of this package, which registers their metrics."""
+    import_submodules(__name__)

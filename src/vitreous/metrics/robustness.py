@@ -20,7 +20,7 @@ from vitreous.metrics.frame import Interpolation, Masks, PerRow, framed
 from vitreous.metrics.metric import Measured, metric
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import outranking, spearman
-from vitreous.models.load import view
+from vitreous.models.load import adapt
 from vitreous.models.model import BlackBox, with_module
 from vitreous.models.vit import ViT
 
@@ -168,8 +168,8 @@ def seen_again(vit: BlackBox, module: nn.Module) -> BlackBox:
     """Wrap another module of the same architecture with the settings of `vit`."""
     if not isinstance(vit, ViT):
         return with_module(vit, module)
-    copy = view(module)
-    same = ("name", "preprocess", "classes", "output_type", "embedding", "facts")
+    copy = adapt(module)
+    same = ("name", "preprocess", "classes", "output_type", "affine", "embedding", "facts")
     return replace(copy, **{field: getattr(vit, field) for field in same})
 
 

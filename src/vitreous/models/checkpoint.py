@@ -124,3 +124,12 @@ def some(keys: Any, most: int = 3) -> str:
     """The first `most` keys in sorted order, as text."""
     keys = sorted(str(key) for key in keys)
     return ", ".join(keys[:most]) + (", …" if len(keys) > most else "")
+
+
+def not_fetched(name: str, problem: Exception) -> str:
+    """Error message for weights that could not be fetched."""
+    reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+    return (
+        f"the weights of {name!r} could not be fetched ({reason[:120]}); "
+        "pass checkpoint='local file.safetensors', or pretrained=False for random weights"
+    )

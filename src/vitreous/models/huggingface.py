@@ -16,8 +16,9 @@ from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import read_checkpoint, refuse
 from vitreous.models.huggingface_blocks import beit_block, dinov2_block, plain_block, probe_pool, tower_block
+from vitreous.models.model_registry import NamedModule, adapter, library_of, source
 from vitreous.models.picture import Preprocess
-from vitreous.models.quiet import evaluating, settled
+from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images, Logits, Pooled, Tokens
 from vitreous.models.vit import (
     AttentionPool,
@@ -57,26 +58,31 @@ def from_huggingface(model: nn.Module, name: str = "huggingface model") -> ViT:
         raise ModelError(f"{name!r} is not laid out as {kind} is in transformers 5: {error}") from None
 
 
-def load_huggingface(
-    name_or_path: str,
-    *,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = True,
-    device: str | torch.device | None = None,
-    **kwargs: Any,
-) -> ViT:
+@adapter("huggingface", matches=library_of("transformers"))
+def describe_huggingface(model: nn.Module, name: str) -> ViT:
+    """Describe a Hugging Face classifier, with the preprocessing stored beside its weights on this machine."""
+    return replace(from_huggingface(model, name), preprocess=saved_preprocess(model))
+
+
+@source(
+    "hf",
+    families=[
+        ("Hugging Face", "hf:google/vit-base-patch16-224", "ViT, DeiT, BEiT, DINOv2, SigLIP, CLIP classifiers"),
+    ],
+)
+def create_huggingface(
+    name: str, *, checkpoint: str | Path | None = None, pretrained: bool = True, **kwargs: Any
+) -> NamedModule:
     """Load a classifier from the hub or a local folder. Code from the hub is never executed.
 
     Parameters
     ----------
-    name_or_path
+    name
         Name on the hub, or a local folder with config.json and model.safetensors.
     checkpoint
         A local file with other weights.
     pretrained
         Whether to load weights if there is no checkpoint; False gives random weights.
-    device
-        Where to put the model; None leaves it where it was built.
     **kwargs
         Settings of the model's config.
 
@@ -88,20 +94,21 @@ def load_huggingface(
     if kwargs.pop("trust_remote_code", False):
         raise ModelError("code from the hub is never run; trust_remote_code cannot be set")
     try:
-        model, found = fetch(name_or_path, checkpoint, pretrained, kwargs)
+        model, loading_info = fetch(name, checkpoint, pretrained, kwargs)
     except VitreousError:
         raise
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0].rstrip(".")
         raise ModelError(
-            f"{name_or_path!r} could not be loaded: {why}; without the hub, give a local folder with config.json and "
+            f"{name!r} could not be loaded: {why}; without the hub, give a local folder with config.json and "
             "model.safetensors as the name, and other weights as checkpoint=…"
         ) from None
     # Unexpected weights are allowed: they belong to poolers and text towers, which these classifiers do not have.
-    refuse(name_or_path, {"mis-shaped": found["mismatched_keys"], "missing": found["missing_keys"]} if found else {})
-    vit = from_huggingface(settled(model, device), name_or_path)
-    facts = {"source": name_or_path, "weights": str(checkpoint or ("pretrained" if pretrained else "random"))}
-    return replace(vit, preprocess=preprocess_of(name_or_path), facts=vit.facts | facts)
+    misfits = ("mis-shaped", "mismatched_keys"), ("missing", "missing_keys")
+    refuse(name, {word: loading_info[key] for word, key in misfits} if loading_info else {})
+    weights = str(checkpoint or ("pretrained" if pretrained else "random"))
+    classes = None if type(model).__name__ in TOWERS else classes_of(model.config)
+    return NamedModule(model, preprocess_of(name), classes, {"source": name, "weights": weights})
 
 
 def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: dict[str, Any]) -> tuple[Any, dict]:

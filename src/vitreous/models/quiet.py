@@ -1,14 +1,11 @@
-"""Evaluation mode: switch a model to it, temporarily or for good."""
+"""Evaluation mode: switch a model to it temporarily."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
-
-from vitreous.core.errors import ModelError
 
 
 @contextmanager
@@ -35,11 +32,3 @@ def parts(module: nn.Module) -> set[nn.Module]:
             found.add(part)
             more.extend(part._modules.values())
     return found
-
-
-def settled(module: nn.Module, device: str | torch.device | None) -> nn.Module:
-    """Put a newly built module in eval mode and on `device`; raise `ModelError` if the device cannot be used."""
-    try:
-        return module.eval() if device is None else module.eval().to(device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise ModelError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from None

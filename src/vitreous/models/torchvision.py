@@ -17,13 +17,15 @@ from torchvision.models.vision_transformer import EncoderBlock, VisionTransforme
 
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.adapters import base_layer
-from vitreous.models.checkpoint import load_into, read_checkpoint
+from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
+from vitreous.models.model_registry import NamedModule, adapter, library_of, source
 from vitreous.models.picture import Preprocess
-from vitreous.models.quiet import evaluating, settled
+from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
 from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, ViT, token_rows
 
 
+@adapter("torchvision", matches=library_of("torchvision"))
 def from_torchvision(model: nn.Module, name: str = "torchvision model") -> ViT:
     """Describe a torchvision transformer as a `ViT`. The module is not modified.
 
@@ -68,58 +70,78 @@ def from_torchvision(model: nn.Module, name: str = "torchvision model") -> ViT:
     )
 
 
-def load_torchvision(
-    name: str,
-    *,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = True,
-    device: str | torch.device | None = None,
-    **kwargs: Any,
-) -> ViT:
-    """Load `vit_b_16` or another vision transformer of torchvision.
+@source("torchvision", families=[("torchvision", "torchvision:vit_b_16", "VisionTransformer")])
+def create_torchvision(
+    name: str, *, checkpoint: str | Path | None = None, pretrained: bool = True, **kwargs: Any
+) -> NamedModule:
+    """Build a classifier of torchvision.
 
     Parameters
     ----------
     name
         Name of the model in torchvision.
     checkpoint
-        A local file with the weights; image size and number of classes are read from it.
+        A local file with the weights; image size and number of classes of a vision transformer are read from it.
     pretrained
         Whether to download weights if there is no checkpoint; False gives random weights.
-    device
-        Where to put the model; None leaves it where it was built.
     **kwargs
         `weights`, the name of one of torchvision's sets of weights, and arguments of the model's builder. If
-        `image_size` differs from that of the weights, the position embedding is interpolated.
+        `image_size` of a vision transformer differs from that of the weights, the position embedding is interpolated.
 
     Raises
     ------
     ModelError
         If the model or the weights are unknown, cannot be downloaded or do not fit.
     """
-    known = [model for model in list_models() if model.startswith("vit_")]
-    if name not in known:
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        raise ModelError(f"torchvision has no vision transformer {name!r}; {hint}")
+    if name not in list_models():
+        transformers = [model for model in list_models() if model.startswith("vit_")]
+        near = get_close_matches(name, list_models(), 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"among others, it has {', '.join(transformers)}"
+        raise ModelError(f"torchvision has no model {name!r}; {hint}")
     entry = weights_of(name, kwargs.pop("weights", None))
+    preprocess, classes = Preprocess.from_torchvision(entry.transforms()), tuple(entry.meta["categories"])
+    if name.startswith("vit_"):
+        model = create_transformer(name, entry, checkpoint, pretrained, kwargs)
+        preprocess = resized(preprocess, model.image_size)
+        outputs = base_layer(head_of(model)).out_features
+    else:
+        model = create_other(name, entry, checkpoint, pretrained, kwargs)
+        outputs = kwargs.get("num_classes", len(classes))
+    facts: dict[str, object] = {"source": name, "weights": str(checkpoint or (entry if pretrained else "random"))}
+    return NamedModule(model, preprocess, classes if outputs == len(classes) else None, facts)
+
+
+def create_transformer(
+    name: str, entry: Any, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]
+) -> VisionTransformer:
+    """Build a `VisionTransformer` for the image size and number of classes that its weights have."""
     state = read_checkpoint(checkpoint) if checkpoint is not None else download(entry, name) if pretrained else None
     if state is not None:
         kwargs = settings_of(state) | kwargs
-    try:
-        model: Any = get_model(name, weights=None, **kwargs)
-    except (TypeError, ValueError, AssertionError) as error:
-        raise ModelError(f"torchvision cannot build {name!r} with {kwargs}: {error}") from None
+    model: Any = call_builder(name, None, kwargs)
     if state is not None:
         load_into(model, fitted(state, model), name)
-    vit = from_torchvision(settled(model, device), name)
-    classes, source = tuple(entry.meta["categories"]), checkpoint or (entry if pretrained else "random")
-    return replace(
-        vit,
-        preprocess=preprocess_of(entry.transforms(), model.image_size),
-        classes=classes if base_layer(head_of(model)).out_features == len(classes) else None,
-        facts=vit.facts | {"source": name, "weights": str(source)},
-    )
+    return model
+
+
+def create_other(
+    name: str, entry: Any, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]
+) -> nn.Module:
+    """Build a classifier with torchvision's own loader, which adapts some architectures to their weights."""
+    try:
+        model = call_builder(name, entry if pretrained and checkpoint is None else None, kwargs)
+    except OSError as problem:
+        raise ModelError(not_fetched(f"torchvision:{name}", problem)) from None
+    if checkpoint is not None:
+        load_into(model, read_checkpoint(checkpoint), name)
+    return model
+
+
+def call_builder(name: str, weights: Any, kwargs: dict[str, Any]) -> nn.Module:
+    try:
+        return get_model(name, weights=weights, **kwargs)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ModelError(f"torchvision cannot build {name!r} with {kwargs}: {error}") from None
 
 
 def weights_of(name: str, wanted: Any) -> Any:
@@ -162,9 +184,8 @@ def fitted(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tens
     return interpolate_embeddings(model.image_size, model.patch_size, OrderedDict(state))
 
 
-def preprocess_of(preset: Any, size: int) -> Preprocess:
+def resized(own: Preprocess, size: int) -> Preprocess:
     """Preprocessing of the weights, scaled to the image size of the model."""
-    own = Preprocess.from_torchvision(preset)
     box = round(own.resize[0] * size / own.size[0])
     return replace(own, size=(size, size), resize=(box, box))
 

@@ -11,5 +11,5 @@ from vitreous.testing.law import randomise as randomise
 from vitreous.testing.law import require as require
 from vitreous.testing.law import tiny_vits as tiny_vits
 from vitreous.testing.methods import check_method as check_method
-from vitreous.testing.methods import check_model as check_model
 from vitreous.testing.metrics import check_metric as check_metric
+from vitreous.testing.models import check_model as check_model

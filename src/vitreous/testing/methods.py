@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitreous.capture.probe import Probe
 from vitreous.core.errors import Caveat
 from vitreous.front import explain
 from vitreous.methods.attribution import Attribution
@@ -198,39 +197,3 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     model_is_untouched,
     cost_is_as_stated,
 )
-
-
-def check_model(model: ViT | nn.Module, method: str = "decompx+skipplus") -> dict[str, str]:
-    """Check that a model is wrapped correctly, and run the contract tests of a method on it.
-
-    The parts of the wrapped model must reproduce its logits, and keeping every patch must not change them.
-
-    Parameters
-    ----------
-    model
-        A `ViT`, or a module to wrap.
-    method
-        Spec of the method to test.
-
-    Returns
-    -------
-    dict of str to str
-        The difference from the model's own logits under "handshake", then the result of `check_method`.
-
-    Raises
-    ------
-    LawBroken
-        If a check fails.
-    """
-    from vitreous.capture.handshake import handshake
-    from vitreous.front import wrap
-
-    vit = model if isinstance(model, ViT) else wrap(model)
-    gap = handshake(vit)
-    images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(0)).to(vit.device, vit.dtype)
-    probe = Probe(vit, images)
-    everything = torch.ones(2, 1, probe.layout.patches, dtype=torch.bool, device=vit.device)
-    with torch.no_grad():
-        difference = (probe.logits(everything)[:, 0] - probe.full_logits).abs().max()
-    require(bool(difference <= 1e-3 * probe.full_logits.abs().max() + 1e-6), "keeping every patch changes the logits")
-    return {"handshake": f"{gap:.1e}", **check_method(method, {vit.name: vit})}

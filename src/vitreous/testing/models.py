@@ -1,0 +1,206 @@
+"""Contract tests of model adapters: the parts of a `ViT` compute what the module itself computes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.capture.forward import adapter_logits, run_blocks, run_head
+from vitreous.capture.handshake import TOLERANCE, compare_with_model, confirm
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import Caveat, ModelError
+from vitreous.front import explain, wrap
+from vitreous.models.load import adapt
+from vitreous.models.quiet import evaluating
+from vitreous.models.vit import Attend, Block, Place, ViT
+from vitreous.testing.law import LawBroken, fingerprint, require
+from vitreous.testing.methods import check_method
+
+
+def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus") -> dict[str, str]:
+    """Run the contract tests of a model adapter, and those of a method on the model.
+
+    Parameters
+    ----------
+    model
+        A module for which an adapter is registered, or a `ViT`. Precisions other than the model's own are tested for
+        modules only, because a `ViT` refers to one module.
+    method
+        Spec of the method to test; None tests the adapter only.
+
+    Returns
+    -------
+    dict of str to str
+        Name and description of every contract test that passed; under "handshake" the largest difference from the
+        model's own logits, relative to the largest logit.
+
+    Raises
+    ------
+    LawBroken
+        If a test fails; the message names the model and the failure.
+    ModelError
+        If there is no adapter for the module, or its adapter refuses it.
+    """
+    vit = model if isinstance(model, ViT) else wrap(model)
+    vit = vit if vit.output_type is not None else confirm(vit)
+    case = ModelCase(vit, None if isinstance(model, ViT) else model)
+    checked = {"handshake": f"{compare_with_model(vit).gap:.1e}"}
+    for contract in CONTRACT:
+        try:
+            with evaluating(vit.module), warnings.catch_warnings():
+                warnings.simplefilter("ignore", Caveat)
+                contract(case)
+        except LawBroken as broken:
+            raise LawBroken(f"{vit.name} ({str(vit.dtype).removeprefix('torch.')}): {broken}") from None
+        checked[contract.__name__] = (contract.__doc__ or "").strip()
+    if method is None or vit.embedding:
+        return checked
+    return {**checked, **check_method(method, {vit.name: vit})}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCase:
+    """An adapted model, and the module that was adapted if it is known."""
+
+    vit: ViT
+    module: nn.Module | None
+
+    @property
+    def images(self) -> Tensor:
+        draw = torch.randn(2, 3, *self.vit.size, generator=torch.Generator().manual_seed(2))
+        return draw.to(self.vit.device, self.vit.dtype)
+
+    def require_close(self, a: Tensor, b: Tensor, failure: str, slack: float = 1) -> None:
+        """Raise `LawBroken` if `a` and `b` differ by more than the precision allows, relative to the largest value."""
+        require(a.shape == b.shape, f"{failure}: shape {list(a.shape)}, not {list(b.shape)}")
+        gap = float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-6))
+        require(gap <= slack * TOLERANCE.get(self.vit.dtype, 1e-3), f"{failure}: off by {gap:.2g} of the largest value")
+
+
+# ── contract tests: their docstrings are returned by `check_model` ───────────────────────────────
+
+
+@torch.no_grad()
+def parts_compute_the_models_logits(case: ModelCase) -> None:
+    """The parts compute the logits of the module's own forward pass."""
+    own = case.vit.forward(case.images)
+    case.require_close(adapter_logits(case.vit, case.images), own, "the parts compute other logits than the model")
+
+
+@torch.no_grad()
+def layout_counts_the_tokens(case: ModelCase) -> None:
+    """The layout covers the image, and has as many tokens as `embed` returns."""
+    layout, tokens = case.vit.layout(case.vit.size), case.vit.embed(case.images).shape[1]
+    require(layout.size == tuple(case.vit.size), f"its layout covers {layout.size} of an image of {case.vit.size}")
+    require(layout.tokens == tokens, f"its layout has {layout.tokens} tokens, and `embed` returns {tokens}")
+
+
+@torch.no_grad()
+def batch_is_single(case: ModelCase) -> None:
+    """An image gets the same logits alone and in a batch."""
+    together = adapter_logits(case.vit, case.images)
+    alone = torch.cat([adapter_logits(case.vit, image[None]) for image in case.images])
+    case.require_close(alone, together, "an image alone gets other logits than in a batch")
+
+
+@torch.no_grad()
+def removal_is_exact(case: ModelCase) -> None:
+    """Removing patches gives the logits of a model in which no token attends to them."""
+    probe = Probe(case.vit, case.images)
+    patches = probe.layout.patches
+    order = torch.rand(patches, generator=torch.Generator().manual_seed(3)).argsort().to(case.vit.device)
+    subsets = torch.stack([order < max(1, round(patches * share)) for share in (1.0, 0.6, 0.25)])
+    removed = probe.logits(subsets.expand(len(case.images), -1, -1))
+    for index, keep in enumerate(subsets):
+        expected = probe.sides(masked_logits(case.vit, case.images, keep))
+        case.require_close(removed[:, index], expected, f"removing {int((~keep).sum())} patches gives wrong logits")
+
+
+def masked_logits(vit: ViT, images: Tensor, keep: Tensor) -> Tensor:
+    """Logits when the patches outside `keep` stay in the sequence but no token attends to them: a slow reference."""
+    layout = vit.layout((images.shape[-2], images.shape[-1]))
+    stays = torch.cat([keep.new_ones(layout.prefix), keep])
+    hidden = torch.zeros(len(stays), device=images.device, dtype=images.dtype).masked_fill(~stays, -torch.inf)
+    masked = replace(vit, blocks=tuple(hide(block, hidden) for block in vit.blocks))
+    tokens = run_blocks(masked, vit.embed(images), Place(layout))
+    return run_head(vit, tokens[:, stays]).logits
+
+
+def hide(block: Block, hidden: Tensor) -> Block:
+    """The block with `hidden` [n] added to the attention scores of every key."""
+    attend: Attend = block.attend
+
+    def bias(place: Place) -> Tensor:
+        own, mask = attend.bias(place), hidden.expand(1, 1, len(hidden), -1)
+        return mask if own is None else own + mask
+
+    return replace(block, attend=replace(attend, bias=bias))
+
+
+def gradients_are_the_models_own(case: ModelCase) -> None:
+    """Gradients of a logit with respect to the image are those of the module's own forward pass."""
+    gradients = []
+    for forward in (lambda images: adapter_logits(case.vit, images), case.vit.forward):
+        images = case.images.requires_grad_()
+        logits = forward(images)
+        require(logits.requires_grad, "its logits have no gradient with respect to the image")
+        gradients.append(torch.autograd.grad(logits[:, -1].sum(), images)[0])
+    parts, own = gradients
+    case.require_close(parts, own, "gradients of the parts differ from those of the model", slack=10)
+
+
+def shares_add_up(case: ModelCase) -> None:
+    """With the linearisation of DecompX, contributions of tokens and biases add up to the logit (affine heads)."""
+    if case.vit.embedding or not case.vit.affine:
+        return
+    attribution = explain(case.vit, case.images, 0, "decompx")
+    score, residual = attribution.score, attribution.residual
+    if score is not None and residual is not None:
+        case.require_close(score - residual, score, "contributions do not add up to the score", slack=10)
+
+
+def precision_does_not_matter(case: ModelCase) -> None:
+    """A copy of the module in another precision is adapted as well, and has the same logits within rounding."""
+    if case.module is None:
+        return
+    other = torch.float32 if case.vit.dtype == torch.float64 else torch.float64
+    copy: Any = deepcopy(case.module).to(other)
+    vit = adapt(copy)
+    try:
+        compare_with_model(vit)
+    except ModelError as problem:
+        raise LawBroken(f"in {str(other).removeprefix('torch.')}, {problem}") from None
+    with torch.no_grad(), evaluating(copy):
+        logits = adapter_logits(vit, case.images.to(other))
+        expected = adapter_logits(case.vit, case.images)
+    gap = float((logits.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(min=1e-6))
+    allowed = max(TOLERANCE.get(case.vit.dtype, 1e-3), TOLERANCE[other])
+    require(gap <= allowed, f"in {str(other).removeprefix('torch.')}, logits differ by {gap:.2g} of the largest")
+
+
+def module_is_untouched(case: ModelCase) -> None:
+    """Parameters, buffers, hooks and flags are bit-identical after adapting and running the module."""
+    before = fingerprint(case.vit.module)
+    if case.module is not None:
+        adapt(case.module)
+    with torch.no_grad():
+        adapter_logits(case.vit, case.images)
+    require(fingerprint(case.vit.module) == before, "adapting or running it changes the module")
+
+
+CONTRACT: tuple[Callable[[ModelCase], None], ...] = (
+    layout_counts_the_tokens,
+    parts_compute_the_models_logits,
+    batch_is_single,
+    removal_is_exact,
+    gradients_are_the_models_own,
+    shares_add_up,
+    precision_does_not_matter,
+    module_is_untouched,
+)
