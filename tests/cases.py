@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
 import torch
 
+from tests.shapes import check_shapes
 from vitreous.models.vit import ViT
 from vitreous.testing import tiny_vits
 
@@ -16,8 +18,9 @@ from vitreous.testing import tiny_vits
 def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test function for every case, as `pytest.mark.parametrize` does, within one test.
 
-    Use it for cheap cases of one promise; `--first-case` runs only the first. Fixtures are made once for all cases, so a test that changes what a fixture
-    gave it (`monkeypatch`, `tmp_path`) needs `pytest.mark.parametrize`.
+    Use it for cheap cases of one promise; `--first-case` runs only the first, and shapes are checked in the first unless
+    the test is marked `shapes`. Fixtures are made once for all cases, so a test that changes what a fixture gave it
+    (`monkeypatch`, `tmp_path`) needs `pytest.mark.parametrize`.
 
     Parameters
     ----------
@@ -35,15 +38,15 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
         fixtures = [p for p in signature.parameters.values() if p.name not in keys]
 
         @wraps(function)
-        def run(subtests: Any, pytestconfig: Any, **given: Any) -> None:
-            for value in values[:1] if pytestconfig.getoption("first_case") else values:
+        def run(subtests: Any, request: Any, **given: Any) -> None:
+            every_case = request.node.get_closest_marker("shapes") is not None
+            for number, value in enumerate(values[:1] if request.config.getoption("first_case") else values):
                 case = dict(zip(keys, value, strict=True))
                 with subtests.test(**{key: str(part) for key, part in case.items()}):
-                    function(**given, **case)
+                    with nullcontext() if number == 0 or every_case else check_shapes(False):
+                        function(**given, **case)
 
-        requested = [
-            inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("subtests", "pytestconfig")
-        ]
+        requested = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("subtests", "request")]
         run.__signature__ = signature.replace(parameters=[*requested, *fixtures])  # type: ignore[attr-defined]
         return run
 

@@ -1,26 +1,31 @@
-"""Fixtures of the whole suite; shapes and types are enforced while tests run.
+"""Fixtures of the whole suite.
 
 Reference outputs of the small models are in `tests/goldens`. Real weights, photographs and the reference outputs of the
 real model lie outside the repository: `VITREOUS_ASSETS` and `VITREOUS_GOLDENS` name their folders, and tests that need
 them are skipped without.
+
+Annotated shapes and types of tensors are checked in the first case of every test, and in every case of a test that is
+marked `shapes`. Checking all calls of all cases takes three times as long as the tests themselves and repeats the same
+checks; `VITREOUS_CHECK_SHAPES=0` switches them off.
+
+Nothing heavy is imported here: the process that distributes tests to others reads this file too.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from jaxtyping import install_import_hook
 
-# shapes of tensors are checked where tensors are; decorating every function would make up half of the start-up time
-CHECKED = ("capture", "methods", "metrics", "models", "front", "measure")
-if os.environ.get("VITREOUS_CHECK_SHAPES", "1") != "0":  # before anything imports vitreous
-    HOOK = install_import_hook([f"vitreous.{package}" for package in CHECKED], "beartype.beartype")
-torch.set_num_threads(1)
+from tests.shapes import check_shapes, install_shape_checks
+
+install_shape_checks()  # before anything imports vitreous
 for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
     os.environ.pop(variable, None)  # output is compared: the terminal of whoever runs the tests must not change it
+
+FIRST_CASE = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,19 +34,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the import of modules that are slow as a whole where slow tests are not run."""
+    if collection_path.suffix != ".py" or "not slow" not in config.option.markexpr:
+        return None
+    return True if "\npytestmark = pytest.mark.slow\n" in collection_path.read_text(encoding="utf-8") else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         used = getattr(item, "fixturenames", ())
         if "browser" in used:
             item.add_marker("browser")
         if "[real" in item.name or ({"real", "assets"} & set(used) and "golden" not in used):
             item.add_marker("slow")  # real weights: seconds a test
+        cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for function_cases in cases.values():
+        function_cases[0].stash[FIRST_CASE] = True
     if config.getoption("first_case"):
-        cases: dict[str, list[pytest.Item]] = {}
-        for item in items:
-            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
-        config.hook.pytest_deselected(items=[item for function in cases.values() for item in function[1:]])
-        items[:] = [function[0] for function in cases.values()]
+        config.hook.pytest_deselected(items=[item for function_cases in cases.values() for item in function_cases[1:]])
+        items[:] = [function_cases[0] for function_cases in cases.values()]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Run tensor operations of every test process on one core: the processes share the machine."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def shape_checks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check shapes in the first case of a test, or in every case where the test is marked `shapes`."""
+    marked = request.node.get_closest_marker("shapes") is not None
+    with check_shapes(marked or request.node.stash.get(FIRST_CASE, False)):
+        yield
 
 
 def folder(variable: str) -> Path:
@@ -70,13 +99,10 @@ def real_goldens() -> Path:
 
 
 @pytest.fixture
-def as_users_run_it():
+def as_users_run_it() -> Iterator[None]:
     """Arguments of wrong types reach the library, as they do where nothing checks its annotations."""
-    from jaxtyping import config
-
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    with check_shapes(False):
+        yield
 
 
 @pytest.fixture(autouse=True)
