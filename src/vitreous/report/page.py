@@ -40,11 +40,15 @@ class WrittenReport:
         Table files.
     unreached
         Reasons why images are not shown.
+    papers, comparisons
+        Tables of the papers, and their numbers beside those of the run.
     """
 
     page: Path
     tables: tuple[Path, ...]
     unreached: tuple[str, ...] = ()
+    papers: tuple[ReportTable, ...] = ()
+    comparisons: tuple[ReportTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,8 @@ def write_report(
             paths.append(write_text(out.parent / "tables" / f"{table.slug}.{suffix}", to_text(table)))
     write_text(out, make_page(stored, parts, papers, comparisons))
     unreached = dict.fromkeys(part.unreached for part in parts if part.unreached)
-    return WrittenReport(out, tuple(paths), tuple(unreached))
+    filled = tuple(paper.table for paper in papers if paper.table)
+    return WrittenReport(out, tuple(paths), tuple(unreached), filled, tuple(comparisons))
 
 
 def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int) -> PageSection:
@@ -133,7 +138,7 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
     if gallery > 0:
         try:
             loader = open_maps(stored, section)
-            images = show_images(loader, summaries, gallery)
+            images = show_images(loader, summaries, gallery, str(stored.entries.get("reproduces", "")))
         except (VitreousError, OSError) as error:
             unreached = " ".join(str(error).split())
     patches, depth = (None, None) if loader is None else (loader.vit.layout(loader.vit.size).patches, loader.vit.depth)
@@ -146,11 +151,11 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
     return PageSection(section, slug, summaries, table, by_role, charts, images, unreached)
 
 
-def show_images(loader: MapLoader, summaries: Sequence[MetricSummary], count: int) -> PageImages:
+def show_images(loader: MapLoader, summaries: Sequence[MetricSummary], count: int, reproduces: str = "") -> PageImages:
     order, methods = order_by_rank(summaries), loader.section.methods
     more = len(order) - MOST
     note = f" The {MOST} methods of best mean rank are shown; {more} more are in the table." if more > 0 else ""
-    strips, figures = make_gallery(loader, summaries, count), make_paper_figures(loader, summaries)
+    strips, figures = make_gallery(loader, summaries, count), make_paper_figures(loader, summaries, reproduces)
     remade = list(dict.fromkeys(re.sub(r"layer=\d+", "layer=…", name) for name in loader.remade))
     return PageImages(methods[order[0]], describe_metrics(summaries), note, strips, figures, remade)
 

@@ -79,11 +79,9 @@ def describe_order(printed: Sequence[float], ours: Sequence[float], higher: bool
     if agree == len(pairs):
         return "the order of methods is the paper's."
     sign = -1 if higher is False else 1
-    best, first = (
-        max(values, key=lambda value: sign * value) for values in (printed, [v for v in ours if not isnan(v)])
-    )
-    same = printed[ours.index(first)] == best
-    word = "the same method is best" if same else "another method is best"
+    theirs = max(range(len(printed)), key=lambda row: sign * printed[row])
+    same = all(isnan(value) or sign * value <= sign * ours[theirs] for value in ours)
+    word = "the paper's best method is best" if same else "another method is best"
     return f"the order of methods is not the paper's: {agree} of {format_count(len(pairs), 'pair')} agree; {word}."
 
 

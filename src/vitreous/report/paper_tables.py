@@ -381,5 +381,5 @@ LAYOUTS: dict[str, Callable[[Families], Iterator[PaperTable]]] = {
     "tis:table3": pointing_tables,
     "tis:table4": sensitivity_tables,
     "tis:sparseness": sparseness_tables,
-    **{f"skipplus:figure{number}": strength_tables for number in (3, 4, 7, 8, 9, 10, 11, 12)},
+    **{f"skipplus:figure{number}": strength_tables for number in ("3", "4", "7", "7-eva", "8", "9", "10", "11", "12")},
 }
