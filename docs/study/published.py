@@ -1,4 +1,4 @@
-"""The numbers that TokenTM's first version prints (tables 2, 3 and 4), and how far an order of ours is theirs."""
+"""How far an order of methods is that of TokenTM's first version (tables 2, 3 and 4)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,37 @@ from study.sheets import Sheet
 from study.special import Order, agreement, around
 
 from vitreous.bench.resample import resampled
+from vitreous.metrics.published import published_tables
 
-METHODS = (
-    "attcam(preset='chefer')", "lrp", "conservativelrp", "transatt(preset='experiments')", "rawattention",
-    "rollout(preset='chefer')", "attcat", "genatt", "tokentm",
-)  # fmt: skip
 NEGATIVE, POSITIVE = "negative_auc(preset='tokentm')", "positive_auc(preset='tokentm')"
-TABLES = {  # (measure, explained class): of every method above; AOPC and LOdds are DeiT's
-    ("pixel_accuracy", ""): (67.37, 50.96, 64.06, 79.70, 67.87, 59.01, 43.88, 79.05, 80.53),
-    ("map_two_channel", ""): (79.20, 55.87, 68.01, 86.03, 80.24, 73.76, 48.38, 85.71, 86.33),
-    ("miou", ""): (46.13, 32.82, 36.23, 61.95, 46.37, 39.43, 27.90, 61.56, 63.45),
-    (NEGATIVE, "predicted"): (43.84, 42.55, 33.24, 57.48, 48.70, 43.23, 32.34, 57.53, 58.12),
-    (POSITIVE, "predicted"): (26.11, 41.29, 34.35, 19.00, 25.44, 32.34, 31.71, 15.88, 15.75),
-    (NEGATIVE, "label"): (44.06, 42.56, 34.33, 58.26, 48.70, 43.23, 33.59, 58.85, 59.36),
-    (POSITIVE, "label"): (25.87, 41.29, 34.03, 18.38, 25.44, 32.34, 30.68, 15.20, 15.09),
-    ("aopc(preset='tokentm')", "predicted"): (0.253, 0.180, 0.218, 0.282, 0.254, 0.229, 0.235, 0.296, 0.297),
-    ("lodds(preset='tokentm')", "predicted"): (-3.704, -2.140, -3.011, -4.163, -3.657, -3.223, -3.262, -4.504, -4.514),
-}  # fmt: skip
-STEPS = {  # table 4: baseline, + AF, + L, + NECC
-    ("pixel_accuracy", ""): (52.94, 76.30, 77.50, 77.89),
-    ("map_two_channel", ""): (67.78, 85.28, 85.39, 85.69),
-    ("miou", ""): (33.42, 58.34, 59.59, 60.29),
-    (NEGATIVE, "predicted"): (44.92, 55.25, 55.03, 55.42),
-    (POSITIVE, "predicted"): (31.95, 16.98, 16.28, 16.18),
+COLUMNS = {  # (measure, explained class) by column of tables 2, 3 (AOPC and LOdds are DeiT's) and 4
+    "Pix. Acc.": ("pixel_accuracy", ""),
+    "mAP": ("map_two_channel", ""),
+    "mIoU": ("miou", ""),
+    "Neg. (Pred.)": (NEGATIVE, "predicted"),
+    "Pos. (Pred.)": (POSITIVE, "predicted"),
+    "Neg. (GT)": (NEGATIVE, "label"),
+    "Pos. (GT)": (POSITIVE, "label"),
+    "Neg.": (NEGATIVE, "predicted"),
+    "Pos.": (POSITIVE, "predicted"),
+    "AOPC: DeiT-B": ("aopc(preset='tokentm')", "predicted"),
+    "LOdds: DeiT-B": ("lodds(preset='tokentm')", "predicted"),
 }
+
+
+def columns_of(*names: str) -> dict[tuple[str, str], tuple[float, ...]]:
+    """Values of all methods in the columns of published tables, by measure and explained class."""
+    columns = {}
+    for name in names:
+        table = published_tables()[f"tokentm:{name}"]
+        for title in table.columns:
+            key = COLUMNS.get(title) or COLUMNS.get(title.split(": ")[1])
+            columns |= {key: tuple(table.column(title).values())} if key else {}
+    return columns
+
+
+METHODS = tuple(published_tables()["tokentm:table2"].rows)
+TABLES, STEPS = columns_of("table2", "table3"), columns_of("table4")
 
 
 def asked(sheets: Sequence[Sheet], tables: Mapping[tuple[str, str], tuple[float, ...]]) -> list[Sheet]:

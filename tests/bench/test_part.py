@@ -17,7 +17,7 @@ SPEC = "scenes:single?count=21"
 def halves(**changes):
     data = [{"spec": SPEC, "label": part, "part": part} for part in ("1/2", "2/2")]
     plan = small_plan(datasets=data, **changes)
-    return plan, [chosen(plan, one) for one in plan.datasets]
+    return plan, [chosen(*pair) for pair in zip(plan.datasets, plan.evaluations, strict=True)]
 
 
 def test_parts_are_all_of_the_pictures_and_none_twice():
@@ -40,7 +40,8 @@ def test_without_a_part_nothing_changes():
     plan = small_plan(datasets=[SPEC], pictures=5)
 
     assert plan.datasets[0].part == ""
-    assert chosen(plan, plan.datasets[0]) == chosen(small_plan(datasets=[{"spec": SPEC}], pictures=5), plan.datasets[0])
+    same = small_plan(datasets=[{"spec": SPEC}], pictures=5)
+    assert chosen(plan.datasets[0], plan.evaluations[0]) == chosen(same.datasets[0], same.evaluations[0])
 
 
 def test_a_part_is_written_and_read_back(tmp_path):

@@ -201,7 +201,7 @@ def test_a_protocol_is_written_as_its_name(tmp_path, changes):
 
     assert read_plan(tmp_path / "plan.toml") == plan
     assert plan.targets == changes.get("targets", "label")
-    assert bool(plan.roles) == ("targets" not in changes)
+    assert bool(plan.evaluations[0].roles) == ("targets" not in changes)
     assert (len(plan.methods) > 30) == ("methods" in changes)
 
 

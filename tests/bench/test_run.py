@@ -162,7 +162,9 @@ def test_a_protocol_measures_what_its_paper_measures(tmp_path):
 
     found = run_cell(Job(plan), cells_of(plan)[0])
 
-    wanted = {(spec, role) for spec, roles in zip(plan.metrics, plan.roles, strict=True) for role in roles}
+    wanted = {
+        (spec, role) for spec, roles in zip(plan.metrics, plan.evaluations[0].roles, strict=True) for role in roles
+    }
     assert plan.targets == "predicted+label"
     assert plan.preprocess == "tokentm"
     assert ("positive_auc(preset='tokentm')", "label") in wanted

@@ -196,7 +196,7 @@ def test_a_run_without_their_numbers_gets_a_line_each(tmp_path: Path) -> None:
     found = told(tmp_path, rows_of({"ap": {"genatt": [0.5, 0.5]}}))
 
     assert all(one.table is None and one.missing for several in found.values() for one in several)
-    assert len(found) == 7
+    assert len(found) == 9
     assert found["TokenTM, table 1"][0].missing == "m was measured on one data set; it needs two"
 
 

@@ -54,7 +54,8 @@ def sheets_of(plan, pictures: int = 12, seed: int = 0, wrong: float = 0.4) -> li
             for role in roles:
                 own = []
                 for place, spec in enumerate(plan.metrics):
-                    if plan.roles and role and role not in plan.roles[place]:
+                    measured = plan.evaluations[0].roles
+                    if measured and role and role not in measured[place]:
                         continue
                     metric = resolve_metric(spec)
                     sign = -1 if upward(metric) is False else 1

@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from vitreous.bench.keys import digest
-from vitreous.bench.plan import DataSpec, Plan, one_of
+from vitreous.bench.plan import DataSpec, Evaluation, Plan, one_of
 from vitreous.core.errors import SpecError
-from vitreous.data import Dataset, open_dataset, subset
+from vitreous.data import Dataset, open_dataset, read_subset, subset
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def cells_of(plan: Plan) -> list[Cell]:
     A plan with more images or methods has the same slices and further ones.
     """
     cells: list[Cell] = []
-    places = [chosen(plan, data) for data in plan.datasets]
+    places = [chosen(data, evaluation) for data, evaluation in zip(plan.datasets, plan.evaluations, strict=True)]
     for model, spec in enumerate(plan.models):
         for dataset, data in enumerate(plan.datasets):
             if data.models and spec.label not in data.models:
@@ -58,31 +58,37 @@ def cells_of(plan: Plan) -> list[Cell]:
     return cells
 
 
-def chosen(plan: Plan, data: DataSpec) -> tuple[int, ...]:
-    """Indices of the images of a dataset that the plan uses.
+def chosen(data: DataSpec, evaluation: Evaluation) -> tuple[int, ...]:
+    """Indices of the images of a dataset that are used.
 
     Returns
     -------
     tuple of int
-        All images of the dataset (or of its `part`) if `plan.pictures` is None; otherwise the first `plan.pictures` of
-        a permutation that depends on `plan.seed`, or of the dataset's own order if the seed is None.
+        All images of the dataset (or of its `part`, or of the file `subset`) if `evaluation.pictures` is None; otherwise
+        the first of them in the order of the subset, or of a permutation that depends on `evaluation.seed`, or of the
+        dataset's own order if the seed is None.
 
     Raises
     ------
     SpecError
         If the dataset has fewer images than the plan asks for.
+    DataError
+        If the file `subset` cannot be read or lists an image that the dataset does not have.
     """
-    dataset = opened(data)
-    if not data.part:
-        return tuple(range(len(dataset))) if plan.pictures is None else subset(dataset, plan.pictures, plan.seed)
-    number, count = one_of(data.part)
-    order = range(len(dataset)) if plan.pictures is None else subset(dataset, None, plan.seed)
-    mine = tuple(place for place in order if place % count == number - 1)
-    if not 0 < (plan.pictures or len(mine)) <= len(mine):
-        raise SpecError(
-            f"part {data.part} of {dataset.name} has {len(mine)} pictures, so {plan.pictures} cannot be chosen"
-        )
-    return mine[: plan.pictures]
+    dataset, count = opened(data), evaluation.pictures
+    if data.subset is None and not data.part:
+        return tuple(range(len(dataset))) if count is None else subset(dataset, count, evaluation.seed)
+    if data.subset is not None:
+        places: Sequence[int] = read_subset(dataset, data.subset)
+    else:
+        places = range(len(dataset)) if count is None else subset(dataset, None, evaluation.seed)
+    if data.part:
+        number, parts = one_of(data.part)
+        places = [place for place in places if place % parts == number - 1]
+    if not 0 < (len(places) if count is None else count) <= len(places):
+        what = f"part {data.part} of {dataset.name}" if data.part else f"'{data.subset}'"
+        raise SpecError(f"{what} has {len(places)} pictures, so {count} cannot be chosen")
+    return tuple(places[:count])
 
 
 def asked_of(plan: Plan, cells: Sequence[Cell]) -> dict[int, str]:

@@ -9,7 +9,7 @@ import torch
 
 from vitreous.bench.cells import chosen, opened
 from vitreous.bench.origin import FLAGS, Origin
-from vitreous.bench.plan import DataSpec, Plan
+from vitreous.bench.plan import DataSpec, Evaluation, Plan
 from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data import Dataset, Sample
 from vitreous.front import as_targets
@@ -38,8 +38,8 @@ def check(plan: Plan) -> list[str]:
     from vitreous.bench.pool import devices
 
     origin = Origin(plan.source, plan.text, FLAGS)
-    for data in plan.datasets:
-        check_data(plan, data, origin)
+    for data, evaluation in zip(plan.datasets, plan.evaluations, strict=True):
+        check_data(data, evaluation, origin)
     try:
         device = devices(plan)[0]
         torch.empty(0, device=device)
@@ -65,16 +65,20 @@ def check(plan: Plan) -> list[str]:
 
 def check_classes(plan: Plan, vit: ViT, origin: Origin) -> None:
     """Raise `SpecError` if the plan names target classes that the model does not have."""
-    if isinstance(plan.targets, tuple):
-        try:
-            as_targets(vit, [list(plan.targets)], 1)
-        except VitreousError as problem:
-            raise origin.wrong(f"{vit.name}: {problem}", "targets") from None
+    for targets in dict.fromkeys(evaluation.targets for evaluation in plan.evaluations):
+        if isinstance(targets, tuple):
+            try:
+                as_targets(vit, [list(targets)], 1)
+            except VitreousError as problem:
+                raise origin.wrong(f"{vit.name}: {problem}", "targets") from None
 
 
 def left_out(plan: Plan) -> str:
-    """Note on the metrics of the protocol that the datasets lack annotations for, or an empty string."""
-    if plan.protocol is None:
+    """Note on the metrics of the protocol that no dataset has annotations for, or an empty string.
+
+    Columns that a dataset's entry leaves out on purpose are not noted.
+    """
+    if plan.protocol is None or any(data.columns is not None for data in plan.datasets):
         return ""
     from vitreous.metrics.protocols import protocol
 
@@ -85,7 +89,7 @@ def left_out(plan: Plan) -> str:
     )
 
 
-def check_data(plan: Plan, data: DataSpec, origin: Origin) -> None:
+def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
     """Raise `SpecError` if a dataset cannot be used.
 
     It must be readable, have as many images as the plan asks for, and have the annotations that metrics and targets
@@ -93,11 +97,13 @@ def check_data(plan: Plan, data: DataSpec, origin: Origin) -> None:
     """
     dataset = looked_at(data, origin)
     try:
-        chosen(plan, data)
+        chosen(data, evaluation)
     except SpecError as problem:
         raise origin.wrong(str(problem), "pictures") from None
+    except DataError as problem:
+        raise origin.wrong(str(problem), "subset", data.subset) from None
     has = offers(dataset, data, origin)
-    for spec in plan.metrics:
+    for spec in evaluation.metrics:
         if lacking := lacks(resolve_metric(spec), has):
             raise origin.wrong(
                 f"metric {spec!r} needs {lacking}, and data set {data.label!r} has none; leave it out, or take data that has them",
@@ -105,7 +111,7 @@ def check_data(plan: Plan, data: DataSpec, origin: Origin) -> None:
                 spec,
             )
     for word, need in (("label", "labels"), ("predicted+label", "labels"), ("pair", "rivals")):
-        if plan.targets == word and need not in has:
+        if evaluation.targets == word and need not in has:
             raise origin.wrong(
                 f'targets = "{word}" needs {WORDS[need]}, and data set {data.label!r} has none; "predicted" would work',
                 "targets",
@@ -160,22 +166,25 @@ def readable(dataset: Dataset) -> Iterator[Sample]:
 
 def lacks(metric: Metric, has: set[str]) -> str:
     """Annotations that a metric needs and the dataset lacks, in words; an empty string if there are none."""
-    missing = [WORDS[one] for one in metric.needs if one in OFFERS and one not in has]
+    needs = list(metric.needs)
+    if "label" in (metric.settings.get("judge"), metric.settings.get("track")):
+        needs.append("labels")  # the class whose accuracy or probability is measured
+    missing = [WORDS[one] for one in needs if one in OFFERS and one not in has]
     either = [one for one in ("objects", "boxes") if one in metric.takes and one not in metric.needs]
     if either and not missing and not has & set(either):
         missing = [" or ".join(WORDS[one] for one in either)]
     return " and ".join(missing)
 
 
-def metrics_for(datasets: Sequence[DataSpec], origin: Origin) -> tuple[str, ...]:
-    """All registered metrics that can be computed on every one of the datasets."""
+def list_metrics_for(data: DataSpec, origin: Origin) -> tuple[str, ...]:
+    """All registered metrics that can be computed on a dataset."""
     from vitreous.metrics import load_all
 
     load_all()
-    return served(sorted(METRICS), datasets, origin)
+    return keep_served(sorted(METRICS), data, origin)
 
 
-def served(metrics: Sequence[str], datasets: Sequence[DataSpec], origin: Origin) -> tuple[str, ...]:
-    """The metrics among `metrics` that can be computed on every one of the datasets."""
-    has = set.intersection(*(offers(looked_at(data, origin), data, origin) for data in datasets))
+def keep_served(metrics: Sequence[str], data: DataSpec, origin: Origin) -> tuple[str, ...]:
+    """The metrics among `metrics` that a dataset has annotations for."""
+    has = offers(looked_at(data, origin), data, origin)
     return tuple(spec for spec in metrics if not lacks(resolve_metric(spec), has))

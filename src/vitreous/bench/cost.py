@@ -18,7 +18,7 @@ import torch
 
 from vitreous.bench.cells import Cell
 from vitreous.bench.job import loaded
-from vitreous.bench.plan import Plan
+from vitreous.bench.plan import Evaluation, Plan
 from vitreous.bench.pool import devices
 from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.methods.method import Method
@@ -65,22 +65,25 @@ def estimate(plan: Plan, cells: Sequence[Cell]) -> list[Estimate]:
             continue
         vit = loaded(model, plan.precision, devices(plan)[0]).vit
         told = Estimate(model.label, len(mine), sum(len(cell.places) for cell in mine))
-        ahead, back, told.unknown = per_picture(plan, vit)
-        told.forwards, told.backwards = ahead * told.pictures, back * told.pictures
+        for dataset, evaluation in enumerate(plan.evaluations):
+            pictures = sum(len(cell.places) for cell in mine if cell.dataset == dataset)
+            ahead, back, unknown = per_picture(plan.methods, evaluation, vit)
+            told.forwards, told.backwards = told.forwards + ahead * pictures, told.backwards + back * pictures
+            told.unknown += [spec for spec in unknown if pictures and spec not in told.unknown]
         one_ahead, one_back = calibrated(vit, plan.batch_size or plan.slice)
         told.seconds = told.forwards * one_ahead + told.backwards * one_back
         found.append(told)
     return found
 
 
-def per_picture(plan: Plan, vit: ViT) -> tuple[float, float, list[str]]:
+def per_picture(methods: Sequence[str], evaluation: Evaluation, vit: ViT) -> tuple[float, float, list[str]]:
     """Cost of one image: forward passes, backward passes, and the specs whose cost is unknown.
 
     The forward pass of the image itself is counted once, since all methods share it.
     """
-    rows, sizes, unknown = targets_per_picture(plan), facts_of(vit), []
+    rows, sizes, unknown = targets_per_picture(evaluation.targets), facts_of(vit), []
     ahead, back = 1.0, 0.0
-    for method in map(resolve, plan.methods):
+    for method in map(resolve, methods):
         own = (
             spent(method.forwards, {**sizes, **settings(method)}),
             spent(method.backwards, {**sizes, **settings(method)}),
@@ -90,7 +93,7 @@ def per_picture(plan: Plan, vit: ViT) -> tuple[float, float, list[str]]:
         forwards, backwards = (value or 0 for value in own)
         turns = rows if method.class_specific else 1
         ahead, back = ahead + forwards, back + backwards * turns
-        for metric in map(resolve_metric, plan.metrics):
+        for metric in map(resolve_metric, evaluation.metrics):
             again = explanations(metric, sizes)
             passes = spent(metric.forwards, {**sizes, **settings(metric)}) if again is None else 0
             if passes is None:
@@ -100,17 +103,13 @@ def per_picture(plan: Plan, vit: ViT) -> tuple[float, float, list[str]]:
     return ahead, back, list(dict.fromkeys(unknown))
 
 
-def targets_per_picture(plan: Plan) -> int:
+def targets_per_picture(targets: str | tuple[int | str, ...]) -> int:
     """Number of target classes that are explained per image."""
-    if isinstance(plan.targets, tuple):
-        return len(plan.targets)
-    return (
-        2
-        if plan.targets in ("pair", "predicted+label")
-        else int(plan.targets.split()[1])
-        if plan.targets.startswith("top ")
-        else 1
-    )
+    if isinstance(targets, tuple):
+        return len(targets)
+    if targets.startswith("top "):
+        return int(targets.split()[1])
+    return 2 if targets in ("pair", "predicted+label") else 1
 
 
 def facts_of(vit: ViT) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from vitreous.bench.cells import Cell, stamp
 from vitreous.bench.keys import hash_of_weights, identity
 from vitreous.bench.model_options import load_model
-from vitreous.bench.plan import ModelSpec, Plan
+from vitreous.bench.plan import Evaluation, ModelSpec, Plan
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
@@ -100,10 +100,14 @@ class Job:
         return frozenset(self.known[at : at + 16].hex() for at in range(0, len(self.known), 16))
 
     @cached_property
-    def columns(self) -> tuple[Column, ...]:
-        """All results to compute, grouped by method; the map comes first if the plan keeps maps."""
-        roles = self.plan.roles or ((),) * len(self.plan.metrics)
-        metrics = [(resolve_metric(spec), own) for spec, own in zip(self.plan.metrics, roles, strict=True)]
+    def columns(self) -> tuple[tuple[Column, ...], ...]:
+        """All results to compute on every dataset, grouped by method; the map comes first if the plan keeps maps."""
+        return tuple(self.list_columns(evaluation) for evaluation in self.plan.evaluations)
+
+    def list_columns(self, evaluation: Evaluation) -> tuple[Column, ...]:
+        """Results to compute for one evaluation."""
+        roles = evaluation.roles or ((),) * len(evaluation.metrics)
+        metrics = [(resolve_metric(spec), own) for spec, own in zip(evaluation.metrics, roles, strict=True)]
         wanted = [*([(None, ())] if self.plan.maps else []), *metrics]
         return tuple(
             Column(method, metric, identity(method), identity(metric), own)

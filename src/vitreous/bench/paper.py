@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from vitreous.bench.origin import Origin
-from vitreous.bench.plan import PAPER, DataSpec
+from vitreous.bench.origin import Origin, near
+from vitreous.bench.plan import PAPER, DataSpec, Evaluation
 from vitreous.core.errors import VitreousError
 
 
-def of_protocol(
-    name: Any, given: Mapping[str, Any], origin: Origin, datasets: Sequence[DataSpec]
-) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Metrics of a protocol that the datasets have annotations for, and the plan entries that the protocol sets.
+def settle_protocol(name: Any, rest: Mapping[str, Any], data: DataSpec, origin: Origin) -> Evaluation:
+    """What a protocol measures on a dataset.
 
-    The entries are `protocol`, `targets`, `preprocess` and, unless the plan sets other targets, `roles`: for every
-    metric the classes whose maps it measures.
+    These are the columns that the dataset's entry `columns` names, or all columns that it has annotations for; each
+    metric measures the maps of the classes that its columns explain.
 
     Raises
     ------
     SpecError
-        If the protocol is unknown, or none of its metrics can be computed on the datasets.
+        If the protocol or a column is unknown, or the dataset has the annotations of none of the columns.
     """
-    from vitreous.bench.check import served
+    from vitreous.bench.check import keep_served
     from vitreous.metrics.metric import resolve_metric
 
     paper = published(name, origin)
+    for title in data.columns or ():
+        if title not in paper.columns:
+            known = near(title, list(paper.columns))
+            raise origin.wrong(f"protocol {paper.name!r} has no column {title!r}; {known}", "columns", title)
     roles: dict[str, list[str]] = {}
-    for column in paper.columns.values():
+    for title in data.columns or paper.columns:
+        column = paper.columns[title]
         own = roles.setdefault(resolve_metric(column.metric).spec, [])
         # the dataset's label is the class of the mask
         role = "label" if column.explained == "mask" else column.explained
         own += [] if role in own else [role]
-    metrics = served(tuple(roles), datasets, origin)
+    metrics = tuple(roles) if data.columns is not None else keep_served(tuple(roles), data, origin)
     if not metrics:
         raise origin.wrong(
-            f"no data set here has what protocol {name!r} needs: {', '.join(paper.data)}", "protocol", name
+            f"data set {data.label!r} has nothing of what protocol {name!r} needs: {', '.join(paper.data)}",
+            "protocol",
+            name,
         )
     both = {role for metric in metrics for role in roles[metric]}
     targets = both.pop() if len(both) == 1 else "predicted+label"
-    chosen = {"protocol": paper.name, "targets": targets, "preprocess": paper.preprocess}
-    if given.get("targets", targets) == targets:
-        chosen["roles"] = tuple(tuple(roles[metric]) for metric in metrics)
-    return metrics, chosen
+    return Evaluation(metrics, tuple(tuple(roles[metric]) for metric in metrics), targets, preprocess=paper.preprocess)
 
 
 def published(name: Any, origin: Origin) -> Any:

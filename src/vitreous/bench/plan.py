@@ -25,7 +25,7 @@ EIGHT = (
 ALL, USUAL, PAPER = "all", "usual", "protocol"  # values of metrics (all, usual) and methods (protocol)
 SLOW = ("road",)  # not in usual: solves sparse systems on the CPU, about a second per map
 PAPERS = ("chefer", "tokentm", "tis", "skipplus")
-ASIDE = ("batch_size", "device", "out", "text", "source")  # fields that do not affect the rows
+ASIDE = ("batch_size", "device", "out", "text", "source", "reproduces", "reduced")  # fields that do not affect the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,9 @@ class ModelSpec:
         Whether to load pretrained weights.
     arguments
         Model options and builder arguments, as pairs.
+    family
+        Name that models fine-tuned on different datasets share; a published table joins their columns. Empty for a
+        model of its own.
     """
 
     name: str
@@ -51,11 +54,12 @@ class ModelSpec:
     checkpoint: str | None = None
     pretrained: bool = True
     arguments: tuple[tuple[str, Any], ...] = ()
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """A dataset of a plan.
+    """A dataset of a plan; entries that are None are those of the plan.
 
     Parameters
     ----------
@@ -68,12 +72,56 @@ class DataSpec:
     part
         "1/2" uses every second image, starting with the first, "2/2" the others, so that methods can be selected on one
         half and confirmed on the other. Empty for all images.
+    metrics
+        Canonical specs of the metrics; None for those of the plan or its protocol. All datasets of a plan have an entry
+        or none has.
+    columns
+        Titles of the protocol's columns to fill with this dataset; None for all that it has annotations for.
+    targets
+        Classes to explain.
+    pictures
+        Number of images, or "all".
+    seed
+        Seed that selects the images, or "first" for the first ones.
+    subset
+        File that lists the images to use, see `vitreous.data.read_subset`; in this order, at most `pictures`.
+    preprocess
+        Paper whose preprocessing is used.
     """
 
     spec: str
     label: str
     models: tuple[str, ...] = ()
     part: str = ""
+    metrics: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    targets: str | tuple[int | str, ...] | None = None
+    pictures: int | str | None = None
+    seed: int | str | None = None
+    subset: str | None = None
+    preprocess: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What is measured on one dataset, with the entries of dataset, protocol and plan merged.
+
+    Parameters
+    ----------
+    metrics
+        Canonical specs of the metrics.
+    roles
+        For every metric, the roles of the targets whose maps it measures; all targets if empty.
+    targets, pictures, seed, preprocess
+        As for `Plan`.
+    """
+
+    metrics: tuple[str, ...]
+    roles: tuple[tuple[str, ...], ...] = ()
+    targets: str | tuple[int | str, ...] = "predicted"
+    pictures: int | None = None
+    seed: int | None = 0
+    preprocess: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +135,19 @@ class Plan:
     methods
         Canonical specs of the methods.
     metrics
-        Canonical specs of the metrics; if empty, only maps are computed.
+        Canonical specs of the metrics of all datasets; if empty, only maps are computed.
     pictures
         Number of images per dataset; None for all.
     seed
         Seed that selects the images; None takes the first ones.
     targets
-        Classes to explain: one of `TARGETS`, "top n", or a tuple of class indices or names.
+        Classes to explain: one of `TARGETS`, "top n", or a tuple of class indices or names; None if datasets differ.
     question
         Name of the score function; None for the default of each method, as in its paper.
     precision
         One of `PRECISIONS`.
     protocol
         Protocol that the metrics come from.
-    roles
-        For every metric, the roles of the targets whose maps it measures; all targets if empty.
     preprocess
         Paper whose preprocessing is used; None for the model's own.
     maps
@@ -114,6 +160,12 @@ class Plan:
         Device to run on; None for all GPUs if there are any, otherwise the CPU.
     out
         Folder of the store.
+    reproduces
+        Published table or figure that the plan reproduces, such as "tis:table1"; empty if none.
+    reduced
+        How the plan differs from the published evaluation, such as the number of images; empty if it does not.
+    evaluations
+        What is measured on every dataset.
     text, source
         Text and path of the plan file; not compared.
     """
@@ -124,17 +176,19 @@ class Plan:
     metrics: tuple[str, ...]
     pictures: int | None = None
     seed: int | None = 0
-    targets: str | tuple[int | str, ...] = "predicted"
+    targets: str | tuple[int | str, ...] | None = "predicted"
     question: str | None = None
     precision: str = "float32"
     protocol: str | None = None
-    roles: tuple[tuple[str, ...], ...] = ()
     preprocess: str | None = None
     maps: bool = True
     slice: int = SLICE
     batch_size: int | None = None
     device: str | None = None
     out: str | None = None
+    reproduces: str = ""
+    reduced: str = ""
+    evaluations: tuple[Evaluation, ...] = ()
     text: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
 
@@ -170,10 +224,15 @@ def one_of(said: str) -> tuple[int, int]:
 def as_toml(plan: Plan) -> str:
     """Write all entries that differ from their defaults; JSON numbers, strings and lists are valid TOML."""
     lines = []
-    brought = ("metrics", "roles", "preprocess") if plan.protocol else ("roles",)
+    # entries that reading the plan derives again from its protocol and datasets
+    derived = ("models", "datasets", "text", "source", "evaluations")
+    if plan.protocol:
+        derived += ("metrics", "preprocess")
+    elif plan.datasets[0].metrics is not None:
+        derived += ("metrics",)
     for name, entry in Plan.__dataclass_fields__.items():
         value = getattr(plan, name)
-        if name in ("models", "datasets", "text", "source", *brought) or (value == entry.default and name != "targets"):
+        if name in derived or (value == entry.default and name != "targets") or (name, value) == ("targets", None):
             continue
         lines.append(f"{name} = {json.dumps('first' if value is None else value, ensure_ascii=False)}")
     for model in plan.models:
@@ -182,11 +241,12 @@ def as_toml(plan: Plan) -> str:
             "label": model.label,
             "checkpoint": model.checkpoint,
             "pretrained": model.pretrained,
+            "family": model.family or None,
         }
         lines += table("models", {**given, **dict(model.arguments)})
     for data in plan.datasets:
-        given = {"spec": data.spec, "label": data.label, "models": list(data.models) or None, "part": data.part or None}
-        lines += table("datasets", given)
+        given = {name: getattr(data, name) for name in DataSpec.__dataclass_fields__}
+        lines += table("datasets", {**given, "models": data.models or None, "part": data.part or None})
     return "\n".join(lines) + "\n"
 
 

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitreous.bench.origin import FLAGS, Origin, near
-from vitreous.bench.paper import of_protocol, published_methods
-from vitreous.bench.plan import ALL, EIGHT, PAPERS, PRECISIONS, SLOW, TARGETS, USUAL, DataSpec, ModelSpec, Plan, one_of
+from vitreous.bench.paper import published, published_methods, settle_protocol
+from vitreous.bench.plan import (
+    ALL,
+    EIGHT,
+    PAPERS,
+    PRECISIONS,
+    SLOW,
+    TARGETS,
+    USUAL,
+    DataSpec,
+    Evaluation,
+    ModelSpec,
+    Plan,
+    one_of,
+)
 from vitreous.core.errors import DataError, SpecError, VitreousError
 
 
@@ -79,7 +93,7 @@ def make_plan(given: Mapping[str, Any], origin: Origin, text: str) -> Plan:
     SpecError
         If an entry is missing, unknown or invalid.
     """
-    known = {f.name for f in Plan.__dataclass_fields__.values()} - {"text", "source", "roles"}
+    known = {f.name for f in Plan.__dataclass_fields__.values()} - {"text", "source", "evaluations"}
     for key in given:
         if key not in known:
             raise origin.wrong(f"a plan has no entry {key!r}; {near(key, sorted(known))}", key)
@@ -102,9 +116,18 @@ def make_plan(given: Mapping[str, Any], origin: Origin, text: str) -> Plan:
     }
     if origin.name and not given.get("methods"):
         raise origin.wrong('the plan names no methods; add methods = ["genatt", "decompx+skipplus"]', "methods")
-    metrics, protocol = chosen_metrics(given, origin, datasets)
+    datasets, evaluations = settle_datasets(given, rest, datasets, origin)
     methods = specs(published_methods(given, origin) or given.get("methods") or EIGHT, "methods", origin)
-    return Plan(models, datasets, methods, metrics, **{**protocol, **rest}, text=text, source=origin.name)
+    if "protocol" in rest:
+        rest.setdefault("preprocess", published(rest["protocol"], origin).preprocess)
+        rest.setdefault("targets", common_value([evaluation.targets for evaluation in evaluations]))
+    metrics = tuple(dict.fromkeys(spec for evaluation in evaluations for spec in evaluation.metrics))
+    return Plan(models, datasets, methods, metrics, **rest, evaluations=evaluations, text=text, source=origin.name)
+
+
+def common_value(values: Sequence[Any]) -> Any:
+    """The value that all entries have, or None."""
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 def listed(value: Any, key: str, origin: Origin) -> list[Any]:
@@ -123,6 +146,9 @@ def model_of(given: Any, origin: Origin) -> ModelSpec:
     rest = dict(given)
     name, label = rest.pop("name"), rest.pop("label", None)
     checkpoint, pretrained = rest.pop("checkpoint", None), rest.pop("pretrained", True)
+    family = rest.pop("family", "")
+    if not isinstance(family, str):
+        raise origin.wrong(f"family of {name!r} is a name in quotes, not {family!r}", "family")
     path = None if checkpoint is None else weights_at(str(checkpoint), origin)
     if path is not None and not path.is_file():
         raise origin.wrong(
@@ -134,7 +160,7 @@ def model_of(given: Any, origin: Origin) -> ModelSpec:
         if not isinstance(value, str | int | float | bool | list):
             raise origin.wrong(f"{key} of model {name!r} is a number, a word, true or false, not {value!r}", key)
     arguments = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(rest.items()))
-    return ModelSpec(name, str(label or name), None if path is None else str(path), pretrained, arguments)
+    return ModelSpec(name, str(label or name), None if path is None else str(path), pretrained, arguments, family)
 
 
 def weights_at(checkpoint: str, origin: Origin) -> Path:
@@ -150,14 +176,10 @@ def weights_at(checkpoint: str, origin: Origin) -> Path:
 def data_of(given: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
     """Parse an entry of `datasets`: a spec, or a table with a spec and options."""
     given = {"spec": given} if isinstance(given, str) else given
-    if (
-        not isinstance(given, dict)
-        or not isinstance(given.get("spec"), str)
-        or given.keys() - {"spec", "label", "models", "part"}
-    ):
-        raise origin.wrong(
-            f"a data set is a spec or {{spec = …, label = …, models = […], part = …}}, not {given!r}", "datasets"
-        )
+    known = DataSpec.__dataclass_fields__
+    if not isinstance(given, dict) or not isinstance(given.get("spec"), str) or given.keys() - known:
+        entries = ", ".join(f"{name} = …" for name in known)
+        raise origin.wrong(f"a data set is a spec or {{{entries}}}, not {given!r}", "datasets")
     models = tuple(listed(given["models"], "models", origin)) if "models" in given else ()
     for one in models:
         if one not in labels:
@@ -173,7 +195,16 @@ def data_of(given: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
         except SpecError as problem:
             raise origin.wrong(f"part = {part!r} {problem}", "part") from None
     label = given.get("label") or given["spec"] + (f" {part}" if part else "")
-    return DataSpec(given["spec"], str(label), models, str(part))
+    own = {key: checked(key, given[key], origin) for key in ("targets", "preprocess", "subset") if key in given}
+    for key in ("pictures", "seed"):
+        if key in given:
+            checked(key, given[key], origin)
+            own[key] = given[key]
+    if given.get("metrics") is not None:
+        own["metrics"] = specs(given["metrics"], "metrics", origin)
+    if given.get("columns") is not None:
+        own["columns"] = tuple(str(title) for title in listed(given["columns"], "columns", origin))
+    return DataSpec(given["spec"], str(label), models, str(part), **own)
 
 
 def specs(given: Any, key: str, origin: Origin) -> tuple[str, ...]:
@@ -196,29 +227,64 @@ def specs(given: Any, key: str, origin: Origin) -> tuple[str, ...]:
     return tuple(found)
 
 
-def chosen_metrics(
-    given: Mapping[str, Any], origin: Origin, datasets: Sequence[DataSpec]
-) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Metrics of the plan and the entries that its protocol sets.
+def settle_datasets(
+    given: Mapping[str, Any], rest: Mapping[str, Any], datasets: tuple[DataSpec, ...], origin: Origin
+) -> tuple[tuple[DataSpec, ...], tuple[Evaluation, ...]]:
+    """Decide what is measured on every dataset.
 
-    The metrics are those that are listed, all ("all") or most ("usual", without `SLOW`) that the datasets have
-    annotations for, or those of the protocol.
+    The metrics of a dataset are its own entry, those of the plan, all ("all") or most ("usual", without `SLOW`) that it
+    has annotations for, or those of the protocol. Other entries are the dataset's own, else the plan's, else the
+    protocol's.
+
+    Returns
+    -------
+    tuple
+        The datasets, with explicit metrics if they differ between datasets of a plan without a protocol, and one
+        evaluation each.
     """
-    from vitreous.bench.check import metrics_for
+    from vitreous.bench.check import list_metrics_for
 
     name, metrics = given.get("protocol"), given.get("metrics")
-    if name is not None and metrics:
+    if name is not None and (metrics or any(data.metrics for data in datasets)):
         raise origin.wrong("a plan has metrics or a protocol, not both; a protocol brings its own", "protocol")
     if name is not None:
-        return of_protocol(name, given, origin, datasets)
-    if metrics is None:
+        return datasets, tuple(
+            settle_entries(data, rest, settle_protocol(name, rest, data, origin)) for data in datasets
+        )
+    if titled := next((data for data in datasets if data.columns is not None), None):
+        raise origin.wrong(
+            f"columns of data set {titled.label!r} are titles of a protocol's columns; add one", "columns"
+        )
+    if metrics is None and any(data.metrics is None for data in datasets):
         raise origin.wrong(
             'the plan names no metrics; add metrics = ["deletion_aopc"], metrics = "usual" or a protocol', "metrics"
         )
     if metrics in (ALL, [ALL], (ALL,), USUAL, [USUAL], (USUAL,)):
         left_out = SLOW if USUAL in metrics else ()
-        return tuple(one for one in metrics_for(datasets, origin) if one not in left_out), {}
-    return (specs(metrics, "metrics", origin) if metrics else ()), {}
+        served = [[spec for spec in list_metrics_for(data, origin) if spec not in left_out] for data in datasets]
+    else:
+        served = [specs(metrics, "metrics", origin) if metrics else ()] * len(datasets)
+    own = [
+        tuple(listed) if data.metrics is None else data.metrics for data, listed in zip(datasets, served, strict=True)
+    ]
+    if any(data.metrics is not None for data in datasets) or common_value(own) is None:
+        datasets = tuple(replace(data, metrics=listed) for data, listed in zip(datasets, own, strict=True))
+    evaluations = (settle_entries(data, rest, Evaluation(listed)) for data, listed in zip(datasets, own, strict=True))
+    return datasets, tuple(evaluations)
+
+
+def settle_entries(data: DataSpec, rest: Mapping[str, Any], evaluation: Evaluation) -> Evaluation:
+    """Replace entries of an evaluation by those of the plan and of the dataset; other targets than its own drop roles."""
+    changes = {key: rest[key] for key in ("targets", "pictures", "seed", "preprocess") if key in rest}
+    own = {key: getattr(data, key) for key in ("targets", "pictures", "seed", "preprocess")}
+    changes |= {key: value for key, value in own.items() if value is not None}
+    if changes.get("pictures") == ALL:
+        changes["pictures"] = None
+    if changes.get("seed") == "first":
+        changes["seed"] = None
+    if changes.get("targets", evaluation.targets) != evaluation.targets:
+        changes["roles"] = ()
+    return replace(evaluation, **changes)
 
 
 def checked(key: str, value: Any, origin: Origin) -> Any:
@@ -248,7 +314,7 @@ def checked(key: str, value: Any, origin: Origin) -> Any:
         case "preprocess":
             if value not in PAPERS:
                 raise origin.wrong(f"preprocess {value!r} is not known; known: {', '.join(PAPERS)}", key)
-        case "question" | "device" | "out" | "protocol":
+        case "question" | "device" | "out" | "protocol" | "subset" | "reproduces" | "reduced":
             if not isinstance(value, str):
                 raise origin.wrong(f"{key} is a name in quotes, not {value!r}", key)
             if key == "question":

@@ -39,8 +39,9 @@ def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome
     """Compute images in batches of `size`; if a batch fails as a whole, its images are computed one by one."""
     dataset, preprocess = opened(job.plan.datasets[outcome.at.dataset]), have.vit.preprocess
     assert preprocess is not None
-    if job.plan.preprocess is not None:
-        preprocess = Preprocess.published(job.plan.preprocess, preprocess)
+    evaluation = job.plan.evaluations[outcome.at.dataset]
+    if evaluation.preprocess is not None:
+        preprocess = Preprocess.published(evaluation.preprocess, preprocess)
     # threads read images ahead unless the model itself runs on the CPU
     ahead = 0 if have.vit.device.type == "cpu" else None
     for batch in batches(dataset, preprocess, places, size, workers=ahead):
@@ -51,7 +52,7 @@ def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome
             continue
         own = [outcome.places[picture] for picture in batch.keys]
         try:
-            subject, unfit = subject_of(have.vit, batch, own, job.plan)
+            subject, unfit = subject_of(have.vit, batch, own, evaluation.targets)
         except Exception as problem:  # noqa: BLE001 - one image must not stop the run
             if len(batch) > 1:
                 run_places(job, have, own, 1, outcome)
@@ -66,8 +67,8 @@ def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome
 
 def run_batch(job: Job, have: Loaded, subject: Subject, outcome: Outcome) -> None:
     """Group images by the results that they still lack, and compute each group."""
-    share = subject.share
-    keys = [[key(job, have, subject, row, column) for column in job.columns] for row in range(subject.rows)]
+    share, columns = subject.share, job.columns[outcome.at.dataset]
+    keys = [[key(job, have, subject, row, column) for column in columns] for row in range(subject.rows)]
     groups: dict[tuple[Any, ...], list[int]] = {}
     for picture, name in enumerate(subject.keys):
         own = keys[picture * share : (picture + 1) * share]
@@ -76,7 +77,7 @@ def run_batch(job: Job, have: Loaded, subject: Subject, outcome: Outcome) -> Non
             for role, row in zip(subject.roles, own, strict=True)
         ]
         missing = tuple(
-            place for place in range(len(job.columns)) if any(row[place] and row[place] not in job.keys for row in own)
+            place for place in range(len(columns)) if any(row[place] and row[place] not in job.keys for row in own)
         )
         # predicted and true class are the same
         one_class = share > 1 and len(set(subject.targets[picture].tolist())) == 1
@@ -98,11 +99,12 @@ def run_group(
     job: Job, have: Loaded, some: Subject, missing: Sequence[int], keys: Sequence[Sequence[str]], outcome: Outcome
 ) -> None:
     """Compute the missing results of images that lack the same ones: every method once, followed by its metrics."""
-    for method, places in groupby(missing, lambda place: job.columns[place].method):
+    columns = job.columns[outcome.at.dataset]
+    for method, places in groupby(missing, lambda place: columns[place].method):
         wanted = list(places)
-        found = compute(some, method, [job.columns[place].metric for place in wanted], job.plan.question)
+        found = compute(some, method, [columns[place].metric for place in wanted], job.plan.question)
         for place, fragments in zip(wanted, found, strict=True):
-            column = job.columns[place]
+            column = columns[place]
             for row, fragment in enumerate(fragments):
                 if keys[row][place]:
                     about = {"key": keys[row][place], **some.about(row), **fragment}
@@ -140,7 +142,7 @@ def unread(job: Job, have: Loaded, outcome: Outcome, picture: str, said: str) ->
     """Append a row with an error for every result of an image that could not be read or has no valid target."""
     where = {"picture": picture, "index": outcome.places[picture], "target": -1, "label": -1, "predicted": -1}
     before, keys = len(outcome.failed), []
-    for column in job.columns:
+    for column in job.columns[outcome.at.dataset]:
         own = key_of(
             dataset=outcome.dataset,
             picture=picture,

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.bench.keys import digest, hash_of
-from vitreous.bench.plan import Plan
 from vitreous.capture.blackbox import probe_of
 from vitreous.capture.probe import Probe
 from vitreous.data import Batch
@@ -146,7 +145,7 @@ class Subject:
 
 
 def subject_of(
-    vit: ViT, batch: Batch, places: Sequence[int], plan: Plan
+    vit: ViT, batch: Batch, places: Sequence[int], wanted: str | tuple[int | str, ...]
 ) -> tuple[Subject | None, list[tuple[str, str]]]:
     """Prepare a batch.
 
@@ -158,15 +157,15 @@ def subject_of(
         Images with annotations.
     places
         Indices of the images in their dataset.
-    plan
-        The plan, for its targets.
+    wanted
+        The classes to explain, as the entry `targets` of a plan.
 
     Returns
     -------
     tuple
         The images that have valid targets (None if there are none), and key and reason for every other image.
     """
-    targets, roles = targets_of(vit, batch, plan.targets)
+    targets, roles = targets_of(vit, batch, wanted)
     failures, good = [], list(range(len(batch)))
     if targets is not None:
         reasons = {place: why for place, row in enumerate(targets.tolist()) if (why := unfit(row, roles, vit.outputs))}

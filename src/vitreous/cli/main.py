@@ -28,7 +28,10 @@ from vitreous.bench.signals import Stopped
 from vitreous.core.errors import VitreousError
 
 # each verb is the function of that name in the module of that name
-VERBS = ("explain", "methods", "metrics", "models", "check", "bench", "map", "report", "compare", "serve", "demo")
+VERBS = (
+    *("explain", "methods", "metrics", "models", "check", "bench", "reproduce", "map", "report", "compare"),
+    *("serve", "demo"),
+)
 USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 CLOSED_PIPE = 128 + 13  # SIGPIPE, which Python ignores

@@ -14,5 +14,17 @@ from vitreous.data.batch import Batch, batches, subset
 from vitreous.data.open import open_dataset
 from vitreous.data.reader import READERS, reader
 from vitreous.data.sample import Album, Dataset, Sample
+from vitreous.data.subset_list import read_subset
 
-__all__ = ["READERS", "Album", "Batch", "Dataset", "Sample", "batches", "open_dataset", "reader", "subset"]
+__all__ = [
+    "READERS",
+    "Album",
+    "Batch",
+    "Dataset",
+    "Sample",
+    "batches",
+    "open_dataset",
+    "read_subset",
+    "reader",
+    "subset",
+]

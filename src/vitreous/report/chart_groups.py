@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,10 @@ from vitreous.report.formatting import ARROWS, DIRECTIONS
 MOST = 8  # lines that can be distinguished on one chart
 FEWEST = 3  # smallest number of axes of a radar, and of first layers in a sweep
 SPOKES = 10  # largest number of axes of a radar with legible names
+READ_RADAR = (
+    "Outward is better on every axis: the worst of the methods drawn lies near the middle, the best on the rim; small numbers say what "
+    "these ends are, arrows which way the metric itself points."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +107,63 @@ def draw_radars(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
             charts[f"{base} and its folds"] = rows
     cards = []
     for title, rows in charts.items():
-        legend = make_legend(section, rows)
         for kind, axes in split_axes(judging):
-            values = np.array([one.values[rows] for one in axes]).T
-            metrics = [(one.metric, ARROWS[one.higher_is_better]) for one in axes]
-            methods = [(entry.name, entry.style) for entry in legend]
-            chart = draw_radar(methods, metrics, values, [one.scores.sign for one in axes])
-            cards.append(ChartCard(f"{title}: {kind}" if kind else title, chart, legend=legend))
-    text = (
-        "Outward is better on every axis: the worst of the methods drawn lies near the middle, the best on the rim; small numbers say what "
-        f"these ends are, arrows which way the metric itself points.{note_left_out(section)}"
-    )
-    return ChartGroup("Strengths", text, cards, is_wide=True)
+            cards.append(draw_radar_card(f"{title}: {kind}" if kind else title, section, rows, axes))
+    return ChartGroup("Strengths", f"{READ_RADAR}{note_left_out(section)}", cards, is_wide=True)
+
+
+def draw_radar_card(
+    title: str, section: ScoreSection, rows: Sequence[int], axes: Sequence[MetricSummary], *, named: bool = False
+) -> ChartCard:
+    """Draw some methods on some axes; if `named` is set, axes are named with their dataset."""
+    legend = make_legend(section, rows)
+    values = np.array([one.values[list(rows)] for one in axes]).T
+    names = [f"{one.metric} on {one.dataset}" if named else one.metric for one in axes]
+    metrics = [(name, ARROWS[one.higher_is_better]) for name, one in zip(names, axes, strict=True)]
+    methods = [(entry.name, entry.style) for entry in legend]
+    return ChartCard(title, draw_radar(methods, metrics, values, [one.scores.sign for one in axes]), legend=legend)
+
+
+def draw_joined_radars(
+    parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]], families: Mapping[str, str]
+) -> ChartGroup | None:
+    """Draw radars whose axes come from several datasets, such as faithfulness on one and AP on another.
+
+    Parameters
+    ----------
+    parts
+        Sections with their summaries.
+    families
+        Family by model label; a model that is not listed is a family of its own.
+
+    Returns
+    -------
+    ChartGroup or None
+        One radar for every model or family that has different metrics on different datasets, and the same methods;
+        None if there is no such model.
+    """
+    groups: dict[tuple[str, str], list[tuple[ScoreSection, Sequence[MetricSummary]]]] = {}
+    for section, summaries in parts:
+        groups.setdefault((families.get(section.model) or section.model, section.explained), []).append(
+            (section, summaries)
+        )
+    cards = []
+    for (family, _), members in groups.items():
+        first = members[0][0]
+        axes = {one.metric: one for _, summaries in reversed(members) for one in reversed(summaries) if one.judges}
+        judging = list(reversed(axes.values()))
+        if len({one.dataset for one in judging}) < 2 or not FEWEST <= len(judging) <= SPOKES:
+            continue
+        if len(first.methods) < 2 or any(section.methods != first.methods for section, _ in members):
+            continue
+        rows = order_by_rank(judging)[:MOST]
+        cards.append(draw_radar_card(family, first, rows, judging, named=True))
+        cards += [
+            draw_radar_card(f"{family}: {base} and its folds", first, own, judging, named=True)
+            for base, own in group_folds(first.methods).items()
+            if len(own) < len(first.methods)
+        ]
+    return ChartGroup("Strengths over data sets", READ_RADAR, cards, is_wide=True) if cards else None
 
 
 def split_axes(judging: Sequence[MetricSummary]) -> list[tuple[str, Sequence[MetricSummary]]]:

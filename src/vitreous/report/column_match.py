@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import nan
 from typing import Any
 
 import numpy as np
 
 from vitreous.bench.scores import MetricScores, ScoreSection
+from vitreous.bench.summary import summarise_metric
 from vitreous.metrics.metric import resolve_metric
 
 EXPLAINED = {"Pred.": ("predicted", "top 1"), "GT": ("label",)}  # roles of the explained class
@@ -47,12 +49,35 @@ class PublishedColumn:
 
 @dataclass(frozen=True, slots=True)
 class FilledColumn:
-    """Values of all methods in a column of a published table."""
+    """Values of all methods in a column of a published table.
+
+    Parameters
+    ----------
+    title, name
+        Title in the paper, and name of what fills it.
+    values
+        One value per method.
+    higher
+        Whether higher is better; None if the column does not judge.
+    scores
+        Scores of the explained classes that the values were computed from; None for a difference of two columns.
+    scale
+        Factor that the values were multiplied by.
+    """
 
     title: str
     name: str
     values: list[float]
     higher: bool | None
+    scores: MetricScores | None = None
+    scale: float = 1
+
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """95 % interval of every method; empty for a difference of two columns."""
+        if self.scores is None:
+            return {}
+        entries = summarise_metric(self.scores).entries
+        return {entry.method: (entry.low * self.scale, entry.high * self.scale) for entry in entries}
 
 
 @lru_cache(maxsize=512)
@@ -73,19 +98,19 @@ def find_metric(section: ScoreSection, wanted: PublishedColumn) -> MetricScores 
 
 def fill_column(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn | None:
     """Fill a column with the values of a section; None if the section does not have them."""
-    scores = find_metric(section, wanted)
-    if scores is None:
+    roles = [role for role in EXPLAINED.get(wanted.explained, section.roles) if role in section.roles]
+    own = section.of_role(roles[0]) if len(roles) == 1 < len(section.roles) else section
+    scores = find_metric(own, wanted)
+    if scores is None or not roles:
         return fill_difference(section, wanted) if wanted.metric == "insertion_minus_deletion" else None
-    roles = EXPLAINED.get(wanted.explained, section.roles)
-    places = [place for place, question in enumerate(section.questions) if question.role in roles]
-    if not places:
+    reduced = np.asarray(scores.reduce(scores.parts), float)
+    if np.isnan(reduced).all():
         return None
-    values = np.asarray(scores.reduce({name: part[:, places] for name, part in scores.parts.items()}), float)
-    if np.isnan(values).all():
-        return None
+    values = dict(zip(own.methods, reduced.tolist(), strict=True))
     is_fraction = parse_metric(scores.metric)[1].get("show", "fraction") == "fraction"
     scale = 100 if wanted.percent and is_fraction else 1
-    return FilledColumn(wanted.title, wanted.name, (values * scale).tolist(), scores.higher_is_better)
+    scaled = [values.get(method, nan) * scale for method in section.methods]
+    return FilledColumn(wanted.title, wanted.name, scaled, scores.higher_is_better, scores, scale)
 
 
 def fill_difference(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn | None:

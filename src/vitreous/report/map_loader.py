@@ -129,9 +129,9 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
     known = section.provenance.get("weights", ())
     if known and have.weights not in known:
         raise DataError(f"{section.model} no longer has the weights that were measured")
-    vit = have.vit
-    if plan.preprocess is not None and vit.preprocess is not None:
-        vit = replace(vit, preprocess=Preprocess.published(plan.preprocess, vit.preprocess))
+    vit, preprocess = have.vit, plan.evaluations[plan.datasets.index(data)].preprocess
+    if preprocess is not None and vit.preprocess is not None:
+        vit = replace(vit, preprocess=Preprocess.published(preprocess, vit.preprocess))
     maps = run.maps.loc[(run.maps["model"] == section.model) & (run.maps["dataset"] == section.dataset)]
     return MapLoader(vit, opened(data), section, maps, plan.question)
 

@@ -14,11 +14,13 @@ from vitreous.bench.parts import put_whole
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, order_by_rank, summarise_metric
 from vitreous.core.errors import DataError, VitreousError
-from vitreous.report.chart_groups import ChartGroup, draw_charts
+from vitreous.metrics.published import published_table
+from vitreous.report.chart_groups import ChartGroup, draw_charts, draw_joined_radars
 from vitreous.report.formatting import format_count
 from vitreous.report.gallery import MOST, ImageStrip, describe_metrics, make_gallery
 from vitreous.report.main_table import make_main_table, tabulate_all
 from vitreous.report.map_loader import MapLoader, open_maps
+from vitreous.report.paper_comparison import compare_with_paper
 from vitreous.report.paper_figures import PaperFigure, make_paper_figures
 from vitreous.report.paper_tables import PaperTable, make_paper_tables
 from vitreous.report.rendering import render_page
@@ -38,11 +40,15 @@ class WrittenReport:
         Table files.
     unreached
         Reasons why images are not shown.
+    papers, comparisons
+        Tables of the papers, and their numbers beside those of the run.
     """
 
     page: Path
     tables: tuple[Path, ...]
     unreached: tuple[str, ...] = ()
+    papers: tuple[ReportTable, ...] = ()
+    comparisons: tuple[ReportTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +115,20 @@ def write_report(
     for slug, section in name_sections(stored.sections).items():
         step(section.title)
         parts.append(make_part(stored, section, slug, gallery))
-    papers = make_paper_tables(name_sections(stored.whole_sections))
-    tables = [*(part.table for part in parts), *(paper.table for paper in papers if paper.table)]
+    reproduces = str(stored.entries.get("reproduces", ""))
+    papers = make_paper_tables(name_sections(stored.whole_sections), stored.families, reproduces)
+    published = published_table(reproduces)
+    comparisons = [] if published is None else [one for paper in papers for one in compare_with_paper(paper, published)]
+    tables = [*(part.table for part in parts), *(paper.table for paper in papers if paper.table), *comparisons]
     everything = tabulate_all([(part.section, part.summaries) for part in parts])
     paths = [write_text(out.parent / "tables" / "all.csv", everything)]
     for table in tables:
         for suffix, to_text in (("md", to_markdown), ("tex", to_latex), ("csv", to_csv)):
             paths.append(write_text(out.parent / "tables" / f"{table.slug}.{suffix}", to_text(table)))
-    write_text(out, make_page(stored, parts, papers))
+    write_text(out, make_page(stored, parts, papers, comparisons))
     unreached = dict.fromkeys(part.unreached for part in parts if part.unreached)
-    return WrittenReport(out, tuple(paths), tuple(unreached))
+    filled = tuple(paper.table for paper in papers if paper.table)
+    return WrittenReport(out, tuple(paths), tuple(unreached), filled, tuple(comparisons))
 
 
 def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int) -> PageSection:
@@ -128,7 +138,7 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
     if gallery > 0:
         try:
             loader = open_maps(stored, section)
-            images = show_images(loader, summaries, gallery)
+            images = show_images(loader, summaries, gallery, str(stored.entries.get("reproduces", "")))
         except (VitreousError, OSError) as error:
             unreached = " ".join(str(error).split())
     patches, depth = (None, None) if loader is None else (loader.vit.layout(loader.vit.size).patches, loader.vit.depth)
@@ -141,22 +151,24 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
     return PageSection(section, slug, summaries, table, by_role, charts, images, unreached)
 
 
-def show_images(loader: MapLoader, summaries: Sequence[MetricSummary], count: int) -> PageImages:
+def show_images(loader: MapLoader, summaries: Sequence[MetricSummary], count: int, reproduces: str = "") -> PageImages:
     order, methods = order_by_rank(summaries), loader.section.methods
     more = len(order) - MOST
     note = f" The {MOST} methods of best mean rank are shown; {more} more are in the table." if more > 0 else ""
-    strips, figures = make_gallery(loader, summaries, count), make_paper_figures(loader, summaries)
+    strips, figures = make_gallery(loader, summaries, count), make_paper_figures(loader, summaries, reproduces)
     remade = list(dict.fromkeys(re.sub(r"layer=\d+", "layer=…", name) for name in loader.remade))
     return PageImages(methods[order[0]], describe_metrics(summaries), note, strips, figures, remade)
 
 
-def make_page(stored: StoredRun, parts: Sequence[PageSection], papers: Sequence[PaperTable]) -> str:
+def make_page(
+    stored: StoredRun, parts: Sequence[PageSection], papers: Sequence[PaperTable], comparisons: Sequence[ReportTable]
+) -> str:
     sections = [part.section for part in parts]
     counts = {
         "model": len({section.model for section in sections}),
         "data set": len({section.dataset for section in sections}),
-        "method": len(sections[0].methods),
-        "metric": len(sections[0].metrics),
+        "method": len({method for section in sections for method in section.methods}),
+        "metric": len({scores.metric for section in sections for scores in section.metrics}),
     }
     images = len({question.picture for section in sections for question in section.questions})
     scope = " × ".join(format_count(count, noun) for noun, count in counts.items())
@@ -168,7 +180,11 @@ def make_page(stored: StoredRun, parts: Sequence[PageSection], papers: Sequence[
         run=stored,
         made=f"{datetime.fromtimestamp(stored.made, UTC):%Y-%m-%d %H:%M}",
         parts=parts,
+        joined=draw_joined_radars([(part.section, part.summaries) for part in parts], stored.families),
         papers=papers,
+        comparisons=comparisons,
+        reproduces=stored.entries.get("reproduces", ""),
+        reduced=stored.entries.get("reduced", ""),
         facts={"folder": stored.folder, "run": stored.name, **stored.about},
         protocols={metric: json.dumps(protocols[metric], ensure_ascii=False) for metric in metrics},
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from markupsafe import Markup
@@ -37,9 +38,63 @@ class PaperFigure:
     missing: str = ""
 
 
-def make_paper_figures(loader: MapLoader, summaries: Sequence[MetricSummary]) -> list[PaperFigure]:
-    """Make all figures of the papers; those that the run lacks data for contain the reason."""
+def make_paper_figures(
+    loader: MapLoader, summaries: Sequence[MetricSummary], reproduces: str = ""
+) -> list[PaperFigure]:
+    """Make figures of the papers; those that the run lacks data for contain the reason.
+
+    Parameters
+    ----------
+    loader
+        Model, images and maps of a section.
+    summaries
+        One summary per metric of the section.
+    reproduces
+        Figure to make, such as "tis:figure2"; if it is not a figure of images, the ones that most runs can make.
+    """
+    if reproduces in IMAGE_FIGURES:
+        return [IMAGE_FIGURES[reproduces](loader, summaries)]
     return [layer_figure(loader, summaries), class_figure(loader, summaries), deletion_figure(loader, summaries)]
+
+
+# ── images × methods (SkipPLUS, figs. 1, 5 and 13–27; TIS, fig. 2; TokenTM, figs. 4–5) ───────────────────────────────
+
+
+def grid_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+    """All images of the section with the map of every method, one row per image."""
+    methods = loader.section.methods
+    strips = []
+    for question in loader.section.questions:
+        cards = [make_card(delete_top(loader.attribution(methods[0], question), 0.0), question.target_name)]
+        cards += [make_card(map_image(loader.attribution(spec, question)), spec, is_spec=True) for spec in methods]
+        strips.append(ImageStrip(cards, len(cards), question, is_small=True))
+    return PaperFigure("Images and the maps of all methods", "One row per image.", strips)
+
+
+# ── TIS, fig. 3 ──────────────────────────────────────────────────────────────────────────────────
+
+
+def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+    """Images that the model takes for another class: maps of the label and of the predicted class."""
+    title = "Target and predicted class where they disagree"
+    wrong = {one.picture: one for one in loader.section.questions if 0 <= one.label != one.predicted}
+    if not wrong:
+        return PaperFigure(title, missing="the model predicts the label of every image")
+    strips = []
+    for question in list(wrong.values())[:PAIRS]:
+        targets = [
+            replace(question, target=target, target_name=loader.vit.class_name(target), role=role)
+            for role, target in (("label", question.label), ("predicted", question.predicted))
+        ]
+        for method in loader.section.methods:
+            maps = [loader.attribution(method, target) for target in targets]
+            cards = [make_card(delete_top(maps[0], 0.0), "picture")]
+            cards += [
+                make_card(map_image(attribution), f"{target.role}: {target.target_name}")
+                for attribution, target in zip(maps, targets, strict=True)
+            ]
+            strips.append(ImageStrip(cards, len(cards), question, remark=method))
+    return PaperFigure(title, "The label is what the dataset says (TIS, fig. 3).", strips)
 
 
 # ── SkipPLUS, fig. 2 ─────────────────────────────────────────────────────────────────────────────
@@ -122,8 +177,23 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Paper
 # ── TIS, fig. 4 ──────────────────────────────────────────────────────────────────────────────────
 
 
-def deletion_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
-    """An image after deleting the highest scores of two methods."""
+def deletion_figure(
+    loader: MapLoader,
+    summaries: Sequence[MetricSummary],
+    names: tuple[str, str] | None = None,
+    steps: Sequence[float] = STEPS,
+) -> PaperFigure:
+    """An image after deleting the highest scores of two methods.
+
+    Parameters
+    ----------
+    loader, summaries
+        The section and its summaries.
+    names
+        Names of the two methods; None for the best one, and the best one with another name.
+    steps
+        Fractions to delete.
+    """
     title = "The picture after deletion"
     methods = loader.section.methods
     curves = {one.metric.split("(", maxsplit=1)[0]: one for one in summaries if one.scores.curve is not None}
@@ -131,13 +201,19 @@ def deletion_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Pa
     if summary is None or len(methods) < 2:
         return PaperFigure(title, missing=f"it needs two methods and one of {', '.join(DELETE)}")
     scores = summary.scores
-    pair = pick_two_methods(methods, order_by_rank([summary]))
+    if names is None:
+        pair = pick_two_methods(methods, order_by_rank([summary]))
+    else:
+        rows = [next((row for row, spec in enumerate(methods) if spec.split("(")[0] == name), None) for name in names]
+        if None in rows:
+            return PaperFigure(title, missing=f"it needs {' and '.join(names)}")
+        pair = rows
     gaps = np.abs(scores.scores[pair[0]] - scores.scores[pair[1]])
     if np.isnan(gaps).all():
         return PaperFigure(title, missing=f"{summary.metric} is defined on no picture for both methods")
     place = int(np.nanargmax(gaps))
     question = loader.section.questions[place]
-    levels = dict.fromkeys(int(np.abs(np.array(scores.levels) - step).argmin()) for step in STEPS)
+    levels = dict.fromkeys(int(np.abs(np.array(scores.levels) - step).argmin()) for step in steps)
     cards = []
     for row in pair:
         attribution = loader.attribution(methods[row], question)
@@ -191,3 +267,13 @@ def delete_top(attribution: Attribution, share: float) -> Image.Image:
     scale = 2 if max(size) < 200 else 1
     shown = Image.fromarray(np.where(mask[..., None], GREY, image))
     return shown.resize((size[0] * scale, size[1] * scale), Image.Resampling.NEAREST)
+
+
+IMAGE_FIGURES: dict[str, Callable[[MapLoader, Sequence[MetricSummary]], PaperFigure]] = {
+    **{f"skipplus:figure{number}": grid_figure for number in (1, 5, 18)},
+    "skipplus:figure2": layer_figure,
+    "tis:figure2": grid_figure,
+    "tis:figure3": disagreement_figure,
+    "tis:figure4": partial(deletion_figure, names=("tis", "ig"), steps=(50 / 224,)),  # 50 of 224 steps
+    "tokentm:figure4": grid_figure,
+}

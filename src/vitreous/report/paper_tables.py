@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import nan
 
 from vitreous.bench.scores import ScoreSection
@@ -30,10 +31,14 @@ ACCURACY = tuple(
     for explained in EXPLAINED
     for word, metric in (("Neg.", "negative_auc"), ("Pos.", "positive_auc"))
 )
-PERTURBATION = (
-    PublishedColumn("Neg.", "negative_auc", percent=True),
-    PublishedColumn("Pos.", "positive_auc", percent=True),
-)
+# the paper does not say which class it explains in table 4: the predicted one, or the label if there is no other
+PERTURBATION = {
+    explained: [
+        PublishedColumn(word, metric, explained=explained, percent=True)
+        for word, metric in (("Neg.", "negative_auc"), ("Pos.", "positive_auc"))
+    ]
+    for explained in EXPLAINED
+}
 INSERTION = {
     title: [PublishedColumn(word, metric, (("baseline", baseline),)) for word, baseline in BASELINES.items()]
     for title, metric in (
@@ -45,41 +50,67 @@ INSERTION = {
 PROBABILITY = (PublishedColumn("AOPC", "aopc"), PublishedColumn("LOdds", "lodds"))
 POINTING = (PublishedColumn("pointing game", "pointing_game"),)
 SENSITIVITY = (PublishedColumn("max sensitivity", "max_sensitivity"),)
+SPARSENESS = (PublishedColumn("sparseness", "sparseness"),)
+STRENGTHS = (
+    PublishedColumn("Deletion Accuracy", "deletion_accuracy", percent=True),
+    PublishedColumn("Deletion AOPC", "deletion_aopc", percent=True),
+    PublishedColumn("Insertion Accuracy", "insertion_accuracy", percent=True),
+    PublishedColumn("Insertion AOPC", "insertion_aopc", percent=True),
+    PublishedColumn("AP", "ap", percent=True),
+)
 
 Sections = dict[str, ScoreSection]  # by slug
+Families = dict[str, Sections]  # sections of one model, or of models that were fine-tuned on different datasets
+FEWEST = 3  # smallest number of axes of a radar
 Groups = Sequence[tuple[str, Sequence[FilledColumn]]]  # columns with their common title
 
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """A published table, or the reason why it cannot be filled."""
+    """A published table, or the reason why it cannot be filled.
+
+    Parameters
+    ----------
+    title
+        Name of the table in its paper.
+    table
+        The table; None if it cannot be filled.
+    missing
+        What is missing.
+    columns
+        Columns of the table by their names in `vitreous.metrics.published`.
+    methods
+        Method of every row.
+    """
 
     title: str
     table: ReportTable | None
     missing: str = ""
+    columns: Mapping[str, FilledColumn] = field(default_factory=dict)
+    methods: Sequence[str] = ()
 
 
-def make_paper_tables(sections: Sections) -> list[PaperTable]:
-    """Fill all published tables with the values of a run.
+def make_paper_tables(
+    sections: Sections, families: Mapping[str, str] | None = None, reproduces: str = ""
+) -> list[PaperTable]:
+    """Fill published tables with the values of a run.
 
     Parameters
     ----------
     sections
         Sections by slug, with predicted and true classes together.
+    families
+        Family by model label, see `ModelSpec`; a model that is not listed is a family of its own.
+    reproduces
+        Table or figure to fill, such as "tis:table1"; all tables if empty.
 
     Returns
     -------
     list of PaperTable
     """
-    return [
-        *accuracy_tables(sections),
-        *localisation_tables(sections),
-        *models_side_by_side("TokenTM, table 3: impact on probability", "tokentm-3", PROBABILITY, sections),
-        *ablation_tables(sections),
-        *insertion_tables(sections),
-        *models_side_by_side("TIS, table 3: pointing game", "tis-3", POINTING, sections),
-        *models_side_by_side("TIS, table 4: max sensitivity", "tis-4", SENSITIVITY, sections),
-    ]
+    layouts = dict.fromkeys(make for name, make in LAYOUTS.items() if reproduces in ("", name))
+    joined = group_sections(sections, lambda section: (families or {}).get(section.model) or section.model)
+    return [table for make in layouts for table in make(joined)]
 
 
 def build_table(
@@ -109,42 +140,81 @@ def note_missing(names: Sequence[str]) -> list[str]:
     return [f"The run has no {', '.join(names)}."] if names else []
 
 
-def group_sections(sections: Sections, key: Callable[[ScoreSection], str]) -> dict[str, Sections]:
-    groups: dict[str, Sections] = {}
+def group_sections(sections: Sections, key: Callable[[ScoreSection], str]) -> Families:
+    groups: Families = {}
     for slug, section in sections.items():
         groups.setdefault(key(section), {})[slug] = section
     return groups
 
 
+def all_methods(sections: Iterable[ScoreSection]) -> list[str]:
+    return list(dict.fromkeys(method for section in sections for method in section.methods))
+
+
+def spread_methods(
+    column: FilledColumn, section: ScoreSection, methods: Sequence[str], title: str = ""
+) -> FilledColumn:
+    """Extend a column of one section to the methods of several; the title may be another one."""
+    values = dict(zip(section.methods, column.values, strict=True))
+    return replace(column, title=title or column.title, values=[values.get(method, nan) for method in methods])
+
+
+def fill_spread(
+    section: ScoreSection, wanted: Sequence[PublishedColumn], methods: Sequence[str]
+) -> tuple[list[FilledColumn], list[str]]:
+    """The columns that a section can fill, extended to `methods`, and the names of those that it cannot."""
+    columns, missing = fill_columns(section, wanted)
+    return [spread_methods(column, section, methods) for column in columns], missing
+
+
+def name_columns(groups: Groups) -> dict[str, FilledColumn]:
+    """Columns by group and title."""
+    return {f"{name}: {column.title}".removeprefix(": "): column for name, columns in groups for column in columns}
+
+
+def pair_halves(
+    group: Sections, can_fill_left: Collection[str], can_fill_right: Collection[str]
+) -> list[tuple[str, str]]:
+    """Slugs of the sections that fill the two halves of a table.
+
+    A section that fills both halves makes a table of its own; otherwise every section that fills the left half is joined
+    with every one that fills the right half.
+    """
+    whole = [(slug, slug) for slug in group if slug in can_fill_left and slug in can_fill_right]
+    return whole or [(left, right) for left in can_fill_left for right in can_fill_right]
+
+
+def title_of(*sections: ScoreSection) -> str:
+    """Models and datasets of a table."""
+    models, datasets = (list(dict.fromkeys(getattr(one, name) for one in sections)) for name in ("model", "dataset"))
+    return f"{', '.join(models)} on {' and '.join(datasets)}"
+
+
 # ── TokenTM ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def accuracy_tables(sections: Sections) -> Iterator[PaperTable]:
-    """Table 1: two datasets in one cell."""
+def accuracy_tables(families: Families) -> Iterator[PaperTable]:
+    """Table 1: two datasets in one cell, of one model or of models that were fine-tuned on one of them each."""
     title = "TokenTM, table 1: impact on accuracy, two data sets"
-    for model, group in group_sections(sections, lambda section: section.model).items():
+    for family, group in families.items():
         if len(group) < 2:
-            yield PaperTable(title, None, f"{model} was measured on one data set; it needs two")
+            yield PaperTable(title, None, f"{family} was measured on one data set; it needs two")
             continue
-        slug, first = next(iter(group.items()))
-        filled = [fill_columns(section, ACCURACY) for section in group.values()]
-        missing = sorted({name for _, names in filled for name in names})
-        by_title = [{column.title: column for column in columns} for columns, _ in filled]
-        shared = [name for name in by_title[0] if all(name in columns for columns in by_title)]
-        if not shared or any(section.methods != first.methods for section in group.values()):
+        filled = {slug: fill_columns(section, ACCURACY) for slug, section in group.items()}
+        missing = sorted({name for _, names in filled.values() for name in names})
+        own = {slug: {column.title: column for column in columns} for slug, (columns, _) in filled.items() if columns}
+        first = next(iter(own), "")
+        shared = [name for name in own.get(first, ()) if all(name in columns for columns in own.values())]
+        if len(own) < 2 or not shared or any(group[slug].methods != group[first].methods for slug in own):
             lacks = ", ".join(missing) or "methods that are the same on both"
-            yield PaperTable(title, None, f"{model}: the run lacks {lacks}")
+            yield PaperTable(title, None, f"{family}: the run lacks {lacks}")
             continue
-        notes = [f"In percent; {' / '.join(section.dataset for section in group.values())}.", *note_missing(missing)]
+        datasets = [group[slug].dataset for slug in own]
+        notes = [f"In percent; {' / '.join(datasets)}.", *note_missing(missing)]
+        heading, methods = f"Impact on accuracy: {family}", group[first].methods
         tables = [
-            build_table(
-                f"tokentm-1-{slug}",
-                f"Impact on accuracy: {model}",
-                [("", [columns[name] for name in shared])],
-                first.methods,
-                notes=notes,
-            )
-            for columns in by_title
+            build_table(f"tokentm-1-{first}", heading, [("", [columns[name] for name in shared])], methods, notes=notes)
+            for columns in own.values()
         ]
         rows = [
             (name, [replace(cell, also=tuple(others)) for cell, *others in zip(*cells, strict=True)])
@@ -152,85 +222,164 @@ def accuracy_tables(sections: Sections) -> Iterator[PaperTable]:
                 (rows[0][0], *(cells for _, cells in rows)) for rows in zip(*(t.rows for t in tables), strict=True)
             )
         ]
-        yield PaperTable(title, replace(tables[0], rows=rows))
+        columns = {
+            f"{name}: {dataset}": own_columns[name]
+            for name in shared
+            for dataset, own_columns in zip(datasets, own.values(), strict=True)
+        }
+        yield PaperTable(title, replace(tables[0], rows=rows), columns=columns, methods=methods)
 
 
-def localisation_tables(sections: Sections) -> Iterator[PaperTable]:
-    """Table 2: localisation and impact on accuracy of one dataset."""
+def localisation_tables(families: Families) -> Iterator[PaperTable]:
+    """Table 2: localisation and impact on accuracy, on one dataset or on one for each half."""
     title = "TokenTM, table 2: localisation ability and impact on accuracy"
-    for slug, section in sections.items():
-        (left, no_left), (right, no_right) = fill_columns(section, SEGMENTATION), fill_columns(section, ACCURACY)
-        if not left or not right:
-            lacks = ", ".join(no_right if left else no_left)
-            yield PaperTable(title, None, f"{section.title}: the run lacks {lacks}")
+    for family, group in families.items():
+        lefts, no_left = find_fillable(group, SEGMENTATION)
+        rights, no_right = find_fillable(group, ACCURACY)
+        if not lefts or not rights:
+            lacks = ", ".join(no_right if lefts else no_left)
+            where = title_of(*group.values()) if len(group) == 1 else family
+            yield PaperTable(title, None, f"{where}: the run lacks {lacks}")
             continue
-        groups = [("Localization Ability", left), ("Impact on Accuracy", right)]
-        notes = ["In percent.", *note_missing([*no_left, *no_right])]
-        yield PaperTable(title, build_table(f"tokentm-2-{slug}", section.title, groups, section.methods, notes=notes))
+        for left, right in pair_halves(group, lefts, rights):
+            halves = (group[left], group[right])
+            methods = all_methods(halves)
+            first, no_first = fill_spread(group[left], SEGMENTATION, methods)
+            second, no_second = fill_spread(group[right], ACCURACY, methods)
+            groups = [("Localization Ability", first), ("Impact on Accuracy", second)]
+            notes = ["In percent.", *note_missing([*no_first, *no_second])]
+            table = build_table(f"tokentm-2-{left}", title_of(*halves), groups, methods, notes=notes)
+            yield PaperTable(title, table, columns=name_columns(groups), methods=methods)
 
 
-def ablation_tables(sections: Sections) -> Iterator[PaperTable]:
-    """Table 4: ablation of TokenTM."""
+def find_fillable(group: Sections, wanted: Sequence[PublishedColumn]) -> tuple[list[str], list[str]]:
+    """Slugs of the sections that can fill at least one of the columns; the names of the columns if there are none."""
+    slugs = [slug for slug, section in group.items() if fill_columns(section, wanted)[0]]
+    return slugs, [] if slugs else [column.name for column in wanted]
+
+
+def ablation_tables(families: Families) -> Iterator[PaperTable]:
+    """Table 4: ablation of TokenTM, with segmentation and perturbation on one dataset or on one each."""
     title = "TokenTM, table 4: ablation"
-    for slug, section in sections.items():
-        rows = [section.methods.index(spec) for spec in VARIANTS if spec in section.methods]
-        (left, no_left), (right, no_right) = fill_columns(section, SEGMENTATION), fill_columns(section, PERTURBATION)
-        missing = [*no_left, *no_right]
-        if len(rows) < 2 or not (left or right):
-            lacks = [spec for spec in VARIANTS if spec not in section.methods][:3] if len(rows) < 2 else missing
-            yield PaperTable(title, None, f"{section.title}: the run lacks {', '.join(lacks)}")
+    for family, group in families.items():
+        lefts, no_left = find_fillable(group, SEGMENTATION)
+        explained = next((word for word, wanted in PERTURBATION.items() if find_fillable(group, wanted)[0]), "Pred.")
+        rights, no_right = find_fillable(group, PERTURBATION[explained])
+        variants = [spec for spec in VARIANTS if spec in all_methods(group.values())]
+        if len(variants) < 2 or not (lefts or rights):
+            lacks = [spec for spec in VARIANTS if spec not in variants][:3] if len(variants) < 2 else no_left + no_right
+            where = title_of(*group.values()) if len(group) == 1 else family
+            yield PaperTable(title, None, f"{where}: the run lacks {', '.join(lacks)}")
             continue
-        groups = [
-            (name, [replace(column, values=[column.values[row] for row in rows]) for column in columns])
-            for name, columns in (("Segmentation", left), ("Perturbation Test", right))
-        ]
-        variants = [VARIANTS[section.methods[row]] for row in rows]
-        absent = [name for name in dict.fromkeys(VARIANTS.values()) if name not in variants]
-        notes = ["In percent.", *note_missing([*absent, *missing])]
-        table = build_table(f"tokentm-4-{slug}", section.title, groups, variants, first="", notes=notes)
-        yield PaperTable(title, table)
+        pairs = pair_halves(group, lefts, rights) or [(slug, slug) for slug in (lefts or rights)]
+        for left, right in pairs:
+            methods = [spec for spec in VARIANTS if spec in all_methods((group[left], group[right]))]
+            first, no_first = fill_spread(group[left], SEGMENTATION, methods)
+            second, no_second = fill_spread(group[right], PERTURBATION[explained], methods)
+            groups = [("Segmentation", first), ("Perturbation Test", second)]
+            names = [VARIANTS[spec] for spec in methods]
+            absent = [name for name in dict.fromkeys(VARIANTS.values()) if name not in names]
+            which = {"Pred.": "predicted class", "GT": "label"}[explained]
+            notes = [
+                f"In percent; perturbation tests explain the {which}.",
+                *note_missing([*absent, *no_first, *no_second]),
+            ]
+            heading = title_of(group[left], group[right])
+            table = build_table(f"tokentm-4-{left}", heading, groups, names, first="", notes=notes)
+            yield PaperTable(title, table, columns=name_columns(groups), methods=methods)
 
 
 # ── TIS ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def insertion_tables(sections: Sections) -> Iterator[PaperTable]:
-    """Tables 1–2: insertion, deletion and their difference with four baselines, one table per model."""
+def insertion_tables(families: Families) -> Iterator[PaperTable]:
+    """Tables 1–2: insertion, deletion and their difference with four baselines, one table per model and dataset."""
     title = "TIS, tables 1–2: insertion and deletion"
-    for slug, section in sections.items():
+    for slug, section in list_sections(families).items():
         filled = {name: fill_columns(section, wanted) for name, wanted in INSERTION.items()}
         groups = [(name, columns) for name, (columns, _) in filled.items() if columns]
         missing = [name for _, names in filled.values() for name in names]
         if len(groups) < 2:
             yield PaperTable(title, None, f"{section.title}: the run lacks {', '.join(missing)}")
             continue
-        notes = note_missing(missing)
-        yield PaperTable(title, build_table(f"tis-1-{slug}", section.title, groups, section.methods, notes=notes))
+        table = build_table(f"tis-1-{slug}", section.title, groups, section.methods, notes=note_missing(missing))
+        yield PaperTable(title, table, columns=name_columns(groups), methods=section.methods)
 
 
-# ── both ─────────────────────────────────────────────────────────────────────────────────────────
+# ── SkipPLUS ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def strength_tables(families: Families) -> Iterator[PaperTable]:
+    """The radars as a table: faithfulness and AP of one model, each on the first dataset that has it."""
+    title = "SkipPLUS, radar figures: faithfulness and AP"
+    for family, group in families.items():
+        methods = all_methods(group.values())
+        groups: dict[str, list[FilledColumn]] = {}
+        missing = []
+        for wanted in STRENGTHS:
+            filled = ((section, fill_column(section, wanted)) for section in group.values())
+            section, column = next(((section, column) for section, column in filled if column), (None, None))
+            if section is None or column is None:
+                missing.append(wanted.name)
+            else:
+                groups.setdefault(section.dataset, []).append(spread_methods(column, section, methods))
+        if sum(map(len, groups.values())) < FEWEST:
+            yield PaperTable(title, None, f"{family}: the run lacks {', '.join(missing)}")
+            continue
+        slug, notes = f"skipplus-3-{next(iter(group))}", ["In percent.", *note_missing(missing)]
+        table = build_table(slug, title_of(*group.values()), list(groups.items()), methods, notes=notes)
+        yield PaperTable(title, table, columns=name_columns(list(groups.items())), methods=methods)
+
+
+# ── all papers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def list_sections(families: Families) -> Sections:
+    return {slug: section for group in families.values() for slug, section in group.items()}
 
 
 def models_side_by_side(
-    title: str, prefix: str, wanted: Sequence[PublishedColumn], sections: Sections
+    families: Families, title: str, prefix: str, wanted: Sequence[PublishedColumn]
 ) -> Iterator[PaperTable]:
     """One table per dataset, with one column per metric and model."""
     title = f"{title}, models side by side"
-    for dataset, group in group_sections(sections, lambda section: section.dataset).items():
-        methods = list(dict.fromkeys(method for section in group.values() for method in section.methods))
+    for dataset, group in group_sections(list_sections(families), lambda section: section.dataset).items():
+        methods = all_methods(group.values())
         groups, missing = [], []
         for column in wanted:
             filled = [(section, fill_column(section, column)) for section in group.values()]
             missing += [f"{column.name} of {section.model}" for section, one in filled if one is None]
-            groups.append((column.title, [spread_methods(one, section, methods) for section, one in filled if one]))
+            own = [spread_methods(one, section, methods, section.model) for section, one in filled if one]
+            groups.append((column.title, own))
         if not any(columns for _, columns in groups):
             yield PaperTable(title, None, f"{dataset}: the run lacks {', '.join(missing)}")
             continue
         slug = f"{prefix}-{next(iter(group))}"
-        yield PaperTable(title, build_table(slug, dataset, groups, methods, 3, notes=note_missing(missing)))
+        table = build_table(slug, dataset, groups, methods, 3, notes=note_missing(missing))
+        yield PaperTable(title, table, columns=name_columns(groups), methods=methods)
 
 
-def spread_methods(column: FilledColumn, section: ScoreSection, methods: Sequence[str]) -> FilledColumn:
-    """Extend a column of one model to the methods of all models."""
-    values = dict(zip(section.methods, column.values, strict=True))
-    return replace(column, title=section.model, values=[values.get(method, nan) for method in methods])
+probability_tables = partial(
+    models_side_by_side, title="TokenTM, table 3: impact on probability", prefix="tokentm-3", wanted=PROBABILITY
+)
+pointing_tables = partial(models_side_by_side, title="TIS, table 3: pointing game", prefix="tis-3", wanted=POINTING)
+sensitivity_tables = partial(
+    models_side_by_side, title="TIS, table 4: max sensitivity", prefix="tis-4", wanted=SENSITIVITY
+)
+sparseness_tables = partial(
+    models_side_by_side, title="TIS, supplement: sparseness", prefix="tis-sparseness", wanted=SPARSENESS
+)
+
+# layout of every reproduction that is a table or a radar
+LAYOUTS: dict[str, Callable[[Families], Iterator[PaperTable]]] = {
+    "tokentm:table1": accuracy_tables,
+    "tokentm:table2": localisation_tables,
+    "tokentm:table3": probability_tables,
+    "tokentm:table4": ablation_tables,
+    "tis:table1": insertion_tables,
+    "tis:table2": insertion_tables,
+    "tis:table3": pointing_tables,
+    "tis:table4": sensitivity_tables,
+    "tis:sparseness": sparseness_tables,
+    **{f"skipplus:figure{number}": strength_tables for number in ("3", "4", "7", "7-eva", "8", "9", "10", "11", "12")},
+}

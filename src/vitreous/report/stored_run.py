@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,20 @@ class StoredRun:
     sections: tuple[ScoreSection, ...]  # predicted and true classes separately, if both were explained
     whole_sections: tuple[ScoreSection, ...]  # the same with both classes together
     maps: pd.DataFrame
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """Entries of the plan; empty if it is not valid TOML."""
+        try:
+            return tomllib.loads(self.plan)
+        except tomllib.TOMLDecodeError:
+            return {}
+
+    @property
+    def families(self) -> dict[str, str]:
+        """Family of every model that has one, by label."""
+        models = self.entries.get("models", [])
+        return {model["label"]: model["family"] for model in models if isinstance(model, dict) and model.get("family")}
 
 
 def read_run(folder: str | Path, name: str | None = None) -> StoredRun:

@@ -1,0 +1,279 @@
+"""Plans of the papers' tables and figures, as shipped in `vitreous/reproductions/*.toml`.
+
+A file describes one paper: its `data` (what to get and where it lies), `models`, `datasets` (which columns of the
+protocol are measured on which images) and `plans`, one for every table or figure, with its models, datasets and rows.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from vitreous.bench.origin import Origin, near
+from vitreous.bench.plan import Plan
+from vitreous.bench.read import make_plan
+from vitreous.core.errors import SpecError
+from vitreous.data.reader import split
+from vitreous.metrics.protocols import protocol
+
+FOLDER = files("vitreous") / "reproductions"
+PLACEHOLDER = re.compile(r"\{([a-z0-9-]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """The plan of a published table or figure, without the paths of data and checkpoints.
+
+    Parameters
+    ----------
+    name
+        Paper and table, such as "tis:table1".
+    title
+        What the table or figure shows.
+    protocol
+        Name of the protocol that its columns and preprocessing come from.
+    methods
+        Specs of the rows.
+    models
+        Entries of the models by key; `needs` says what checkpoint is needed if there is none that can be downloaded.
+    datasets
+        Entries of the datasets, with the keys of data in braces in their specs.
+    data
+        What to get and its layout, by key of the data.
+    seed
+        Seed that selects images where a dataset has no other.
+    shows_images
+        Whether it is a figure of maps; other figures are radars and curves of numbers.
+    notes
+        What the paper does not say, and differences from it.
+    """
+
+    name: str
+    title: str
+    protocol: str
+    methods: tuple[str, ...]
+    models: Mapping[str, Mapping[str, Any]]
+    datasets: tuple[Mapping[str, Any], ...]
+    data: Mapping[str, Mapping[str, Any]]
+    seed: int = 0
+    shows_images: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def list_reproductions() -> dict[str, Reproduction]:
+    """All reproductions by name."""
+    found = {}
+    for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            paper = tomllib.loads(file.read_text(encoding="utf-8"))
+            for key, entry in paper["plans"].items():
+                name = f"{file.name.removesuffix('.toml')}:{key}"
+                found[name] = read_reproduction(name, entry, paper)
+    return found
+
+
+def read_reproduction(name: str, entry: Mapping[str, Any], paper: Mapping[str, Any]) -> Reproduction:
+    """Join the entry of a plan with the models, datasets and data of its paper that it names."""
+    rows = protocol(paper["protocol"]).rows
+    methods = [rows[row] for row in entry.get("rows", ())]
+    methods += [spec.format(layer=layer) for spec in entry.get("sweep", ()) for layer in range(entry["layers"])]
+    datasets = [paper["datasets"][key] for key in entry["datasets"]]
+    used = {key for dataset in datasets for key in PLACEHOLDER.findall(dataset["spec"])}
+    return Reproduction(
+        name,
+        entry["title"],
+        paper["protocol"],
+        tuple(dict.fromkeys(methods)),
+        {key: paper["models"][key] for key in entry["models"]},
+        tuple(datasets),
+        {key: data for key, data in paper["data"].items() if key in used},
+        paper.get("seed", 0),
+        entry.get("shows_images", False),
+        tuple(entry.get("notes", ())),
+    )
+
+
+def reproduction(name: str) -> Reproduction:
+    """Reproduction by name, such as "tis:table1".
+
+    Raises
+    ------
+    SpecError
+        If there is no such reproduction.
+    """
+    known = list_reproductions()
+    if name not in known:
+        raise SpecError(f"no reproduction {name!r}; {near(name, list(known))} (`vitreous reproduce --list`)")
+    return known[name]
+
+
+def keep_models(wanted: Reproduction, keys: Sequence[str]) -> Reproduction:
+    """The reproduction with some of its models, and with the datasets and data that these need.
+
+    Raises
+    ------
+    SpecError
+        If the reproduction does not have a model.
+    """
+    check_keys(dict.fromkeys(keys), wanted.models, "--models", wanted.name)
+    datasets = tuple(entry for entry in wanted.datasets if set(keys) & set(entry.get("models", wanted.models)))
+    used = {key for entry in datasets for key in PLACEHOLDER.findall(entry["spec"])}
+    return replace(
+        wanted,
+        models={key: entry for key, entry in wanted.models.items() if key in keys},
+        datasets=datasets,
+        data={key: entry for key, entry in wanted.data.items() if key in used},
+    )
+
+
+def plan_reproduction(
+    wanted: Reproduction,
+    data: Mapping[str, str],
+    *,
+    models: Mapping[str, Mapping[str, Any]] | None = None,
+    checkpoints: Mapping[str, str] | None = None,
+    pictures: int | None = None,
+    subsets: Mapping[str, str] | None = None,
+    **over: Any,
+) -> Plan:
+    """Make the plan of a reproduction.
+
+    Parameters
+    ----------
+    wanted
+        The reproduction.
+    data
+        Path by key of the data, or a dataset spec that stands in for it.
+    models
+        Entries (`name`, builder arguments, …) of models that stand in for those of the paper, by key.
+    checkpoints
+        Local weights by key of the model.
+    pictures
+        Number of images per dataset; None for the paper's.
+    subsets
+        File that lists the images to use, by key of the data.
+    **over
+        Other entries of a plan, such as `device`.
+
+    Returns
+    -------
+    Plan
+        `reduced` says how it differs from the published evaluation.
+
+    Raises
+    ------
+    SpecError
+        If data or checkpoints are missing; the message says what to get and how to give it.
+    """
+    models, checkpoints, subsets = models or {}, checkpoints or {}, subsets or {}
+    check_keys(data, wanted.data, "--data", wanted.name)
+    check_keys(subsets, wanted.data, "--subset", wanted.name)
+    check_keys({**models, **checkpoints}, wanted.models, "--models and --checkpoint", wanted.name)
+    require(wanted, data, models, checkpoints)
+    whole = reproduction(wanted.name)
+    datasets, reduced = (
+        [],
+        [f"without {entry['label']}" for key, entry in whole.models.items() if key not in wanted.models],
+    )
+    for entry in wanted.datasets:
+        spec, stands_in = fill_spec(entry["spec"], data)
+        keys = [key for key in entry.get("models", wanted.models) if key in wanted.models]
+        labels = [wanted.models[key]["label"] for key in keys]
+        own = {**entry, "spec": spec, "models": labels}
+        if stands_in:
+            reduced.append(f"{entry['label']} is {spec}")
+        if pictures is not None:
+            full = entry.get("pictures", "all")
+            reduced += [f"{pictures} images of {entry['label']} instead of {full}"] if pictures != full else []
+            own["pictures"] = pictures
+        for key in PLACEHOLDER.findall(entry["spec"]):
+            own |= {"subset": subsets[key]} if key in subsets else {}
+        datasets.append(own)
+    chosen = []
+    for key, entry in wanted.models.items():
+        given = {name: value for name, value in entry.items() if name != "needs"}
+        if key in models:
+            given = {"label": given["label"], "family": given.get("family", ""), **models[key]}
+            reduced.append(f"{given['label']} is {given['name']}")
+        chosen.append({**given, **({"checkpoint": checkpoints[key]} if key in checkpoints else {})})
+    entries = {
+        "models": chosen, "datasets": datasets, "methods": list(wanted.methods), "protocol": wanted.protocol,
+        "seed": wanted.seed, "maps": wanted.shows_images, "reproduces": wanted.name, "reduced": "; ".join(reduced),
+        **{key: value for key, value in over.items() if value is not None},
+    }  # fmt: skip
+    return make_plan(entries, Origin(flags={"pictures": "--images"}), "")
+
+
+def check_keys(given: Mapping[str, Any], known: Mapping[str, Any], flag: str, name: str) -> None:
+    """Raise `SpecError` if a key is given that the reproduction does not have."""
+    for key in given:
+        if key not in known:
+            raise SpecError(f"{flag}: {name} has no {key!r}; {near(key, list(known))}")
+
+
+def require(
+    wanted: Reproduction, data: Mapping[str, str], models: Mapping[str, Any], checkpoints: Mapping[str, str]
+) -> None:
+    """Raise `SpecError` that says what to get and how to give it if data or checkpoints are missing."""
+    missing = [
+        f"{entry['what']}, given as --data {key}=PATH, where PATH is {entry['layout']}"
+        for key, entry in wanted.data.items()
+        if key not in data and not entry.get("optional")
+    ]
+    missing += [
+        f"{entry['needs']}, given as --checkpoint {key}=FILE"
+        for key, entry in wanted.models.items()
+        if "needs" in entry and key not in models and key not in checkpoints
+    ]
+    if missing:
+        raise SpecError(f"{wanted.name} needs {'; and '.join(missing)}")
+
+
+def fill_spec(template: str, data: Mapping[str, str]) -> tuple[str, bool]:
+    """Put paths into the template of a dataset spec.
+
+    Options whose data are not given are left out. If a dataset spec is given in place of a path, it is used instead of
+    the template, and the second value is True.
+    """
+    first = PLACEHOLDER.findall(template)[0]
+    kind, _, _ = split(data[first])
+    if kind and kind != "assets":
+        return data[first], True
+    base, mark, query = template.partition("?")
+    options = [option for option in query.split("&") if all(key in data for key in PLACEHOLDER.findall(option))]
+    filled = base + (mark + "&".join(options) if any(options) else "")
+    return PLACEHOLDER.sub(lambda match: data[match[1]], filled), False
+
+
+def parse_pairs(given: Sequence[str], flag: str, what: str) -> dict[str, str]:
+    """Parse flags of the form key=value.
+
+    Raises
+    ------
+    SpecError
+        If one has another form or a key occurs twice.
+    """
+    pairs: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (equals and key and value):
+            raise SpecError(f"{flag}: {text!r} is not understood; write {what}")
+        if key in pairs:
+            raise SpecError(f"{flag}: {key!r} is given twice; once is enough")
+        pairs[key] = value
+    return pairs
+
+
+def parse_model(text: str) -> dict[str, Any]:
+    """Entry of a model from NAME or NAME?argument=value&…, as in the spec of a dataset."""
+    from vitreous.data.reader import value_of
+
+    kind, name, arguments = split(text)
+    given = {key: value_of(value) for key, value in arguments.items()}
+    return {"name": f"{kind}:{name}" if kind else name, **given}

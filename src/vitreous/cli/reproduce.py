@@ -1,0 +1,138 @@
+"""`vitreous reproduce`: run the shipped plan of a published table or figure, and report it beside the paper's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitreous.core.errors import SpecError
+
+Several = list[str] | None
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as tis:table1; see --list.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List all tables and figures, and stop.")] = False,
+    data: Annotated[
+        Several, typer.Option("--data", "-d", metavar="KEY=PATH", help="Where a dataset lies. Repeatable.")
+    ] = None,
+    models: Annotated[
+        Several,
+        typer.Option(
+            "--models",
+            "--model",
+            "-m",
+            metavar="KEY[=NAME]",
+            help="Only this model of the paper; or another one in its place, NAME?argument=value&….",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Several, typer.Option(metavar="KEY=FILE", help="Local weights of a model. Repeatable.")
+    ] = None,
+    images: Annotated[
+        int | None,
+        typer.Option("--images", "--pictures", min=1, help="Images of each dataset.", show_default="the paper's"),
+    ] = None,
+    subset: Annotated[
+        Several, typer.Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/NAME")] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")] = 1,
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")] = None,
+    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs.")] = False,
+) -> int:
+    """Reproduce a table or figure of a paper. Finished work is not computed again."""
+    if show_list:
+        return print_list()
+    if name is None:
+        raise SpecError("no table is named; `vitreous reproduce --list` shows all of them")
+    from vitreous.bench.reproduce import keep_models, parse_model, parse_pairs, plan_reproduction, reproduction
+    from vitreous.cli.bench import check_plan, choose_executor, print_estimate
+    from vitreous.cli.console import caveats_as_notes, spinner
+    from vitreous.cli.standings import resumable
+
+    wanted = reproduction(name)
+    named = models or []
+    stand_ins = parse_pairs(
+        [text for text in named if "=" in text], "--models", "KEY=NAME, such as vit-b=timm:vit_tiny_patch16_224"
+    )
+    if only := [text for text in named if "=" not in text]:
+        wanted = keep_models(wanted, [*only, *stand_ins])
+    with caveats_as_notes(), resumable():
+        with spinner("reading the plan", lines=True):
+            plan = plan_reproduction(
+                wanted,
+                parse_pairs(data or (), "--data", "KEY=PATH, such as imagenet-val=/data/imagenet"),
+                models={key: parse_model(text) for key, text in stand_ins.items()},
+                checkpoints=parse_pairs(checkpoint or (), "--checkpoint", "KEY=FILE"),
+                pictures=images,
+                subsets=name_subsets(wanted, subset or ()),
+                device=device,
+                batch_size=batch_size,
+            )
+        folder = out or Path("runs") / name.replace(":", "-")
+        if plan.reduced:
+            typer.echo(f"note: reduced: {plan.reduced}", err=True)
+        for note in wanted.notes:
+            typer.echo(f"note: {note}", err=True)
+        with spinner("checking models and data", lines=True):
+            check_plan(plan)
+        if dry_run:
+            typer.echo(plan.toml)
+            return print_estimate(plan, folder, None, workers, as_json=False)
+        return run_and_report(wanted, plan, folder, choose_executor(workers, ray, gpus))
+
+
+def print_list() -> int:
+    """Print name, title, data and models of every reproduction."""
+    from vitreous.bench.reproduce import list_reproductions
+    from vitreous.cli.console import new_table, print_table
+
+    table = new_table("name", "shows", "--data", "models")
+    for name, entry in list_reproductions().items():
+        data = [f"[{key}]" if fact.get("optional") else key for key, fact in entry.data.items()]
+        models = [f"{key}*" if "needs" in fact else key for key, fact in entry.models.items()]
+        table.add_row(name, entry.title, ", ".join(data), ", ".join(models))
+    print_table(table)
+    typer.echo("[…] is optional; * needs a --checkpoint")
+    return 0
+
+
+def name_subsets(wanted: Any, given: Any) -> dict[str, str]:
+    """Files that list images by key of the data; a file without a key belongs to the only data there is."""
+    from vitreous.bench.reproduce import parse_pairs
+
+    keys = [key for key, entry in wanted.data.items() if not entry.get("optional")]
+    named = [text if text.partition("=")[0] in wanted.data or len(keys) > 1 else f"{keys[0]}={text}" for text in given]
+    return parse_pairs(named, "--subset", f"KEY=FILE, with KEY one of {', '.join(keys)}")
+
+
+def run_and_report(wanted: Any, plan: Any, folder: Path, executor: Any) -> int:
+    """Compute what is missing, write the report and print the table; return the exit status."""
+    from vitreous.bench.drive import execute
+    from vitreous.bench.store import Store
+    from vitreous.cli.console import spinner
+    from vitreous.cli.standings import run_display
+    from vitreous.report import write_report
+    from vitreous.report.tables import to_markdown
+
+    with Store(folder) as store, run_display(folder) as display:
+        progress = execute(plan, store, executor, report=display)
+    for sentence, count in progress.failed.items():
+        typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
+    with spinner("writing the report"):
+        written = write_report(folder, folder / "report.html", gallery=6 if wanted.shows_images else 0)
+    for sentence in written.unreached:
+        typer.echo(f"note: no pictures: {sentence}", err=True)
+    for table in written.papers:
+        typer.echo(to_markdown(table))
+    for table in written.comparisons:
+        for note in table.notes[1:]:
+            typer.echo(f"{table.title}, {note}")
+    typer.echo(f"{progress.rows or 'no'} new rows in {folder}; report: {written.page}")
+    return 1 if progress.failed else 0

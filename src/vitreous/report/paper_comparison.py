@@ -1,0 +1,104 @@
+"""Published numbers beside those of a run: paper, ours with its interval, difference, and the order of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, groupby
+from math import isnan, nan
+
+from vitreous.core.errors import VitreousError
+from vitreous.metrics.published import PublishedTable
+from vitreous.report.column_match import FilledColumn
+from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number
+from vitreous.report.paper_tables import PaperTable
+from vitreous.report.tables import ReportTable, TableCell, TableHead
+
+
+def compare_with_paper(filled: PaperTable, published: PublishedTable) -> Iterator[ReportTable]:
+    """Put published numbers beside those of a run.
+
+    Parameters
+    ----------
+    filled
+        A table that is filled with the values of a run.
+    published
+        The numbers of the paper.
+
+    Yields
+    ------
+    ReportTable
+        One table per group of columns that both have; methods of the paper that the run lacks are left out.
+    """
+    columns = [(name, column) for name, column in filled.columns.items() if name in published.columns]
+    rows = [(canonical_spec(method), method) for method in filled.methods]
+    rows = [(row, method) for row, (spec, method) in enumerate(rows) if spec in canonical_rows(published)]
+    for number, (group, members) in enumerate(groupby(columns, lambda entry: entry[0].rpartition(": ")[0])):
+        own = list(members)
+        if filled.table is not None and own and rows:
+            slug, title = f"{filled.table.slug}-paper-{number}", f"{filled.table.title}: {group or published.title}"
+            yield compare_group(slug, title, own, rows, published)
+
+
+def compare_group(
+    slug: str,
+    title: str,
+    columns: Sequence[tuple[str, FilledColumn]],
+    rows: Sequence[tuple[int, str]],
+    published: PublishedTable,
+) -> ReportTable:
+    """Table with the columns paper, ours and difference for every published column, and a note on each order."""
+    heads: list[TableHead] = []
+    groups, cells, notes = [], [[] for _ in rows], []
+    by_method = canonical_rows(published)
+    for name, column in columns:
+        intervals = column.intervals()
+        printed = [by_method[canonical_spec(method)][name] for _, method in rows]
+        ours = [column.values[row] for row, _ in rows]
+        digits = choose_digits(printed)
+        for place, (theirs, mine, (_, method)) in enumerate(zip(printed, ours, rows, strict=True)):
+            span = format_interval(*intervals.get(method, (nan, nan)), digits)
+            cells[place] += [
+                TableCell(format_number(theirs, digits), theirs),
+                TableCell(format_number(mine, digits), mine, span),
+                TableCell(format_signed(mine - theirs, digits), mine - theirs),
+            ]
+        heads += [TableHead("paper", column.higher), TableHead("ours", column.higher), TableHead("difference")]
+        groups.append((name.rpartition(": ")[2], 3))
+        notes.append(f"{name.rpartition(': ')[2]}: {describe_order(printed, ours, column.higher)}")
+    body = [(method, own) for (_, method), own in zip(rows, cells, strict=True)]
+    return ReportTable(slug, title, heads, body, groups=groups, notes=["Brackets hold our 95 % interval.", *notes])
+
+
+def describe_order(printed: Sequence[float], ours: Sequence[float], higher: bool | None) -> str:
+    """Whether methods have the paper's order: pairs of methods that it tells apart, and the best one."""
+    pairs = [(a, b) for a, b in combinations(range(len(printed)), 2) if printed[a] != printed[b]]
+    known = [(a, b) for a, b in pairs if not isnan(ours[a]) and not isnan(ours[b])]
+    agree = sum((printed[a] > printed[b]) == (ours[a] > ours[b]) and ours[a] != ours[b] for a, b in known)
+    if not known:
+        return "the order of methods cannot be compared."
+    if agree == len(pairs):
+        return "the order of methods is the paper's."
+    sign = -1 if higher is False else 1
+    theirs = max(range(len(printed)), key=lambda row: sign * printed[row])
+    same = all(isnan(value) or sign * value <= sign * ours[theirs] for value in ours)
+    word = "the paper's best method is best" if same else "another method is best"
+    return f"the order of methods is not the paper's: {agree} of {format_count(len(pairs), 'pair')} agree; {word}."
+
+
+def format_signed(value: float, digits: int) -> str:
+    return f"+{format_number(value, digits)}" if value > 0 else format_number(value, digits)
+
+
+def canonical_rows(published: PublishedTable) -> dict[str, dict[str, float]]:
+    return {canonical_spec(spec): dict(values) for spec, values in published.rows.items()}
+
+
+def canonical_spec(spec: str) -> str:
+    """Spec without presets, so that two ways to write the same method are equal."""
+    from vitreous.bench.keys import identity
+    from vitreous.methods.spec import resolve
+
+    try:
+        return identity(resolve(spec))
+    except VitreousError:  # a method of an earlier version
+        return spec

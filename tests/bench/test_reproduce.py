@@ -1,0 +1,355 @@
+"""Shipped plans of the papers' tables and figures, run on toy copies of their datasets with tiny models."""
+
+from __future__ import annotations
+
+from math import isnan
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+import torch
+
+from tests.toy_data import MAKERS
+from vitreous.bench.cells import cells_of
+from vitreous.bench.check import check
+from vitreous.bench.drive import execute
+from vitreous.bench.read import read_plan
+from vitreous.bench.reproduce import keep_models, list_reproductions, plan_reproduction, reproduction
+from vitreous.bench.store import Store
+from vitreous.bench.summary import summarise_metric
+from vitreous.cli.main import main
+from vitreous.core.errors import DataError, SpecError
+from vitreous.data import open_dataset, read_subset
+from vitreous.methods.spec import resolve
+from vitreous.metrics.protocols import protocol
+from vitreous.metrics.published import published_tables
+from vitreous.report.map_loader import open_maps
+from vitreous.report.page import name_sections
+from vitreous.report.paper_figures import IMAGE_FIGURES, make_paper_figures
+from vitreous.report.paper_tables import LAYOUTS, make_paper_tables
+from vitreous.report.stored_run import read_run
+
+TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory) -> Path:
+    """All toy datasets."""
+    folder = tmp_path_factory.mktemp("toys")
+    for key, make in MAKERS.items():
+        make(folder / key)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """Function that returns the entry of a tiny model with its own random weights."""
+    import timm
+    from safetensors.torch import save_file
+
+    folder = tmp_path_factory.mktemp("weights")
+
+    def entry(key: str, classes: int, depth: int) -> dict[str, Any]:
+        arguments = {**TINY, "depth": depth, "num_classes": classes}
+        path = folder / f"{key}-{classes}-{depth}.safetensors"
+        if not path.exists():
+            model = timm.create_model("vit_tiny_patch16_224", pretrained=False, **arguments)
+            draw = torch.Generator().manual_seed(crc32(key.encode()))
+            state = {
+                name: value + 0.3 * torch.randn(value.shape, generator=draw)
+                for name, value in model.state_dict().items()
+            }
+            save_file(state, path)
+        return {"name": "timm:vit_tiny_patch16_224", "checkpoint": str(path), **arguments}
+
+    return entry
+
+
+def run(name: str, toys: Path, weights: Any, folder: Path, images: int = 2, depth: int = 2) -> Path:
+    """Run a shipped plan on toy data with tiny models."""
+    wanted = reproduction(name)
+    data = {key: str(toys / key) for key in wanted.data if key in MAKERS}
+    data |= {"imagenet-seg": str(toys / "imagenet-seg" / "gtsegs_ijcv.mat")} if "imagenet-seg" in data else {}
+    models = {key: weights(key, entry.get("num_classes", 1000), depth) for key, entry in wanted.models.items()}
+    plan = plan_reproduction(wanted, data, models=models, pictures=images, device="cpu")
+    check(plan)
+    with Store(folder) as store:
+        progress = execute(plan, store)
+    assert not progress.failed
+    return folder
+
+
+def filled_tables(folder: Path, name: str) -> list:
+    stored = read_run(folder)
+    return make_paper_tables(name_sections(stored.whole_sections), stored.families, name)
+
+
+def slow(*names: str) -> list:
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+FIRST = ["tokentm:table4", "tokentm:table2", *slow("tokentm:table1", "tokentm:table3")]
+SAMPLED = slow("tis:table1", "tis:table2", "tis:table3", "tis:table4")  # thousands of masks for RISE and TIS
+
+
+@pytest.mark.parametrize("name", FIRST + SAMPLED)
+def test_every_cell_of_the_published_table_is_filled(name, toys, weights, tmp_path):
+    (table,) = filled_tables(run(name, toys, weights, tmp_path), name)
+
+    assert not table.missing
+    assert tuple(table.columns) == published_tables()[name].columns
+    assert set(table.methods) == set(published_tables()[name].rows)
+    assert not unfilled(table)
+
+
+def unfilled(table) -> list[tuple[str, str]]:
+    """Columns and methods without a value."""
+    cells = ((title, zip(table.methods, column.values, strict=True)) for title, column in table.columns.items())
+    return [(title, method) for title, column in cells for method, value in column if isnan(value)]
+
+
+FAITHFULNESS = ("Deletion Accuracy", "Deletion AOPC", "Insertion Accuracy", "Insertion AOPC")
+AXES = {
+    "EVA-L": (*(f"ImageNet val: {title}" for title in FAITHFULNESS), "ImageNet-S-919: AP"),
+    "ViT-B/8": (*(f"ImageNet val: {title}" for title in FAITHFULNESS), "ImageNet-S-919: AP"),
+    "MURA ViT-B": tuple(f"MURA: {title}" for title in FAITHFULNESS),
+}
+
+
+@pytest.mark.parametrize("number", slow("9", "3", "4", "8", "10", "11", "12"))
+def test_every_axis_of_the_radars_is_filled(number, toys, weights, tmp_path):
+    name = f"skipplus:figure{number}"
+    tables = filled_tables(run(name, toys, weights, tmp_path), name)
+
+    assert [tuple(table.columns) for table in tables] == list(AXES.values())
+    for table in tables:
+        assert set(table.methods) == set(reproduction(name).methods)
+        assert not unfilled(table)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "layers"), [("skipplus:figure7", 12), ("skipplus:figure7-eva", 24)])
+def test_every_first_layer_has_its_numbers(name, layers, toys, weights, tmp_path):
+    (table,) = filled_tables(run(name, toys, weights, tmp_path, depth=layers), name)
+
+    assert len(table.methods) == layers
+    assert len(table.columns) == 5
+    assert not unfilled(table)
+
+
+@pytest.mark.slow
+def test_sparseness_of_two_models_is_filled(toys, weights, tmp_path):
+    (table,) = filled_tables(run("tis:sparseness", toys, weights, tmp_path), "tis:sparseness")
+
+    assert tuple(table.columns) == ("sparseness: DeiT-B", "sparseness: ViT-B")
+    assert not unfilled(table)
+
+
+FIGURES = {  # images, depth, and cards of the figure
+    "skipplus:figure1": (1, 2, 1 + 4),
+    "skipplus:figure2": (1, 12, 1 + 12),
+    "skipplus:figure5": (2, 2, 2 * (1 + 12)),
+    "skipplus:figure18": (2, 2, 2 * (1 + 12)),
+    "tis:figure2": (2, 2, 2 * (1 + 11)),
+    "tis:figure3": (3, 2, 2 * 3),
+    "tis:figure4": (2, 2, 2 * 2),
+    "tokentm:figure4": (2, 2, 2 * (1 + 9)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_image_of_the_figure_is_drawn(name, toys, weights, tmp_path):
+    images, depth, cards = FIGURES[name]
+    stored = read_run(run(name, toys, weights, tmp_path, images, depth))
+    loader = open_maps(stored, stored.sections[0])
+    summaries = [summarise_metric(scores) for scores in loader.section.metrics]
+    (figure,) = make_paper_figures(loader, summaries, name)
+
+    assert not figure.missing
+    assert sum(len(strip.cards) for strip in figure.strips) == cards
+    assert not loader.remade
+
+
+def test_every_plan_has_a_layout_and_a_test():
+    tested = {
+        *(getattr(name, "values", [name])[0] for name in FIRST + SAMPLED),
+        *(f"skipplus:figure{number}" for number in (3, 4, 7, "7-eva", 8, 9, 10, 11, 12)),
+        "tis:sparseness",
+        *FIGURES,
+    }
+
+    assert tested == set(list_reproductions())
+    assert set(LAYOUTS) == {name for name, plan in list_reproductions().items() if not plan.shows_images}
+    assert set(IMAGE_FIGURES) == {name for name, plan in list_reproductions().items() if plan.shows_images}
+
+
+# ── what a plan says ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", list_reproductions())
+def test_models_rows_and_columns_exist(name):
+    import timm
+
+    wanted = reproduction(name)
+    columns = protocol(wanted.protocol).columns
+
+    for entry in wanted.models.values():
+        model = entry["name"].removeprefix("timm:")
+        assert timm.is_model(model)
+        assert "needs" in entry or model in timm.list_pretrained()
+    assert all(title in columns for dataset in wanted.datasets for title in dataset["columns"])
+    for spec in wanted.methods:
+        resolve(spec)
+    if name in published_tables():
+        assert set(wanted.methods) == set(published_tables()[name].rows)
+
+
+def test_what_is_missing_is_one_sentence_that_says_what_to_get():
+    with pytest.raises(SpecError) as problem:
+        plan_reproduction(reproduction("tokentm:table1"), {"cifar10": "/x"})
+
+    assert "--data cifar100=PATH, where PATH is a folder with cifar-100-python/" in str(problem.value)
+    assert "--checkpoint deit-b-cifar10=FILE" in str(problem.value)
+    assert "cifar10=PATH" not in str(problem.value)
+    with pytest.raises(SpecError, match="has no 'cifar'; did you mean 'cifar10'"):
+        plan_reproduction(reproduction("tokentm:table1"), {"cifar": "/x"})
+    with pytest.raises(SpecError, match="did you mean 'tis:table1'"):
+        reproduction("tis:tabel1")
+
+
+def small_plan(toys: Path, weights: Any, **changes: Any):
+    data = {"imagenet-val": str(toys / "imagenet-val"), "imagenet-seg": str(toys / "imagenet-seg/gtsegs_ijcv.mat")}
+    return plan_reproduction(
+        reproduction("tokentm:table2"), data, **{"models": {"deit-b": weights("deit-b", 1000, 2)}, **changes}
+    )
+
+
+def test_data_sets_of_a_plan_have_their_own_metrics_targets_and_roles(toys, weights):
+    plan = small_plan(toys, weights)
+    segmentation, accuracy = plan.evaluations
+
+    assert segmentation.metrics == ("pixel_accuracy", "map_two_channel", "miou")
+    assert segmentation.targets == "predicted"
+    assert accuracy.targets == "predicted+label"
+    assert accuracy.roles == (("predicted", "label"),) * 2
+    assert {segmentation.preprocess, accuracy.preprocess} == {"tokentm"}
+    assert plan.targets is None
+
+
+def test_the_plan_is_written_as_a_file_that_says_the_same(toys, weights, tmp_path):
+    plan = small_plan(toys, weights, pictures=2)
+    (tmp_path / "plan.toml").write_text(plan.toml)
+
+    again = read_plan(tmp_path / "plan.toml")
+
+    assert again == plan
+    assert again.run == plan.run
+
+
+def test_other_numbers_of_images_and_other_models_are_called_reduced(toys, weights):
+    said = small_plan(toys, weights, pictures=2).reduced
+
+    assert "2 images of ImageNet val instead of all" in said
+    assert "DeiT-B is timm:vit_tiny_patch16_224" in said
+    whole = reproduction("tis:table1")
+    plan = plan_reproduction(whole, {"imagenet-val": str(toys / "imagenet-val")}, pictures=5000)
+    assert plan.reduced == ""
+    assert plan.evaluations[0].pictures == 5000
+
+
+def test_a_dataset_that_stands_in_is_said(toys, weights):
+    data = {"imagenet-val": f"folder:{toys / 'imagenet-val' / 'val'}", "imagenet-seg": "scenes:single?count=2"}
+    plan = plan_reproduction(reproduction("tokentm:table2"), data, models={"deit-b": weights("deit-b", 1000, 2)})
+
+    assert "ImageNet-Segmentation is scenes:single?count=2" in plan.reduced
+
+
+def test_one_model_of_several_needs_no_data_of_the_others(toys):
+    wanted = keep_models(reproduction("skipplus:figure9"), ["vit-b8"])
+
+    assert list(wanted.data) == ["imagenet-val", "imagenet-s"]
+    data = {key: str(toys / key) for key in wanted.data}
+    assert plan_reproduction(wanted, data).reduced == "without EVA-L; without MURA ViT-B"
+
+
+def test_boxes_can_lie_elsewhere(toys):
+    boxes = toys / "imagenet-val" / "bbox" / "val"
+    data = {"imagenet-val": str(toys / "imagenet-val")}
+    wanted = reproduction("tis:table3")
+
+    assert plan_reproduction(wanted, data).datasets[0].spec == f"imagenet-val:{toys / 'imagenet-val'}"
+    given = plan_reproduction(wanted, {**data, "boxes": str(boxes)})
+    assert given.datasets[0].spec == f"imagenet-val:{toys / 'imagenet-val'}?boxes={boxes}"
+
+
+# ── lists of images ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("2\n0\n", [2, 0]),
+        ("# the authors' list\n- 1\n- 2\n", [1, 2]),
+        ("[2, 1]", [2, 1]),
+        ("ILSVRC2012_val_00000003.JPEG\n", [2]),
+        ("val/n01443537/ILSVRC2012_val_00000002\n", [1]),
+    ],
+)
+def test_a_list_of_images_gives_their_indices(text, places, toys, tmp_path):
+    (tmp_path / "list.txt").write_text(text)
+    data = {"imagenet-val": str(toys / "imagenet-val")}
+    plan = plan_reproduction(
+        reproduction("tis:table1"), data, subsets={"imagenet-val": str(tmp_path / "list.txt")}, pictures=len(places)
+    )
+
+    assert list(cells_of(plan)[0].places) == places
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "lists no pictures"),
+        ("7\n", "index 7, and imagenet-val has 3 pictures"),
+        ("cat.jpg\n", "'cat.jpg', and imagenet-val has no such picture"),
+        ("0\n0\n", "twice"),
+    ],
+)
+def test_a_list_that_does_not_fit_is_refused(text, said, toys, tmp_path):
+    (tmp_path / "list.txt").write_text(text)
+
+    with pytest.raises(DataError, match=said):
+        read_subset(open_dataset(toys / "imagenet-val"), tmp_path / "list.txt")
+
+
+# ── the command ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_reports_the_table(toys, weights, tmp_path, capsys):
+    model = weights("vit-b", 1000, 2)
+    name = model.pop("name")
+    arguments = "&".join(f"{key}={value}" for key, value in model.items())
+    words = ["reproduce", "tokentm:table4", "--models", f"vit-b={name}?{arguments}", "--images", "2", "--device", "cpu"]
+    words += ["--data", f"imagenet-val={toys / 'imagenet-val'}", "--out", str(tmp_path / "run")]
+    words += ["--data", f"imagenet-seg={toys / 'imagenet-seg' / 'gtsegs_ijcv.mat'}"]
+
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "| `+ AF + L + NECC` |" in said.out
+    assert "the order of methods is" in said.out
+    assert "reduced: 2 images of ImageNet-Segmentation instead of all" in said.err
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<b>Reduced</b>" in page
+    assert "The paper's numbers beside ours" in page
+    assert ">55.42<" in page  # printed in the paper
+
+
+def test_the_list_names_every_table(capsys):
+    assert main(["reproduce", "--list"]) == 0
+
+    said = capsys.readouterr().out
+    assert all(name in said for name in list_reproductions())
+    assert main(["reproduce"]) == 2
+    assert "reproduce --list" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""Toy copies of the papers' datasets: a few tiny images in the real layouts and file formats."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tests.data.making import GOLDFISH, TENCH, ZEBRA, noise, save, write
+
+SIDE = 40
+WNIDS = (TENCH, GOLDFISH, ZEBRA)
+BOX = (
+    "<annotation><size><width>{side}</width><height>{side}</height></size><object><name>{wnid}</name><bndbox><xmin>8</xmin>"
+    "<ymin>8</ymin><xmax>24</xmax><ymax>24</ymax></bndbox></object></annotation>"
+)
+
+
+def make_imagenet_val(root: Path, count: int = 3) -> Path:
+    """val/<wnid>/ILSVRC2012_val_*.JPEG, and boxes as XML in bbox/val."""
+    for number in range(count):
+        wnid, stem = WNIDS[number % len(WNIDS)], f"ILSVRC2012_val_{number + 1:08d}"
+        save(noise(SIDE, SIDE, number), root / "val" / wnid / f"{stem}.JPEG")
+        write(root / "bbox" / "val" / f"{stem}.xml", BOX.format(side=SIDE, wnid=wnid))
+    return root
+
+
+def make_imagenet_seg(root: Path, count: int = 3) -> Path:
+    """gtsegs_ijcv.mat: HDF5 with references to transposed images and outlines."""
+    import h5py
+
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / "gtsegs_ijcv.mat"
+    outline = np.zeros((SIDE, SIDE), np.uint8)
+    outline[8:24, 8:30] = 1
+    with h5py.File(path, "w") as file:
+        images = file.create_dataset("value/img", (count, 1), h5py.ref_dtype)
+        outlines = file.create_dataset("value/gt", (count, 1), h5py.ref_dtype)
+        for number in range(count):
+            images[number, 0] = file.create_dataset(f"i{number}", data=np.asarray(noise(SIDE, SIDE, number)).T).ref
+            inner = file.create_dataset(f"c{number}", (1, 1), h5py.ref_dtype)
+            inner[0, 0] = file.create_dataset(f"o{number}", data=outline.T).ref
+            outlines[number, 0] = inner.ref
+    return path
+
+
+def make_imagenet_s(root: Path, count: int = 3) -> Path:
+    """validation/, validation-segmentation/ with class R + 256·G, and the list of categories."""
+    write(root / "ImageNetS_categories_im919.txt", "\n".join(WNIDS) + "\n")
+    for number in range(count):
+        wnid, stem = WNIDS[number % len(WNIDS)], f"ILSVRC2012_val_{number + 1:08d}"
+        ids = np.zeros((SIDE, SIDE, 3), np.uint8)
+        ids[8:30, 8:24, 0] = 1 + number % len(WNIDS)
+        save(noise(SIDE, SIDE, number), root / "validation" / wnid / f"{stem}.JPEG")
+        save(ids, root / "validation-segmentation" / wnid / f"{stem}.png")
+    return root
+
+
+def make_cifar10(root: Path, count: int = 3) -> Path:
+    """cifar-10-batches-py/ with test_batch and batches.meta, as Python 2 pickles."""
+    folder = root / "cifar-10-batches-py"
+    names = [f"class {number}".encode() for number in range(10)]
+    dump(folder / "test_batch", {b"data": cifar_rows(count), b"labels": list(range(count))})
+    dump(folder / "batches.meta", {b"label_names": names})
+    return root
+
+
+def make_cifar100(root: Path, count: int = 3) -> Path:
+    """cifar-100-python/ with test and meta."""
+    folder = root / "cifar-100-python"
+    names = [f"class {number}".encode() for number in range(100)]
+    dump(folder / "test", {b"data": cifar_rows(count), b"fine_labels": list(range(count))})
+    dump(folder / "meta", {b"fine_label_names": names})
+    return root
+
+
+def cifar_rows(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, 3072), dtype=np.uint8)
+
+
+def dump(path: Path, content: dict[bytes, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def make_mura(root: Path, count: int = 3, split: str = "train") -> Path:
+    """MURA-v1.1/<split>/XR_*/patient*/study*_{positive,negative}/image*.png, listed in <split>_image_paths.csv."""
+    lines = []
+    for number in range(count):
+        word = ("positive", "negative")[number % 2]
+        name = f"MURA-v1.1/{split}/XR_WRIST/patient{number:05d}/study1_{word}/image1.png"
+        grey = np.random.default_rng(number).integers(0, 256, (SIDE, SIDE), dtype=np.uint8)
+        save(Image.fromarray(grey), root / name)
+        lines.append(name)
+    write(root / "MURA-v1.1" / f"{split}_image_paths.csv", "\n".join(lines) + "\n")
+    return root
+
+
+MAKERS = {
+    "imagenet-val": make_imagenet_val,
+    "imagenet-seg": make_imagenet_seg,
+    "imagenet-s": make_imagenet_s,
+    "cifar10": make_cifar10,
+    "cifar100": make_cifar100,
+    "mura": make_mura,
+}
