@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.blackbox import is_black_box, probe_of
-from vitreous.capture.probe import Probe
 from vitreous.capture.question import QUESTIONS
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.front import answered, as_images, as_targets, check_batch_size, class_index, load, wrap
@@ -19,6 +19,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import METRICS, Metric, MetricResult, join_results, resolve_metric
+from vitreous.models.model import BlackBox
 from vitreous.models.quiet import evaluating
 from vitreous.models.vit import ViT
 
@@ -137,7 +138,7 @@ def evaluate(
     return results if several else results[0]
 
 
-def seen(model: Any, opaque: bool) -> ViT:
+def seen(model: Any, opaque: bool) -> BlackBox:
     try:
         return wrap(model, black_box=opaque)
     except ModelError as problem:
@@ -146,7 +147,9 @@ def seen(model: Any, opaque: bool) -> ViT:
         ) from None
 
 
-def measure(metrics: Sequence[Metric], attribution: Attribution, probe: Probe, **given: Any) -> list[MetricResult]:
+def measure(
+    metrics: Sequence[Metric], attribution: Attribution, probe: BlackBoxProbe, **given: Any
+) -> list[MetricResult]:
     """Evaluate several metrics on one batch of maps; a shared memo avoids repeated model evaluations.
 
     Parameters
@@ -198,7 +201,7 @@ def refuse_unrepeatable(attribution: Attribution, metrics: Sequence[Metric]) -> 
         )
 
 
-def as_attribution(vit: ViT, images: Tensor, maps: Tensor, target: Any) -> Attribution:
+def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> Attribution:
     """Convert a tensor of maps (per patch, patch grid or pixels) to an `Attribution`."""
     layout = vit.layout((images.shape[-2], images.shape[-1]))
     targets = as_targets(vit, 0 if target is None and vit.scalar else target, len(images))
@@ -232,7 +235,7 @@ def masks(given: Tensor | None, name: str) -> Tensor | None:
     return given.to(torch.int8)
 
 
-def classes(vit: ViT, labels: Any, pictures: int) -> Int[Tensor, " b"]:
+def classes(vit: BlackBox, labels: Any, pictures: int) -> Int[Tensor, " b"]:
     """Class indices of labels given by index or name, one for all images or one per image; −1 is unknown."""
     given = labels.tolist() if isinstance(labels, Tensor | np.ndarray | np.generic) else labels
     try:
@@ -277,7 +280,7 @@ def remade(attribution: Attribution, method: str | Method | None) -> Method | No
         return None
 
 
-def asked(attribution: Attribution, method: Method | None, vit: ViT) -> str:
+def asked(attribution: Attribution, method: Method | None, vit: BlackBox) -> str:
     """Name of the score function (`question`) of the attribution; "logit" for custom ones."""
     name = attribution.provenance.get("question", "logit" if method is None else method.asked(scalar=vit.scalar))
     return name if name in QUESTIONS else "logit"

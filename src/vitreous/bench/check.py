@@ -14,7 +14,7 @@ from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data import Dataset, Sample
 from vitreous.front import as_targets
 from vitreous.metrics.metric import METRICS, Metric, resolve_metric
-from vitreous.models.vit import ViT
+from vitreous.models.model import BlackBox
 
 LOOK = 16  # images read to find out which annotations a dataset has
 OFFERS = {"labels": "label", "objects": "mask", "boxes": "boxes", "rivals": "rivals"}
@@ -63,7 +63,7 @@ def check(plan: Plan) -> list[str]:
     return [note for note in notes if note]
 
 
-def check_classes(plan: Plan, vit: ViT, origin: Origin) -> None:
+def check_classes(plan: Plan, vit: BlackBox, origin: Origin) -> None:
     """Raise `SpecError` if the plan names target classes that the model does not have."""
     for targets in dict.fromkeys(evaluation.targets for evaluation in plan.evaluations):
         if isinstance(targets, tuple):
@@ -118,7 +118,7 @@ def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
             )
 
 
-def strangers(vit: ViT, label: str, data: DataSpec) -> str:
+def strangers(vit: BlackBox, label: str, data: DataSpec) -> str:
     """Note that dataset and model class names differ, so that labels may not match; an empty string if they agree."""
     own, theirs = vit.classes, opened(data).classes
     if own is None or theirs is None or [name.lower() for name in own] == [name.lower() for name in theirs]:

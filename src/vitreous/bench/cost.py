@@ -24,7 +24,7 @@ from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
-from vitreous.models.vit import ViT
+from vitreous.models.model import BlackBox
 
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
 
@@ -76,7 +76,7 @@ def estimate(plan: Plan, cells: Sequence[Cell]) -> list[Estimate]:
     return found
 
 
-def per_picture(methods: Sequence[str], evaluation: Evaluation, vit: ViT) -> tuple[float, float, list[str]]:
+def per_picture(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -> tuple[float, float, list[str]]:
     """Cost of one image: forward passes, backward passes, and the specs whose cost is unknown.
 
     The forward pass of the image itself is counted once, since all methods share it.
@@ -112,7 +112,7 @@ def targets_per_picture(targets: str | tuple[int | str, ...]) -> int:
     return 2 if targets in ("pair", "predicted+label") else 1
 
 
-def facts_of(vit: ViT) -> dict[str, Any]:
+def facts_of(vit: BlackBox) -> dict[str, Any]:
     """Sizes of a model by the names that cost formulas use."""
     layout = vit.layout(vit.size)
     if is_black_box(vit):
@@ -172,7 +172,7 @@ def value_of(node: ast.AST, names: Mapping[str, Any]) -> float:
     raise ValueError(ast.dump(node))
 
 
-def calibrated(vit: ViT, batch: int, budget: float = 2.0) -> tuple[float, float]:
+def calibrated(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, float]:
     """Measure seconds per image of a forward and of a backward pass.
 
     Parameters

@@ -15,7 +15,7 @@ from vitreous.bench.plan import Evaluation, ModelSpec, Plan
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
-from vitreous.models.vit import ViT
+from vitreous.models.model import BlackBox
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
 
@@ -24,7 +24,7 @@ DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.flo
 class Loaded:
     """A model and the hash of its weights."""
 
-    vit: ViT
+    vit: BlackBox
     weights: str
 
 

@@ -14,9 +14,9 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.front import load, wrap
 from vitreous.models.class_names import read_class_names
 from vitreous.models.load import build_module
+from vitreous.models.model import BlackBox
 from vitreous.models.opaque import greet
 from vitreous.models.picture import Preprocess, Triple
-from vitreous.models.vit import ViT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def load_model(
     pretrained: bool = True,
     device: str | None = None,
     arguments: Mapping[str, Any] | None = None,
-) -> ViT:
+) -> BlackBox:
     """Load a model by name and apply the options among `arguments`.
 
     Parameters
@@ -103,7 +103,7 @@ def load_black_box(
     builder: dict[str, Any],
     options: ModelOptions,
     names: tuple[str, ...] | None,
-) -> ViT:
+) -> BlackBox:
     built = build_module(name, checkpoint, pretrained, builder)
     try:
         module = built.module.eval().to(device or "cpu")
@@ -117,7 +117,7 @@ def load_black_box(
     return greet(replace(vit, facts=facts), torch.zeros(1, 3, *vit.size))
 
 
-def check_input_size(vit: ViT, size: tuple[int, int]) -> None:
+def check_input_size(vit: BlackBox, size: tuple[int, int]) -> None:
     """Raise `ModelError` if the model does not accept this input size, before any image is read."""
     height, width = size
     try:

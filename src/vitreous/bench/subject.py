@@ -13,13 +13,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.bench.keys import digest, hash_of
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.blackbox import probe_of
-from vitreous.capture.probe import Probe
 from vitreous.data import Batch
 from vitreous.front import as_targets
 from vitreous.metrics.metric import Metric
+from vitreous.models.model import BlackBox
 from vitreous.models.shapes import Images
-from vitreous.models.vit import ViT
 
 EVIDENCE = ("labels", "objects", "rivals", "boxes")
 
@@ -50,7 +50,7 @@ class Subject:
         The probe that computed the logits, if it has the same targets.
     """
 
-    vit: ViT
+    vit: BlackBox
     keys: tuple[str, ...]
     places: tuple[int, ...]
     images: Images
@@ -59,7 +59,7 @@ class Subject:
     labels: Int[Tensor, " b"]
     logits: Float[Tensor, "b c"]
     given: dict[str, Any]
-    front: Probe | None = None
+    front: BlackBoxProbe | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -74,7 +74,7 @@ class Subject:
         return len(self) * self.share
 
     @cached_property
-    def probe(self) -> Probe:
+    def probe(self) -> BlackBoxProbe:
         """Probe whose forward pass all methods share."""
         made = self.front or probe_of(self.vit, self.images, self.targets)
         _ = made.reading  # run the forward pass here, so that it is not timed with the first method
@@ -145,7 +145,7 @@ class Subject:
 
 
 def subject_of(
-    vit: ViT, batch: Batch, places: Sequence[int], wanted: str | tuple[int | str, ...]
+    vit: BlackBox, batch: Batch, places: Sequence[int], wanted: str | tuple[int | str, ...]
 ) -> tuple[Subject | None, list[tuple[str, str]]]:
     """Prepare a batch.
 
@@ -211,7 +211,7 @@ def fixtures(batch: Batch, pictures: Sequence[int], roles: tuple[str, ...]) -> d
 
 
 def targets_of(
-    vit: ViT, batch: Batch, targets: str | tuple[int | str, ...]
+    vit: BlackBox, batch: Batch, targets: str | tuple[int | str, ...]
 ) -> tuple[Int[Tensor, "b k"] | None, tuple[str, ...]]:
     """Target classes and their roles; the classes are None for "predicted" and "top n", which depend on the logits."""
     match targets:

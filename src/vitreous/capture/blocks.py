@@ -27,7 +27,8 @@ from vitreous.models.shapes import Images
 
 WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 MOST_OTHERS = 128  # tokens of a sequence that belong to no patch (YOLOS has 100 detection tokens)
-ROUNDS = 4  # draws of noise that the centres of tokens are averaged over
+ROUNDS = 4  # draws of noise
+FEW = 100  # patches below which a measured order is confirmed by further draws
 AGREEING = 0.8  # fraction of tokens whose measured place must be the expected one
 
 Forward = Callable[[Images], Any]
@@ -68,7 +69,10 @@ def find_blocks(
     ModelError
         If no blocks are found, or the places of their tokens cannot be confirmed.
     """
-    candidates = dict(candidate_blocks(module) if pattern is None else named_blocks(module, pattern))
+    if pattern is None:
+        candidates = dict(candidate_blocks(module)) or dict(candidate_blocks(module, least=1))
+    else:
+        candidates = dict(named_blocks(module, pattern))
     size = (images.shape[-2], images.shape[-1])
     calls = dependent_inputs(module, forward, images, candidates)
     shaped = [(call, grid) for call in calls if (grid := expected_grid(call.state, size)) is not None]
@@ -79,44 +83,47 @@ def find_blocks(
             "blocks='layers.*.blocks.*', or use black_box=True"
         )
     confirmed = confirm_grids(module, forward, images, candidates, shaped)
-    missed = {call.module for call in calls if call.number not in confirmed}  # all calls of a block are cut, or none
-    blocks = tuple(
-        NetworkBlock(call.name, call.module, confirmed[call.number]) for call in calls if call.module not in missed
-    )
+    missed = {call.name for call in calls if call.number not in confirmed}  # all calls of a block are cut, or none
+    blocks = innermost([(call, confirmed[call.number]) for call in calls if call.name not in missed])
     if not blocks:
         call, grid = shaped[0]
         raise ModelError(
             f"where the {grid.others + grid.patches} tokens at {call.name!r} lie in the image could not be confirmed; "
             "name other blocks with blocks=…, or use black_box=True"
         )
-    return blocks
+    blocks = blocks if pattern is not None else encoder_part(blocks)
+    return tuple(NetworkBlock(call.name, call.module, grid) for call, grid in blocks)
+
+
+def innermost(blocks: list[tuple[BlockInput, TokenGrid]]) -> list[tuple[BlockInput, TokenGrid]]:
+    """Blocks without those that hold another one."""
+    names = {call.name for call, _ in blocks}
+    outer = {name for name in names if any(other.startswith(f"{name}.") for other in names)}
+    return [(call, grid) for call, grid in blocks if call.name not in outer]
+
+
+def encoder_part(blocks: list[tuple[BlockInput, TokenGrid]]) -> list[tuple[BlockInput, TokenGrid]]:
+    """Blocks up to the last one on the coarsest grid: finer grids after it belong to a decoder."""
+    coarsest = min(grid.patches for _, grid in blocks)
+    last = max(number for number, (_, grid) in enumerate(blocks) if grid.patches == coarsest)
+    return blocks[: last + 1]
 
 
 # ── candidates ───────────────────────────────────────────────────────────────────────────────────
 
 
-def is_heavy(module: nn.Module) -> bool:
-    """At least two weight layers: a block, a stage or a network, not a single layer of an MLP."""
-    count = 0
-    for part in module.modules():
-        count += isinstance(part, WEIGHT_LAYERS)
-        if count >= 2:
-            return True
-    return False
+def weight_layers(module: nn.Module) -> int:
+    return sum(isinstance(part, WEIGHT_LAYERS) for part in module.modules())
 
 
-def candidate_blocks(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The innermost heavy elements of lists: residual blocks, whatever the stages that hold them."""
+def candidate_blocks(module: nn.Module, prefix: str = "", least: int = 2) -> Iterator[tuple[str, nn.Module]]:
+    """Elements of lists with at least `least` weight layers: residual blocks, and the stages that hold them."""
+    inside_list = isinstance(module, nn.ModuleList | nn.Sequential)
     for name, child in module.named_children():
         path = f"{prefix}{name}"
-        if isinstance(child, nn.ModuleList | nn.Sequential) and any(is_heavy(part) for part in child):
-            for key, part in child.named_children():
-                if not is_heavy(part):
-                    continue
-                inner = list(candidate_blocks(part, f"{path}.{key}."))
-                yield from inner or [(f"{path}.{key}", part)]
-        else:
-            yield from candidate_blocks(child, f"{path}.")
+        if inside_list and prefix and weight_layers(child) >= least and not isinstance(child, nn.ModuleList):
+            yield path, child
+        yield from candidate_blocks(child, f"{path}.", least)
 
 
 def named_blocks(module: nn.Module, pattern: str | Sequence[str]) -> list[tuple[str, nn.Module]]:
@@ -261,21 +268,36 @@ def measure_grid(
         return plain.tokens(inputs[call.number].state).double()[0].cpu()
 
     own = state(image)
-    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(1)).to(image)
 
     def change(images: Images) -> Tensor:
         return (state(images) - own).square().sum(-1)
 
-    def replaced(mask: Tensor) -> Tensor:
-        cells = stretch(mask, (image.shape[-2], image.shape[-1])).to(image.device)
-        return change(torch.where(cells, noise, image))
+    def draw(seed: int) -> TokenGrid | None:
+        noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(seed + 1)).to(image)
+        pairs = []
+        for bit in cell_bits(expected.grid):
+            cells = stretch(bit, (image.shape[-2], image.shape[-1])).to(image.device)
+            pairs.append((change(torch.where(cells, noise, image)), change(torch.where(cells, image, noise))))
+        return decoded_grid(expected, pairs)
 
     try:
-        pairs = [(replaced(bit), replaced(~bit)) for bit in cell_bits(expected.grid)]
-        found = decoded_grid(expected, pairs)
-        return found or (sorted_grid(expected, *centres(image, change)) if expected.form == "sequence" else None)
+        found = draw(0)
+        if found is not None:  # a few tokens may spell a grid by chance, but not the same one again
+            again = range(1, ROUNDS if expected.patches < FEW else 1)
+            return found if all(same_order(found, draw(seed)) for seed in again) else None
+        return (
+            sorted_grid(expected, (image.shape[-2], image.shape[-1]), *centres(image, change))
+            if expected.form == "sequence"
+            else None
+        )
     except RuntimeError:  # the shape of the input depends on the image
         return None
+
+
+def same_order(first: TokenGrid, second: TokenGrid | None) -> bool:
+    if second is None or first.order is None or second.order is None:
+        return second is not None and first.order is second.order
+    return torch.equal(first.order, second.order)
 
 
 def centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -294,12 +316,18 @@ def centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[Tensor, 
     return sums[1] / total * (height - 1), sums[2] / total * (width - 1), sums[0]
 
 
-def sorted_grid(expected: TokenGrid, row: Tensor, column: Tensor, strength: Tensor) -> TokenGrid | None:
+def sorted_grid(
+    expected: TokenGrid, size: tuple[int, int], row: Tensor, column: Tensor, strength: Tensor
+) -> TokenGrid | None:
     """The grid with tokens ordered by their centres, or None unless the centres separate into rows and columns."""
     own = strength.argsort(descending=True)[: expected.patches]
     by_row = own[row[own].argsort()].view(expected.grid)
     order = by_row.gather(1, column[by_row].argsort(1))
     rows, columns = row[order], column[order]
+    for centre, cells, length in zip((rows, columns), expected.grid, size, strict=True):
+        spread = (centre.max() - centre.min()) / length
+        if spread < 0.5 * (cells - 1) / cells:  # tokens that depend on the whole image have their centre in the middle
+            return None
     apart = rows[1:].amin(1) > rows[:-1].amax(1) if len(rows) > 1 else torch.ones(1, dtype=torch.bool)
     if not apart.all() or not (columns[:, 1:].amin(0) > columns[:, :-1].amax(0)).all():
         return None

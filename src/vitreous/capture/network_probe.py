@@ -172,7 +172,7 @@ class NetworkProbe(BlackBoxProbe):
         modules = [block.module for block in self.model.blocks]
         return trace(
             self.model.module,
-            lambda: self.model.forward(images),
+            lambda: self.model.call(images),
             modules,
             lin,
             down_to=down_to,
@@ -181,8 +181,12 @@ class NetworkProbe(BlackBoxProbe):
         )
 
     def _scores(self, traced: Trace) -> list[Float[Tensor, " b"]]:
-        """Scores with graph, one tensor per target; the logits are cached."""
-        logits = traced.output
+        """Scores with graph, one tensor per target; the logits are cached.
+
+        Logits and score are computed outside of the linearised forward: their gradient is exact.
+        """
+        with torch.enable_grad():
+            logits = self.model.read(traced.output)
         if self._seen.reading is None:
             self._seen.reading = Reading(logits.detach(), logits.new_zeros(len(logits), 0))
         with torch.enable_grad():
@@ -245,7 +249,8 @@ class NetworkProbe(BlackBoxProbe):
         columns = self.targets.view(len(images), -1).unbind(1)
         with torch.enable_grad(), evaluating(self.model.module):
             with LinearisedForward(lin):
-                logits = self.model.forward(images)
+                output = self.model.call(images)
+            logits = self.model.read(output)
             scores = [self.answer(logits, targets).sum() for targets in columns]
         return weave([torch.autograd.grad(s, images, retain_graph=s is not scores[-1])[0] for s in scores])
 

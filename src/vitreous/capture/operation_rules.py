@@ -113,13 +113,31 @@ def group_norm(call: Call) -> Tensor:
 def batch_norm(call: Call) -> Tensor:
     arguments = call.bind("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
     x, mean, variance = arguments["input"], arguments["running_mean"], arguments["running_var"]
-    output = call.run()
-    if not depends(x) or not call.mode.record_constants or mean is None or arguments.get("training"):
-        return output
+    if not depends(x) or mean is None or arguments.get("training"):
+        return call.run()
     scale = (variance + arguments.get("eps", 1e-5)).rsqrt()
     scale = scale if arguments.get("weight") is None else scale * arguments["weight"]
     shift = -mean * scale if arguments.get("bias") is None else arguments["bias"] - mean * scale
-    return call.add(output, per_channel(shift, x))
+    with torch.no_grad():
+        value = call.run()
+    return call.add(KnownScale.apply(x, value, per_channel(scale, x)), per_channel(shift, x))
+
+
+class KnownScale(Function):
+    """A value whose gradient in `x` is known: `scale`.
+
+    Torch's own backward of batch norm in eval mode is wrong on the CPU for one image in channels-last memory and a
+    contiguous gradient (torch 2.11 to 2.15).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(scale)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient * ctx.saved_tensors[0], None, None
 
 
 @operation_rule(
@@ -148,7 +166,7 @@ def l2_normalise(call: Call) -> Tensor:
     return x / length
 
 
-@operation_rule("div", "true_divide", "__truediv__", "__rtruediv__", "divide", "__rdiv__", "div_")
+@operation_rule("div", "true_divide", "__truediv__", "__rtruediv__", "divide", "__rdiv__", "div_", "__itruediv__")
 def divide(call: Call) -> Tensor:
     """A divisor that depends on the input is a statistic."""
     if name_of(call.function) in ("__rtruediv__", "__rdiv__"):
@@ -157,8 +175,9 @@ def divide(call: Call) -> Tensor:
         return dividend / held
     dividend, divisor = call.args[0], call.args[1] if len(call.args) > 1 else call.kwargs["other"]
     if depends(divisor) and call.linearisation.norm != "exact":
-        return call.function(dividend, divisor.detach(), **{k: v for k, v in call.kwargs.items() if k != "other"})
-    output = call.run()
+        output = call.function(dividend, divisor.detach(), **{k: v for k, v in call.kwargs.items() if k != "other"})
+    else:
+        output = call.run()
     pass_role(dividend, output)
     return output
 
@@ -293,7 +312,18 @@ def matrix_product(call: Call) -> Tensor:
                     operands[index] = damp(operands[index], rules.qk)
                     operands[other] = damp(operands[other], rules.v)
                     break
+            else:
+                if rules.qk == 0:  # a softmax behind it passes nothing on; without one, each factor has half
+                    operands = [damp(x, 0.5) for x in operands]
     return call.function(*equation, *operands, **call.kwargs)
+
+
+@operation_rule("grid_sample")
+def sampling(call: Call) -> Tensor:
+    """Values at positions that depend on the input (deformable attention): the positions are like attention weights."""
+    arguments = call.bind("input", "grid", "mode", "padding_mode", "align_corners")
+    arguments["grid"] = damp(arguments["grid"], call.linearisation.qk)
+    return call.function(**arguments)
 
 
 @operation_rule("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__")
@@ -415,9 +445,16 @@ def convolution(call: Call) -> Tensor:
     return call.add(output, None if bias is None else per_channel(bias, output))
 
 
+NUMBERS_ADDED = frozenset(
+    {"add", "__add__", "__radd__", "sub", "subtract", "__sub__", "__rsub__", "rsub", "where", "masked_fill", "pad", "add_",
+     "__iadd__", "sub_"}
+)  # fmt: skip
+
+
 @operation_rule(
     "add", "__add__", "__radd__", "sub", "subtract", "__sub__", "__rsub__", "rsub", "cat", "concat", "concatenate", "stack",
-    "where", "masked_fill", "pad", "addcmul", "add_", "__iadd__", "sub_",
+    "where", "masked_fill", "pad", "addcmul", "add_", "__iadd__", "sub_", "masked_scatter", "index_put", "scatter",
+    "slice_scatter", "select_scatter", "index_add", "index_copy",
 )  # fmt: skip
 def affine(call: Call) -> Any:
     """Sums, concatenations and selections: the constant is what the operation returns for zeros in place of the rest."""
@@ -433,7 +470,7 @@ def affine(call: Call) -> Any:
     numbers = [x for x in values if isinstance(x, int | float) and not isinstance(x, bool)]
     constants = [x for x in tensors if not depends(x)]
     name = name_of(call.function)
-    if name in ("cat", "concat", "concatenate", "stack", "addcmul"):
+    if name not in NUMBERS_ADDED:
         numbers = []
     if not constants and not any(numbers):
         return output
@@ -453,8 +490,11 @@ def mark_shifted_gate(call: Call, output: Tensor) -> None:
     """1 + gate has no ratio at 0, whatever the gate."""
     operands = [x for x in call.args[:2] if isinstance(x, Tensor)]
     dependent = [x for x in operands if depends(x)]
-    if len(dependent) == 1 and role_of(dependent[0]) in (Role.ACTIVATION, Role.BOUNDED_GATE):
+    roles = [role_of(x) for x in dependent]
+    if len(dependent) == 1 and roles[0] in (Role.ACTIVATION, Role.BOUNDED_GATE):
         give_role(output, Role.BOUNDED_GATE)
+    elif dependent and all(role is Role.ATTENTION_WEIGHTS for role in roles):  # mixtures of attention maps
+        give_role(output, Role.ATTENTION_WEIGHTS)
 
 
 def flatten(values: Iterable[Any]) -> Iterable[Any]:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.forward import classified, run_block, run_head
 from vitreous.capture.layer import Layer, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
@@ -27,12 +28,12 @@ AT_ONCE = 32  # images whose graphs are in memory together
 Look = Callable[..., Iterator[Layer]]
 
 
-def at_once(probe: Probe) -> int:
+def at_once(probe: BlackBoxProbe) -> int:
     """Number of points per image to pass in one call, so that the results stay small too."""
     return max(1, AT_ONCE // probe.rows)
 
 
-def inside(probe: Probe, start: int) -> int:
+def inside(probe: BlackBoxProbe, start: int) -> int:
     """Return `start` if the model has a block of that index; raise a `SpecError` otherwise."""
     if not 0 <= start < probe.vit.depth:
         raise SpecError(f"start={start}, but the model has layers 0 to {probe.vit.depth - 1}")
@@ -40,7 +41,7 @@ def inside(probe: Probe, start: int) -> int:
 
 
 def pixel_gradients(
-    probe: Probe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
+    probe: BlackBoxProbe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
 ) -> Float[Tensor, "r s 3 H W"]:
     """Gradient of the score in the pixels of other images; for a black box, through its forward function.
 
@@ -54,7 +55,7 @@ def pixel_gradients(
         Progress counter; None counts these points alone.
     """
 
-    def gradient(part: Probe) -> Tensor:
+    def gradient(part: BlackBoxProbe) -> Tensor:
         if not isinstance(part, Probe):
             return whole_gradient(part)
         embedded = part.embedded()
@@ -64,7 +65,7 @@ def pixel_gradients(
 
 
 def token_gradients(
-    probe: Probe,
+    probe: BlackBoxProbe,
     tokens: Float[Tensor, "b s n d"],
     start: int,
     lin: Linearisation = PLAIN,
@@ -86,24 +87,24 @@ def token_gradients(
         Progress counter; None counts these points alone.
     """
 
-    def gradient(part: Probe) -> Tensor:
+    def gradient(part: BlackBoxProbe) -> Tensor:
         return first_gradient(part, lin)
 
     return at_points(probe, tokens, lambda x, owner: entering(probe, x, owner, start), gradient, tally)
 
 
 def last_attention_gradients(
-    probe: Probe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
+    probe: BlackBoxProbe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
 ) -> Float[Tensor, "r s h n n"]:
     """Gradient of the score in the last block's attention, for other images; no other block is backpropagated."""
 
-    def gradient(part: Probe) -> Tensor:
+    def gradient(part: BlackBoxProbe) -> Tensor:
         return next(part.layers(attention=True, down_to=part.vit.depth - 1)).attention_grad
 
     return at_points(probe, pictures, lambda images, owner: owned(probe, images, owner), gradient, tally)
 
 
-def score_at(probe: Probe, points: Tensor, start: int | None = None) -> Float[Tensor, " r"]:
+def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> Float[Tensor, " r"]:
     """Score at one point per image, without gradient.
 
     Parameters
@@ -124,13 +125,13 @@ def score_at(probe: Probe, points: Tensor, start: int | None = None) -> Float[Te
 # ── points in small batches ──────────────────────────────────────────────────────────────────────
 
 
-def owned(probe: Probe, images: Float[Tensor, "m 3 H W"], owner: Tensor) -> Probe:
+def owned(probe: BlackBoxProbe, images: Float[Tensor, "m 3 H W"], owner: Tensor) -> BlackBoxProbe:
     """Return a probe for other images, where image i has the targets of the probe's image `owner[i]`."""
     targets = probe.targets.view(len(probe.images), -1)[owner]
     return type(probe)(probe.vit, images, targets, probe.question, probe.hold)
 
 
-def entering(probe: Probe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> Probe:
+def entering(probe: BlackBoxProbe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> BlackBoxProbe:
     """Return a probe for the sub-network from block `start` on, with these input tokens."""
     below = replace(probe.vit, blocks=probe.vit.blocks[start:])
     part = owned(probe, probe.images[owner], owner)
@@ -138,7 +139,7 @@ def entering(probe: Probe, tokens: Float[Tensor, "m n d"], owner: Tensor, start:
     return part
 
 
-def first_gradient(part: Probe, lin: Linearisation) -> Float[Tensor, "r n d"]:
+def first_gradient(part: BlackBoxProbe, lin: Linearisation) -> Float[Tensor, "r n d"]:
     """Gradient of the score at the input of the first block."""
     layer = None
     for layer in part.layers(lin, attention=False):  # noqa: B007 - the first block comes last
@@ -147,7 +148,7 @@ def first_gradient(part: Probe, lin: Linearisation) -> Float[Tensor, "r n d"]:
     return layer.hidden_grad
 
 
-def whole_gradient(part: Probe) -> Float[Tensor, "r 3 H W"]:
+def whole_gradient(part: BlackBoxProbe) -> Float[Tensor, "r 3 H W"]:
     """Gradient of the score in the pixels, through the model's forward function."""
     images = part.images.detach().requires_grad_()
     columns = part.targets.view(len(images), -1).unbind(1)
@@ -158,10 +159,10 @@ def whole_gradient(part: Probe) -> Float[Tensor, "r 3 H W"]:
 
 
 def at_points(
-    probe: Probe,
+    probe: BlackBoxProbe,
     points: Tensor,
-    fed: Callable[[Tensor, Tensor], Probe],
-    found: Callable[[Probe], Tensor],
+    fed: Callable[[Tensor, Tensor], BlackBoxProbe],
+    found: Callable[[BlackBoxProbe], Tensor],
     tally: Tally | None,
 ) -> Tensor:
     """Apply `found` to the probes that `fed` makes of the points; results for every point and target, [r s …]."""
@@ -179,7 +180,7 @@ def at_points(
 
 
 def early_answers(
-    probe: Probe, look: Look, lin: Linearisation, pool: Literal["head", "mean"] = "head"
+    probe: BlackBoxProbe, look: Look, lin: Linearisation, pool: Literal["head", "mean"] = "head"
 ) -> Iterator[Layer]:
     """Yield every block's attention with its gradient, as if the head followed that block directly.
 
@@ -210,7 +211,7 @@ def early_answers(
         yield replace(layer, step=replace(step, attention=step.attention.detach()), grads={"attention": weave(found)})
 
 
-def of_mean(probe: Probe, tokens: Float[Tensor, "b n d"], lin: Linearisation) -> Float[Tensor, "b c"]:
+def of_mean(probe: BlackBoxProbe, tokens: Float[Tensor, "b n d"], lin: Linearisation) -> Float[Tensor, "b c"]:
     """Logits when every input of the head is the mean of all tokens, prefix included."""
     vit = probe.vit
     if not isinstance(vit.pool, LinearPool):

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.diagnosis import operations_without_rule
 from vitreous.capture.linearise import LINEARISATIONS
+from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import backward, trace
-from vitreous.core.errors import ModelError, VitreousError
+from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.models.model import Inputs, Layout, Network, forward_of, logits_of
 from vitreous.models.opaque import classes_of, preprocess_of
 from vitreous.models.shapes import Images, Logits
@@ -184,6 +185,20 @@ def random_image(module: nn.Module, size: tuple[int, int], seed: int = 0) -> Ima
     return image.to(parameter.device, parameter.dtype)
 
 
+class LowestPrecision(LinearisedForward):
+    """Notes the lowest precision that a model computes in: some compute norms in float32, whatever their weights."""
+
+    lowest = torch.float64
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = super().__torch_function__(func, types, args, kwargs)
+        if isinstance(output, Tensor) and output.requires_grad:
+            self.lowest = min(self.lowest, output.dtype, key=lambda dtype: torch.finfo(dtype).bits)
+        return output
+
+
 def check_completeness(model: Network, image: Images, call: Callable[[Images], Any]) -> Network:
     """Check that, under DecompX's rules, what enters every cut comes out of it; copy states if they change in place.
 
@@ -197,7 +212,8 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
     worst, place, names = 0.0, 0, [block.name for block in model.blocks]
     for copy in (False, True):
         try:
-            traced = trace(model.module, lambda: call(image), modules, lin, constants=True, copy=copy)
+            mode = LowestPrecision(lin, record_constants=True, copy_recorded=copy)
+            traced = trace(model.module, lambda: call(image), modules, lin, copy=copy, mode=mode)
             if traced.changed_in_place:
                 continue
             with torch.enable_grad():
@@ -206,6 +222,9 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
                 raise ModelError(
                     f"the outputs of {model.name!r} have no gradient path to the images; a model that is differentiable would work"
                 )
+            if not score.item() and traced.segments[-1].output is not None:  # a head that was initialised with zeros
+                with torch.enable_grad():
+                    score = projected(traced.segments[-1].output) or score
             scale = abs(score.item())
             steps = [(abs(step.missing) / max(scale, 1e-30), step.segment.index) for step in backward(traced, score)]
         except RuntimeError as problem:  # autograd: a state was changed in place
@@ -213,10 +232,10 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
                 raise ModelError(f"{model.name!r} cannot be linearised: {str(problem).splitlines()[0]}") from problem
             continue
         worst, place = max(steps)
-        if worst <= LARGEST_MISSING.get(model.dtype, 1e-3):
+        if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
             return replace(model, copy=copy, missing=worst)
         break
-    lost = operations_without_rule(model.module, lambda: call(image), modules, lin)
+    lost = operations_without_rule(model.module, lambda: call(image), modules, lin, projected)
     named = f" ({lost} has no rule that keeps it)" if lost else ""
     raise ModelError(
         f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {names[place]!r}{named}; "
@@ -225,10 +244,17 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
 
 
 def projected(output: Any) -> Tensor | None:
-    """A random linear function of everything that a model returns, as a score for the check; None without gradient."""
+    """A random linear function of the logits, as a score for the check; of all outputs if there are no logits.
+
+    None without a gradient.
+    """
     generator = torch.Generator().manual_seed(2)
     total: Tensor | None = None
-    for tensor in tensors_of(output):
+    try:
+        tensors = [logits_of(output)]
+    except ShapeError:
+        tensors = tensors_of(output)
+    for tensor in tensors:
         if tensor.requires_grad and bool(tensor.isfinite().all()):
             weight = torch.randn(tensor.shape, generator=generator).to(tensor)
             part = (tensor * weight).sum()

@@ -15,9 +15,9 @@ from torch import Tensor
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.question import Question, Rows, Targets
 from vitreous.core.errors import ShapeError, SpecError
+from vitreous.models.model import BlackBox
 from vitreous.models.shapes import Images
 from vitreous.models.texts import likened
-from vitreous.models.vit import ViT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class TextTarget:
         """Number of texts per image: those explained, and those they are compared with."""
         return self.texts.shape[1]
 
-    def check(self, vit: ViT, pictures: int) -> None:
+    def check(self, vit: BlackBox, pictures: int) -> None:
         """Check the texts against the model and the number of images.
 
         Raises
@@ -61,7 +61,7 @@ class TextTarget:
                 f"text_target has {len(self.names)} names for {pictures} x {self.asked} texts; give one for each text"
             )
 
-    def part(self, vit: ViT, images: Images, those: slice) -> tuple[ViT, Images, Int[Tensor, "b k"]]:
+    def part(self, vit: BlackBox, images: Images, those: slice) -> tuple[BlackBox, Images, Int[Tensor, "b k"]]:
         """Return the arguments of a probe for a slice of the images: cosine model, images and text indices."""
         shared = self.pictures is None
         texts = self.texts if shared else self.texts[those]

@@ -14,7 +14,7 @@ from vitreous.cli.files import Shelf, safe
 from vitreous.draw import figure, sheet
 from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
 from vitreous.methods.attribution import Attribution
-from vitreous.models.vit import ViT
+from vitreous.models.model import BlackBox
 
 Record = dict[str, Any]
 
@@ -27,7 +27,7 @@ class Results:
     mode: Any = "bilinear"
     shared_scale: bool = True
 
-    def keep(self, source: Path, attributions: Sequence[Attribution], vit: ViT) -> Record:
+    def keep(self, source: Path, attributions: Sequence[Attribution], vit: BlackBox) -> Record:
         """Write all files of one image; return the prediction and the paths of the files."""
         stem = self.shelf.claim(source.stem)
         explained = [self.overlay(stem, group, row) for group in attributions for row in range(len(group))]
@@ -76,7 +76,7 @@ def class_part(attributions: Attribution, row: int) -> str:
     return own if names.count(own.casefold()) == 1 else f"{own}-{int(attributions.targets[row])}"
 
 
-def top(attributions: Attribution, vit: ViT, most: int = 5) -> list[Record]:
+def top(attributions: Attribution, vit: BlackBox, most: int = 5) -> list[Record]:
     """Classes with the largest probabilities, or the value of a single output."""
     shares = probabilities(attributions)
     if shares is None:

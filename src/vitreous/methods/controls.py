@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.threads import by_threads
 from vitreous.methods.method import method
 from vitreous.methods.options import Seed
@@ -87,7 +87,7 @@ def uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor, "k 
 @method(
     "random", family="Control", formula="sⱼ ~ U[0, 1)", signed=False, class_specific=False, backwards=0, black_box={}
 )
-def random(probe: Probe, seed: Seed = 0) -> PatchScores | Float[Tensor, "r H W"]:
+def random(probe: BlackBoxProbe, seed: Seed = 0) -> PatchScores | Float[Tensor, "r H W"]:
     """Uniform noise, one draw per picture; of a black box, on a grid of 14 x 14 cells."""
     cells = 14**2 if probe.black_box else probe.layout.patches
     draws: list[Tensor] = [torch.rand(cells, generator=g) for g in generators(probe.originals, seed)]

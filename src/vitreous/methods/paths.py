@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.paths import Look, at_once, inside, pixel_gradients, score_at, token_gradients
-from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.methods.controls import drawn, generators
 from vitreous.methods.method import described, method
@@ -32,7 +32,7 @@ Rule = Literal["gausslegendre", "trapezoid"]
 
 
 def noisy_means(
-    probe: Probe, look: Look, lin: Linearisation, samples: Count = 50, sigma: Positive = 1.0, seed: Seed = 0
+    probe: BlackBoxProbe, look: Look, lin: Linearisation, samples: Count = 50, sigma: Positive = 1.0, seed: Seed = 0
 ) -> Iterator[Layer]:
     """Layers with the mean absolute gradient at noisy copies of their tokens; every layer gets the same noise."""
     for layer in look(gradients=False):
@@ -69,7 +69,7 @@ def mean_size(layer: Layer) -> TokenScores:
     paper="smilkov2017smoothgrad",
 )
 def smoothgrad(
-    probe: Probe,
+    probe: BlackBoxProbe,
     samples: Count = 50,
     sigma: Positive = 1.0,
     rel_sigma: Positive | None = None,
@@ -101,7 +101,9 @@ def smoothgrad(
     return mean_gradient(probe, noise, samples, abs, channels), {"signed": not abs}
 
 
-def gaussian(probe: Probe, samples: int, sigma: Positive, rel_sigma: Positive | None, seed: int) -> Iterator[Noise]:
+def gaussian(
+    probe: BlackBoxProbe, samples: int, sigma: Positive, rel_sigma: Positive | None, seed: int
+) -> Iterator[Noise]:
     """Noise for every image, in chunks of samples; each sample is a separate draw, so chunk size has no effect."""
     images, chunk = probe.images, at_once(probe)
     span = images.flatten(1).amax(1) - images.flatten(1).amin(1)
@@ -124,7 +126,9 @@ def several(
     return drawn(fill, sources, (count, *shape), device)
 
 
-def mean_gradient(probe: Probe, noise: Iterable[Noise], samples: int, absolute: bool, channels: Channels) -> PixelMap:
+def mean_gradient(
+    probe: BlackBoxProbe, noise: Iterable[Noise], samples: int, absolute: bool, channels: Channels
+) -> PixelMap:
     """(1/S) Σ |∂t/∂x (x + ε)|, reduced over colour channels; without | · | if not `absolute`."""
     total, tally = None, Tally(len(probe.images) * samples)
     for part in noise:
@@ -160,7 +164,12 @@ def quadrature(rule: Rule, steps: int, rounded: bool) -> list[tuple[float, float
 
 
 def along(
-    probe: Probe, end: Tensor, baseline: Number, nodes: list[tuple[float, float]], start: int | None, lin: Linearisation
+    probe: BlackBoxProbe,
+    end: Tensor,
+    baseline: Number,
+    nodes: list[tuple[float, float]],
+    start: int | None,
+    lin: Linearisation,
 ) -> Tensor:
     """Mean gradient on the straight line from the baseline to `end` [b …]: images, or tokens entering block `start`."""
     total, chunk, tally = None, at_once(probe), Tally(len(end) * len(nodes))
@@ -179,7 +188,7 @@ def along(
 
 
 def path_means(
-    probe: Probe,
+    probe: BlackBoxProbe,
     look: Look,
     lin: Linearisation,
     steps: Steps = 50,
@@ -217,7 +226,7 @@ def path_share(layer: Layer) -> TokenScores:
     paper="sundararajan2017axiomatic",
 )
 def ig(
-    probe: Probe,
+    probe: BlackBoxProbe,
     steps: Steps = 50,
     rule: Rule = "gausslegendre",
     baseline: Number = 0.0,

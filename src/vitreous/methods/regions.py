@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import choice
 
@@ -20,7 +20,7 @@ SQUARES = 14  # per side, for black boxes, which have no patches
 KINDS = ("patches", "slic", "quickshift", "felzenszwalb", "watershed")
 
 
-def regions_of(probe: Probe, kind: str, picture: Picture) -> Labels:
+def regions_of(probe: BlackBoxProbe, kind: str, picture: Picture) -> Labels:
     """Segmentation of one image.
 
     Parameters

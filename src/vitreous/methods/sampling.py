@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import Pictures
-from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blurred, piled, shown
 from vitreous.methods.method import described, method
@@ -31,7 +31,7 @@ Shift = Annotated[int, Range(-65_536, 65_536)]
 KernelSize = Annotated[int, Range(1, 10_000)]  # number of masks m whose m x m kernel matrix fits into memory
 
 
-def full_score(probe: Probe) -> Float[Tensor, "r 1"]:
+def full_score(probe: BlackBoxProbe) -> Float[Tensor, "r 1"]:
     """Score of the whole image."""
     return described(probe)["score"][:, None]
 
@@ -52,7 +52,7 @@ def full_score(probe: Probe) -> Float[Tensor, "r 1"]:
     presets={"captum": {"space": "pixels", "baseline": 0.0}},
 )
 def occlusion(
-    probe: Probe,
+    probe: BlackBoxProbe,
     space: Space = "tokens",
     window: Pixels | None = None,
     stride: Pixels | None = None,
@@ -110,7 +110,9 @@ def occlusion(
         "tis": {"masks": 4000, "cells": 8, "p": 0.1, "question": "logit"},
     },
 )
-def rise(probe: Probe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0) -> PixelScores:
+def rise(
+    probe: BlackBoxProbe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0
+) -> PixelScores:
     """Mean answer over smooth random masks, weighted by how much each shows of the pixel.
 
     All images get the same masks; masked pixels are 0 in normalised units. Scores can be negative if the score
@@ -130,7 +132,7 @@ def rise(probe: Probe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 
     return rise_through(probe, SmoothMasks.draw(masks, cells, p, probe.images, seed), masks, p)
 
 
-def rise_through(probe: Probe, masks: Masks, count: int, p: PartialShare) -> PixelScores:
+def rise_through(probe: BlackBoxProbe, masks: Masks, count: int, p: PartialShare) -> PixelScores:
     """Σ score · mask / (masks · p)."""
     return piled(probe.pixel_score(shown(probe.images, masks, count)), masks) / (count * p)
 
@@ -158,7 +160,7 @@ def rise_through(probe: Probe, masks: Masks, count: int, p: PartialShare) -> Pix
     },
 )
 def pami(
-    probe: Probe,
+    probe: BlackBoxProbe,
     regions: Regions | tuple[Regions, ...] = "slic",
     fill: Fill = "blur",
     shifts: tuple[Shift, ...] = (),
@@ -196,7 +198,7 @@ def pami(
     return torch.cat(maps)
 
 
-def alone_in_view(probe: Probe, regions: Tensor, fill: Fill) -> Float[Tensor, "r m"]:
+def alone_in_view(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Tensor, "r m"]:
     """Score of each region of one image, with the rest blurred or 0 in normalised units."""
     rest = blurred(probe.images) if fill == "blur" else 0.0
     return probe.pixel_score(shown(probe.images, lambda index: regions[index].to(probe.images), len(regions), rest))
@@ -219,7 +221,7 @@ def alone_in_view(probe: Probe, regions: Tensor, fill: Fill) -> Float[Tensor, "r
     presets={"xplique": {"space": "pixels", "masks": 500, "cells": 8}},
 )
 def hsic(
-    probe: Probe, space: Space = "pixels", masks: KernelSize = 500, cells: Cells = 8, seed: Seed = 0
+    probe: BlackBoxProbe, space: Space = "pixels", masks: KernelSize = 500, cells: Cells = 8, seed: Seed = 0
 ) -> PatchScores | PixelScores:
     """How much the answer depends on whether a cell is shown, whichever way: Hilbert–Schmidt independence.
 

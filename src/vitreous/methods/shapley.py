@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import Pictures
-from vitreous.capture.probe import Probe
 from vitreous.methods.controls import generators
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Positive, Range, Seed
@@ -49,7 +49,7 @@ class Parts:
     spread: Callable[[Float[Tensor, "r m"]], PatchScores | PixelScores]
 
 
-def parts_of(probe: Probe, space: Space, regions: Regions, fill: Fill) -> Parts:
+def parts_of(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> Parts:
     """Parts of a probe with one image: patches to remove, or regions to paint over with 0 or their mean colour."""
     picture = probe.images[0]
     labels = regions_of(probe, "patches" if space == "tokens" else regions, picture)
@@ -68,7 +68,7 @@ def parts_of(probe: Probe, space: Space, regions: Regions, fill: Fill) -> Parts:
     return Parts(count, energy, score, lambda weights: weights[:, labels])
 
 
-def answers_of(probe: Probe, parts: list[Parts], on: list[Coalitions], space: Space) -> list[Answers]:
+def answers_of(probe: BlackBoxProbe, parts: list[Parts], on: list[Coalitions], space: Space) -> list[Answers]:
     """Scores of every image's coalitions; for `space="tokens"` the coalitions of all images are batched together."""
     on = [some.to(probe.images.device) for some in on]
     if space == "tokens":
@@ -112,7 +112,7 @@ def mean_colour(picture: Float[Tensor, "3 H W"], labels: Int[Tensor, "H W"]) -> 
     },
 )
 def lime(
-    probe: Probe,
+    probe: BlackBoxProbe,
     samples: Count = 1000,
     space: Space = "tokens",
     regions: Regions = "patches",
@@ -232,7 +232,7 @@ def lasso(
     presets={"captum": {"space": "pixels", "fill": "zero", "paired": False}},
 )
 def kernelshap(
-    probe: Probe,
+    probe: BlackBoxProbe,
     samples: Count = 2048,
     space: Space = "tokens",
     regions: Regions = "patches",
@@ -273,7 +273,7 @@ def kernelshap(
     return torch.cat(maps), {"provenance": {"empty set": nothing}}
 
 
-def empty_set(probe: Probe) -> str:
+def empty_set(probe: BlackBoxProbe) -> str:
     """Description of the model's input when no patch is present, for the provenance."""
     prefix = probe.layout.prefix
     rows = getattr(probe.vit.pool, "rows", None)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
@@ -74,7 +74,7 @@ def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Ten
     return torch.cat([asked, best - total, total, top], 1)
 
 
-def classes_of(attribution: Attribution, probe: Probe, labels: Labels) -> Int[Tensor, "r 3"]:
+def classes_of(attribution: Attribution, probe: BlackBoxProbe, labels: Labels) -> Int[Tensor, "r 3"]:
     """Predicted class of the unchanged image, true class (−1 if unknown) and explained class of every row."""
     if probe.full_logits.shape[-1] == 1:
         raise NoClassesError(f"{probe.vit.name!r} answers with one number")
@@ -87,13 +87,13 @@ def classes_of(attribution: Attribution, probe: Probe, labels: Labels) -> Int[Te
     return torch.stack([predicted, known, explained], 1)
 
 
-def whole_of(probe: Probe, classes: Int[Tensor, "r 3"]) -> Float[Tensor, "r 7"]:
+def whole_of(probe: BlackBoxProbe, classes: Int[Tensor, "r 3"]) -> Float[Tensor, "r 7"]:
     return read(probe.full_logits.repeat_interleave(probe.targets_per_image, 0), classes)
 
 
 def shown_tokens(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels,
     memo: Memo | None,
     side: str,
@@ -117,7 +117,7 @@ def shown_tokens(
 
 def shown_pixels(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels,
     memo: Memo | None,
     side: str,
@@ -140,7 +140,7 @@ def shown_pixels(
 
 @torch.no_grad()
 def painted(
-    probe: Probe, rank: Ranks, classes: Int[Tensor, "r 3"], side: str, paint: Paint, missing: list[int]
+    probe: BlackBoxProbe, rank: Ranks, classes: Int[Tensor, "r 3"], side: str, paint: Paint, missing: list[int]
 ) -> Float[Tensor, "r s 7"]:
     """Build the images, run the model and reduce its logits piece by piece, to limit memory."""
     size, share = probe.images.shape[-2:], probe.targets_per_image

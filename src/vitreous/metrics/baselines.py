@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError
 from vitreous.methods.controls import drawn, generators
 from vitreous.methods.masks import blurred
@@ -22,7 +22,7 @@ Space = Literal["normalised", "pixels"]
 BASELINES, SPACES = get_args(Baseline), get_args(Space)
 
 
-def normalisation(probe: Probe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
+def normalisation(probe: BlackBoxProbe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
     """Mean and standard deviation of the model's preprocessing, for pixel values in [0, 1]; ModelError if unknown."""
     preprocess = probe.vit.preprocess
     if preprocess is None or isinstance(preprocess, OpaquePreprocess):
@@ -33,7 +33,7 @@ def normalisation(probe: Probe) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "
     return mean, std
 
 
-def baseline_of(probe: Probe, baseline: str, space: str = "normalised", seed: int = 0) -> Images:
+def baseline_of(probe: BlackBoxProbe, baseline: str, space: str = "normalised", seed: int = 0) -> Images:
     """Baseline image of every image of the probe.
 
     Parameters
@@ -101,7 +101,7 @@ def rise_blurred(images: Images) -> Images:
     return sides[0] @ images @ sides[1].mT
 
 
-def over(probe: Probe, rest: Images) -> Paint:
+def over(probe: BlackBoxProbe, rest: Images) -> Paint:
     """Paint function that replaces pixels that are not visible by those of the baseline images `rest`."""
 
     def paint(visible: Tensor, image: Index, _: Index) -> Images:

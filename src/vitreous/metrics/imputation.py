@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.threads import by_threads
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
@@ -37,7 +37,7 @@ ROOM = 2**17  # pixels per sparse linear system
 )
 def road(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     levels: Levels = TENTHS,
@@ -69,7 +69,7 @@ def road(
     return summed_up(attribution, curve, levels, area, show, order == "ascending", parts)
 
 
-def filling(probe: Probe, noise: float, seed: int) -> Paint:
+def filling(probe: BlackBoxProbe, noise: float, seed: int) -> Paint:
     """Paint function that imputes missing pixels and adds noise seeded by `seed` and the content of the image."""
     _, std = normalisation(probe)
     draw = noise_of(probe.originals, seed, probe.images.device)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.controls import generators
@@ -31,7 +31,7 @@ Ranks = Int[Tensor, "r n"]
 # ── order ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def patch_ranks(attribution: Attribution, probe: Probe) -> Ranks:
+def patch_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
     """Rank of every patch, 0 for the highest score; ties in a random order drawn from the content of the image.
 
     Raises
@@ -53,13 +53,13 @@ def patch_ranks(attribution: Attribution, probe: Probe) -> Ranks:
     return ranked(attribution.patches, lambda: per_row(drawn_cells(probe, probe.layout.patches), probe))
 
 
-def pixel_scores(attribution: Attribution, probe: Probe) -> Scores:
+def pixel_scores(attribution: Attribution, probe: BlackBoxProbe) -> Scores:
     """The map at the size of the images, flattened."""
     same_rows(attribution, probe)
     return attribution.pixels((probe.images.shape[-2], probe.images.shape[-1])).flatten(1)
 
 
-def pixel_ranks(attribution: Attribution, probe: Probe) -> Ranks:
+def pixel_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
     """Rank of every pixel, 0 for the highest score; tied pixels are ordered cell by cell."""
     return ranked(pixel_scores(attribution, probe), lambda: per_row(drawn_pixels(probe), probe)).int()
 
@@ -74,13 +74,13 @@ def ranked(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
     return torch.empty_like(order).scatter_(1, order, places)
 
 
-def drawn_cells(probe: Probe, cells: int) -> Int[Tensor, "b cells"]:
+def drawn_cells(probe: BlackBoxProbe, cells: int) -> Int[Tensor, "b cells"]:
     """Random order of the cells of every image, seeded by its content."""
     draws = [torch.randperm(cells, generator=draw) for draw in generators(probe.originals, 0)]
     return torch.stack(draws).to(probe.images.device)
 
 
-def drawn_pixels(probe: Probe) -> Int[Tensor, "b n"]:
+def drawn_pixels(probe: BlackBoxProbe) -> Int[Tensor, "b n"]:
     """Random order of pixels that completes one cell before the next.
 
     Cells are the model's patches, or for black boxes at most 14 x 14 rectangles. Pixels removed one by one at random
@@ -95,11 +95,11 @@ def drawn_pixels(probe: Probe) -> Int[Tensor, "b n"]:
     return (turn[:, cell] * len(place) + place).argsort(dim=-1)
 
 
-def per_row(drawn: Int[Tensor, "b n"], probe: Probe) -> Int[Tensor, "r n"]:
+def per_row(drawn: Int[Tensor, "b n"], probe: BlackBoxProbe) -> Int[Tensor, "r n"]:
     return drawn.repeat_interleave(probe.targets_per_image, 0)
 
 
-def same_rows(attribution: Attribution, probe: Probe) -> None:
+def same_rows(attribution: Attribution, probe: BlackBoxProbe) -> None:
     if len(attribution) != probe.rows:
         raise ShapeError(f"there are {len(attribution)} maps, and the probe asks about {probe.rows} rows")
 

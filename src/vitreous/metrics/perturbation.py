@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import Pictures
-from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Range, Seed, Share, choice
@@ -60,7 +60,12 @@ CHANGE = {
 
 
 def blackened(
-    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, levels: Sequence[float], order: str
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    labels: Labels,
+    memo: Memo | None,
+    levels: Sequence[float],
+    order: str,
 ) -> Answers:
     """Model outputs with the given fractions of pixels set to black (0 before normalisation)."""
     choice("order", order, ORDERS)
@@ -81,7 +86,7 @@ def blackened(
 )
 def positive_auc(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     levels: Levels = TENTHS,
@@ -109,7 +114,7 @@ def positive_auc(
 )
 def negative_auc(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     levels: Levels = TENTHS,
@@ -125,7 +130,7 @@ def negative_auc(
 
 def accuracy(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels,
     memo: Memo | None,
     order: str,
@@ -172,7 +177,7 @@ def changes(said: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
 )
 def aopc(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     levels: Levels = TWENTIETHS,
@@ -198,7 +203,7 @@ def aopc(
 )
 def lodds(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     levels: Levels = TWENTIETHS,
@@ -228,7 +233,7 @@ def lodds(
 )
 def idsds(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     cells: Annotated[int, Range(2, 256)] = 4,
     baseline: Baseline = "black",
@@ -262,7 +267,7 @@ def idsds(
     return Measured(spearman(sums, drop.to(sums)).to(sums), curve=drop, levels=range(cells**2))
 
 
-def cells_of(probe: Probe, cells: int) -> Tensor:
+def cells_of(probe: BlackBoxProbe, cells: int) -> Tensor:
     """Index of the cell at every pixel [H W]; SpecError if `cells` x `cells` do not divide the image evenly."""
     height, width = probe.images.shape[-2:]
     if not isinstance(cells, int) or cells < 2 or height % cells or width % cells:

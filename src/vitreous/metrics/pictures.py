@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Count, Seed
@@ -39,7 +39,7 @@ def grid(pixels: int, steps: int, start: bool) -> list[int]:
 
 def against(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels,
     memo: Memo | None,
     side: str,
@@ -57,7 +57,7 @@ def against(
 
 def curve_of(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels,
     memo: Memo | None,
     insert: bool,
@@ -86,7 +86,7 @@ def curve_of(
 )
 def insertion(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     baseline: Baseline = "blur",
@@ -118,7 +118,7 @@ def insertion(
 )
 def deletion(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     baseline: Baseline = "black",
@@ -145,7 +145,7 @@ def deletion(
 )
 def insertion_minus_deletion(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     baseline: Baseline | tuple[Baseline, ...] = "blur",

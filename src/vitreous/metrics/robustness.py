@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ShapeError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.controls import generators
@@ -33,12 +33,12 @@ def native(attribution: Attribution) -> Float[Tensor, "r n"]:
     return found.flatten(1).double()
 
 
-def explained(method: Method, probe: Probe) -> Float[Tensor, "r n"]:
+def explained(method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:
     """Native map of the method for this probe."""
     return native((method.of_black_box() if probe.black_box else method)(probe))
 
 
-def map_of(attribution: Attribution, method: Method, probe: Probe) -> Float[Tensor, "r n"]:
+def map_of(attribution: Attribution, method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:
     """The given map if `method` made it, else a new map of `method`, since maps of two methods are not comparable."""
     return native(attribution) if attribution.method == method.spec else explained(method, probe)
 
@@ -57,7 +57,12 @@ def map_of(attribution: Attribution, method: Method, probe: Probe) -> Float[Tens
     presets={"tis": {"samples": 10, "radius": 0.02}},
 )
 def max_sensitivity(
-    attribution: Attribution, probe: Probe, method: Method, samples: Count = 10, radius: Positive = 0.02, seed: Seed = 0
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    method: Method,
+    samples: Count = 10,
+    radius: Positive = 0.02,
+    seed: Seed = 0,
 ) -> PerRow:
     """Largest change of the map, relative to its length, among slightly changed pictures.
 
@@ -71,7 +76,9 @@ def max_sensitivity(
     return sensitivity_to(torch.stack(noise).to(probe.images), attribution, probe, method)
 
 
-def sensitivity_to(noise: Float[Tensor, "b s 3 H W"], attribution: Attribution, probe: Probe, method: Method) -> PerRow:
+def sensitivity_to(
+    noise: Float[Tensor, "b s 3 H W"], attribution: Attribution, probe: BlackBoxProbe, method: Method
+) -> PerRow:
     """Largest relative change of the map over the noise samples of every image."""
     before = map_of(attribution, method, probe)
     length = before.norm(dim=-1)
@@ -103,7 +110,7 @@ def sensitivity_to(noise: Float[Tensor, "b s 3 H W"], attribution: Attribution, 
 )
 def parameter_randomisation(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     method: Method,
     order: Literal["all", "cascade"] = "all",
     sign: Literal["signed", "abs"] = "signed",

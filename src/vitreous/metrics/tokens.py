@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
 from vitreous.metrics.answers import Answers, Class, Labels, Memo, classes_of, shown_tokens
@@ -23,7 +23,7 @@ RELEASED = {"area": "trapezoid", "show": "percent"}
 
 
 def deletion(
-    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
+    attribution: Attribution, probe: BlackBoxProbe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
 ) -> tuple[Answers, tuple[float, ...]]:
     """Model outputs and levels as patches are removed; levels are the removed fractions, 0 included."""
     choice("order", order, ORDERS)
@@ -36,7 +36,7 @@ def deletion(
 
 
 def insertion(
-    attribution: Attribution, probe: Probe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
+    attribution: Attribution, probe: BlackBoxProbe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
 ) -> tuple[Answers, tuple[float, ...]]:
     """Model outputs and levels as patches are added; levels are the visible fractions, 1 included."""
     choice("order", order, ORDERS)
@@ -56,7 +56,7 @@ def insertion(
 )
 def deletion_accuracy(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     ratios: Ratios = TENTHS,
@@ -85,7 +85,7 @@ def deletion_accuracy(
 )
 def insertion_accuracy(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     ratios: Ratios = TENTHS,
@@ -112,7 +112,7 @@ def insertion_accuracy(
 )
 def deletion_aopc(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     ratios: Ratios = TENTHS,
@@ -142,7 +142,7 @@ def deletion_aopc(
 )
 def insertion_aopc(
     attribution: Attribution,
-    probe: Probe,
+    probe: BlackBoxProbe,
     labels: Labels = None,
     memo: Memo | None = None,
     ratios: Ratios = TENTHS,

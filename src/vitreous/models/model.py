@@ -219,6 +219,10 @@ class BlackBox:
         unnamed = "output" if self.scalar else f"class {index}"
         return self.classes[index] if self.classes and index < len(self.classes) else unnamed
 
+    def call(self, images: Images) -> Any:
+        """Whatever the module returns for images."""
+        return self.module(images) if self.inputs is None else self.module(**self.inputs.of(images))
+
     def __repr__(self) -> str:
         height, width = self.size
         return f"{type(self).__name__}({self.name!r}, {height}x{width}, {self.dtype}, {self.device})"

@@ -21,8 +21,8 @@ from vitreous.core.errors import Caveat, DataError, VitreousError
 from vitreous.data import Dataset
 from vitreous.front import explain
 from vitreous.methods.attribution import Attribution
+from vitreous.models.model import BlackBox
 from vitreous.models.picture import Preprocess
-from vitreous.models.vit import ViT
 from vitreous.report.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MapLoader:
         Methods whose maps were computed again; filled by `attribution`.
     """
 
-    vit: ViT
+    vit: BlackBox
     dataset: Dataset
     section: ScoreSection
     maps: pd.DataFrame

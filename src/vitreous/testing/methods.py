@@ -15,12 +15,12 @@ from vitreous.front import explain
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
-from vitreous.models.vit import ViT
+from vitreous.models.model import BlackBox
 from vitreous.testing.law import TOLERANCE, Counter, LawBroken, fingerprint, require, tiny_vits
 
 
 def check_method(
-    method: str | Method, vits: dict[str, ViT] | None = None, dtype: torch.dtype = torch.float64, **options: Any
+    method: str | Method, vits: dict[str, BlackBox] | None = None, dtype: torch.dtype = torch.float64, **options: Any
 ) -> dict[str, str]:
     """Check the declared properties of a method.
 
@@ -65,7 +65,7 @@ class Case:
     """A method and a model, with the images and targets of the test."""
 
     method: Method
-    vit: ViT
+    vit: BlackBox
 
     @property
     def images(self) -> Tensor:
@@ -76,7 +76,9 @@ class Case:
     def targets(self) -> Tensor:
         return torch.tensor([1, 0, 1]) if self.vit.outputs == 2 else torch.tensor([1, 4, 2]) % self.vit.outputs
 
-    def run(self, images: Tensor | None = None, targets: Tensor | None = None, vit: ViT | None = None) -> Attribution:
+    def run(
+        self, images: Tensor | None = None, targets: Tensor | None = None, vit: BlackBox | None = None
+    ) -> Attribution:
         images = self.images if images is None else images
         return explain(vit or self.vit, images, self.targets if targets is None else targets, self.method)
 

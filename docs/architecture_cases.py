@@ -1,0 +1,308 @@
+"""Small random models of many families, each with inputs and a score: what "any vision model" is checked on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous import scores
+from vitreous.models.model import Inputs
+
+WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+STAGES = {"hidden_sizes": [16, 32, 32, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 2, 4]}
+SWIN = {"image_size": 64, "patch_size": 4, "embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 2, 2, 4]}
+OUT = {"out_features": ["stage1", "stage2", "stage3", "stage4"]}
+WORDS = {**WIDTHS, "vocab_size": 64, "max_position_embeddings": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One architecture: how to build it, the size of its images, and what is explained."""
+
+    name: str
+    library: str
+    build: Callable[[], nn.Module]
+    size: tuple[int, int]
+    score: Callable[[Any], Tensor] | None = None
+    blocks: str | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> Inputs | None:
+        return Inputs("pixel_values", self.others) if self.others else None
+
+
+def timm_case(name: str, size: int = 224, **kwargs: Any) -> Case:
+    def build() -> nn.Module:
+        import timm
+
+        return timm.create_model(name, num_classes=7, **kwargs)
+
+    return Case(name, "timm", build, (size, size))
+
+
+def hf_case(
+    cls: str,
+    config: Callable[[Any], Any],
+    score: Callable[[Any], Tensor] | None = None,
+    size: int = 64,
+    others: dict[str, Any] | None = None,
+    blocks: str | None = None,
+) -> Case:
+    def build() -> nn.Module:
+        import transformers
+
+        return getattr(transformers, cls)(config(transformers))
+
+    return Case(cls, "transformers", build, (size, size), score, blocks, others or {})
+
+
+def randomise(module: nn.Module) -> nn.Module:
+    """Values for parameters that random initialisation leaves at 0, 1 or undefined, as trained models have them."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and parameter.numel():
+                noise = 0.05 * torch.randn(parameter.shape, generator=generator).to(parameter)
+                parameter.copy_(parameter.nan_to_num(0, 0, 0).clamp(-4, 4) + noise)
+    return module
+
+
+SMALL = (  # checked in the tests on every run
+    timm_case("vit_tiny_patch16_224", 64, img_size=64),
+    timm_case("deit_tiny_distilled_patch16_224", 64, img_size=64),
+    timm_case("deit3_small_patch16_224", 64, img_size=64),
+    timm_case("beit_base_patch16_224", 64, img_size=64, embed_dim=96, depth=3, num_heads=4),
+    timm_case("eva02_tiny_patch14_224", 56, img_size=56),
+    timm_case("vit_small_patch16_dinov3", 64, img_size=64, embed_dim=96, depth=3, num_heads=4),
+    timm_case("vit_relpos_small_patch16_224", 64, img_size=64, embed_dim=96, depth=3, num_heads=4),
+    timm_case("vit_tiny_r_s16_p8_224", 96, img_size=96),
+    timm_case("swin_tiny_patch4_window7_224", 64, img_size=64, window_size=4, embed_dim=24, depths=(2, 2, 2, 2)),
+    timm_case("swinv2_tiny_window8_256", 64, img_size=64, window_size=4, embed_dim=24, depths=(2, 2, 2, 2)),
+    timm_case("hiera_tiny_224"),
+    timm_case("pvt_v2_b0", 64),
+    timm_case("mvitv2_tiny", 64, img_size=64),
+    timm_case("davit_tiny", 64, embed_dims=(24, 48, 96, 96), num_heads=(3, 3, 3, 3)),
+    timm_case("twins_pcpvt_small", 64, img_size=64),
+    timm_case("twins_svt_small", 64, img_size=64),
+    timm_case("coatnet_nano_rw_224", 64, img_size=64),
+    timm_case("maxvit_tiny_rw_224", 64, img_size=64),
+    timm_case("volo_d1_224", 64, img_size=64),
+    timm_case("xcit_nano_12_p16_224", 64, img_size=64),
+    timm_case("cait_xxs24_224", 64, img_size=64),
+    timm_case("crossvit_tiny_240", 240),
+    timm_case("levit_128s", 64, img_size=64),
+    timm_case("nextvit_small", 64),
+    timm_case("mobilevit_xxs", 128),
+    timm_case("mobilevitv2_050", 128),
+    timm_case("edgenext_xx_small", 64),
+    timm_case("efficientformer_l1"),
+    timm_case("efficientformerv2_s0"),
+    timm_case("efficientvit_m0"),
+    timm_case("tiny_vit_5m_224"),
+    timm_case("gcvit_xxtiny"),
+    timm_case("focalnet_tiny_srf", 64),
+    timm_case("poolformer_s12", 64),
+    timm_case("caformer_s18", 64),
+    timm_case("mixer_s32_224", 64, img_size=64),
+    timm_case("resmlp_12_224", 64, img_size=64),
+    timm_case("gmlp_s16_224", 64, img_size=64),
+    timm_case("convnext_atto", 64),
+    timm_case("convnextv2_atto", 64),
+    timm_case("fastvit_t8", 64),
+    timm_case("resnet18", 64),
+    timm_case("efficientnet_b0", 64),
+    timm_case("mobilenetv4_hybrid_medium", 64),
+    timm_case("densenet121", 64),
+    timm_case("convit_tiny", 64, img_size=64),
+    timm_case("coat_tiny", 64, img_size=64),
+    timm_case("vgg11", 64),
+    hf_case("ViTForImageClassification", lambda t: t.ViTConfig(image_size=64, patch_size=16, **WIDTHS)),
+    hf_case("ViTModel", lambda t: t.ViTConfig(image_size=64, patch_size=16, **WIDTHS), scores.cosine(torch.ones(32))),
+    hf_case("BeitForImageClassification", lambda t: t.BeitConfig(image_size=64, patch_size=16, **WIDTHS)),
+    hf_case(
+        "Dinov2Model",
+        lambda t: t.Dinov2Config(
+            image_size=56, patch_size=14, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
+        ),
+        scores.cosine(torch.ones(32)),
+        size=56,
+    ),
+    hf_case(
+        "DINOv3ViTModel",
+        lambda t: t.DINOv3ViTConfig(image_size=64, patch_size=16, **WIDTHS),
+        scores.cosine(torch.ones(32)),
+    ),
+    hf_case("SwinForImageClassification", lambda t: t.SwinConfig(window_size=2, **SWIN)),
+    hf_case("Swinv2ForImageClassification", lambda t: t.Swinv2Config(window_size=2, **SWIN)),
+    hf_case(
+        "SegformerForSemanticSegmentation",
+        lambda t: t.SegformerConfig(decoder_hidden_size=16, **STAGES),
+        scores.pixel(3, 4, cls=1),
+    ),
+    hf_case("ConvNextForImageClassification", lambda t: t.ConvNextConfig(hidden_sizes=[8, 16, 32, 64], depths=[1] * 4)),
+    hf_case(
+        "YolosForObjectDetection",
+        lambda t: t.YolosConfig(image_size=[64, 64], patch_size=16, num_detection_tokens=10, **WIDTHS),
+        scores.box(3, 1),
+    ),
+    hf_case(
+        "DetrForObjectDetection",
+        lambda t: t.DetrConfig(
+            use_timm_backbone=False,
+            use_pretrained_backbone=False,
+            backbone=None,
+            backbone_config=t.ResNetConfig(
+                embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1] * 4, out_features=["stage4"]
+            ),
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=32,
+            decoder_ffn_dim=32,
+            num_queries=7,
+        ),
+        scores.box(2, 1),
+        size=128,
+    ),
+    hf_case(
+        "Mask2FormerForUniversalSegmentation",
+        lambda t: t.Mask2FormerConfig(
+            backbone_config=t.SwinConfig(window_size=2, **SWIN, **OUT),
+            feature_size=32,
+            mask_feature_size=32,
+            hidden_dim=32,
+            encoder_feedforward_dim=32,
+            dim_feedforward=32,
+            encoder_layers=1,
+            decoder_layers=2,
+            num_attention_heads=2,
+            num_queries=6,
+        ),
+        scores.box(2, 1),
+    ),
+    hf_case(
+        "MaskFormerForInstanceSegmentation",
+        lambda t: t.MaskFormerConfig(
+            backbone_config=t.SwinConfig(window_size=2, **SWIN, **OUT),
+            fpn_feature_size=32,
+            mask_feature_size=32,
+            decoder_config=t.DetrConfig(
+                d_model=32,
+                encoder_layers=1,
+                decoder_layers=2,
+                encoder_attention_heads=2,
+                decoder_attention_heads=2,
+                encoder_ffn_dim=32,
+                decoder_ffn_dim=32,
+                num_queries=6,
+            ),
+        ),
+        scores.pixel(3, 4, cls=1),
+    ),
+    hf_case(
+        "DPTForDepthEstimation",
+        lambda t: t.DPTConfig(
+            image_size=64,
+            patch_size=16,
+            is_hybrid=False,
+            backbone_out_indices=[0, 1, 2, 3],
+            neck_hidden_sizes=[8, 8, 16, 16],
+            fusion_hidden_size=8,
+            **{**WIDTHS, "num_hidden_layers": 4},
+        ),
+        scores.pixel(5, 6),
+    ),
+    hf_case(
+        "SamVisionModel",
+        lambda t: t.SamVisionConfig(
+            image_size=64,
+            patch_size=16,
+            window_size=2,
+            global_attn_indexes=[1],
+            output_channels=16,
+            num_pos_feats=8,
+            mlp_dim=64,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+        ),
+        lambda output: output.last_hidden_state[:, 1, 2, 1],
+    ),
+    hf_case(
+        "CLIPVisionModelWithProjection",
+        lambda t: t.CLIPVisionConfig(image_size=64, patch_size=16, projection_dim=16, **WIDTHS),
+        scores.cosine(torch.ones(16)),
+    ),
+    hf_case(
+        "CLIPModel",
+        lambda t: t.CLIPConfig(
+            text_config={**WORDS, "eos_token_id": 2, "bos_token_id": 1},
+            vision_config={"image_size": 64, "patch_size": 16, **WIDTHS},
+            projection_dim=16,
+        ),
+        lambda output: output.logits_per_image[:, 0],
+        others={"input_ids": torch.tensor([[1, 5, 9, 2]])},
+    ),
+    hf_case(
+        "SiglipModel",
+        lambda t: t.SiglipConfig(text_config=WORDS, vision_config={"image_size": 64, "patch_size": 16, **WIDTHS}),
+        lambda output: output.logits_per_image.diagonal(),
+        others={"input_ids": torch.tensor([[1, 5, 9, 2]])},
+    ),
+    hf_case(
+        "BlipForConditionalGeneration",
+        lambda t: t.BlipConfig(
+            text_config={**WORDS, "encoder_hidden_size": 32, "projection_dim": 16},
+            vision_config={"image_size": 64, "patch_size": 16, "projection_dim": 16, **WIDTHS},
+            projection_dim=16,
+            image_text_hidden_size=16,
+        ),
+        scores.token(5),
+        others={"input_ids": torch.tensor([[1, 5, 9, 7]])},
+    ),
+    hf_case(
+        "LlavaForConditionalGeneration",
+        lambda t: t.LlavaConfig(
+            vision_config=t.CLIPVisionConfig(
+                image_size=64, patch_size=16, projection_dim=16, **{**WIDTHS, "num_hidden_layers": 3}
+            ),
+            text_config=t.LlamaConfig(
+                num_key_value_heads=4, pad_token_id=0, **{**WORDS, "max_position_embeddings": 64}
+            ),
+            image_token_index=60,
+            vision_feature_layer=-2,
+            image_seq_length=16,
+        ),
+        scores.token(9),
+        others={"input_ids": torch.tensor([[1, *[60] * 16, 5, 6, 7]])},
+    ),
+    hf_case("MobileViTForImageClassification", lambda t: t.MobileViTConfig(image_size=128), size=128),
+    hf_case(
+        "DepthAnythingForDepthEstimation",
+        lambda t: t.DepthAnythingConfig(
+            backbone_config=t.Dinov2Config(
+                image_size=56,
+                patch_size=14,
+                hidden_size=32,
+                num_hidden_layers=4,
+                num_attention_heads=4,
+                out_indices=[1, 2, 3, 4],
+                reshape_hidden_states=False,
+                apply_layernorm=True,
+            ),
+            reassemble_hidden_size=32,
+            patch_size=14,
+            neck_hidden_sizes=[8, 8, 16, 16],
+            fusion_hidden_size=8,
+        ),
+        scores.pixel(5, 6),
+        size=56,
+    ),
+)
