@@ -103,7 +103,7 @@ def test_counted_costs_are_the_stated_formula(name):
 
     vit, counter = tiny_vits()["class token"], Counter()
     method = vitreous.resolve(name)
-    method = method.with_options(**method.trial)
+    method = method.with_options(**method.facts.trial)
     with counter.watching(vit) as watched:
         vitreous.explain(watched, torch.randn(2, 3, 32, 32, dtype=torch.float64), method=method)
     options = {**method.known_options, **method.options}

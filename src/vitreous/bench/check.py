@@ -10,9 +10,9 @@ import torch
 from vitreous.bench.cells import chosen, opened
 from vitreous.bench.origin import FLAGS, Origin
 from vitreous.bench.plan import DataSpec, Plan
+from vitreous.capture.targets import class_indices
 from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data import Dataset, Sample
-from vitreous.front import as_targets
 from vitreous.metrics.metric import METRICS, Metric, resolve_metric
 from vitreous.models.vit import ViT
 
@@ -67,7 +67,7 @@ def check_classes(plan: Plan, vit: ViT, origin: Origin) -> None:
     """Raise `SpecError` if the plan names target classes that the model does not have."""
     if isinstance(plan.targets, tuple):
         try:
-            as_targets(vit, [list(plan.targets)], 1)
+            class_indices(vit, [list(plan.targets)], 1)
         except VitreousError as problem:
             raise origin.wrong(f"{vit.name}: {problem}", "targets") from None
 

@@ -82,8 +82,8 @@ def per_picture(plan: Plan, vit: ViT) -> tuple[float, float, list[str]]:
     ahead, back = 1.0, 0.0
     for method in map(resolve, plan.methods):
         own = (
-            spent(method.forwards, {**sizes, **settings(method)}),
-            spent(method.backwards, {**sizes, **settings(method)}),
+            spent(method.facts.forwards, {**sizes, **settings(method)}),
+            spent(method.facts.backwards, {**sizes, **settings(method)}),
         )
         if None in own:
             unknown.append(method.spec)
@@ -125,7 +125,7 @@ def facts_of(vit: ViT) -> dict[str, Any]:
 
 def settings(what: Method | Metric) -> dict[str, Any]:
     """Values of all options of a method or metric, defaults included."""
-    return what.settings if isinstance(what, Metric) else {**what.known_options, **what.options}
+    return what.settings
 
 
 def explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:
