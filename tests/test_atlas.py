@@ -90,7 +90,7 @@ def test_costs_are_as_counted(name, scenes_model):
 
 def stated(name, kind, options, patches, channels):
     """A stated number of passes, such as "1 + masks", with its words filled in."""
-    return eval(str(getattr(vitreous.resolve(name), kind)), {"patches": patches, "channels": channels, **options})
+    return eval(str(getattr(vitreous.resolve(name).facts, kind)), {"patches": patches, "channels": channels, **options})
 
 
 @pytest.mark.parametrize("name", [name for name in STATED if name not in UNKNOWN])
@@ -113,5 +113,5 @@ def test_counted_costs_are_the_stated_formula(name):
 
 def test_what_a_picture_decides_is_said_to():
     for name, word in UNKNOWN.items():
-        assert word in vitreous.resolve(name).forwards
+        assert word in vitreous.resolve(name).facts.forwards
         assert COSTS[name][0] > 1

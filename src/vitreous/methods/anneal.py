@@ -47,13 +47,13 @@ def walk_of(spec: str) -> Method:
     return made
 
 
-def scores_any_tokens(made: Method) -> bool:
+def scores_any_tokens(candidate: Method) -> bool:
     """Whether the method combines layers and reads nothing but layers of one pass (or, as `fuse`, of two)."""
-    recipe = made.recipe
+    recipe = candidate.recipe
     if not isinstance(recipe, LayerSignal) or recipe.adapt is not None:
         return False
     plain = recipe.through is None or recipe.through.call is slopes_beside
-    return plain and made.options.get("space", "tokens") == "tokens"
+    return plain and candidate.options.get("space", "tokens") == "tokens"
 
 
 @method(

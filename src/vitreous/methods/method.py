@@ -287,10 +287,9 @@ def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callabl
     """
 
     def register(function: Callable[..., Any]) -> Method:
-        made = make_method(name, function, **facts)
-        METHODS.add(name, made, function.__module__)
+        registered = METHODS.add(name, make_method(name, function, **facts), function.__module__)
         SPELLINGS.update(dict.fromkeys((alias.lower() for alias in aliases), name))
-        return made
+        return registered
 
     return register
 
