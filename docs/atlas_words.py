@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import vitreous
-from vitreous.front import cautions
+from vitreous.explanation import cautions
 from vitreous.methods import load_all
 from vitreous.methods.composes import ENDINGS, Cell, cells, two_readings
 from vitreous.methods.fold import Fold
@@ -75,10 +75,10 @@ def facts(method: Method) -> str:
         "class-specific" if method.class_specific else "the same map for every class",
         "signed" if method.signed else "never negative",
         f"explains the {method.question}" if method.class_specific else "",
-        f"one score per {method.native}",
-        "reads attention" if method.attention else "",
-        "adds up to the score" if method.complete and method.linearisation.complete else "",
-        f"fold `{method.fold.name}`" + (", built in" if method.fixed_fold else "")
+        f"one score per {method.facts.native}",
+        "reads attention" if method.recipe.attention else "",
+        "adds up to the score" if method.facts.complete and method.linearisation.complete else "",
+        f"fold `{method.fold.name}`" + (", built in" if method.recipe.fixed_fold else "")
         if method.fold
         else "a whole function",
         "any classifier will do" if method.black_box is not None else "",
@@ -90,10 +90,10 @@ def cost(name: str, costs: dict[str, list[float]]) -> str:
     """As stated where that is a formula, and as counted."""
     method, (forwards, backwards) = METHODS[name], costs[name]
     counted = f"{passes(forwards, 'forward')}, {passes(backwards, 'backward')}"
-    if isinstance(method.forwards, int) and isinstance(method.backwards, int):
+    if isinstance(method.facts.forwards, int) and isinstance(method.facts.backwards, int):
         return counted
     given = ", ".join(f"{key}={value}" for key, value in FEWER.get(name, {}).items())
-    stated = f"{method.forwards} forwards, {method.backwards} backwards"
+    stated = f"{method.facts.forwards} forwards, {method.facts.backwards} backwards"
     return f"{stated}; counted here{f' with {given}' if given else ''}: {counted}"
 
 
@@ -114,14 +114,14 @@ def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str]
         "Options": options,
         "Presets": presets,
         "Also called": also,
-        "Paper": bibliography.get(method.paper, method.paper),
+        "Paper": bibliography.get(method.facts.paper, method.facts.paper),
         "Mind, on this model": mind,
         "Patents": "see [a note on LRP](lrp-patent.md)" if name in ("transatt", "partiallrp", "lrp") else "",
     }
     fewer = ", ".join(f"{value} {key}" for key, value in FEWER.get(name, {}).items())
     picture = f"![{name} on three scenes](images/methods/{name}.png)" + (f"<br>*{fewer} here*" if fewer else "")
     told = [f"- **{label}**: {said}" for label, said in lines.items() if said]
-    return [f"### {name}", "", method.title, "", f"    {method.formula}", "", *told, "", picture, ""]
+    return [f"### {name}", "", method.facts.title, "", f"    {method.facts.formula}", "", *told, "", picture, ""]
 
 
 def setting(preset: Mapping[str, Any]) -> str:

@@ -91,7 +91,7 @@ def test_costs_are_as_counted(name, scenes_model):
 
 def stated(name, kind, options, patches, channels):
     """A stated number of passes, such as "1 + masks", with its words filled in."""
-    return eval(str(getattr(vitreous.resolve(name), kind)), {"patches": patches, "channels": channels, **options})
+    return eval(str(getattr(vitreous.resolve(name).facts, kind)), {"patches": patches, "channels": channels, **options})
 
 
 @pytest.mark.parametrize("name", [name for name in STATED if name not in UNKNOWN])
@@ -104,7 +104,7 @@ def test_counted_costs_are_the_stated_formula(name):
 
     vit, counter = tiny_vits()["class token"], Counter()
     method = vitreous.resolve(name)
-    method = method.with_options(**method.trial)
+    method = method.with_options(**method.facts.trial)
     with counter.watching(vit) as watched:
         vitreous.explain(watched, torch.randn(2, 3, 32, 32, dtype=torch.float64), method=method)
     options = {**method.known_options, **method.options}
@@ -114,5 +114,5 @@ def test_counted_costs_are_the_stated_formula(name):
 
 def test_what_a_picture_decides_is_said_to():
     for name, word in UNKNOWN.items():
-        assert word in vitreous.resolve(name).forwards
+        assert word in vitreous.resolve(name).facts.forwards
         assert COSTS[name][0] > 1

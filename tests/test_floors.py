@@ -24,7 +24,7 @@ FLOORS = (
     {"capture"},
     {"methods"},
     {"metrics"},
-    {"front", "measure", "catalogue", "testing"},
+    {"explanation", "front", "measure", "catalogue", "testing"},
     {"bench"},  # plans, cells, executors and the store: it measures through the front door
     {"draw", "report"},
     {"cli", "web", "demo", "__main__"},

@@ -60,7 +60,7 @@ def cost(method: str) -> float:
     sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **known}
     if "coalitions" in known:  # all patches once, and some of them so many times
         return cost(known["of"]) * (1 + known["coalitions"] * share_of(known))
-    forwards, backwards = (spent(said, sizes) or 0 for said in (made.forwards, made.backwards))
+    forwards, backwards = (spent(said, sizes) or 0 for said in (made.facts.forwards, made.facts.backwards))
     passes = max(1.0, float(forwards)) + 2 * float(backwards)
     whole = 1.0 + 2.0 * bool(backwards)  # of all patches
     return whole + (passes - whole) * share_of(known)

@@ -32,25 +32,27 @@ def facts(method: Method) -> dict[str, Any]:
         fold, `origin` is the package that registered it.
     """
     from vitreous.methods.method import METHODS, SPELLINGS
+    from vitreous.methods.recipe import ProbeFunction
 
+    layers = method.recipe.per_layer if isinstance(method.recipe, ProbeFunction) else method.recipe
     options = {k: v for k, v in method.known_options.items() if v is None or isinstance(v, str | int | float | bool)}
     return {
         "name": method.name,
-        "title": method.title,
-        "family": method.family,
-        "formula": method.formula,
+        "title": method.facts.title,
+        "family": method.facts.family,
+        "formula": method.facts.formula,
         "class_specific": method.class_specific,
-        "signed": method.signed,
-        "complete": method.complete and method.linearisation.complete,
-        "attention": method.attention,
+        "signed": method.facts.signed,
+        "complete": method.facts.complete and method.linearisation.complete,
+        "attention": method.recipe.attention,
         "fold": None if method.fold is None else method.fold.name,
-        "composes": (method.fold is not None or method.layered is not None) and not method.fixed_fold,
-        "native": method.native,
+        "composes": layers is not None and not layers.fixed_fold,
+        "native": method.facts.native,
         "black_box": method.black_box is not None,
-        "question": method.question,
-        "forwards": method.forwards,
-        "backwards": method.backwards,
-        "paper": method.paper,
+        "question": method.facts.question,
+        "forwards": method.facts.forwards,
+        "backwards": method.facts.backwards,
+        "paper": method.facts.paper,
         "options": options,
         "presets": sorted(method.presets),
         "aliases": sorted(alias for alias, spec in SPELLINGS.items() if spec == method.name),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -12,23 +12,23 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.black_box_probe import as_constant
-from vitreous.capture.blackbox import is_black_box, probe_of
+from vitreous.capture.blackbox import is_black_box
 from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
-from vitreous.capture.linearise import PLAIN
 from vitreous.capture.question import PROBABILITIES, Question, ask
-from vitreous.capture.texts import TextTarget
+from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
+from vitreous.explanation import cautions, choose_score_function, explain_batch
 from vitreous.methods.attribution import TENSORS, Attribution
 from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.methods.spec import resolve
 from vitreous.models.load import adapt, build
+from vitreous.models.model import BlackBox
 from vitreous.models.opaque import greet, opaque
 from vitreous.models.outputs import check_declared, checked_names
 from vitreous.models.picture import open_picture
@@ -51,7 +51,7 @@ def load(
     classes: Sequence[str] | None = None,
     outputs: Literal["binary"] | None = None,
     **kwargs: Any,
-) -> ViT:
+) -> BlackBox:
     """Load a model by name and check that the adapter reproduces its logits.
 
     Parameters
@@ -100,7 +100,7 @@ def wrap(
     classes: Sequence[str] | None = None,
     outputs: Literal["binary"] | None = None,
     black_box: bool = False,
-) -> ViT:
+) -> BlackBox:
     """Adapt an existing module to a `ViT` and check that the adapter reproduces its logits.
 
     The module is not modified.
@@ -214,8 +214,7 @@ def explain(
         raise SpecError(f"hold={hold!r}; True, False or None would work")
     chosen = resolve(method, **options)
     vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else looked_at(model, chosen)
-    chosen = chosen.of_black_box() if is_black_box(vit) else chosen
-    texts = target if isinstance(target, TextTarget) else None
+    chosen, wanted = chosen.for_model(vit), as_target(target)
     if question is not None:
         ask(question)  # fail before images are read
     with torch.inference_mode(False), evaluating(vit.module):
@@ -223,39 +222,39 @@ def explain(
         tensor = as_constant(tensor)
         refuse_not_finite(tensor)
         vit = answered(vit, tensor)
-        asked = ask(chosen.asked(question, scalar=vit.scalar or texts is not None))
-        asked = asked if texts is None else texts.question(asked)
-        targets = as_targets(vit, target, len(tensor)) if texts is None else texts.check(vit, len(tensor))
-        caution = cautions(chosen, vit)
-        if caution:
+        score_function = choose_score_function(vit, wanted, chosen, question)
+        wanted = wanted.fit(vit, len(tensor))
+        if caution := cautions(chosen, vit):
             warnings.warn(f"{chosen.spec} on {vit.name}: {caution}", Caveat, stacklevel=2)
-        parts = []
-        for start in range(0, len(tensor), batch_size):
-            part, those = tensor[start : start + batch_size], slice(start, min(start + batch_size, len(tensor)))
-            if texts is None:
-                parts.append(chosen(probe_of(vit, part, None if targets is None else targets[those], asked, hold)))
-            else:
-                parts.append(texts.answered(chosen(probe_of(*texts.part(vit, part, those), asked, hold))))
-    found = join(parts)
-    if found.negligible.any():
-        faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
-        remedy = "; question='logit' may have more to show" if asked.name in PROBABILITIES else ""
-        caution = f"{caution}; {faint}{remedy}" if caution else faint + remedy
-    k = len(found) // len(tensor)
+        starts = range(0, len(tensor), batch_size)
+        batches = [slice(start, min(start + batch_size, len(tensor))) for start in starts]
+        parts = [
+            explain_batch(vit, tensor[rows], wanted.batch(rows), chosen, score_function, hold=hold) for rows in batches
+        ]
+    attribution = with_faint_caution(join(parts), score_function)
+    targets_per_image = len(attribution) // len(tensor)
     return replace(
-        found,
-        images=tensor if k == 1 else tensor.repeat_interleave(k, 0),
-        pictures=None if pictures is None else tuple(p for p in pictures for _ in range(k)),
+        attribution,
+        images=tensor if targets_per_image == 1 else tensor.repeat_interleave(targets_per_image, 0),
+        pictures=None if pictures is None else tuple(p for p in pictures for _ in range(targets_per_image)),
         preprocess=vit.preprocess,
-        names=tuple(
-            vit.class_name(t) if texts is None else texts.name(row) for row, t in enumerate(found.targets.tolist())
-        ),
-        provenance={
-            **found.provenance,
-            **provenance(vit, chosen, asked, tensor, caution),
-            **({} if texts is None else texts.facts(asked, chosen.linearisation)),
-        },
     )
+
+
+def as_target(target: Any) -> Target:
+    """Return the `target` of `explain` as a `Target`: everything but a target is taken as classes."""
+    return target if isinstance(target, Target) else ClassTarget(target)
+
+
+def with_faint_caution(attribution: Attribution, score_function: Question) -> Attribution:
+    """Add a caveat to the provenance if a map is negligible compared with the score that it explains."""
+    if not attribution.negligible.any():
+        return attribution
+    faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
+    remedy = "; question='logit' may have more to show" if score_function.name in PROBABILITIES else ""
+    caution = attribution.provenance.get("caveat", "")
+    caveat = f"{caution}; {faint}{remedy}" if caution else faint + remedy
+    return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
 def inside(
@@ -295,14 +294,7 @@ def inside(
     return heard.told(explain(model, images, target, heard.watched(), question, batch_size=batch_size, hold=hold))
 
 
-def cautions(method: Method, vit: ViT) -> str:
-    """Return the caveat for this method on this model, or an empty string."""
-    if not vit.affine and method.linearisation != PLAIN:
-        return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
-    return method.caveat(method, vit) if method.caveat else ""
-
-
-def looked_at(model: Any, method: Method) -> ViT:
+def looked_at(model: Any, method: Method) -> BlackBox:
     """Wrap a model; if its architecture is not supported, treat it as a black box where the method allows it."""
     try:
         return wrap(model)
@@ -316,7 +308,7 @@ def looked_at(model: Any, method: Method) -> ViT:
         return opaque(model, str(problem))
 
 
-def answered(vit: ViT, images: Images) -> ViT:
+def answered(vit: BlackBox, images: Images) -> BlackBox:
     """Return `vit` with known outputs: run a black box on the first image, do the handshake of a hand-made `ViT`."""
     if is_black_box(vit):
         return greet(vit, images)
@@ -339,7 +331,7 @@ def refuse_not_finite(images: Images) -> None:
         raise ShapeError(f"image {first} holds NaN or infinite values; finite floats would work")
 
 
-def as_images(vit: ViT, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
+def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
     """Return the original images (None for float tensors) and the model's input batch.
 
     Float tensors are used unchanged. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
@@ -383,127 +375,14 @@ def is_eight_bit(array: np.ndarray | Tensor) -> bool:
     return array.dtype in (torch.uint8, np.uint8)
 
 
-def as_targets(vit: ViT, target: Any, pictures: int) -> Int[Tensor, "b k"] | None:
-    """Validate `target` and return class indices [b k], or None for the predicted class."""
-    if vit.embedding:
-        raise ModelError(
-            f"{vit.name!r} has no classifier ({vit.embedding}), so its outputs are no classes; ask about an embedding "
-            "with target=vitreous.text_target(…), or give it a head"
-        )
-    if target is None:
-        return None
-    if isinstance(target, np.ndarray | np.generic):
-        target = torch.as_tensor(target) if target.dtype.kind in "biufc" else target.tolist()
-    if isinstance(target, Tensor) and (target.is_meta or target.layout != torch.strided):
-        raise ShapeError(
-            f"target must be a dense tensor that holds values, not one on {target.device} of layout {target.layout}"
-        )
-    if isinstance(target, bool):
-        raise ShapeError("target must be a class, not True or False")
-    if isinstance(target, str | int):
-        target = [target] * pictures
-    if isinstance(target, set | frozenset | dict):
-        raise ShapeError(f"target must be a list, which has an order, not a {type(target).__name__}")
-    if not isinstance(target, Tensor):
-        try:
-            rows = [[class_index(vit, t) for t in (row if isinstance(row, list | tuple) else [row])] for row in target]
-            target = torch.tensor(rows)
-        except ShapeError:
-            raise
-        except (TypeError, ValueError, OverflowError, RuntimeError):
-            raise ShapeError(
-                f"target must be a class, one per picture, or [pictures, k]; got {target!r} for {pictures} pictures"
-            ) from None
-    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        raise ShapeError(
-            f"target must be whole numbers, not {target.dtype}; an embedding is given as vitreous.text_target(…)"
-        )
-    target = target.expand(pictures) if target.ndim == 0 else target
-    if target.ndim > 2 or len(target) != pictures:
-        hint = (
-            f"; for several classes of one picture write target=[{target.flatten().tolist()}]" if pictures == 1 else ""
-        )
-        raise ShapeError(f"target has {len(target)} entries for {pictures} pictures{hint}")
-    target = target.reshape(pictures, -1).long()
-    count = vit.outputs
-    if not target.numel():
-        raise ShapeError(f"target holds no class for {pictures} pictures; give at least one for each, or None")
-    if target.min() < 0 or target.max() >= count:
-        wrong = int(target.max() if target.min() >= 0 else target.min())
-        if vit.scalar:
-            raise ShapeError(
-                f"target {wrong} is not an output: {vit.name!r} answers with one number, target 0; "
-                "wrap(model, outputs='binary') says that it decides between the classes 0 and 1"
-            )
-        raise ShapeError(f"target {wrong} is not a class: the model has classes 0 to {count - 1}")
-    return target
-
-
-def class_index(vit: ViT, target: Any) -> int:
-    """Return the index of a class given by number or by name (case-insensitive)."""
-    if not isinstance(target, str):
-        if isinstance(target, bool) or int(target) != target:
-            raise ValueError(target)
-        return int(target)
-    if target.lstrip("-").isdigit():
-        return int(target)
-    names = [name.lower() for name in vit.classes or ()]
-    if names.count(target.lower()) > 1:
-        several = [str(i) for i, name in enumerate(names) if name == target.lower()]
-        raise ShapeError(f"{target!r} is the name of classes {', '.join(several)}; give the index")
-    if target.lower() in names:
-        return names.index(target.lower())
-    from difflib import get_close_matches
-
-    near = get_close_matches(target.lower(), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "; give its index"
-    raise ShapeError(f"the model has no class named {target!r}{hint}")
-
-
 def join(parts: list[Attribution]) -> Attribution:
     """Concatenate the attributions of consecutive batches."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: [getattr(part, name) for part in parts] for name in TENSORS}
     joined = {name: None if c[0] is None else torch.cat(c) for name, c in columns.items()}
-    return replace(parts[0], **joined, signed=any(part.signed for part in parts))
-
-
-def provenance(vit: ViT, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:
-    """Return versions, model, method, options and score function as plain values."""
-    import vitreous
-
-    own = {**method.known_options, **method.options}
-    return {
-        "vitreous": vitreous.__version__,
-        "torch": torch.__version__,
-        "model": vit.name,
-        **{key: value for key, value in vit.facts.items() if value is not None},
-        **described_outputs(vit),
-        "method": method.spec,
-        "options": {
-            key: value
-            for key, value in own.items()
-            if key != "question" and (value is None or isinstance(value, str | int | float | bool))
-        },
-        "linearisation": asdict(method.linearisation),
-        "fold": None if method.fold is None else method.fold.name,
-        "question": question.name,
-        "precision": str(vit.dtype).removeprefix("torch."),
-        "device": str(vit.device),
-        "picture": list(images.shape[-2:]),
-        **({"caveat": caution} if caution else {}),
-    }
-
-
-def described_outputs(vit: ViT) -> dict[str, Any]:
-    """Return the provenance entries about the model's outputs."""
-    known = vit.output_type
-    counted = {} if known is None else {"outputs": known.count}
-    kind = {} if known is None or known.kind == "classes" else {"output_type": known.kind}
-    reasons = {"black_box": vit.reason, "embedding": vit.embedding}
-    affine = {"affine": vit.affine} if isinstance(vit, ViT) else {}
-    return {**counted, **kind, **affine, **{key: reason for key, reason in reasons.items() if reason}}
+    names = None if parts[0].names is None else tuple(name for part in parts for name in part.names or ())
+    return replace(parts[0], **joined, names=names, signed=any(part.signed for part in parts))
 
 
 def list_methods() -> list[dict[str, Any]]:

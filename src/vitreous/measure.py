@@ -13,8 +13,9 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.blackbox import is_black_box, probe_of
 from vitreous.capture.question import QUESTIONS
+from vitreous.capture.targets import class_index, class_indices
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.front import answered, as_images, as_targets, check_batch_size, class_index, load, wrap
+from vitreous.front import answered, as_images, check_batch_size, load, wrap
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -204,7 +205,7 @@ def refuse_unrepeatable(attribution: Attribution, metrics: Sequence[Metric]) -> 
 def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> Attribution:
     """Convert a tensor of maps (per patch, patch grid or pixels) to an `Attribution`."""
     layout = vit.layout((images.shape[-2], images.shape[-1]))
-    targets = as_targets(vit, 0 if target is None and vit.scalar else target, len(images))
+    targets = class_indices(vit, 0 if target is None and vit.scalar else target, len(images))
     if targets is None:
         raise ShapeError("maps of your own need target=…, the class that they explain")
     if not isinstance(maps, Tensor) or maps.ndim not in (2, 3) or len(maps) != targets.numel():

@@ -246,7 +246,9 @@ def test_relevance_starts_at_the_text_as_at_the_class_of_a_zero_shot_classifier(
 @pytest.mark.parametrize("name", sorted(name for name in METHODS if METHODS[name].class_specific))
 def test_every_class_specific_method_explains_a_text(plain, name):
     method = METHODS[name]
-    trial = {"space": "pixels"} if name == "vanillagrad" else method.trial  # of tokens it is 0 (docs/decisions.md)
+    trial = (
+        {"space": "pixels"} if name == "vanillagrad" else method.facts.trial
+    )  # of tokens it is 0 (docs/decisions.md)
     method = method.with_options(**{k: v for k, v in trial.items() if k != "question"})
     images, text = pictures(plain), texts(2, 2, WIDE)
 

@@ -185,7 +185,7 @@ def test_batches_of_black_boxes_are_joined():
 
 @pytest.mark.parametrize("name", ABLE)
 def test_every_method_that_says_so_runs_on_a_black_box(name):
-    found = vitreous.explain(convolutional(), images(), method=name, **METHODS[name].trial)
+    found = vitreous.explain(convolutional(), images(), method=name, **METHODS[name].facts.trial)
 
     assert found.pixels().isfinite().all()
 

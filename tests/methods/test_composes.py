@@ -37,7 +37,7 @@ def images():
 
 def scores(vit, images, spec):
     made = resolve(spec)
-    made = made.with_options(**{key: value for key, value in made.trial.items() if key in made.known_options})
+    made = made.with_options(**{key: value for key, value in made.facts.trial.items() if key in made.known_options})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
         return vitreous.explain(vit, images, TARGETS, made).patches
@@ -67,7 +67,7 @@ def test_a_restart_is_the_sum_over_sub_networks(name, vits, images):
     """The slow way: the method itself on every network that begins at a later block, fed with what enters that block."""
     method = resolve(name)
     alone = f"{name}+first"
-    if method.mixing:
+    if resolve(f"{name}+plus").recipe.mixing:
         own = method.fold.options if method.fold.name == "rollout" else {"form": "add"}
         alone = f"{name}+rollout({', '.join(f'{key}={value!r}' for key, value in own.items())})"
     for vit in vits.values():

@@ -53,14 +53,14 @@ def test_signals_add_up_to_the_map(vit, images, name, fold):
     seen = vitreous.inside(vit, images, TARGETS, spec)
     found = vitreous.explain(vit, images, TARGETS, spec)
 
-    own = METHODS[name]
+    recipe = vitreous.resolve(spec).recipe
     signals, rest = seen.parts["signal"], 0 if seen.rest is None else seen.rest
     assert signals.shape == (6, len(seen.layers), found.layout.patches)
     assert torch.equal(seen.whole.patches, found.patches)
     size = float(found.patches.abs().max()) + 1e-12
-    if own.finish is None:
+    if recipe.finish is None:
         torch.testing.assert_close(signals.sum(1) + rest, found.patches, atol=1e-9 * size, rtol=1e-9)
-    assert (seen.rest is not None) == (own.biases and "restart" not in fold)
+    assert (seen.rest is not None) == (recipe.needs.biases and "restart" not in fold)
     sums = signals.flip(1).cumsum(1).flip(1)
     torch.testing.assert_close(seen.parts["sum"], sums, atol=1e-9 * size, rtol=1e-9)
     first = -(-vit.depth // 2) if fold == "skipplus" else 0

@@ -455,9 +455,9 @@ def test_forwards_are_counted_as_stated_and_shared_by_targets(spec, several):
     with counter.watching(vit) as watched:
         vitreous.explain(watched, images, torch.tensor([[1, 2], [3, 4]])[:, :several], method)
 
-    stated = eval(str(method.forwards), {}, {"patches": 16, **QUICK[spec]})
+    stated = eval(str(method.facts.forwards), {}, {"patches": 16, **QUICK[spec]})
     assert counter.forwards == stated * 2 * vit.depth
-    assert counter.backwards == method.backwards == 0
+    assert counter.backwards == method.facts.backwards == 0
 
 
 @pytest.mark.parametrize("spec", ["rise(masks=20)", "kernelshap(samples=20)", "tis(masks=9)", "vitcx", "atman", "pami"])
@@ -477,7 +477,7 @@ def test_the_size_of_a_chunk_does_not_matter(spec, chunk, monkeypatch):
 def test_a_half_precision_model_is_asked_about_the_same_samples(spec):
     whole, half = (tiny_vits(dtype)["class token"] for dtype in (torch.float32, torch.float16))
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    method = resolve(spec, **resolve(spec).trial)
+    method = resolve(spec, **resolve(spec).facts.trial)
 
     full, rough = (vitreous.explain(vit, images, 1, method).patches for vit in (whole, half))
 

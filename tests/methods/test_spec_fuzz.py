@@ -112,7 +112,7 @@ def fitting_specs(draw: st.DrawFn) -> str:
     name = draw(st.sampled_from(METHOD_NAMES))
     known = METHODS[name].typed_options
     keys = draw(st.lists(st.sampled_from(sorted(known)), max_size=3, unique=True)) if known else []
-    chosen = {**METHODS[name].trial, **{key: draw(small_values(known[key].annotation)) for key in keys}}
+    chosen = {**METHODS[name].facts.trial, **{key: draw(small_values(known[key].annotation)) for key in keys}}
     chosen = {key: value for key, value in chosen.items() if value is not Ellipsis}
     written = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
     mode = draw(st.sampled_from(["", "", "@libra", "@plain", "@linear(qk=0.5, norm='fixed')"]))

@@ -69,7 +69,7 @@ def test_every_row_explains(name):
     for spec in protocol(name).methods:
         method = vitreous.resolve(spec)
         if method.name in ("rise", "tis", "vitcx"):  # their published settings take long
-            method = method.with_options(**method.trial)
+            method = method.with_options(**method.facts.trial)
         assert method(probe).patches.shape == (1, 16)
 
 

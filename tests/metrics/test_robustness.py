@@ -13,7 +13,7 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.controls import generators
-from vitreous.methods.method import Method
+from vitreous.methods.method import Method, make_method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.ranks import spearman
 from vitreous.metrics.robustness import max_sensitivity, parameter_randomisation, parts_of
@@ -68,7 +68,7 @@ def test_many_samples_are_explained_in_pieces(vit, images):
 
 
 def made(function, signed: bool = True) -> Method:
-    return Method("made", function, signed=signed, class_specific=True)
+    return make_method("made", function, signed=signed, class_specific=True)
 
 
 def test_a_map_that_never_changes_is_not_sensitive_and_one_of_length_zero_is_divided_by_one(vit, images):

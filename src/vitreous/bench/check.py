@@ -10,9 +10,9 @@ import torch
 from vitreous.bench.cells import chosen, opened
 from vitreous.bench.origin import FLAGS, Origin
 from vitreous.bench.plan import DataSpec, Evaluation, Plan
+from vitreous.capture.targets import class_indices
 from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data import Dataset, Sample
-from vitreous.front import as_targets
 from vitreous.metrics.metric import METRICS, Metric, resolve_metric
 from vitreous.models.model import BlackBox
 
@@ -68,7 +68,7 @@ def check_classes(plan: Plan, vit: BlackBox, origin: Origin) -> None:
     for targets in dict.fromkeys(evaluation.targets for evaluation in plan.evaluations):
         if isinstance(targets, tuple):
             try:
-                as_targets(vit, [list(targets)], 1)
+                class_indices(vit, [list(targets)], 1)
             except VitreousError as problem:
                 raise origin.wrong(f"{vit.name}: {problem}", "targets") from None
 

@@ -85,8 +85,8 @@ def per_picture(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -
     ahead, back = 1.0, 0.0
     for method in map(resolve, methods):
         own = (
-            spent(method.forwards, {**sizes, **settings(method)}),
-            spent(method.backwards, {**sizes, **settings(method)}),
+            spent(method.facts.forwards, {**sizes, **settings(method)}),
+            spent(method.facts.backwards, {**sizes, **settings(method)}),
         )
         if None in own:
             unknown.append(method.spec)
@@ -124,7 +124,7 @@ def facts_of(vit: BlackBox) -> dict[str, Any]:
 
 def settings(what: Method | Metric) -> dict[str, Any]:
     """Values of all options of a method or metric, defaults included."""
-    return what.settings if isinstance(what, Metric) else {**what.known_options, **what.options}
+    return what.settings
 
 
 def explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:

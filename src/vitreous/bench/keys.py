@@ -66,7 +66,7 @@ def identity(what: Method | Metric | None) -> str:
     fold = what.fold
     said = {
         "name": what.name,
-        "options": {**what.known_options, **what.options},
+        "options": what.settings,
         "linearisation": asdict(what.linearisation),
         "fold": None if fold is None else {"name": fold.name, "options": fold.options},
     }

@@ -15,8 +15,8 @@ from torch import Tensor
 from vitreous.bench.keys import digest, hash_of
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.blackbox import probe_of
+from vitreous.capture.targets import class_indices
 from vitreous.data import Batch
-from vitreous.front import as_targets
 from vitreous.metrics.metric import Metric
 from vitreous.models.model import BlackBox
 from vitreous.models.shapes import Images
@@ -228,7 +228,7 @@ def targets_of(
         case str():
             count = min(int(targets.split()[1]), vit.outputs)
             return None, tuple(f"top {place + 1}" for place in range(count))
-    return as_targets(vit, [list(targets)] * len(batch), len(batch)), ("class",) * len(targets)
+    return class_indices(vit, [list(targets)] * len(batch), len(batch)), ("class",) * len(targets)
 
 
 def unfit(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:

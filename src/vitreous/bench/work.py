@@ -17,11 +17,10 @@ import torch
 
 from vitreous.bench.keys import written
 from vitreous.bench.subject import Subject
-from vitreous.capture.blackbox import is_black_box
-from vitreous.capture.probe import Probe
-from vitreous.capture.question import ask
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError, VitreousError
-from vitreous.front import cautions, provenance
+from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.metrics.metric import Metric, MetricResult
@@ -54,15 +53,14 @@ def compute(
         For every metric and every row, the columns of the result.
     """
     try:
-        made = method.of_black_box() if is_black_box(subject.vit) else method
-        asked = ask(made.asked(question, scalar=subject.vit.scalar))
-        probe = subject.probe.asking(asked)
+        made, target = method.for_model(subject.vit), ClassTarget(subject.targets)
+        score_function = choose_score_function(subject.vit, target, made, question)
+        probe = subject.probe.asking(score_function)
         with costing(subject.vit.device) as cost:
-            found = made(probe)
+            found = explain_batch(subject.vit, subject.images, target, made, score_function, probe=probe)
     except Exception as problem:  # noqa: BLE001 - one image must not stop the run
         return again(problem, subject, method, metrics, question)
-    caution = cautions(made, subject.vit)
-    about = written(provenance(subject.vit, made, asked, subject.images, caution))
+    about = written(found.provenance)
     shared = {"map_seconds": cost.seconds / subject.rows, "peak_mib": cost.mib, "about": about}
     memo: dict[Any, Any] = {}
     columns = []
@@ -110,7 +108,7 @@ def sentence(problem: Exception) -> str:
 
 
 def measured(
-    metric: Metric, found: Attribution, probe: Probe, subject: Subject, method: Method, memo: dict[Any, Any]
+    metric: Metric, found: Attribution, probe: BlackBoxProbe, subject: Subject, method: Method, memo: dict[Any, Any]
 ) -> list[Fragment]:
     """Compute a metric and return the columns of every row."""
     device = subject.vit.device

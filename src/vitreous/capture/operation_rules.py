@@ -118,22 +118,20 @@ def batch_norm(call: Call) -> Tensor:
     scale = (variance + arguments.get("eps", 1e-5)).rsqrt()
     scale = scale if arguments.get("weight") is None else scale * arguments["weight"]
     shift = -mean * scale if arguments.get("bias") is None else arguments["bias"] - mean * scale
-    with torch.no_grad():
-        value = call.run()
-    return call.add(KnownScale.apply(x, value, per_channel(scale, x)), per_channel(shift, x))
+    return call.add(KnownScale.apply(x, call.run, per_channel(scale, x)), per_channel(shift, x))
 
 
 class KnownScale(Function):
-    """A value whose gradient in `x` is known: `scale`.
+    """The result of `run`, whose gradient in `x` is known: `scale`.
 
     Torch's own backward of batch norm in eval mode is wrong on the CPU for one image in channels-last memory and a
     contiguous gradient (torch 2.11 to 2.15).
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, value: Tensor, scale: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, run: Callable[[], Tensor], scale: Tensor) -> Tensor:
         ctx.save_for_backward(scale)
-        return value.view_as(value)
+        return run()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

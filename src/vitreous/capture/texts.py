@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.blackbox import probe_of
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.question import Question, Rows, Targets
+from vitreous.capture.targets import Explained
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.shapes import Images
@@ -39,64 +42,79 @@ class TextTarget:
         """Number of texts per image: those explained, and those they are compared with."""
         return self.texts.shape[1]
 
-    def check(self, vit: BlackBox, pictures: int) -> None:
-        """Check the texts against the model and the number of images.
+    def fit(self, vit: BlackBox, images: int) -> TextTarget:
+        """Return the target if the texts fit the model and the number of images.
 
         Raises
         ------
         ShapeError
             If the embedding width, the number of images or the number of names does not fit.
         """
-        given, made = self.texts.shape[-1], vit.outputs
-        if given != made:
+        width, outputs = self.texts.shape[-1], vit.outputs
+        if width != outputs:
             raise ShapeError(
-                f"the text embedding has {given} numbers, but {vit.name!r} makes embeddings of {made}; "
+                f"the text embedding has {width} numbers, but {vit.name!r} makes embeddings of {outputs}; "
                 "take both from one model, after its projections"
             )
-        if self.pictures is not None and self.pictures != pictures:
-            several = "; for several texts of one picture give them as [1 k d]" if pictures == 1 else ""
-            raise ShapeError(f"text_target has texts for {self.pictures} pictures, and {pictures} were given{several}")
-        if self.names is not None and len(self.names) not in (self.asked, pictures * self.asked):
+        if self.pictures is not None and self.pictures != images:
+            several = "; for several texts of one picture give them as [1 k d]" if images == 1 else ""
+            raise ShapeError(f"text_target has texts for {self.pictures} pictures, and {images} were given{several}")
+        if self.names is not None and len(self.names) not in (self.asked, images * self.asked):
             raise ShapeError(
-                f"text_target has {len(self.names)} names for {pictures} x {self.asked} texts; give one for each text"
+                f"text_target has {len(self.names)} names for {images} x {self.asked} texts; give one for each text"
             )
+        return self
 
-    def part(self, vit: BlackBox, images: Images, those: slice) -> tuple[BlackBox, Images, Int[Tensor, "b k"]]:
-        """Return the arguments of a probe for a slice of the images: cosine model, images and text indices."""
-        shared = self.pictures is None
-        texts = self.texts if shared else self.texts[those]
-        first = torch.arange(len(images)) * (0 if shared else self.together)
-        return likened(vit, texts.flatten(0, 1), self.scale), images, first[:, None] + torch.arange(self.asked)
+    def batch(self, rows: slice) -> TextTarget:
+        """Return the target of some of the images."""
+        names = self.names
+        if names is not None and len(names) != self.asked:  # one name per image and text
+            names = names[rows.start * self.asked : rows.stop * self.asked]
+        if self.pictures is None:
+            return replace(self, names=names)
+        texts = self.texts[rows]
+        return replace(self, texts=texts, pictures=len(texts), names=names)
 
-    def question(self, asked: Question) -> Question:
+    def scalar(self, vit: BlackBox) -> bool:
+        """The cosine is one number, whatever score function a method's paper uses."""
+        return True
+
+    def score_function(self, question: Question) -> Question:
         """Restrict a score function to the texts of each image's own group."""
         count = self.together
-        if count == 1 and asked.compares:
+        if count == 1 and question.compares:
             raise SpecError(
-                f"question {asked.name!r} compares texts, and each picture has one; give several, or against=…"
+                f"question {question.name!r} compares texts, and each picture has one; give several, or against=…"
             )
 
         def function(cosines: Rows, targets: Targets) -> Float[Tensor, " r"]:
-            return asked(self.own(cosines, targets), targets % count)
+            return question(self.own(cosines, targets), targets % count)
 
-        return Question("cosine" if asked.name == "logit" else asked.name, function, asked.affine)
+        return Question("cosine" if question.name == "logit" else question.name, function, question.affine)
+
+    def probe(self, vit: BlackBox, images: Images, question: Question, hold: bool | None) -> BlackBoxProbe:
+        """Return the probe of a batch: a model whose outputs are the cosines with all texts of the batch."""
+        first = torch.arange(len(images)) * (0 if self.pictures is None else self.together)
+        targets = first[:, None] + torch.arange(self.asked)
+        return probe_of(likened(vit, self.texts.flatten(0, 1), self.scale), images, targets, question, hold)
 
     def own(self, cosines: Rows, targets: Targets) -> Float[Tensor, "r all"]:
         """Select from the cosines with all texts those with the texts of the row's own group."""
         first = targets.div(self.together, rounding_mode="floor") * self.together
         return cosines.gather(1, first[:, None] + torch.arange(self.together, device=targets.device))
 
-    def answered(self, found: Any) -> Any:
-        """Return the attribution with targets and logits restricted to the texts of each image's own group."""
-        logits = None if self.together == 1 else self.own(found.logits, found.targets)
-        return replace(found, targets=found.targets % self.together, logits=logits)
+    def describe(self, attribution: Explained, vit: BlackBox) -> Explained:
+        """Return the attribution with names, and targets and logits of the texts of each image's own group."""
+        logits = None if self.together == 1 else self.own(attribution.logits, attribution.targets)
+        names = tuple(self.name(row) for row in range(len(attribution)))
+        return replace(attribution, targets=attribution.targets % self.together, logits=logits, names=names)
 
     def name(self, row: int) -> str:
         """Return the name of the text that a row explains."""
         return f"text {row % self.asked}" if self.names is None else self.names[row % len(self.names)]
 
-    def facts(self, question: Question, lin: Linearisation) -> dict[str, Any]:
-        """Return the provenance entries about the texts, as plain values."""
+    def provenance(self, question: Question, lin: Linearisation) -> dict[str, Any]:
+        """Return entries about the texts as plain values."""
         among = question.name if self.together == 1 or question.name == "cosine" else f"{question.name} among texts"
         return {
             "question": among,

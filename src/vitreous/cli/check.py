@@ -139,14 +139,15 @@ def try_methods(vit: Any) -> list[dict[str, str]]:
 
     from vitreous.cli.console import ProgressBar
     from vitreous.core.errors import Caveat
-    from vitreous.front import cautions, explain, list_methods
+    from vitreous.explanation import cautions
+    from vitreous.front import explain, list_methods
     from vitreous.methods.spec import resolve
 
     image = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0)).to(vit.device, vit.dtype)
     trials = []
     for name in ProgressBar([facts["name"] for facts in list_methods()], "methods", lines=True):
         method = resolve(name)
-        method = method.with_options(**method.trial)
+        method = method.with_options(**method.facts.trial)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Caveat)

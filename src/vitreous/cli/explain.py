@@ -105,7 +105,7 @@ class Explainer:
     def __init__(self, request: Request) -> None:
         from vitreous.bench.model_options import load_model
         from vitreous.capture.question import ask
-        from vitreous.front import class_index
+        from vitreous.capture.targets import class_index
         from vitreous.methods.spec import resolve
 
         # check methods and score function before loading the model; two names of the same method count once

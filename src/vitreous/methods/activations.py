@@ -19,9 +19,10 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.question import PROBABILITIES
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import noise, piled
-from vitreous.methods.method import described, method
+from vitreous.methods.method import method
 from vitreous.methods.options import Positive, Seed
 from vitreous.methods.regions import linked
+from vitreous.methods.run import described
 from vitreous.methods.sampling import PixelScores
 from vitreous.models.shapes import Images, PatchScores, Tokens, TokenScores
 

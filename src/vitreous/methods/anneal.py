@@ -19,6 +19,7 @@ from vitreous.methods.controls import generators
 from vitreous.methods.fuse import slopes_beside
 from vitreous.methods.method import Method, method
 from vitreous.methods.options import Range, Seed
+from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.spec import resolve
 from vitreous.models.shapes import Images, Keep, PatchScores
 
@@ -35,11 +36,7 @@ def walk_of(spec: str) -> Method:
         function, or ignores the target.
     """
     made = resolve(spec)
-    if (
-        made.fold is None
-        or made.through not in (None, slopes_beside)
-        or made.options.get("space", "tokens") != "tokens"
-    ):
+    if not scores_any_tokens(made):
         raise SpecError(
             f"of={spec!r} does not bring layers together; use one that does, such as 'fuse' or 'ixg@libra+plus'"
         )
@@ -48,6 +45,15 @@ def walk_of(spec: str) -> Method:
     if not made.class_specific:
         raise SpecError(f"of={spec!r} is the same whatever is asked; use one that is not, such as 'fuse'")
     return made
+
+
+def scores_any_tokens(candidate: Method) -> bool:
+    """Whether the method combines layers and reads nothing but layers of one pass (or, as `fuse`, of two)."""
+    recipe = candidate.recipe
+    if not isinstance(recipe, LayerSignal) or recipe.adapt is not None:
+        return False
+    plain = recipe.through is None or recipe.through.call is slopes_beside
+    return plain and candidate.options.get("space", "tokens") == "tokens"
 
 
 @method(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from vitreous.core.errors import SpecError
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS, Method
+from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.spec import resolve
 
 ENDINGS = (  # appended to a method's name
@@ -48,4 +49,5 @@ def cells() -> dict[str, dict[str, Cell]]:
 
 def two_readings(method: Method) -> bool:
     """Whether `mode="restart"` differs from "layers": for token-to-token signals and for methods that add biases."""
-    return method.mixing or method.biases
+    recipe = method.recipe
+    return isinstance(recipe, LayerSignal) and (recipe.mixing or recipe.needs.biases)

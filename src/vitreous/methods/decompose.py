@@ -8,7 +8,7 @@ three [n n d] tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from vitreous.capture.forward import Step, run_block
 from vitreous.capture.layer import Layer
-from vitreous.capture.linearise import DECOMPX, Linearisation
-from vitreous.capture.paths import Look
-from vitreous.capture.probe import Probe
+from vitreous.capture.linearise import DECOMPX
+from vitreous.capture.probe import Probe, Walk
 from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, at_the_logits, side_by_side
 from vitreous.capture.values import secant, tangent
@@ -39,19 +38,23 @@ Line = Literal["ratio", "tangent"]
 BUDGET = 2**27  # bytes of hidden units in memory at once
 
 
-def decomposed(
-    probe: Probe, look: Look, lin: Linearisation, bias: Bias = "none", activation: Line = "ratio"
-) -> Iterator[Layer]:
-    """Layers with the shares of their tokens, biases included according to `bias`.
+def adapt_walk(walk: Walk, bias: Bias = "none", activation: Line = "ratio") -> Walk:
+    """What the pass over the layers has to compute for these options of `shares`."""
+    if bias in LIKENESS:
+        return replace(walk, gradients=False)
+    lin = walk.lin if activation == "ratio" else replace(walk.lin, activation="exact")
+    return replace(walk, lin=lin, normed=bias == "equal")
+
+
+def shares(layer: Layer, probe: Probe, bias: Bias = "none", activation: Line = "ratio") -> TokenScores:
+    """Shares of the tokens that enter a layer, biases included according to `bias`.
 
     Parameters
     ----------
+    layer
+        The layer, from a pass that `adapt_walk` describes.
     probe
         The probe.
-    look
-        Returns the layers, from the last to the first.
-    lin
-        Linearisation of the backward pass.
     bias
         Not attributed to tokens ("none"); assigned to the class token ("cls") or equally to all tokens ("equal"); or
         distributed according to the tokens' parts of the vector that the bias is added to: by |part · bias| ("absdot"),
@@ -65,15 +68,10 @@ def decomposed(
         For `bias="cls"` if the model has no class token.
     """
     if bias in LIKENESS:
-        split = Split(bias, activation)
-        for layer in look(gradients=False):
-            yield replace(layer, grads={"shares": forward_shares(probe, layer.index, split)})
-        return
+        return forward_shares(probe, layer.index, Split(bias, activation))
     if bias == "cls" and probe.layout.prefix == 0:
         raise ModelError("bias='cls' gives biases to the class token, and this model has none; use bias='equal'")
-    lin = lin if activation == "ratio" else replace(lin, activation="exact")
-    for layer in look(lin=lin, normed=bias == "equal"):
-        yield layer if bias == "none" else replace(layer, grads={"shares": with_biases(probe, layer, bias)})
+    return input_x_gradient(layer) if bias == "none" else with_biases(probe, layer, bias)
 
 
 def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
@@ -97,18 +95,13 @@ def first_order_score(probe: Probe) -> Float[Tensor, " r"]:
     return (at_the_logits(probe) * probe.reading.logits.repeat_interleave(probe.targets_per_image, 0)).sum(-1)
 
 
-def shares_of(layer: Layer) -> TokenScores:
-    """Shares computed by `decomposed`, else token times gradient."""
-    return layer.grads["shares"] if "shares" in layer.grads else input_x_gradient(layer)
-
-
 decompx = token_times_gradient(
     "decompx",
     "Every token's share of the logit, with attention, norm statistics and activation ratios held fixed.",
     family="Relevance and decomposition",
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with A, every norm's σ and act(z)/z held fixed",
-    signal=shares_of,
-    through=decomposed,
+    signal=shares,
+    adapt=adapt_walk,
     linearisation=DECOMPX,
     fixed_linearisation=True,
     paper="modarressi2023decompx",

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
-from vitreous.methods.options import Number, fit_options, options_of
+from vitreous.methods.options import Number, OptionFunction, Options, fit_options
 from vitreous.models.shapes import TokenScores
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Fold:
     ----------
     name
         Name in specs.
-    function
-        `(layers, signal, **options)` → token scores [r n]. `layers` runs from the last to the first.
+    signature
+        The function with its options, read when the fold is registered.
     reach
         `(depth, **options)` → index of the first layer that is read.
     mixing
@@ -50,24 +50,33 @@ class Fold:
     """
 
     name: str
-    function: Callable[..., TokenScores]
-    reach: Callable[..., int]
+    signature: OptionFunction
+    reach: OptionFunction
     mixing: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def function(self) -> Callable[..., TokenScores]:
+        """`(layers, signal, **options)` → token scores [r n]. `layers` runs from the last to the first."""
+        return self.signature.call
+
+    @property
+    def typed_options(self) -> Options:
+        """Every option by name."""
+        return self.signature.options
+
     def with_options(self, /, **given: Any) -> Fold:
         """The fold with these options set; a SpecError if one does not exist or does not fit."""
-        given = fit_options(f"fold {self.name!r}", given, options_of(self.function))
+        given = fit_options(f"fold {self.name!r}", given, self.typed_options)
         return replace(self, options={**self.options, **given})
 
     def down_to(self, depth: int) -> int:
         """Index of the first layer that is read in a model of this depth; a SpecError if there is no such layer."""
-        given = options_of(self.reach)
-        asked = {key: value for key, value in self.options.items() if key in given}
-        for key, value in asked.items():
+        given = self.reach.pick(self.options)
+        for key, value in given.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise SpecError(f"fold {self.name!r} takes a whole number for {key!r}, not {value!r}")
-        start = self.reach(depth, **asked)
+        start = self.reach(depth, **given)
         if not 0 <= start < depth:
             raise SpecError(f"fold {self.name!r} starts at layer {start}, but the model has layers 0 to {depth - 1}")
         return start
@@ -95,7 +104,9 @@ class Fold:
 FOLDS: Registry[Fold] = Registry("fold")
 
 
-def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = False) -> Callable:
+def fold(
+    name: str | None = None, *, reach: Callable[..., int], mixing: bool = False
+) -> Callable[[Callable[..., TokenScores]], Fold]:
     """Decorator that registers a function `(layers, signal, **options) -> [r n]` as a fold.
 
     Parameters
@@ -113,8 +124,8 @@ def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = F
         Decorator that returns the `Fold`.
     """
 
-    def register(function: Callable) -> Fold:
-        made = Fold(name or function.__name__, function, reach, mixing)
+    def register(function: Callable[..., TokenScores]) -> Fold:
+        made = Fold(name or function.__name__, OptionFunction.of(function), OptionFunction.of(reach), mixing)
         return FOLDS.add(made.name, made, function.__module__)
 
     return register

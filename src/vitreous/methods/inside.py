@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +13,11 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.compose import replace_fold
 from vitreous.methods.fold import STEPS, Signal, read
 from vitreous.methods.method import Method
-from vitreous.methods.options import defaults, options_of
+from vitreous.methods.options import OptionFunction, defaults
+from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.transition import transition
 from vitreous.models.shapes import TokenScores
 
@@ -36,6 +37,7 @@ ABOUT = {
     "mlp_length": "‖added by the MLP‖ / ‖token‖",
     "mlp_necc": "softmax over tokens of the cosine of a token and what the MLP adds",
 }
+MEASURES = OptionFunction.of(transition)
 SIGNALS = ("signal", "sum", "taken", "carried")  # these have unit and sign of the map; other parts do not
 
 
@@ -143,10 +145,9 @@ class Watch:
         """The same method, with a fold that records every signal."""
         fold = self.method.fold
         assert fold is not None
-        known = defaults(options_of(fold.function))
+        known = defaults(fold.typed_options)
 
-        @wraps(fold.function)
-        def function(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:
+        def record(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:
             self.row = self.total = None
 
             def overheard(layer: Layer) -> Tensor:
@@ -156,7 +157,7 @@ class Watch:
 
             return fold.function(layers, overheard, **options)
 
-        return replace(self.method, fold=replace(fold, function=function))
+        return replace_fold(self.method, replace(fold, signature=replace(fold.signature, call=record)))
 
     def hear(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> None:
         """Record the patch maps of one layer, given its signal `made` and the options of the fold."""
@@ -166,11 +167,10 @@ class Watch:
 
     def _measured(self, layer: Layer) -> dict[str, TokenScores]:
         """The measures of `tokentm` at a layer; empty for other methods."""
-        given = {**self.method.known_options, **self.method.options}
+        given = self.method.settings
         if self.method.name != "tokentm" or given["branches"] == "gradient":
             return {}
-        kept = {key: given[key] for key in options_of(transition)}
-        part = transition(layer, **kept)
+        part = transition(layer, **MEASURES.pick(given))
         measures = {
             "attention": read(layer, part.attention.mean(1)),
             "weighted": read(layer, (part.positive * part.attention).mean(1)),
@@ -214,9 +214,10 @@ class Watch:
         parts = {name: part.repeat_interleave(share, 0) for name, part in parts.items()}
         spec = self.method.spec
         whole = replace(found, method=spec, provenance={**found.provenance, "method": spec})
-        given = {**self.method.known_options, **self.method.options}
+        given, recipe = self.method.settings, self.method.recipe
+        assert isinstance(recipe, LayerSignal)
         once = (given.get("biases") or ("repeat" if given.get("mode") == "restart" else "once")) == "once"
-        apart = self.method.biases and once and "signal" in parts and found.patches is not None
+        apart = recipe.needs.biases and once and "signal" in parts and found.patches is not None
         return Inside(whole, layers, parts, found.patches - parts["signal"].sum(1) if apart else None)
 
 

@@ -1,28 +1,25 @@
-"""`Method`: linearisation × signal × fold, or one function of the `Probe`, and its properties; the registry."""
+"""`Method`: facts, a recipe and options, under a name; the registry of methods."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Annotated, Any, Literal
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from torch import Tensor
-
-from vitreous.capture.layer import Layer
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.blackbox import is_black_box
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.probe import Probe
 from vitreous.capture.question import PROBABILITIES, ask
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
-from vitreous.methods.attribution import Attribution, patch_sums
-from vitreous.methods.fold import Fold
-from vitreous.methods.ledger import Ledger
-from vitreous.methods.options import Option, check_names, choice, defaults, fit_options, options_of, written
+from vitreous.methods import compose, run
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.fold import Fold, first
+from vitreous.methods.options import Option, OptionFunction, as_option_function, defaults
+from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, ProbeFunction, Recipe
+from vitreous.models.model import BlackBox
 from vitreous.models.shapes import TokenScores
-from vitreous.models.vit import ViT
 
 
 def check_question(question: Any) -> None:
@@ -35,121 +32,75 @@ def check_question(question: Any) -> None:
 
 
 QUESTION = Annotated[Any, check_question]
-SPACE = Option("space", "tokens", Literal["tokens", "pixels"])
-ROW = Option("row", "readout", Literal["readout", "cls"])
 PRESET = Option("preset", None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """A named attribution method and its declared properties.
+    """A named attribution method.
 
-    `vitreous.testing.check_method` runs contract tests of the declared properties.
+    Methods are made by the decorator `method` and by `resolve`. Copies with other options, another fold or another
+    linearisation are made by `vitreous.methods.compose`; `vitreous.methods.run` computes maps.
 
     Attributes
     ----------
     name
         Name in the registry.
-    function
-        Takes a `Layer` if the method has a fold, else the `Probe`; followed by the method's options.
-    signed
-        Whether scores can be negative.
-    class_specific
-        Whether scores depend on the target class.
-    fold
-        How the signals of the layers are combined; None for a function of the `Probe`.
-    fixed_fold
-        Set if the fold cannot be replaced: the spec to use instead, with `{fold}` in place of the fold's name.
-    linearisation
-        How the backward pass treats attention, norms and activations.
-    linearisation_name
-        Name of the linearisation as written in the spec; empty if it is the method's own.
-    fixed_linearisation
-        Whether the linearisation cannot be replaced.
-    attention
-        Whether the method reads attention matrices.
-    mixing
-        Whether the signal is token-to-token [r n n].
-    biases
-        Whether bias shares are added to the tokens that the biases are added to.
-    normed
-        Whether the method may read the first norm's output and its gradient.
-    presence
-        Whether the method reads the derivative of the score with respect to a token's presence.
-    complete
-        Whether, under a complete linearisation, tokens and biases add up to the score.
-    pixel
-        `(images, gradient, **options)` → [r H W]: the method's form in pixel space.
-    native
-        Resolution of the scores, "patch" or "pixel".
-    question
-        Default score function: a name, a `Question` or a callable.
-    averages
-        Whether scores are means of model scores, and therefore have their sign.
-    trial
-        Options for the contract tests, for methods that are slow with their defaults.
-    black_box
-        Options with which the method works for any classifier; None if it needs access to the model's layers.
-    forwards, backwards
-        Number of passes, or an expression for it.
-    family
-        Heading under which the method is documented.
-    paper
-        Key in the bibliography, or a citation.
-    title
-        One line for the catalogue.
-    formula
-        One line, in the notation of docs/methods.md.
+    facts
+        What the method promises.
+    recipe
+        How the map is computed: a signal per layer with a fold, or a function of the `Probe`.
     presets
         Named option settings.
+    black_box
+        Options with which the method works for any classifier; None if it needs access to the model's layers.
     options
         Options that were given.
-    finish
-        `(patches, **options)`: a published post-processing step.
-    through
-        `(probe, look, linearisation, **options)`: a separate pass that adds to the layers of `look()` what the signal
-        reads.
-    layered
-        For a function of the `Probe`: the per-layer signal to use under a fold.
-    caveat
-        `(method, vit)` → a warning for users of this model, or an empty string.
     """
 
     name: str
-    function: Callable[..., Any]
-    signed: bool
-    class_specific: bool
-    fold: Fold | None = None
-    fixed_fold: str = ""
-    linearisation: Linearisation = PLAIN
-    linearisation_name: str = ""
-    fixed_linearisation: bool = False
-    attention: bool = False
-    mixing: bool = False
-    biases: bool = False
-    normed: bool = False
-    presence: bool = False
-    complete: bool = False
-    pixel: Callable[..., Tensor] | None = None
-    native: str = "patch"
-    question: Any = "logit"
-    averages: bool = False
-    trial: Mapping[str, Any] = field(default_factory=dict)
-    black_box: Mapping[str, Any] | None = None
-    forwards: int | str = 1
-    backwards: int | str = 1
-    family: str = "Others"
-    paper: str = ""
-    title: str = ""
-    formula: str = ""
+    facts: Facts
+    recipe: Recipe
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    black_box: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    finish: Callable[..., Tensor] | None = None
-    through: Callable[..., Iterator[Layer]] | None = None
-    layered: Callable[..., Tensor] | None = None
-    caveat: Callable[[Method, ViT], str] | None = None
 
-    # ── composition ──────────────────────────────────────────────────────────────────────────────
+    @property
+    def fold(self) -> Fold | None:
+        """How the signals of the layers are combined; None for a function of the `Probe`."""
+        return self.recipe.fold if isinstance(self.recipe, LayerSignal) else None
+
+    @property
+    def linearisation(self) -> Linearisation:
+        """How the backward pass treats attention, norms and activations."""
+        return self.recipe.linearisation if isinstance(self.recipe, LayerSignal) else PLAIN
+
+    @property
+    def class_specific(self) -> bool:
+        """Whether scores depend on the target class."""
+        return self.facts.class_specific
+
+    @property
+    def signed(self) -> bool:
+        """Whether scores can be negative, given the method's score function."""
+        return self.facts.signed or self.signed_by(self.question)
+
+    def signed_by(self, question: Any) -> bool:
+        """Whether scores can be negative because those of this score function can."""
+        return self.facts.averages and getattr(question, "name", question) not in PROBABILITIES
+
+    @property
+    def question(self) -> Any:
+        """Score function: the option `question` if it is given, else that of the method's paper."""
+        given = self.options.get("question")
+        return self.facts.question if given is None else given
+
+    @property
+    def typed_options(self) -> dict[str, Option]:
+        """Every option by name: those of the recipe, `question` (class-specific methods) and `preset`."""
+        known = self.recipe.typed_options
+        known |= {"question": Option("question", self.facts.question, QUESTION)} if self.class_specific else {}
+        return known | ({"preset": PRESET} if self.presets else {})
 
     @property
     def known_options(self) -> dict[str, Any]:
@@ -158,20 +109,26 @@ class Method:
         return known if self.fold is None else {**known, **{k: v for k, v in self.fold.options.items() if k in known}}
 
     @property
-    def typed_options(self) -> dict[str, Option]:
-        """Every option by name: of the function, fold, pixel form, post-processing and separate pass, and common ones.
+    def settings(self) -> dict[str, Any]:
+        """Value of every option: defaults, overridden by the given options."""
+        return {**self.known_options, **self.options}
 
-        The common ones are `space` (with a pixel form), `row` (token-to-token signals), `question` (class-specific
-        methods) and `preset` (methods with presets).
-        """
-        known = dict(options_of(self.function))
-        known |= {} if self.fold is None else options_of(self.fold.function)
-        if self.pixel is not None:
-            known |= {"space": SPACE, **options_of(self.pixel)}
-        known |= {"row": ROW} if self.mixing else {}
-        known |= {**options_of(self.finish), **({} if self.fold is None else options_of(self.through))}
-        known |= {"question": Option("question", self.question, QUESTION)} if self.class_specific else {}
-        return known | ({"preset": PRESET} if self.presets else {})
+    @property
+    def registered(self) -> Method | None:
+        """The method of this name in the registry, without options."""
+        return METHODS.find(self.name)
+
+    @property
+    def registered_fold(self) -> Fold | None:
+        """The fold of the method in the registry."""
+        return None if self.registered is None else self.registered.fold
+
+    # ── composition ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def spec(self) -> str:
+        """The method as a string; `resolve` makes the same method of it."""
+        return compose.write_spec(self)
 
     def with_options(self, /, **given: Any) -> Method:
         """The method with these options set; options set before are kept unless they are given again.
@@ -191,29 +148,49 @@ class Method:
         SpecError
             If an option or preset does not exist, or a value does not fit the option's annotation.
         """
-        given = {**self.options, **given}
-        preset = given.get("preset")
-        if preset is not None and self.presets:
-            choice("preset", preset, tuple(self.presets))
-            setting = dict(self.presets[preset])
-            made = replace(self, fold=setting.pop("fold", self.fold))
-            given = {**setting, **given}
-        else:
-            made = self
-        given = fit_options(f"method {self.name!r}", given, made.typed_options)
-        made, given = made._shared(given)
-        question = made.question if given.get("question") is None else given["question"]
-        return replace(made, options=given, question=question, signed=made.signed or made._signed_by(question))
+        return compose.with_options(self, given)
 
-    def _shared(self, given: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
-        """Move options of a fold that is not the method's default to that fold, because a spec writes them there."""
-        own = self._own
-        if self.fold is None or own is None or own.fold is None or self.fold.name == own.fold.name:
-            return self, given
-        theirs = options_of(self.fold.function).keys() - options_of(self.function).keys()
-        moved = {key: value for key, value in given.items() if key in theirs}
-        made = replace(self, fold=self.fold.with_options(**moved)) if moved else self
-        return made, {key: value for key, value in given.items() if key not in moved}
+    def folded(self, fold: Fold) -> Method:
+        """The method with another fold.
+
+        Raises
+        ------
+        SpecError
+            If the method has no per-layer signal, its signal is not token-to-token but the fold needs one, its fold
+            cannot be replaced, or one of its options does not exist under the fold.
+        """
+        return compose.with_fold(self, fold)
+
+    def linearised(self, name: str, point: Linearisation) -> Method:
+        """The method with another linearisation.
+
+        Parameters
+        ----------
+        name
+            The linearisation as written in a spec.
+        point
+            The linearisation.
+
+        Raises
+        ------
+        SpecError
+            If the method's linearisation cannot be replaced, or the method takes no gradient through the layers.
+        """
+        return compose.with_linearisation(self, name, point)
+
+    def of_black_box(self) -> Method:
+        """The form that uses pixels only and therefore works for any classifier (a black box).
+
+        Raises
+        ------
+        SpecError
+            If the method has no such form, or an option excludes it.
+        """
+        return compose.with_black_box_options(self, black_box_methods())
+
+    def for_model(self, vit: BlackBox) -> Method:
+        """The form for this model: `of_black_box` if it is treated as a black box, else the method itself."""
+        return self.of_black_box() if is_black_box(vit) else self
 
     def asked(self, question: Any = None, *, scalar: bool = False) -> Any:
         """The score function to explain.
@@ -231,143 +208,18 @@ class Method:
             The spec's `question` option if set, else `question` if given, else "logit" for a scalar model, else the
             method's default (that of its paper).
         """
-        own = self.options.get("question")
-        if own is not None:
-            return own
-        return question if question is not None else "logit" if scalar else self.question
-
-    def _signed_by(self, question: Any) -> bool:
-        return self.averages and getattr(question, "name", question) not in PROBABILITIES
-
-    def of_black_box(self) -> Method:
-        """The form that uses pixels only and therefore works for any classifier (a black box).
-
-        Raises
-        ------
-        SpecError
-            If the method has no such form, or an option excludes it.
-        """
-        if self.black_box is None:
-            raise SpecError(f"{self.name!r} looks inside the model; of a black box ask one of: {black_box_methods()}")
-        for key, needed in self.black_box.items():
-            if self.options.get(key, needed) != needed:
-                raise SpecError(
-                    f"{self.name}({key}={self.options[key]!r}) looks inside the model; of a black box ask {self.name}({key}={needed!r})"
-                )
-        return self.with_options(**self.black_box)
-
-    def folded(self, fold: Fold) -> Method:
-        """The method with another fold.
-
-        Raises
-        ------
-        SpecError
-            If the method has no per-layer signal, its signal is not token-to-token but the fold needs one, its fold
-            cannot be replaced, or one of its options does not exist under the fold.
-        """
-        if self.fold is None and self.layered is None:
-            known = f"{'genatt' if fold.mixing else 'ixg'}+{fold.name}"
-            raise SpecError(
-                f"{self.name!r} has no signal per layer for {fold.name!r} to fold; use it alone, or one that has, as {known!r}"
-            )
-        if fold.mixing and not self.mixing:
-            summed = self.name if self.fold is not None and self.fold.name == "plus" else f"{self.name}+plus"
-            raise SpecError(
-                f"{self.name!r} has no token-to-token signal per layer for {fold.name!r} to fold; use {summed!r}"
-            )
-        if self.fixed_fold:
-            raise SpecError(
-                f"{self.name!r} has its fold built in; for {fold.name!r} use {self.fixed_fold.format(fold=fold.name)!r}"
-            )
-        own = self.fold.options if self.fold and self.fold.name == fold.name else {}
-        made = replace(self, fold=replace(fold, options={**own, **fold.options}))
-        made = replace(made, function=self.layered, layered=None, native="patch") if self.layered else made
-        check_names(f"{self.name!r} under fold {fold.name!r}", self.options, made.known_options)
-        return made
-
-    def linearised(self, name: str, point: Linearisation) -> Method:
-        """The method with another linearisation.
-
-        Parameters
-        ----------
-        name
-            The linearisation as written in a spec.
-        point
-            The linearisation.
-
-        Raises
-        ------
-        SpecError
-            If the method's linearisation cannot be replaced, or the method takes no gradient through the layers.
-        """
-        if self.fixed_linearisation:
-            raise SpecError(f"{self.name!r} has its own way back through the layers; for another use 'ixg@{name}'")
-        if not self.class_specific or (self.fold is None and self.backwards == 0):
-            raise SpecError(f"{self.name!r} takes no gradient through the layers, so '@{name}' changes nothing")
-        if self.fold is None:
-            raise SpecError(
-                f"{self.name!r} takes gradients of the whole model as it is, where '@{name}' does not reach; use 'ixg@{name}'"
-            )
-        return replace(self, linearisation=point, linearisation_name=name)
-
-    @property
-    def spec(self) -> str:
-        """The method as a string; `resolve` makes the same method of it."""
-        mode = f"@{self.linearisation_name}" if self.linearisation_name else ""
-        options = {key: value for key, value in self.options.items() if key != "preset"}
-        if (preset := self.options.get("preset")) is not None:
-            options = {"preset": preset} | {k: v for k, v in options.items() if self.presets[preset].get(k, ...) != v}
-        folded = ""
-        own = self._own
-        if self.fold is not None and own is not None and self.fold != own.with_options(**self._preset()).fold:
-            folded = f"+{self.fold.name}{written(self.fold.options)}"
-        return f"{self.name}{written(options)}{mode}{folded}"
-
-    @property
-    def _own(self) -> Method | None:
-        return METHODS.find(self.name)
-
-    def _preset(self) -> dict[str, Any]:
-        return {"preset": self.options["preset"]} if self.options.get("preset") is not None else {}
+        given = self.options.get("question")
+        if given is not None:
+            return given
+        return question if question is not None else "logit" if scalar else self.facts.question
 
     # ── explanation ──────────────────────────────────────────────────────────────────────────────
 
-    def __call__(self, probe: Probe) -> Attribution:
+    def __call__(self, probe: BlackBoxProbe) -> Attribution:
         """Attribution of the probe's score, one row per image and target."""
-        if not self.class_specific:
-            return self._agnostic(probe)
-        return self._explain(probe)
+        return run.run_method(self, probe)
 
-    def _agnostic(self, probe: Probe) -> Attribution:
-        """One map per image, which does not depend on the target; repeated for every target."""
-        k = probe.targets_per_image
-        if k == 1:
-            return self._explain(probe)
-        found = self._explain(probe.once())
-        rows = {
-            name: None if (t := getattr(found, name)) is None else t.repeat_interleave(k, 0)
-            for name in ("patches", "prefix", "bias", "residual", "native_pixels")
-        }
-        return replace(found, **rows, targets=probe.targets, **described(probe))
-
-    def _explain(self, probe: Probe) -> Attribution:
-        options = self._resolved()
-        if self.fold is None:
-            found = self.function(probe, **self._pick(options, self.function))
-            scores, more = found if isinstance(found, tuple) else (found, {})  # `more`: further fields of `Attribution`
-            return replace(self._attribution(probe, scores, options), **more)
-        if options.get("space", "tokens") == "pixels":
-            return self._in_pixels(probe, options)
-        tokens, ledger = self._walked(probe, options)
-        residual = None
-        if ledger is not None and self._adds_up(probe) and not self.mixing:
-            residual = ledger.missing(described(probe)["score"], tokens)
-        if ledger is None:
-            return self._attribution(probe, tokens, options)
-        found = self._attribution(probe, ledger.close(tokens), options)
-        return replace(found, bias=ledger.elsewhere, residual=residual)
-
-    def token_scores(self, probe: Probe) -> TokenScores:
+    def token_scores(self, probe: BlackBoxProbe) -> TokenScores:
         """Scores [r n] of the tokens that entered the encoder (all or a subset), as the fold returns them.
 
         Raises
@@ -375,128 +227,36 @@ class Method:
         SpecError
             If the method has no fold.
         """
-        if self.fold is None:
-            raise SpecError(f"{self.name!r} does not bring layers together; use one that does, such as 'ixg+plus'")
-        tokens, ledger = self._walked(probe, self._resolved())
-        return tokens if ledger is None else ledger.close(tokens)
-
-    def _walked(self, probe: Probe, options: Mapping[str, Any]) -> tuple[TokenScores, Ledger | None]:
-        """Token scores returned by the fold, and the bias accounting (`Ledger`) if biases are needed, else None."""
-        assert self.fold is not None
-        fold = self._fold()
-        with_biases = self.biases or (self._adds_up(probe) and self.fold.name == "first")
-        look = partial(
-            probe.layers,
-            lin=self.linearisation,
-            attention=self.attention,
-            gradients=self.class_specific,
-            biases=with_biases,
-            normed=self.normed,
-            presence=self.presence,
-            down_to=fold.down_to(probe.vit.depth),
-        )
-        if self.through is None:
-            layers = look()
-        else:
-            layers = self.through(probe, look, self.linearisation, **self._pick(options, self.through))
-        counted = options.get("biases") or ("repeat" if options.get("mode") == "restart" else "once")
-        ledger = Ledger(probe, self.biases, counted == "repeat")
-        signal_options = self._pick(options, self.function)
-
-        def signal(layer: Layer) -> Tensor:
-            return ledger.add(layer, self.function(layer, **signal_options))
-
-        if options.get("row", "readout") != "readout":
-            if not probe.layout.prefix:
-                raise SpecError(f"{probe.vit.name!r} has no class token for row='cls' to read; use row='readout'")
-            layers = read_at_the_class_token(layers)
-        layers = ledger.watch(layers) if with_biases else layers
-        return fold.function(layers, signal, **fold.options), ledger if with_biases else None
-
-    def _resolved(self) -> dict[str, Any]:
-        return {**self.known_options, **self.options}
-
-    def _fold(self) -> Fold:
-        """The fold, with those of the method's options that belong to it."""
-        assert self.fold is not None
-        known = options_of(self.fold.function)
-        given = {**self.fold.options, **{k: v for k, v in self.options.items() if k in known}}
-        own = self._own
-        if given.get("mode") == "restart" and own is not None and own.fold is not None and own.fold.name == "rollout":
-            # a restart rolls out with the settings of the method's own roll-out
-            given = {**{k: v for k, v in own.fold.options.items() if k in known}, **given}
-        return replace(self.fold, options=given)
-
-    @staticmethod
-    def _pick(options: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-        return {key: options[key] for key in options_of(function) if key in options}
-
-    def _adds_up(self, probe: Probe) -> bool:
-        return self.complete and self.linearisation.complete and probe.question.affine and self._passes_by
-
-    @property
-    def _passes_by(self) -> bool:
-        """Whether `through` has only default options, with which it leaves layers and bias shares unchanged."""
-        return all(self.options.get(key, own) == own for key, own in defaults(options_of(self.through)).items())
-
-    def _in_pixels(self, probe: Probe, options: Mapping[str, Any]) -> Attribution:
-        assert self.pixel is not None
-        assert self.fold is not None
-        if self.fold.name != "first" or not self._passes_by:
-            other = f"fold {self.fold.name!r}" if self.fold.name != "first" else f"{self.spec!r}"
-            raise SpecError(f"space='pixels' reads the picture itself; it does not compose with {other}")
-        layer = deque(probe.layers(self.linearisation, self.attention), maxlen=1)[0]
-        gradient = probe.pixel_grad(layer.hidden_grad)
-        images = layer.rows(probe.images)
-        picked = {key: options[key] for key in options_of(self.pixel)}
-        return self._attribution(probe, self.pixel(images, gradient, **picked), options)
-
-    def _attribution(self, probe: Probe, scores: Tensor, options: Mapping[str, Any]) -> Attribution:
-        """Build the `Attribution`; `scores` are of tokens [r n], patches [r p] or pixels [r H W]."""
-        layout, prefix, pixels = probe.layout, None, None
-        if scores.ndim == 3:
-            pixels, patches = scores, None if probe.black_box else patch_sums(scores, layout)
-        elif scores.shape[-1] == layout.tokens and self.fold is not None:
-            prefix, patches = scores[:, : layout.prefix], scores[:, layout.prefix :]
-        else:
-            patches = scores
-        if self.finish is not None:
-            patches = self.finish(patches, **self._pick(options, self.finish))
-        return Attribution(
-            patches=patches,
-            layout=layout,
-            targets=probe.targets,
-            method=self.spec,
-            native="patch" if pixels is None else "pixel",
-            native_pixels=pixels,
-            prefix=prefix,
-            signed=self.signed or self._signed_by(probe.question),
-            **described(probe),
-        )
+        return run.run_tokens(self, probe)
 
     def __repr__(self) -> str:
         return f"Method({self.spec!r})"
 
+    if not TYPE_CHECKING:
 
-def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:
-    """Layers whose read-out is the class token, as in published code, also if the model's head reads other tokens."""
-    for layer in layers:
-        row = torch.zeros_like(layer.readout)
-        row[:, 0] = 1
-        yield replace(layer, readout=row)
-
-
-def described(probe: Probe) -> dict[str, Any]:
-    """The explained score [r] and the logits [r c], as fields of `Attribution`."""
-    k = probe.targets_per_image
-    raw = probe.reading.logits.repeat_interleave(k, 0)
-    with torch.no_grad():
-        score = probe.answer(raw, probe.targets)
-    return {"score": score, "logits": probe.full_logits.repeat_interleave(k, 0)}
+        def __getattr__(self, name: str) -> Any:
+            """Read facts and parts of the recipe under the names that they had as fields of `Method`."""
+            if name in FACTS:
+                place, value = f"facts.{name}", getattr(self.facts, name)
+            elif name == "attention":
+                place, value = f"recipe.{name}", self.recipe.attention
+            elif name in NEEDS:
+                place, value = f"recipe.needs.{name}", getattr(getattr(self.recipe, "needs", LayerNeeds()), name)
+            elif name in RECIPE:
+                place, value = f"recipe.{name}", getattr(self.recipe, name, RECIPE[name])
+            else:
+                raise AttributeError(f"'Method' object has no attribute {name!r}")
+            warnings.warn(f"Method.{name} is now Method.{place}", DeprecationWarning, stacklevel=2)
+            return value
 
 
 METHODS: Registry[Method] = Registry("method")
 SPELLINGS: dict[str, str] = {}  # alias in lower case → spec
+
+FACTS = frozenset(fact.name for fact in fields(Facts))
+NEEDS = frozenset(need.name for need in fields(LayerNeeds))
+FUNCTIONS = ("adapt", "through", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
+RECIPE = {key.name: key.default for key in fields(LayerSignal) if key.name not in ("signal", "fold", "needs")}
 
 
 def black_box_methods() -> str:
@@ -518,7 +278,7 @@ def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callabl
     aliases
         Further names, case-insensitive.
     **facts
-        Fields of `Method`; `signed` and `class_specific` are required.
+        As for `make_method`; `signed` and `class_specific` are required.
 
     Returns
     -------
@@ -527,13 +287,66 @@ def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callabl
     """
 
     def register(function: Callable[..., Any]) -> Method:
-        title = (function.__doc__ or "").strip().split("\n")[0]
-        made = Method(name, function, **{"title": title, **facts})
-        METHODS.add(name, made, function.__module__)
+        registered = METHODS.add(name, make_method(name, function, **facts), function.__module__)
         SPELLINGS.update(dict.fromkeys((alias.lower() for alias in aliases), name))
-        return made
+        return registered
 
     return register
+
+
+def make_method(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    fold: Fold | None = None,
+    layered: Callable[..., Any] | None = None,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+    black_box: Mapping[str, Any] | None = None,
+    **facts: Any,
+) -> Method:
+    """Make a `Method` that is not registered.
+
+    Parameters
+    ----------
+    name
+        Name of the method.
+    function
+        Function of a `Layer` if there is a fold, else of the `Probe`; its parameters with a default are options.
+    fold
+        How the signals of the layers are combined; None for a function of the `Probe`.
+    layered
+        For a function of the `Probe`: the per-layer signal to use under a fold.
+    presets, black_box
+        As for `Method`.
+    **facts
+        Attributes of `Facts`, `LayerNeeds` and `LayerSignal`.
+
+    Returns
+    -------
+    Method
+        The method, with its options read from the signatures.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is none of these, or `signed` or `class_specific` is missing.
+    """
+    title = (function.__doc__ or "").strip().split("\n")[0]
+    promised = Facts(**{"title": title, **{key: facts.pop(key) for key in FACTS & facts.keys()}})
+    needs = LayerNeeds(**{key: facts.pop(key) for key in NEEDS & facts.keys()})
+    functions = {key: as_option_function(facts.pop(key, None)) for key in FUNCTIONS}
+    if unknown := sorted(facts.keys() - RECIPE.keys()):
+        raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}")
+    signal = layered if fold is None else function
+    layers = None
+    if signal is not None:
+        layers = LayerSignal(OptionFunction.of(signal), fold or first, needs=needs, **functions, **facts)
+    if fold is not None:
+        assert layers is not None
+        return Method(name, promised, layers, presets or {}, black_box)
+    fixed = facts.get("fixed_linearisation", False)
+    recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions["finish"])
+    return Method(name, promised, recipe, presets or {}, black_box)
 
 
 def spelling(alias: str, spec: str) -> None:

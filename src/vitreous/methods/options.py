@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -103,9 +102,63 @@ class Option:
 Options = Mapping[str, Option]
 
 
-@cache
-def options_of(function: Callable[..., Any] | None) -> dict[str, Option]:
-    """Options of a function by name: its parameters that have a default. The other parameters are its inputs.
+@dataclass(frozen=True, slots=True, eq=False)
+class OptionFunction:
+    """A function with its inputs and options, which are read from its signature once, when it is registered.
+
+    Parameters with a default are options; the others are inputs.
+
+    Attributes
+    ----------
+    call
+        The function.
+    inputs
+        Names of the parameters without a default.
+    options
+        Options by name.
+    """
+
+    call: Callable[..., Any]
+    inputs: tuple[str, ...]
+    options: Options
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> OptionFunction:
+        """Read the signature of a function; an `OptionFunction` is returned as it is.
+
+        Examples
+        --------
+        >>> def signal(layer, *, heads: Literal["mean", "max"] = "mean"): ...
+        >>> OptionFunction.of(signal).inputs
+        ('layer',)
+        """
+        if isinstance(function, OptionFunction):
+            return function
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        parameters = inspect.signature(function).parameters.values()
+        inputs = tuple(p.name for p in parameters if p.default is p.empty and p.kind not in kinds)
+        options = {
+            p.name: Option(p.name, p.default, evaluated(function, p.annotation))
+            for p in parameters
+            if p.default is not p.empty
+        }
+        return cls(function, inputs, options)
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        return self.call(*inputs, **options)
+
+    def pick(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the settings that are options of this function."""
+        return {key: settings[key] for key in self.options if key in settings}
+
+
+def as_option_function(function: Callable[..., Any] | None) -> OptionFunction | None:
+    """The function with its options; None for None."""
+    return None if function is None else OptionFunction.of(function)
+
+
+def options_of(function: Callable[..., Any] | None) -> Options:
+    """Options of a function by name: its parameters that have a default; none for None.
 
     Examples
     --------
@@ -113,21 +166,7 @@ def options_of(function: Callable[..., Any] | None) -> dict[str, Option]:
     >>> options_of(signal)["heads"].default
     'mean'
     """
-    if function is None:
-        return {}
-    parameters = inspect.signature(function).parameters.values()
-    return {
-        p.name: Option(p.name, p.default, evaluated(function, p.annotation))
-        for p in parameters
-        if p.default is not p.empty
-    }
-
-
-def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of the parameters without a default."""
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    return tuple(p.name for p in parameters if p.default is p.empty and p.kind not in kinds)
+    return {} if function is None else OptionFunction.of(function).options
 
 
 def evaluated(function: Callable[..., Any], annotation: Any) -> Any:

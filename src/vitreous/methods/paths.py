@@ -17,8 +17,9 @@ from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.paths import Look, at_once, inside, pixel_gradients, score_at, token_gradients
 from vitreous.capture.progress import Tally
 from vitreous.methods.controls import drawn, generators
-from vitreous.methods.method import described, method
+from vitreous.methods.method import method
 from vitreous.methods.options import Count, Number, Positive, Seed, Steps
+from vitreous.methods.run import described
 from vitreous.models.shapes import TokenScores
 
 PixelMap = Float[Tensor, "r H W"]

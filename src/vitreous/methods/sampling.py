@@ -17,9 +17,10 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import Pictures
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blurred, piled, shown
-from vitreous.methods.method import described, method
+from vitreous.methods.method import method
 from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
 from vitreous.methods.regions import SQUARES, many_regions
+from vitreous.methods.run import described
 from vitreous.models.shapes import PatchScores
 
 PixelScores = Float[Tensor, "r H W"]

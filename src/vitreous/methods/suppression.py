@@ -11,8 +11,9 @@ from torch import Tensor
 
 from vitreous.capture.probe import Probe
 from vitreous.capture.suppress import suppressed_score
-from vitreous.methods.method import described, method
+from vitreous.methods.method import method
 from vitreous.methods.options import Number, Range
+from vitreous.methods.run import described
 from vitreous.models.shapes import PatchScores
 
 Cosine = Annotated[float | int, Range(-1, 1)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from vitreous.core.errors import SpecError
 from vitreous.core.messages import shown
 from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Option, choice, defaults, fit_options, options_of, written
+from vitreous.methods.options import Option, OptionFunction, choice, defaults, fit_options, written
 from vitreous.methods.spec import take_options, take_word, unspaced
 
 FIXTURES = {
@@ -44,17 +43,6 @@ def mean(parts: Parts) -> Figures:
     scores, known = parts["score"], ~np.isnan(parts["score"])
     with np.errstate(invalid="ignore"):
         return np.where(known, scores, 0).sum(-1) / known.sum(-1)
-
-
-@lru_cache(maxsize=256)
-def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """Parameters after the attribution; cached, because benchmarks read them for every row."""
-    return tuple(inspect.signature(function).parameters.values())[1:]
-
-
-@lru_cache(maxsize=256)
-def taken_by(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(p.name for p in parameters_of(function) if p.name in FIXTURES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,8 +85,8 @@ class Metric:
     ----------
     name
         Name in the registry.
-    function
-        Function `(attribution, fixtures…, options…)` that returns scores [r] or `Measured`.
+    signature
+        The function with its fixtures and options, read when the metric is registered.
     higher_is_better
         Direction of the metric; None if it describes maps without ranking them.
     bounds
@@ -126,7 +114,7 @@ class Metric:
     """
 
     name: str
-    function: Callable[..., Float[Tensor, " r"] | Measured]
+    signature: OptionFunction
     higher_is_better: bool | None
     bounds: tuple[int | float, int | float] | None = None
     affine_invariant: bool = False
@@ -141,18 +129,19 @@ class Metric:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def _parameters(self) -> tuple[inspect.Parameter, ...]:
-        return parameters_of(self.function)
+    def function(self) -> Callable[..., Float[Tensor, " r"] | Measured]:
+        """The function `(attribution, fixtures…, options…)`, which returns scores [r] or `Measured`."""
+        return self.signature.call
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of the fixtures that must be given."""
-        return tuple(p.name for p in self._parameters if p.name in FIXTURES and p.default is p.empty)
+        return tuple(name for name in self.signature.inputs if name in FIXTURES)
 
     @property
     def takes(self) -> tuple[str, ...]:
         """Names of all fixtures it accepts, required or optional."""
-        return taken_by(self.function)
+        return (*self.needs, *(name for name in self.signature.options if name in FIXTURES))
 
     @property
     def known_options(self) -> dict[str, Any]:
@@ -160,7 +149,7 @@ class Metric:
 
     @property
     def typed_options(self) -> dict[str, Option]:
-        known = {name: option for name, option in options_of(self.function).items() if name not in FIXTURES}
+        known = {name: option for name, option in self.signature.options.items() if name not in FIXTURES}
         return known | ({"preset": Option("preset", None)} if self.presets else {})
 
     @property
@@ -355,9 +344,8 @@ def metric(
 
     def register(function: Callable[..., Any]) -> Metric:
         title = (inspect.getdoc(function) or "").split("\n")[0]
-        made = Metric(
-            name or function.__name__, function, higher_is_better=higher_is_better, **{"title": title, **facts}
-        )
+        signature = OptionFunction.of(function)
+        made = Metric(name or function.__name__, signature, higher_is_better, **{"title": title, **facts})
         return METRICS.add(made.name, made, function.__module__, aliases)
 
     return register

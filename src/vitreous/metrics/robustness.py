@@ -35,7 +35,7 @@ def native(attribution: Attribution) -> Float[Tensor, "r n"]:
 
 def explained(method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:
     """Native map of the method for this probe."""
-    return native((method.of_black_box() if probe.black_box else method)(probe))
+    return native(method.for_model(probe.vit)(probe))
 
 
 def map_of(attribution: Attribution, method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:

@@ -124,10 +124,10 @@ def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int 
     except VitreousError:
         return "?", "?"
     known = {**settings(method), **({} if patches is None else {"patches": patches})}
-    forwards, backwards = (spent(formula, known) for formula in (method.forwards, method.backwards))
+    forwards, backwards = (spent(formula, known) for formula in (method.facts.forwards, method.facts.backwards))
     return (
-        method.forwards if forwards is None else int(forwards),
-        method.backwards if backwards is None else int(backwards),
+        method.facts.forwards if forwards is None else int(forwards),
+        method.facts.backwards if backwards is None else int(backwards),
     )
 
 

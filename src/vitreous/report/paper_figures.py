@@ -123,6 +123,7 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
     This is the run's own sweep over single layers, else the best method that has a signal at every layer; None if there
     is none.
     """
+    from vitreous.methods.recipe import LayerSignal
     from vitreous.methods.spec import resolve
 
     methods = loader.section.methods
@@ -137,7 +138,7 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
         except VitreousError:
             continue
         # the score of a token at a layer is then that of the sub-network from that layer on
-        if method.class_specific and not method.mixing:
+        if method.class_specific and isinstance(method.recipe, LayerSignal) and not method.recipe.mixing:
             return base, specs
     return None
 

@@ -46,7 +46,7 @@ def check_method(
         If a test fails; the message names the method, the model and the failure.
     """
     made = resolve(method, **options)
-    made = made.with_options(**{key: value for key, value in made.trial.items() if key not in made.options})
+    made = made.with_options(**{key: value for key, value in made.facts.trial.items() if key not in made.options})
     checked: dict[str, str] = {}
     for name, vit in (vits or tiny_vits(dtype)).items():
         for law in LAWS:
@@ -147,7 +147,7 @@ def class_is_as_stated(case: Case) -> None:
 def parts_add_up(case: Case) -> None:
     """Where tokens and biases should make the score, they do."""
     found = case.run()
-    if found.residual is not None and case.method.complete:
+    if found.residual is not None and case.method.facts.complete:
         relative, absolute = TOLERANCE.get(case.vit.dtype, (5e-2, 1e-3))
         allowed = relative * found.score.abs().max() + absolute
         require(
@@ -180,8 +180,8 @@ def cost_is_as_stated(case: Case) -> None:
         case.run(vit=watched)
     pictures, depth = len(case.images), case.vit.depth
     for kind, said, counted in (
-        ("forwards", case.method.forwards, counter.forwards),
-        ("backwards", case.method.backwards, counter.backwards),
+        ("forwards", case.method.facts.forwards, counter.forwards),
+        ("backwards", case.method.facts.backwards, counter.backwards),
     ):
         if isinstance(said, int):
             spent = counted / (pictures * depth)

@@ -77,7 +77,7 @@ def find_sample_option(method: Method) -> str:
     from vitreous.bench.cost import settings
 
     values = settings(method)
-    for name in re.findall(r"[a-z_]+", f"{method.forwards} {method.backwards}"):
+    for name in re.findall(r"[a-z_]+", f"{method.facts.forwards} {method.facts.backwards}"):
         if isinstance(values.get(name), int) and not isinstance(values[name], bool):
             return name
     return ""
@@ -109,7 +109,7 @@ def plan_samples(
 
     def count_passes(samples: int) -> tuple[float, float]:
         values = {**names, option: samples}
-        return spent(method.forwards, values) or 0.0, spent(method.backwards, values) or 0.0
+        return spent(method.facts.forwards, values) or 0.0, spent(method.facts.backwards, values) or 0.0
 
     if sum(count_passes(asked)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
         return SamplingPlan(method.spec, method.spec, option, asked, asked)

@@ -26,8 +26,7 @@ def join_classes(rows: Sequence[Attribution]) -> Attribution:
     provenance = dict(attribution.provenance)
     if "checkpoint" in provenance:
         provenance["checkpoint"] = Path(str(provenance["checkpoint"])).name
-    names = tuple(name for row in rows for name in row.names or ())
-    return replace(attribution, names=names, provenance=provenance)
+    return replace(attribution, provenance=provenance)
 
 
 def export_json(attributions: Sequence[Attribution]) -> bytes:

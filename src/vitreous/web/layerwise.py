@@ -32,7 +32,7 @@ def explain_layers(vit: ViT, images: Tensor, method: Method, target: int, questi
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
         views = inside(vit, images, [[target]], method.folded(FOLDS["plus"]), question)
-        if views.rest is None and method.finish is None:
+        if views.rest is None and method.recipe.finish is None:
             totals = views.parts["sum"][0]
         else:  # shares of biases and a last step belong to the map and to no single layer
             maps = [explain(vit, images, [[target]], spec, question).patches for spec in summed]

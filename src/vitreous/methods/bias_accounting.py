@@ -1,4 +1,4 @@
-"""Bias accounting: the part of the score that is not attributed to tokens."""
+"""`BiasAccounting`: the part of the score that is not attributed to tokens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
-from vitreous.capture.probe import Probe
 from vitreous.models.shapes import TokenScores
 
 
-class Ledger:
+class BiasAccounting:
     """Accumulates bias shares while a fold consumes the layers from the last to the first.
 
     FullGrad counts each bias once, at the token it is added to; with `repeat` it counts at every layer from which it is
@@ -29,11 +29,11 @@ class Ledger:
         Whether a bias counts at every layer from which it is reached.
     """
 
-    def __init__(self, probe: Probe, to_tokens: bool, repeat: bool) -> None:
+    def __init__(self, probe: BlackBoxProbe, to_tokens: bool, repeat: bool) -> None:
         self.probe, self.to_tokens, self.repeat = probe, to_tokens, repeat
         self.total: TokenScores | None = None
         self.elsewhere: Tensor | None = None
-        self.starts, self.held = 0, torch.zeros(())  # number of signals read, and the bias shares outside of them
+        self.starts, self.outside = 0, torch.zeros(())  # number of signals read, and the bias shares outside of them
 
     def watch(self, layers: Iterator[Layer]) -> Iterator[Layer]:
         """Yield the layers while adding up their bias shares."""
@@ -48,15 +48,15 @@ class Ledger:
         """The signal of a layer, plus the bias shares so far if they are repeated at tokens."""
         if self.total is None or self.elsewhere is None:
             return signal
-        self.starts, self.held = self.starts + 1, self.held.to(self.elsewhere) + self.elsewhere
+        self.starts, self.outside = self.starts + 1, self.outside.to(self.elsewhere) + self.elsewhere
         if self.to_tokens and self.repeat:
             return signal + self.total
-        self.held = self.held + self.total.sum(-1)
+        self.outside = self.outside + self.total.sum(-1)
         return signal
 
     def missing(self, score: Float[Tensor, " r"], tokens: TokenScores) -> Float[Tensor, " r"]:
         """Score minus token scores and bias shares, summed over all layers read; `tokens` before `close`."""
-        return self.starts * score - tokens.sum(-1) - self.held
+        return self.starts * score - tokens.sum(-1) - self.outside
 
     def close(self, tokens: TokenScores) -> TokenScores:
         """Final token scores; bias shares that are not added to tokens are added to `elsewhere`."""

@@ -1,0 +1,122 @@
+"""`explain_batch`: the attribution of one batch with its provenance, for `explain`, benchmarks and the playground."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.linearise import PLAIN
+from vitreous.capture.question import Question, ask
+from vitreous.capture.targets import Target
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.method import Method
+from vitreous.models.model import BlackBox
+from vitreous.models.shapes import Images
+from vitreous.models.vit import ViT
+
+
+def explain_batch(
+    vit: BlackBox,
+    images: Images,
+    target: Target,
+    method: Method,
+    score_function: Question,
+    *,
+    hold: bool | None = None,
+    probe: BlackBoxProbe | None = None,
+) -> Attribution:
+    """Compute the maps of one batch.
+
+    Parameters
+    ----------
+    vit
+        The model, with known outputs.
+    images
+        Preprocessed images [b 3 H W].
+    target
+        Targets of these images, after `Target.fit`.
+    method
+        The method, in the form for this model (`Method.for_model`).
+    score_function
+        Result of `choose_score_function`.
+    hold
+        As for `Probe`.
+    probe
+        A probe of these images, targets and score function whose forward results are reused; made here by default.
+
+    Returns
+    -------
+    Attribution
+        One row per image and target, with names and provenance.
+    """
+    probe = target.probe(vit, images, score_function, hold) if probe is None else probe
+    attribution = target.describe(method(probe), vit)
+    about = {
+        **attribution.provenance,
+        **provenance(vit, method, score_function, images, cautions(method, vit)),
+        **target.provenance(score_function, method.linearisation),
+    }
+    return replace(attribution, provenance=about)
+
+
+def choose_score_function(vit: BlackBox, target: Target, method: Method, question: Any = None) -> Question:
+    """Return the score function to explain.
+
+    Parameters
+    ----------
+    vit
+        The model, with known outputs.
+    target
+        The target.
+    method
+        The method; a score function in its spec takes precedence.
+    question
+        Score function of the caller: a name, a `Question` or a callable; None for the default.
+    """
+    return target.score_function(ask(method.asked(question, scalar=target.scalar(vit))))
+
+
+def cautions(method: Method, vit: BlackBox) -> str:
+    """Return the caveat for this method on this model, or an empty string."""
+    if not vit.affine and method.linearisation != PLAIN:
+        return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
+    return method.facts.caveat(method, vit) if method.facts.caveat else ""
+
+
+def provenance(vit: BlackBox, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:
+    """Return versions, model, method, options and score function as plain values."""
+    import vitreous
+
+    return {
+        "vitreous": vitreous.__version__,
+        "torch": torch.__version__,
+        "model": vit.name,
+        **{key: value for key, value in vit.facts.items() if value is not None},
+        **described_outputs(vit),
+        "method": method.spec,
+        "options": {
+            key: value
+            for key, value in method.settings.items()
+            if key != "question" and (value is None or isinstance(value, str | int | float | bool))
+        },
+        "linearisation": asdict(method.linearisation),
+        "fold": None if method.fold is None else method.fold.name,
+        "question": question.name,
+        "precision": str(vit.dtype).removeprefix("torch."),
+        "device": str(vit.device),
+        "picture": list(images.shape[-2:]),
+        **({"caveat": caution} if caution else {}),
+    }
+
+
+def described_outputs(vit: BlackBox) -> dict[str, Any]:
+    """Return the provenance entries about the model's outputs."""
+    known = vit.output_type
+    counted = {} if known is None else {"outputs": known.count}
+    kind = {} if known is None or known.kind == "classes" else {"output_type": known.kind}
+    reasons = {"black_box": vit.reason, "embedding": vit.embedding}
+    affine = {"affine": vit.affine} if isinstance(vit, ViT) else {}
+    return {**counted, **kind, **affine, **{key: reason for key, reason in reasons.items() if reason}}

@@ -1,0 +1,194 @@
+"""What a method promises (`Facts`) and how it computes its map: a `LayerSignal` with a fold, or a `ProbeFunction`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.methods.fold import Fold
+from vitreous.methods.options import Option, OptionFunction, options_of
+from vitreous.models.model import BlackBox
+
+if TYPE_CHECKING:
+    from vitreous.methods.method import Method
+
+SPACE = Option("space", "tokens", Literal["tokens", "pixels"])
+ROW = Option("row", "readout", Literal["readout", "cls"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What a method promises; `vitreous.testing.check_method` tests it.
+
+    Attributes
+    ----------
+    signed
+        Whether scores can be negative.
+    class_specific
+        Whether scores depend on the target class.
+    complete
+        Whether, under a complete linearisation, tokens and biases add up to the score.
+    native
+        Resolution of the scores, "patch" or "pixel".
+    question
+        Default score function: a name, a `Question` or a callable.
+    averages
+        Whether scores are means of model scores, and therefore have their sign.
+    forwards, backwards
+        Number of passes, or an expression for it.
+    family
+        Heading under which the method is documented.
+    paper
+        Key in the bibliography, or a citation.
+    title
+        One line for the catalogue.
+    formula
+        One line, in the notation of docs/methods.md.
+    trial
+        Options for the contract tests, for methods that are slow with their defaults.
+    caveat
+        `(method, vit)` → a warning for users of this model, or an empty string.
+    """
+
+    signed: bool
+    class_specific: bool
+    complete: bool = False
+    native: str = "patch"
+    question: Any = "logit"
+    averages: bool = False
+    forwards: int | str = 1
+    backwards: int | str = 1
+    family: str = "Others"
+    paper: str = ""
+    title: str = ""
+    formula: str = ""
+    trial: Mapping[str, Any] = field(default_factory=dict)
+    caveat: Callable[[Method, BlackBox], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNeeds:
+    """What a layer must hold for the signal, besides states and (for class-specific methods) gradients.
+
+    Attributes
+    ----------
+    attention
+        Attention matrices, and their gradients.
+    normed
+        The gradient at the first norm's output.
+    presence
+        The derivative of the score with respect to a token's presence.
+    biases
+        Bias shares; they are added to the tokens that the biases are added to.
+    """
+
+    attention: bool = False
+    normed: bool = False
+    presence: bool = False
+    biases: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSignal:
+    """Recipe of a method that combines a signal of every layer by a fold.
+
+    Attributes
+    ----------
+    signal
+        `(layer, **options)` → token scores [r n], or [r n n] if `mixing`. A signal that also has the input `probe` gets
+        the `Probe`.
+    fold
+        How the signals of the layers are combined.
+    linearisation
+        How the backward pass treats attention, norms and activations.
+    linearisation_name
+        Name of the linearisation as written in the spec; empty if it is the method's own.
+    fixed_fold
+        Set if the fold cannot be replaced: the spec to use instead, with `{fold}` in place of the fold's name.
+    fixed_linearisation
+        Whether the linearisation cannot be replaced.
+    mixing
+        Whether the signal is token-to-token [r n n].
+    needs
+        What a layer must hold.
+    adapt
+        `(walk, **options)` → the `Walk` over the layers that the signal needs with these options.
+    through
+        `(probe, look, linearisation, **options)`: a separate pass that adds to the layers of `look()` what the signal
+        reads.
+    pixel
+        `(images, gradient, **options)` → [r H W]: the method's form in pixel space.
+    finish
+        `(patches, **options)`: a published post-processing step.
+    """
+
+    signal: OptionFunction
+    fold: Fold
+    linearisation: Linearisation = PLAIN
+    linearisation_name: str = ""
+    fixed_fold: str = ""
+    fixed_linearisation: bool = False
+    mixing: bool = False
+    needs: LayerNeeds = LayerNeeds()
+    adapt: OptionFunction | None = None
+    through: OptionFunction | None = None
+    pixel: OptionFunction | None = None
+    finish: OptionFunction | None = None
+
+    @property
+    def attention(self) -> bool:
+        """Whether attention matrices are read."""
+        return self.needs.attention
+
+    @property
+    def typed_options(self) -> dict[str, Option]:
+        """Every option by name; `space` with a pixel form and `row` with a token-to-token signal."""
+        return {
+            **self.signal.options,
+            **self.fold.typed_options,
+            **({} if self.pixel is None else {"space": SPACE, **self.pixel.options}),
+            **({"row": ROW} if self.mixing else {}),
+            **options_of(self.finish),
+            **options_of(self.adapt),
+            **options_of(self.through),
+        }
+
+    def changes_pass(self, options: Mapping[str, Any]) -> bool:
+        """Whether the given options change the pass over the layers, and with it states, gradients or bias shares."""
+        known = {**options_of(self.adapt), **options_of(self.through)}
+        return any(options.get(key, option.default) != option.default for key, option in known.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbeFunction:
+    """Recipe of a method that is one function of the `Probe`.
+
+    Attributes
+    ----------
+    function
+        `(probe, **options)` → patch scores [r p] or a pixel map [r H W], alone or with further fields of `Attribution`.
+    per_layer
+        The method's signal of a layer, to use under a fold; its own fold is a placeholder. None if there is none.
+    attention
+        Whether attention matrices are read.
+    fixed_linearisation
+        Whether the method has its own way back through the layers.
+    finish
+        `(patches, **options)`: a published post-processing step.
+    """
+
+    function: OptionFunction
+    per_layer: LayerSignal | None = None
+    attention: bool = False
+    fixed_linearisation: bool = False
+    finish: OptionFunction | None = None
+
+    @property
+    def typed_options(self) -> dict[str, Option]:
+        """Every option by name."""
+        return {**self.function.options, **options_of(self.finish)}
+
+
+Recipe = LayerSignal | ProbeFunction

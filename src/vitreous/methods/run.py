@@ -1,0 +1,177 @@
+"""Execution of a method: from the `Probe` to the `Attribution`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.layer import Layer
+from vitreous.capture.probe import Walk
+from vitreous.core.errors import SpecError
+from vitreous.methods.attribution import Attribution, patch_sums
+from vitreous.methods.bias_accounting import BiasAccounting
+from vitreous.methods.compose import effective_fold
+from vitreous.methods.recipe import LayerSignal
+from vitreous.models.shapes import TokenScores
+
+if TYPE_CHECKING:
+    from vitreous.methods.method import Method
+
+Settings = Mapping[str, Any]  # the value of every option
+PER_ROW = ("patches", "prefix", "bias", "residual", "native_pixels")
+
+
+def run_method(method: Method, probe: BlackBoxProbe) -> Attribution:
+    """Attribution of the probe's score, one row per image and target.
+
+    A class-agnostic method computes one map per image, which is repeated for every target.
+    """
+    targets = probe.targets_per_image
+    if method.class_specific or targets == 1:
+        return run_recipe(method, probe)
+    attribution = run_recipe(method, probe.once())
+    tensors = {name: getattr(attribution, name) for name in PER_ROW}
+    rows = {name: None if tensor is None else tensor.repeat_interleave(targets, 0) for name, tensor in tensors.items()}
+    return replace(attribution, **rows, targets=probe.targets, **described(probe))
+
+
+def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
+    """Run the method's recipe: a fold of signals per layer, its form in pixel space, or a function of the probe."""
+    recipe, settings = method.recipe, method.settings
+    if not isinstance(recipe, LayerSignal):
+        result = recipe.function(probe, **recipe.function.pick(settings))
+        scores, fields = result if isinstance(result, tuple) else (result, {})  # further fields of `Attribution`
+        return replace(build_attribution(method, probe, scores, settings), **fields)
+    if settings.get("space", "tokens") == "pixels":
+        return build_attribution(method, probe, run_in_pixels(method, recipe, probe, settings), settings)
+    tokens, accounting = run_layers(method, recipe, probe, settings)
+    if accounting is None:
+        return build_attribution(method, probe, tokens, settings)
+    residual = None
+    if adds_up(method, recipe, probe) and not recipe.mixing:
+        residual = accounting.missing(described(probe)["score"], tokens)
+    attribution = build_attribution(method, probe, accounting.close(tokens), settings)
+    return replace(attribution, bias=accounting.elsewhere, residual=residual)
+
+
+def run_layers(
+    method: Method, recipe: LayerSignal, probe: BlackBoxProbe, settings: Settings
+) -> tuple[TokenScores, BiasAccounting | None]:
+    """Token scores that the fold returns, and the bias accounting if biases are needed."""
+    fold, facts, needs = effective_fold(method, recipe), method.facts, recipe.needs
+    with_biases = needs.biases or (adds_up(method, recipe, probe) and fold.name == "first")
+    walk = Walk(
+        lin=recipe.linearisation,
+        attention=needs.attention,
+        gradients=facts.class_specific,
+        biases=with_biases,
+        normed=needs.normed,
+        presence=needs.presence,
+    )
+    walk = walk if recipe.adapt is None else recipe.adapt(walk, **recipe.adapt.pick(settings))
+    layers = iterate_layers(recipe, probe, walk, fold.down_to(probe.vit.depth), settings)
+    counted = settings.get("biases") or ("repeat" if settings.get("mode") == "restart" else "once")
+    accounting = BiasAccounting(probe, needs.biases, counted == "repeat")
+    inputs = {"probe": probe} if "probe" in recipe.signal.inputs else {}
+    options = recipe.signal.pick(settings)
+
+    def signal(layer: Layer) -> Tensor:
+        return accounting.add(layer, recipe.signal(layer, **inputs, **options))
+
+    layers = accounting.watch(layers) if with_biases else layers
+    return fold.function(layers, signal, **fold.options), accounting if with_biases else None
+
+
+def iterate_layers(
+    recipe: LayerSignal, probe: BlackBoxProbe, walk: Walk, down_to: int, settings: Settings
+) -> Iterator[Layer]:
+    """Layers from the last to `down_to`, with what the signal reads; `row="cls"` reads them at the class token."""
+    look = partial(
+        probe.layers,
+        lin=walk.lin,
+        attention=walk.attention,
+        gradients=walk.gradients,
+        biases=walk.biases,
+        normed=walk.normed,
+        presence=walk.presence,
+        down_to=down_to,
+    )
+    through = recipe.through
+    layers = look() if through is None else through(probe, look, walk.lin, **through.pick(settings))
+    if settings.get("row", "readout") == "readout":
+        return layers
+    if not probe.layout.prefix:
+        raise SpecError(f"{probe.vit.name!r} has no class token for row='cls' to read; use row='readout'")
+    return read_at_the_class_token(layers)
+
+
+def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:
+    """Layers whose read-out is the class token, as in published code, also if the model's head reads other tokens."""
+    for layer in layers:
+        row = torch.zeros_like(layer.readout)
+        row[:, 0] = 1
+        yield replace(layer, readout=row)
+
+
+def adds_up(method: Method, recipe: LayerSignal, probe: BlackBoxProbe) -> bool:
+    """Whether token scores and bias shares add up to the score of this probe."""
+    complete = method.facts.complete and recipe.linearisation.complete
+    return complete and probe.question.affine and not recipe.changes_pass(method.options)
+
+
+def run_in_pixels(method: Method, recipe: LayerSignal, probe: BlackBoxProbe, settings: Settings) -> Tensor:
+    """The method's pixel form [r H W], of the gradient that the first layer's tokens pass on to the pixels."""
+    assert recipe.pixel is not None
+    if recipe.fold.name != "first" or recipe.changes_pass(method.options):
+        other = f"fold {recipe.fold.name!r}" if recipe.fold.name != "first" else f"{method.spec!r}"
+        raise SpecError(f"space='pixels' reads the picture itself; it does not compose with {other}")
+    layer = deque(probe.layers(recipe.linearisation, recipe.needs.attention), maxlen=1)[0]
+    gradient = probe.pixel_grad(layer.hidden_grad)
+    return recipe.pixel(layer.rows(probe.images), gradient, **recipe.pixel.pick(settings))
+
+
+def run_tokens(method: Method, probe: BlackBoxProbe) -> TokenScores:
+    """Scores of the tokens that entered the encoder; see `Method.token_scores`."""
+    recipe = method.recipe
+    if not isinstance(recipe, LayerSignal):
+        raise SpecError(f"{method.name!r} does not bring layers together; use one that does, such as 'ixg+plus'")
+    tokens, accounting = run_layers(method, recipe, probe, method.settings)
+    return tokens if accounting is None else accounting.close(tokens)
+
+
+def build_attribution(method: Method, probe: BlackBoxProbe, scores: Tensor, settings: Settings) -> Attribution:
+    """Build the `Attribution`; `scores` are of tokens [r n], patches [r p] or pixels [r H W]."""
+    layout, prefix, pixels, finish = probe.layout, None, None, method.recipe.finish
+    if scores.ndim == 3:
+        pixels, patches = scores, None if probe.black_box else patch_sums(scores, layout)
+    elif scores.shape[-1] == layout.tokens and isinstance(method.recipe, LayerSignal):
+        prefix, patches = scores[:, : layout.prefix], scores[:, layout.prefix :]
+    else:
+        patches = scores
+    return Attribution(
+        patches=patches if finish is None else finish(patches, **finish.pick(settings)),
+        layout=layout,
+        targets=probe.targets,
+        method=method.spec,
+        native="patch" if pixels is None else "pixel",
+        native_pixels=pixels,
+        prefix=prefix,
+        signed=method.signed or method.signed_by(probe.question),
+        **described(probe),
+    )
+
+
+def described(probe: BlackBoxProbe) -> dict[str, Any]:
+    """The explained score [r] and the logits [r c], as fields of `Attribution`."""
+    k = probe.targets_per_image
+    raw = probe.reading.logits.repeat_interleave(k, 0)
+    with torch.no_grad():
+        score = probe.answer(raw, probe.targets)
+    return {"score": score, "logits": probe.full_logits.repeat_interleave(k, 0)}
