@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
@@ -59,7 +60,7 @@ class BlackBox(Probe):
     def _refuse(self, what: str) -> NoReturn:
         raise ModelError(f"{self.vit.name!r} is treated as a black box: it has no {what}")
 
-    @property
+    @cached_property
     def tokens(self) -> NoReturn:
         self._refuse("tokens")
 

@@ -291,7 +291,7 @@ class Probe:
 
     def _top(self, walk: Walk) -> Top:
         top = top_of(self.vit, self.states[-1], self._scores, walk.lin, walk.biases, walk.presence)
-        if walk.biases:
+        if top.biases is not None and top.pooled_biases is not None:
             self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
         return top
 

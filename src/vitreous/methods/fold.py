@@ -95,7 +95,7 @@ class Fold:
 FOLDS: Registry[Fold] = Registry("fold")
 
 
-def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = False) -> Callable:
+def fold(name: str | None = None, *, reach: Callable[..., int], mixing: bool = False) -> Callable[[Callable], Fold]:
     """Decorator that registers a function `(layers, signal, **options) -> [r n]` as a fold.
 
     Parameters
@@ -233,14 +233,15 @@ def rollout(
     start
         First layer of the roll-out; negative counts from the last layer.
     """
-    row = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]
+    row = hidden = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]
     for layer in layers:
         mixing = signal(layer) * gain if gain != 1 else signal(layer)
         row = layer.readout[:, None].to(mixing) if row is None else row
         row = STEPS[form](row, mixing)
-        row = row * in_range(row)
+        row, hidden = row * in_range(row), layer.hidden
     assert row is not None
-    return row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0]
+    assert hidden is not None
+    return row[:, 0] * hidden.norm(dim=-1) if lengths else row[:, 0]
 
 
 Row = Float[Tensor, "r 1 n"]

@@ -216,8 +216,10 @@ class Watch:
         whole = replace(found, method=spec, provenance={**found.provenance, "method": spec})
         given = {**self.method.known_options, **self.method.options}
         once = (given.get("biases") or ("repeat" if given.get("mode") == "restart" else "once")) == "once"
-        apart = self.method.biases and once and "signal" in parts and found.patches is not None
-        return Inside(whole, layers, parts, found.patches - parts["signal"].sum(1) if apart else None)
+        apart = None
+        if self.method.biases and once and "signal" in parts and found.patches is not None:
+            apart = found.patches - parts["signal"].sum(1)
+        return Inside(whole, layers, parts, apart)
 
 
 def watch(method: Method) -> Watch:
