@@ -57,6 +57,12 @@ class Linearisation:
     gate
         Product of a gated MLP: "exact"; "frozen": the activated gate is constant; "halved": gradients through both
         factors are halved.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.Linearisation(qk=0, norm="frozen", activation="ratio", gate="frozen").complete
+    True
     """
 
     qk: float | int = 1.0

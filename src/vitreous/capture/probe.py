@@ -67,6 +67,17 @@ class Probe:
     hold
         True keeps the whole autograd graph, False recomputes it block by block, None keeps it if it fits into memory.
         The results are the same.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> probe = vitreous.Probe(vit, images)
+    >>> keep = probe.images.new_ones(1, 1, 196).bool()
+    >>> keep[..., :98] = False  # only the lower half of the image
+    >>> probe.logits(keep).shape
+    torch.Size([1, 1, 20])
     """
 
     black_box = False  # True in the subclass that only evaluates the model on images

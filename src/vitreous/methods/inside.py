@@ -53,6 +53,15 @@ class Inside:
         Maps by name; `parts[name][:, i]` belongs to layer `layers[i]`. `ABOUT` describes the names.
     rest
         For a sum over layers: bias shares, which are in the resulting map but belong to no single layer.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> layers = vitreous.inside(vit, images, method="gradcam+skipplus")
+    >>> layers.layers
+    (6, 7, 8, 9, 10, 11)
     """
 
     whole: Attribution

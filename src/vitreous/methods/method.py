@@ -113,6 +113,13 @@ class Method:
         For a function of the `Probe`: the per-layer signal to use under a fold.
     caveat
         `(method, vit)` → a warning for users of this model, or an empty string.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> method = vitreous.resolve("genatt")
+    >>> method.class_specific, method.signed
+    (True, False)
     """
 
     name: str
@@ -524,6 +531,16 @@ def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callabl
     -------
     Callable
         Decorator that returns the `Method`.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> @vitreous.method("token_length", fold=vitreous.last, signed=False, class_specific=False, backwards=0)
+    ... def token_length(layer):
+    ...     '''Norm of the tokens that enter the last block.'''
+    ...     return layer.hidden.norm(dim=-1)
+    >>> vitreous.resolve("token_length+plus").spec
+    'token_length+plus'
     """
 
     def register(function: Callable[..., Any]) -> Method:

@@ -221,6 +221,13 @@ class ViT:
         Reason why the outputs are an embedding and not classes; empty if they are classes.
     length
         For logits that are cosines: the norm of the image embedding, by which the logits are divided at the end.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> vit.depth, vit.outputs, vit.layout(vit.size).grid
+    (12, 20, (14, 14))
     """
 
     name: str
