@@ -84,6 +84,14 @@ def load(
     ModelError
         If the model does not exist, the weights do not fit, the adapter's logits differ from the model's, or `classes`
         and `outputs` do not fit its outputs.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.load("scenes")
+    ViT('scenes', 12 blocks, 112x112, torch.float32, cpu)
+    >>> vitreous.load("timm:vit_tiny_patch16_224", pretrained=False, num_classes=5).outputs
+    5
     """
     check_declared(outputs)
     classes = checked_names(classes)  # fail before weights are downloaded
@@ -136,6 +144,15 @@ def wrap(
     ModelError
         If the architecture is not supported, the adapter's logits differ from the model's, or `classes` and `outputs`
         do not fit its outputs.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import vitreous
+    >>> model = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=2)
+    >>> vit = vitreous.wrap(model, classes=["cat", "dog"])
+    >>> vit.class_name(1)
+    'dog'
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -208,6 +225,17 @@ def explain(
     ------
     VitreousError
         If model, images, target, question or method do not fit together; the message names valid alternatives.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> attribution = vitreous.explain(vit, images, method="decompx+skipplus")
+    >>> attribution.patches.shape
+    torch.Size([1, 196])
+    >>> attribution.pixels().shape
+    torch.Size([1, 112, 112])
     """
     check_batch_size(batch_size)
     if hold not in (None, True, False):
@@ -289,6 +317,15 @@ def inside(
     ------
     SpecError
         If the method has no fold or reads a single layer.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> layers = vitreous.inside(vit, images, method="decompx+plus")
+    >>> layers.maps("signal").shape  # one map per layer, on the grid of patches
+    torch.Size([1, 12, 14, 14])
     """
     heard = watch(resolve(method, **options))
     return heard.told(explain(model, images, target, heard.watched(), question, batch_size=batch_size, hold=hold))
@@ -392,6 +429,12 @@ def list_methods() -> list[dict[str, Any]]:
     -------
     list of dict
         One entry per method, sorted by name: title, formula, options, paper and properties (see `catalogue.facts`).
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> [method["name"] for method in vitreous.list_methods() if method["family"] == "Vector norms"]
+    ['alti', 'attin', 'globenc']
     """
     from vitreous.catalogue import facts
     from vitreous.methods import load_all
@@ -407,6 +450,12 @@ def list_models() -> list[dict[str, Any]]:
     -------
     list of dict
         Entries with `family`, `example` (a name for `load`), `notes` and `origin` (the package that registered it).
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> [model["example"] for model in vitreous.list_models() if model["family"] == "BEiT"]
+    ['timm:beit_base_patch16_224']
     """
     from vitreous.models.model_registry import SOURCES, load_all
 

@@ -93,6 +93,16 @@ def evaluate(
         If the numbers or shapes of maps, images, labels, masks or boxes do not match.
     ModelError
         If the model cannot be wrapped, or does not have what the metric needs.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> attribution = vitreous.explain(vit, images, method="ixg")
+    >>> result = vitreous.evaluate(vit, images, attribution, "deletion_aopc")
+    >>> result.scores.shape
+    torch.Size([1])
     """
     several = isinstance(metric, list)
     if several and options:
@@ -294,6 +304,12 @@ def list_metrics() -> list[dict[str, Any]]:
     -------
     list of dict
         Name, title, family, options and other declared properties of each metric, sorted by name.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> "pointing_game" in [metric["name"] for metric in vitreous.list_metrics()]
+    True
     """
     from vitreous.catalogue import metric_facts
     from vitreous.metrics import load_all

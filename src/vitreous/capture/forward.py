@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -105,6 +105,14 @@ def run_block(
     return Step(x, normed, value, weights, mid, output, tuple(tap.found) if tap else ())
 
 
+@overload
+def mix(
+    q: Tensor, k: PerHead, v: PerHead, bias: Tensor | None, scale: float, attention: Literal[True]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def mix(
+    q: Tensor, k: PerHead, v: PerHead, bias: Tensor | None, scale: float, attention: bool
+) -> tuple[Tensor, Tensor | None]: ...
 def mix(
     q: Tensor, k: PerHead, v: PerHead, bias: Tensor | None, scale: float, attention: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -175,8 +183,9 @@ def run_head(
             pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap, seen)
         with evaluating(vit.module):  # the head may contain dropout in training mode
             logits = classified(vit, normalise(lin, vit.pooled_norm, pooled, pooled_tap), lin)
-    taps = (tuple(token_tap.found), tuple(pooled_tap.found)) if biases else ((), ())
-    return Reading(logits, readout.detach(), *taps)
+    token_taps = () if token_tap is None else tuple(token_tap.found)
+    pooled_taps = () if pooled_tap is None else tuple(pooled_tap.found)
+    return Reading(logits, readout.detach(), token_taps, pooled_taps)
 
 
 def rows_on(pool: LinearPool, x: Tokens) -> Float[Tensor, "q n"]:

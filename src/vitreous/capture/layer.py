@@ -146,15 +146,13 @@ def bias_map(
     taps: tuple[tuple[Tensor, Tensor], ...], grads: tuple[Tensor | None, ...], tokens: Tokens | None
 ) -> Tensor | None:
     """Contribution of biases to the score: [b n], at the tokens they are added to; in total [b] if `tokens` is None."""
-    total = None if tokens is None else tokens.new_zeros(tokens.shape[:2])
-    for (_, bias), grad in zip(taps, grads, strict=True):
-        if grad is None:
-            continue
-        if tokens is None:
-            share = (grad * bias).flatten(1).sum(-1)
-            total = share if total is None else total + share
-        else:  # [b n k], or [b h n e] for a norm on queries or keys
-            share = grad @ bias
-            share = share if share.ndim == 2 else share.sum(1)
-            total[:, -share.shape[1] :] += share
+    reached = [(grad, bias) for (_, bias), grad in zip(taps, grads, strict=True) if grad is not None]
+    if tokens is None:
+        shares = [(grad * bias).flatten(1).sum(-1) for grad, bias in reached]
+        return sum(shares[1:], shares[0]) if shares else None
+    total = tokens.new_zeros(tokens.shape[:2])
+    for grad, bias in reached:  # [b n k], or [b h n e] for a norm on queries or keys
+        share = grad @ bias
+        share = share if share.ndim == 2 else share.sum(1)
+        total[:, -share.shape[1] :] += share
     return total

@@ -57,6 +57,12 @@ class Linearisation:
     gate
         Product of a gated MLP: "exact"; "frozen": the activated gate is constant; "halved": gradients through both
         factors are halved.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.Linearisation(qk=0, norm="frozen", activation="ratio", gate="frozen").complete
+    True
     """
 
     qk: float | int = 1.0
@@ -123,7 +129,8 @@ class Damp(Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None]:
+        (upstream,) = upstreams
         return upstream * ctx.factor, None
 
 
@@ -138,7 +145,8 @@ class FrozenLayerNorm(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (upstream,) = upstreams
         rstd, weight = ctx.saved_tensors
         passed = upstream * rstd if weight is None else upstream * rstd * weight
         passed = passed - passed.mean(-1, keepdim=True) if ctx.centre else passed
@@ -154,7 +162,8 @@ class FrozenScale(Function):
         return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None, None, None]:
+        (upstream,) = upstreams
         scale, weight = ctx.saved_tensors
         return (upstream * scale if weight is None else upstream * scale * weight), None, None, None
 
@@ -170,7 +179,8 @@ class RatioActivation(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None]:
+        (upstream,) = upstreams
         x, y = ctx.saved_tensors
         # act(x) = x · g(x) for every activation in use, so y / x is accurate for all x but 0, where it is 0 / 0
         ratio = (y / x).nan_to_num_(nan=slope_at_zero(ctx.act), posinf=torch.inf, neginf=-torch.inf)

@@ -76,7 +76,8 @@ class FrozenGroupNorm(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        (upstream,) = upstreams
         rstd, weight = ctx.saved_tensors
         passed = upstream if weight is None else upstream * per_channel(weight, upstream)
         grouped = passed.flatten(2).unflatten(1, (ctx.groups, -1)).flatten(2) * rstd[..., None]

@@ -62,6 +62,17 @@ class Probe(NetworkProbe):
     hold
         True keeps the whole autograd graph, False recomputes it block by block, None keeps it if it fits into memory.
         The results are the same.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> probe = vitreous.Probe(vit, images)
+    >>> keep = probe.images.new_ones(1, 1, 196).bool()
+    >>> keep[..., :98] = False  # only the lower half of the image
+    >>> probe.logits(keep).shape
+    torch.Size([1, 1, 20])
     """
 
     model: ViT
@@ -170,7 +181,7 @@ class Probe(NetworkProbe):
 
     def _top(self, walk: Walk) -> Top:
         top = top_of(self.vit, self.states[-1], self._scores, walk.lin, walk.biases, walk.presence)
-        if walk.biases:
+        if top.biases is not None and top.pooled_biases is not None:
             self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
         return top
 

@@ -29,6 +29,13 @@ class TextTarget:
 
     The score of an image is scale · cosine of its embedding with each of the first `asked` texts of its group. The
     remaining texts are only used for comparison.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import vitreous
+    >>> vitreous.text_target(torch.ones(2, 8), names=["a cat", "a dog"]).scale  # one text for each of two images
+    1.0
     """
 
     texts: Float[Tensor, "g all d"]  # of unit length; g is the number of images, or 1 if all images share the texts
@@ -154,6 +161,17 @@ def text_target(
     ------
     ShapeError
         If an embedding has a wrong shape or type or no direction, or `scale` is not a positive number.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import torch
+    >>> import vitreous
+    >>> tower = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0)
+    >>> text = torch.randn(192)  # of a text encoder that was trained together with the tower
+    >>> target = vitreous.text_target(text, scale=100.0, names="a cat")
+    >>> vitreous.explain(tower, torch.randn(1, 3, 224, 224), target, "ixg").patches.shape
+    torch.Size([1, 196])
     """
     given = unit(embedding, "a text embedding", (1, 2, 3))
     pictures = None if given.ndim == 1 else len(given)

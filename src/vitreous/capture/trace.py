@@ -178,6 +178,11 @@ def backward(trace: Trace, score: Tensor, *, outputs: bool = False) -> Iterator[
     segments = trace.segments
     gradients: list[Tensor | None] = [None] * len(segments)
     output_gradients: list[Tensor | None] = [None] * len(segments)
+
+    def add_to(sums: list[Tensor | None], i: int, grad: Tensor) -> None:
+        before = sums[i]
+        sums[i] = grad if before is None else before + grad
+
     constants: list[list[tuple[Added, Tensor]]] = [[] for _ in segments]
 
     def spread(source: Tensor, upstream: Tensor | None, below: int) -> float:
@@ -201,10 +206,10 @@ def backward(trace: Trace, score: Tensor, *, outputs: bool = False) -> Iterator[
             if grad is None:
                 continue
             if kind is None:
-                gradients[i] = grad if gradients[i] is None else gradients[i] + grad
+                add_to(gradients, i, grad)
                 arrived += (tensor.detach() * grad).sum(dtype=torch.float64)
             elif kind == "output":
-                output_gradients[i] = grad if output_gradients[i] is None else output_gradients[i] + grad
+                add_to(output_gradients, i, grad)
             else:
                 constants[i].append((kind, grad))
                 arrived += share(kind.constant, grad).sum(dtype=torch.float64)

@@ -11,27 +11,81 @@ from __future__ import annotations
 
 
 class VitreousError(Exception):
-    """Base class of the errors that the library raises."""
+    """Base class of the errors that the library raises.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> try:
+    ...     vitreous.resolve("grdcam")
+    ... except vitreous.VitreousError as error:
+    ...     print(error)
+    no method 'grdcam'; did you mean 'gradcam'?
+    """
 
 
 class ModelError(VitreousError, ValueError):
-    """The model is not a supported vision transformer, or its weights do not fit."""
+    """The model is not a supported vision transformer, or its weights do not fit.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.load("timm:vit_tiny_patch61")
+    Traceback (most recent call last):
+    ...
+    vitreous.core.errors.ModelError: timm has no model 'vit_tiny_patch61'; did you mean 'vit_tiny_patch16_384'?
+    """
 
 
 class SpecError(VitreousError, LookupError):
-    """A name, option or composition does not exist or is not valid."""
+    """A name, option or composition does not exist or is not valid.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve("gradcam(layer=3)")
+    Traceback (most recent call last):
+    ...
+    vitreous.core.errors.SpecError: ...
+    """
 
     def __str__(self) -> str:  # the message alone, also with further arguments
         return str(self.args[0]) if self.args else ""
 
 
 class ShapeError(VitreousError, ValueError):
-    """Images, targets or masks have a wrong shape or range."""
+    """Images, targets or masks have a wrong shape or range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import vitreous
+    >>> vitreous.explain(vitreous.load("scenes"), torch.zeros(1, 4, 112, 112))
+    Traceback (most recent call last):
+    ...
+    vitreous.core.errors.ShapeError: images must be [b 3 H W] with at least one picture, not [1, 4, 112, 112]
+    """
 
 
 class DataError(VitreousError, ValueError):
-    """A file cannot be read in the expected format."""
+    """A file cannot be read in the expected format.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.load("scenes", checkpoint="nowhere.pth")
+    Traceback (most recent call last):
+    ...
+    vitreous.core.errors.DataError: no checkpoint at 'nowhere.pth'; give the path of a local .safetensors or .pth file
+    """
 
 
 class Caveat(UserWarning):
-    """Warning: the result is as requested, but its interpretation is limited as the message describes."""
+    """Warning: the result is as requested, but its interpretation is limited as the message describes.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import vitreous
+    >>> warnings.simplefilter("ignore", vitreous.Caveat)  # once the limits of a map are known
+    """

@@ -145,7 +145,9 @@ def run_chapter(
         for row, (scene, target, mask) in enumerate(rows[: shown * (len(rows) // len(drawn))])
     )
     scores = tuple(MethodScore(m, pointing[m].nanmean().item(), precision[m].nanmean().item()) for m in METHODS)
-    predictions = next(iter(attributions.values())).logits.argmax(-1).tolist()
+    logits = next(iter(attributions.values())).logits
+    assert logits is not None  # `explain` sets them
+    predictions = logits.argmax(-1).tolist()
     correct = [
         prediction in {thing.label for thing in scene.objects}
         for prediction, (scene, *_) in zip(predictions, rows, strict=True)

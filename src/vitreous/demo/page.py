@@ -50,6 +50,7 @@ def find_best_scores(results: list[ChapterResult]) -> list[dict[str, float]]:
 def class_probability(explained: ExplainedClass) -> float:
     """Softmax probability of the explained class."""
     logits = next(iter(explained.attributions.values())).logits
+    assert logits is not None  # `explain` sets them
     return logits[0].softmax(-1)[explained.target].item()
 
 

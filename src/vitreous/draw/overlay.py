@@ -82,10 +82,10 @@ def bare_image(attribution: Attribution, *, mode: Mode, scale: Scale) -> Image.I
 
 def backdrop(attribution: Attribution, longest: int = LARGE) -> tuple[Image.Image, Window] | None:
     """Image of a single row at display size, and the part of it that the model sees; None without an image."""
-    understood = attribution.preprocess is not None and not isinstance(attribution.preprocess, OpaquePreprocess)
-    if attribution.pictures is not None and understood:
+    preprocess = attribution.preprocess
+    if attribution.pictures is not None and preprocess is not None and not isinstance(preprocess, OpaquePreprocess):
         picture = upright(attribution.pictures[0])
-        window = attribution.preprocess.window(picture)
+        window = preprocess.window(picture)
     elif attribution.images is not None:
         picture = as_picture(seen_by_the_model(attribution))
         window = (0.0, 0.0, float(picture.width), float(picture.height))

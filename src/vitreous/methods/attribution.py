@@ -73,6 +73,15 @@ class Attribution:
         Preprocessing of the images, needed to map scores to the original images.
     names
         Names of the targets, one per row.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> attribution = vitreous.explain(vit, images, target=[[0, 3]], method="ixg")  # two classes of one image
+    >>> len(attribution), attribution.targets.tolist()
+    (2, [0, 3])
     """
 
     patches: Float[Tensor, "r p"] | None

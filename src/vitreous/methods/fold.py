@@ -47,6 +47,12 @@ class Fold:
         Whether the fold accepts token-to-token signals [r n n] only.
     options
         Options that were given.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.skipplus.with_options(start=3).down_to(12)  # first layer that is read in a model of 12 blocks
+    3
     """
 
     name: str
@@ -122,6 +128,18 @@ def fold(
     -------
     Callable
         Decorator that returns the `Fold`.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> from vitreous.methods.fold import read
+    >>> @vitreous.fold("strongest", reach=lambda depth: 0)
+    ... def strongest(layers, signal):
+    ...     '''Largest score of every token over all layers.'''
+    ...     scores = [read(layer, signal(layer)) for layer in layers]
+    ...     return max(scores, key=lambda score: score.max())
+    >>> vitreous.resolve("gradcam+strongest").fold.name
+    'strongest'
     """
 
     def register(function: Callable[..., TokenScores]) -> Fold:
@@ -155,21 +173,42 @@ def counted_from(start: int, depth: int) -> int:
 
 @fold(reach=lambda depth: 0)
 def first(layers: Iterator[Layer], signal: Signal) -> TokenScores:
-    """The first layer alone."""
+    """The first layer alone.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve("gradcam+first").fold.down_to(12)
+    0
+    """
     layer = deque(layers, maxlen=1)[0]
     return read(layer, signal(layer))
 
 
 @fold(reach=lambda depth: depth - 1)
 def last(layers: Iterator[Layer], signal: Signal) -> TokenScores:
-    """The last layer alone."""
+    """The last layer alone.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve("ixg+last").fold.down_to(12)
+    11
+    """
     layer = next(layers)
     return read(layer, signal(layer))
 
 
 @fold(reach=lambda depth, layer=0: layer if layer >= 0 else depth + layer)
 def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
-    """One layer alone, counted from the first (or, when negative, from the last)."""
+    """One layer alone, counted from the first (or, when negative, from the last).
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve("gradcam+at(layer=-2)").fold.down_to(12)
+    10
+    """
     return first.function(layers, signal)
 
 
@@ -194,6 +233,12 @@ def plus(
         ("repeat"). The default is "repeat" for restarts, else "once".
     form, gain, lengths
         As in `rollout`, for restarts.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve("decompx+plus").fold.down_to(12)
+    0
     """
     return sum_of_restarts(layers, signal, form, gain, lengths) if mode == "restart" else sum_of_layers(layers, signal)
 
@@ -217,6 +262,12 @@ def skipplus(
         First layer of the sum; negative counts from the last layer, None is ⌈depth / 2⌉.
     mode, biases, form, gain, lengths
         As in `plus`.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve("decompx+skipplus").fold.down_to(12)
+    6
     """
     return plus.function(layers, signal, mode, biases, form, gain, lengths)
 
@@ -243,15 +294,22 @@ def rollout(
         Whether to multiply scores by the norms of the tokens that enter the first layer of the roll-out.
     start
         First layer of the roll-out; negative counts from the last layer.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve("rawattention+rollout(start=2)").fold.down_to(12)
+    2
     """
-    row = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]
+    row = hidden = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]
     for layer in layers:
         mixing = signal(layer) * gain if gain != 1 else signal(layer)
         row = layer.readout[:, None].to(mixing) if row is None else row
         row = STEPS[form](row, mixing)
-        row = row * in_range(row)
+        row, hidden = row * in_range(row), layer.hidden
     assert row is not None
-    return row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0]
+    assert hidden is not None
+    return row[:, 0] * hidden.norm(dim=-1) if lengths else row[:, 0]
 
 
 Row = Float[Tensor, "r 1 n"]

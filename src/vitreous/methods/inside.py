@@ -55,6 +55,15 @@ class Inside:
         Maps by name; `parts[name][:, i]` belongs to layer `layers[i]`. `ABOUT` describes the names.
     rest
         For a sum over layers: bias shares, which are in the resulting map but belong to no single layer.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> layers = vitreous.inside(vit, images, method="gradcam+skipplus")
+    >>> layers.layers
+    (6, 7, 8, 9, 10, 11)
     """
 
     whole: Attribution
@@ -217,8 +226,10 @@ class Watch:
         given, recipe = self.method.settings, self.method.recipe
         assert isinstance(recipe, LayerSignal)
         once = (given.get("biases") or ("repeat" if given.get("mode") == "restart" else "once")) == "once"
-        apart = recipe.needs.biases and once and "signal" in parts and found.patches is not None
-        return Inside(whole, layers, parts, found.patches - parts["signal"].sum(1) if apart else None)
+        apart = None
+        if recipe.needs.biases and once and "signal" in parts and found.patches is not None:
+            apart = found.patches - parts["signal"].sum(1)
+        return Inside(whole, layers, parts, apart)
 
 
 def watch(method: Method) -> Watch:

@@ -56,6 +56,13 @@ class Method:
         Options with which the method works for any classifier; None if it needs access to the model's layers.
     options
         Options that were given.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> method = vitreous.resolve("genatt")
+    >>> method.class_specific, method.signed
+    (True, False)
     """
 
     name: str
@@ -284,6 +291,16 @@ def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callabl
     -------
     Callable
         Decorator that returns the `Method`.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> @vitreous.method("token_length", fold=vitreous.last, signed=False, class_specific=False, backwards=0)
+    ... def token_length(layer):
+    ...     '''Norm of the tokens that enter the last block.'''
+    ...     return layer.hidden.norm(dim=-1)
+    >>> vitreous.resolve("token_length+plus").spec
+    'token_length+plus'
     """
 
     def register(function: Callable[..., Any]) -> Method:

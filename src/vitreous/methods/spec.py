@@ -38,6 +38,14 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
     SpecError
         If the spec cannot be parsed, a name or option does not exist, a value does not fit, an option is given twice,
         or the method cannot be combined with the linearisation or fold.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve("GradCAM").name
+    'gradcam'
+    >>> vitreous.resolve("tis", masks=256).spec
+    'tis(masks=256)'
     """
     if isinstance(spec, Method):
         return spec.with_options(**options) if options else spec

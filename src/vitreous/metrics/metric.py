@@ -63,6 +63,14 @@ class Measured:
         Settings chosen during the computation, as plain values.
     flipped
         Whether the better direction is the opposite of the metric's `higher_is_better`, as for a complement.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import vitreous
+    >>> curve = torch.tensor([[1.0, 0.5, 0.0]])
+    >>> vitreous.Measured(curve.mean(-1), curve=curve, levels=(0.0, 0.5, 1.0)).scores
+    tensor([0.5000])
     """
 
     scores: Float[Tensor, " r"]
@@ -111,6 +119,13 @@ class Metric:
         Named sets of options, usually those of a paper.
     options
         Options that were given, and override presets and defaults.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> metric = vitreous.resolve_metric("deletion_aopc")
+    >>> metric.family, metric.higher_is_better
+    ('faithfulness', True)
     """
 
     name: str
@@ -244,6 +259,16 @@ class MetricResult:
         Name and settings of the metric as plain values.
     reduce
         Function that computes `value` from scores and parts.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> attribution = vitreous.explain(vit, images, method="ixg")
+    >>> result = vitreous.evaluate(vit, images, attribution, "sparseness")
+    >>> 0 <= result.value <= 1
+    True
     """
 
     metric: str
@@ -340,6 +365,16 @@ def metric(
     -------
     callable
         A decorator that replaces the function by its `Metric`.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> @vitreous.metric("top_score", higher_is_better=None)
+    ... def top_score(attribution):
+    ...     '''Highest score of a patch.'''
+    ...     return attribution.patches.amax(-1)
+    >>> vitreous.resolve_metric("top_score").title
+    'Highest score of a patch.'
     """
 
     def register(function: Callable[..., Any]) -> Metric:
@@ -370,6 +405,12 @@ def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
     ------
     SpecError
         If the spec cannot be parsed, an option does not fit, or an option is given twice.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.resolve_metric("insertion(steps=28)").options
+    {'steps': 28}
     """
     if isinstance(spec, Metric):
         return spec.with_options(**options) if options else spec

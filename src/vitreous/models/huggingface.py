@@ -118,7 +118,8 @@ def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: d
         from transformers import AutoConfig, AutoModelForImageClassification
     except ImportError:
         raise ModelError("Hugging Face models need transformers: pip install 'vitreous[hf]'") from None
-    config, unused = AutoConfig.from_pretrained(name, trust_remote_code=False, return_unused_kwargs=True, **changes)
+    loaded: Any = AutoConfig.from_pretrained(name, trust_remote_code=False, return_unused_kwargs=True, **changes)
+    config, unused = loaded
     if odd := sorted(set(unused) & set(changes)):
         raise ModelError(
             f"{', '.join(odd)} is no setting of {type(config).__name__}; see its documentation for those it has"

@@ -34,6 +34,13 @@ class NamedModule:
         Class names in the order of the outputs; None keeps what the adapter says.
     facts
         Origin of the weights, for provenance records.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import vitreous
+    >>> vitreous.NamedModule(torch.nn.Linear(2, 2), classes=("cat", "dog")).classes
+    ('cat', 'dog')
     """
 
     module: nn.Module
@@ -99,6 +106,19 @@ def adapter(name: str, *, matches: Callable[[nn.Module], bool]) -> Callable[[D],
     ------
     SpecError
         If the name is already registered.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import vitreous
+    >>> from vitreous.models.timm import from_timm
+    >>> class MyViT(timm.models.VisionTransformer):
+    ...     pass
+    >>> @vitreous.adapter("my models", matches=lambda module: isinstance(module, MyViT))
+    ... def describe(model, name):
+    ...     return from_timm(model, f"mine: {name}")
+    >>> vitreous.wrap(MyViT(depth=2)).name
+    'mine: MyViT'
     """
 
     def add(function: D) -> D:
@@ -130,6 +150,16 @@ def source(
     ------
     SpecError
         If the name is already registered.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import vitreous
+    >>> @vitreous.source("shallow")
+    ... def create(name, *, checkpoint=None, pretrained=True, **arguments):
+    ...     return timm.create_model(name, pretrained=False, depth=2, **arguments)
+    >>> vitreous.load("shallow:vit_tiny_patch16_224", num_classes=5)
+    ViT('shallow:vit_tiny_patch16_224', 2 blocks, 224x224, torch.float32, cpu)
     """
 
     def add(function: C) -> C:

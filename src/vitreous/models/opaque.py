@@ -110,7 +110,7 @@ def preprocess_of(module: nn.Module) -> Preprocess | None:
         return saved_preprocess(module)
     if not isinstance(getattr(module, "pretrained_cfg", None), dict):
         return None
-    from timm.data import resolve_model_data_config
+    from timm.data.config import resolve_model_data_config
 
     return Preprocess.from_timm(resolve_model_data_config(module))
 

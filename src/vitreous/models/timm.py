@@ -14,7 +14,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from timm.data import resolve_model_data_config
+from timm.data.config import resolve_model_data_config
 from timm.layers.attention import Attention, AttentionRope
 from timm.layers.attention_pool import AttentionPoolLatent
 from timm.layers.layer_scale import LayerScale

@@ -186,8 +186,8 @@ def fitted(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tens
 
 def resized(own: Preprocess, size: int) -> Preprocess:
     """Preprocessing of the weights, scaled to the image size of the model."""
-    box = round(own.resize[0] * size / own.size[0])
-    return replace(own, size=(size, size), resize=(box, box))
+    box = None if own.resize is None else round(own.resize[0] * size / own.size[0])
+    return replace(own, size=(size, size), resize=None if box is None else (box, box))
 
 
 def embed(model: VisionTransformer, images: Images) -> Tokens:

@@ -143,6 +143,13 @@ class ViT(Network):
         Whether `classify` is affine, as found by the handshake.
     length
         For logits that are cosines: the norm of the image embedding, by which the logits are divided at the end.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> vit.depth, vit.outputs, vit.layout(vit.size).grid
+    (12, 20, (14, 14))
     """
 
     embed: Callable[[Images], Tokens]

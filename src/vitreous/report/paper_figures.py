@@ -257,6 +257,8 @@ def describe_curve_point(scores: MetricScores, row: int, place: int, at: int) ->
 
 def delete_top(attribution: Attribution, share: float) -> Image.Image:
     """The model's input with the highest scores grey: by patch, or by pixel for maps without patches."""
+    assert attribution.images is not None, "the loader explains images"
+    assert attribution.preprocess is not None, "images of a run are prepared by the model's preprocessing"
     pixels = attribution.preprocess.denormalise(attribution.images[0].float().cpu())
     image = pixels.permute(1, 2, 0).clamp(0, 255).numpy().astype(np.uint8)
     scores = attribution.maps()[0].cpu().numpy()

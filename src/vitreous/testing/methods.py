@@ -98,10 +98,13 @@ class Case:
 def one_finite_score_per_patch(case: Case) -> None:
     """One finite score per patch, in the model's precision and on its device."""
     found = case.run()
-    require(found.patches.shape == (3, found.layout.patches), f"its scores are {list(found.patches.shape)}")
-    require(bool(found.patches.isfinite().all()), "some scores are not finite")
-    require(found.patches.dtype == case.vit.dtype, f"its scores are {found.patches.dtype}")
-    require(found.patches.device == case.vit.device, f"its scores are on {found.patches.device}")
+    patches = found.patches
+    if patches is None:
+        raise LawBroken("it has no score per patch")
+    require(patches.shape == (3, found.layout.patches), f"its scores are {list(patches.shape)}")
+    require(bool(patches.isfinite().all()), "some scores are not finite")
+    require(patches.dtype == case.vit.dtype, f"its scores are {patches.dtype}")
+    require(patches.device == case.vit.device, f"its scores are on {patches.device}")
 
 
 def batch_is_single(case: Case) -> None:
@@ -147,7 +150,7 @@ def class_is_as_stated(case: Case) -> None:
 def parts_add_up(case: Case) -> None:
     """Where tokens and biases should make the score, they do."""
     found = case.run()
-    if found.residual is not None and case.method.facts.complete:
+    if found.residual is not None and found.score is not None and case.method.facts.complete:
         relative, absolute = TOLERANCE.get(case.vit.dtype, (5e-2, 1e-3))
         allowed = relative * found.score.abs().max() + absolute
         require(

@@ -1,0 +1,102 @@
+"""Hook of mkdocs: adds a page per public object of the package, written from its docstring by mkdocstrings."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+SOURCE = Path(__file__).parents[1] / "src"
+GROUPS = {
+    "Explain": ("load", "wrap", "explain", "inside", "Attribution", "Inside", "TextTarget", "text_target"),
+    "Measure": ("evaluate", "MetricResult", "Measured"),
+    "Look up": ("list_methods", "list_metrics", "list_models", "resolve", "resolve_metric"),
+    "Models and images": ("ViT", "NamedModule", "Preprocess", "Probe", "Linearisation"),
+    "Extend": ("method", "Method", "metric", "Metric", "fold", "Fold", "adapter", "source"),
+    "Folds": ("first", "last", "at", "plus", "skipplus", "rollout"),
+}
+
+
+def public_objects() -> dict[str, str]:
+    """Full name of every public object by its name in `vitreous`, from the source text."""
+    tree = ast.parse((SOURCE / "vitreous" / "__init__.py").read_text())
+    homes = next(ast.literal_eval(node.value) for node in tree.body if is_assignment(node, "HOMES"))
+    return {name: f"{home}.{name}" for home, names in homes.items() for name in names}
+
+
+def public_modules() -> dict[str, dict[str, str]]:
+    """Public modules, with the full names of the objects that each of them exports."""
+    tree = ast.parse((SOURCE / "vitreous" / "__init__.py").read_text())
+    names = next(ast.literal_eval(node.value) for node in tree.body if is_assignment(node, "MODULES"))
+    return {name: dict(exports(name)) for name in names}
+
+
+def exports(module: str) -> Iterator[tuple[str, str]]:
+    """Name and full name of everything that the `__init__.py` of a module imports from its files."""
+    for node in ast.parse((SOURCE / "vitreous" / module / "__init__.py").read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"vitreous.{module}."):
+            yield from ((alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def is_assignment(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+
+
+def summary(path: str) -> str:
+    """First line of an object's docstring, from the source text."""
+    module, _, name = path.rpartition(".")
+    file = SOURCE / Path(*module.split("."))
+    text = (file / "__init__.py" if file.is_dir() else file.with_suffix(".py")).read_text()
+    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    documented = [ast.get_docstring(node) for node in nodes if node.name == name]
+    return (documented[-1] or "").split("\n")[0] if documented else ""  # overloads have no docstring
+
+
+def page_name(name: str) -> str:
+    """File of an object; `Method` and `method` need two files also where upper and lower case are the same."""
+    return f"{name.lower()}-class" if name[0].isupper() else name
+
+
+def page(path: str, title: str, level: int) -> str:
+    """Heading, signature and docstring of one object."""
+    options = {"heading": f"'{title}'", "heading_level": level, "show_root_heading": "true"}
+    return (
+        "\n".join([f"::: {path}", "    options:", *(f"      {key}: {value}" for key, value in options.items())]) + "\n"
+    )
+
+
+def pages() -> dict[str, str]:
+    """Text of every page by its path."""
+    objects, modules = public_objects(), public_modules()
+    grouped = {name for names in GROUPS.values() for name in names}
+    rest = [name for name in objects if name not in grouped]
+    errors = [name for name in rest if name.endswith("Error") or name == "Caveat"]
+    others = [name for name in rest if name not in errors]
+    groups = {**GROUPS, **({"More": others} if others else {}), "Errors": errors}
+    index = ["# API reference", "", "Everything that `vitreous` exports, written from the docstrings.", ""]
+    written = {}
+    for group, names in groups.items():
+        index += [f"## {group}", "", "| | |", "|---|---|"]
+        for name in names:
+            index.append(f"| [`{name}`]({page_name(name)}.md) | {summary(objects[name])} |")
+            written[f"api/{page_name(name)}.md"] = page(objects[name], f"vitreous.{name}", level=1)
+        index.append("")
+    index += ["## Modules", "", "| | |", "|---|---|"]
+    for module, exported in modules.items():
+        text = (SOURCE / "vitreous" / module / "__init__.py").read_text()
+        title = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+        index.append(f"| [`{module}`]({module}.md) | {title} |")
+        parts = [page(path, name, level=2) for name, path in exported.items() if summary(path)]
+        head = f"# vitreous.{module}\n\n::: vitreous.{module}\n    options:\n      members: false\n"
+        written[f"api/{module}.md"] = "\n".join([head, *parts])
+    return {"api/index.md": "\n".join(index) + "\n", **written}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages; mkdocs calls this when it has listed the folder."""
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
