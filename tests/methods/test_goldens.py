@@ -111,15 +111,15 @@ PLAIN = {  # file → {array suffix: spec}; a `{}` in the array's name stands fo
 }
 MATRICES = {  # file → {array: spec}: row 0, patch columns
     "globenc_skipplusrepo": {
-        "rollout": "globenc(row='cls')",
+        "rollout": "globenc_norm2_ro",
         "rollout_half": "globenc(row='cls')+rollout(form='half')",
-        "plus": "globenc(row='cls')+plus",
+        "plus": "globenc_norm2_sum",
         "skipplus": "globenc(row='cls')+skipplus",
     },
     "alti_skipplusrepo": {
-        "rollout": "alti(row='cls', skipplus=True)",
+        "rollout": "ALTI_ro",
         "rollout_half": "alti(row='cls', skipplus=True)+rollout(form='half')",
-        "plus": "alti(row='cls', skipplus=True)+plus",
+        "plus": "ALTI_sum",
         "skipplus": "alti(row='cls', skipplus=True)+skipplus",
     },
     "alti_official": {"rollout": "alti(row='cls', preset='official')"},

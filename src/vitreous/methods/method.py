@@ -199,6 +199,7 @@ class Method:
             made = self
         given = fit_options(f"method {self.name!r}", given, made.typed_options)
         made, given = made._shared(given)
+        made._refuse_rescaled_biases(given)
         question = made.question if given.get("question") is None else given["question"]
         return replace(made, options=given, question=question, signed=made.signed or made._signed_by(question))
 
@@ -280,7 +281,18 @@ class Method:
         made = replace(self, fold=replace(fold, options={**own, **fold.options}))
         made = replace(made, function=self.layered, layered=None, native="patch") if self.layered else made
         check_names(f"{self.name!r} under fold {fold.name!r}", self.options, made.known_options)
+        made._refuse_rescaled_biases(made.options)
         return made
+
+    def _refuse_rescaled_biases(self, options: Mapping[str, Any]) -> None:
+        """Raise a SpecError if a fold would rescale layers' maps and then add bias shares at another scale."""
+        given = {**({} if self.fold is None else self.fold.options), **options}
+        if self.biases and self.fold is not None and given.get("normalise", "none") != "none":
+            other = f"ixg+{self.fold.name}(normalise={given['normalise']!r})"
+            raise SpecError(
+                f"{self.name!r} adds bias shares to the sum of its layers, which normalise={given['normalise']!r} would "
+                f"rescale without them; use {other!r}"
+            )
 
     def linearised(self, name: str, point: Linearisation) -> Method:
         """The method with another linearisation.

@@ -50,22 +50,24 @@ def sums_to_nothing(made: Method, vit: ViT) -> str:
 
 
 def meets_one_norm(made: Method, vit: ViT) -> str:
-    """Warning for token times gradient at the last block, if the head reads no patch.
+    """Warning for token times gradient at the last block, alone or rescaled, if the head reads no patch.
 
     A norm ignores the length of a token, so x · ∂t/∂x = 0 for a token that enters the score through one norm only.
     Measured on the scenes model: 5e-9 of Σ|xₖ gₖ| in float64, due to the norm's ε, and rounding errors in float32.
     """
     last = made.fold is not None and made.fold.down_to(vit.depth) == vit.depth - 1
-    if not last or made.linearisation.norm != "exact" or made.options.get("of", "input") != "input":
+    rescales = made.fold is not None and made.fold.options.get("normalise", "none") != "none"
+    if not (last or rescales) or made.linearisation.norm != "exact" or made.options.get("of", "input") != "input":
         return ""
     layout = vit.layout(vit.size)
     if isinstance(vit.blocks[-1].attend.norm, nn.Identity) or not isinstance(vit.pool, LinearPool):
         return ""
     if bool(vit.pool.rows(layout.tokens)[:, layout.prefix :].any()):
         return ""
+    enlarged = ", which normalise enlarges" if rescales else ""
     return (
         "where the head reads no patch, patches of the last block enter the score through one norm, which ignores their "
-        f"length, so token times gradient is 0 there but for rounding; use '{made.name}@libra'"
+        f"length, so token times gradient is 0 there but for rounding{enlarged}; use '{made.name}@libra'"
     )
 
 
