@@ -21,7 +21,7 @@ FAMILIES = {
     "Gradients": "vanillagrad vanillagrad_norm ixg cat fullgrad smoothgrad ig",
     "Class activation maps": "gradcam xgradcam xgradcamplus gradcampp hirescam elementwise layercam attcam scorecam",
     "Attention": "rawattention attnfrom rollout attngrad genatt gradsam attixg attcat tam bth btt legrad tokentm",
-    "Relevance and decomposition": "decompx conservativelrp attnlrp transatt partiallrp lrp",
+    "Relevance and decomposition": "decompx conservativelrp attnlrp gim reslrp transatt partiallrp lrp",
     "Vector norms": "attin globenc alti",
     "Perturbation": "occlusion rise lime kernelshap pami vitcx tis atman hsic",
     "Of this library": "temper presence fuse anneal",

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, TEMPERED
+from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, GIM, RESLRP, TEMPERED
 from vitreous.methods.fold import first, plus
 from vitreous.methods.method import Method, method, spelling
 from vitreous.models.shapes import TokenScores
@@ -139,6 +139,22 @@ attnlrp = token_times_gradient(
     linearisation=ATTNLRP,
     fixed_linearisation=True,
     paper="achtibat2024attnlrp",
+)
+gim = token_times_gradient(
+    "gim",
+    "GIM: token times gradient, the softmax differentiated at temperature 2, half of the relevance to each factor of a product.",
+    formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with every norm's σ held fixed, softmax′ at s/2, half of it to each factor of AV and QKᵀ",
+    linearisation=GIM,
+    fixed_linearisation=True,
+    paper="edin2025gim",
+)
+reslrp = token_times_gradient(
+    "reslrp",
+    "ResLRP: AttnLRP whose skip connections pass more of the relevance to the branch that has the sign of the sum.",
+    formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ as in AttnLRP; of y = a + b, a gets g̃ · w(a)y / (w(a)a + w(b)b), w(u) = 1 + [uy > 0]",
+    linearisation=RESLRP,
+    fixed_linearisation=True,
+    paper="berend2026reslrp",
 )
 temper = token_times_gradient(
     "temper",
