@@ -132,7 +132,7 @@ def test_gradients_by_operation_are_those_of_the_adapter(name, point):
 
 
 def test_the_rule_for_skip_connections_is_refused_by_name():
-    with pytest.raises(SpecError, match="residual=1.0 is a rule for skip connections"):
+    with pytest.raises(SpecError, match=r"residual=1\.0 is a rule for skip connections"):
         LinearisedForward(LINEARISATIONS["reslrp"])
 
 

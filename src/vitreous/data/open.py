@@ -13,7 +13,9 @@ from vitreous.data.imagenet import UnlabelledImagesError
 from vitreous.data.reader import READERS, located, settled, split
 from vitreous.data.sample import Dataset
 
-ROOMS = ("cifar", "folder", "huggingface", "imagenet", "imagenet_s", "mura", "pets", "scenes", "segmentation", "shards")
+ROOMS = (
+    "cifar", "coco", "folder", "huggingface", "imagenet", "imagenet_s", "mura", "pets", "scenes", "segmentation", "shards",
+)  # fmt: skip
 
 
 def open_dataset(spec: str | Path, **options: Any) -> Dataset:
@@ -89,6 +91,7 @@ def has(*names: str) -> Callable[[Path], bool]:
 # From the most specific to the least; the first match wins.
 LOOKS: dict[str, Callable[[Path], bool]] = {
     "pets": lambda path: has("annotations/list.txt")(path) or (has("trimaps")(path) and has("labels.csv")(path)),
+    "coco": has("annotations/instances_*.json"),
     "imagenet-s": has("validation-segmentation", "train-semi-segmentation"),
     "cifar10": has("cifar-10-batches-py", "test_batch", "data_batch_1"),
     "cifar100": lambda path: has("cifar-100-python")(path) or all((path / one).is_file() for one in ("test", "meta")),
