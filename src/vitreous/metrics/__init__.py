@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-ROOMS = ("tokens", "pictures", "perturbation", "imputation", "localisation", "robustness", "complexity")
+ROOMS = ("tokens", "pictures", "perturbation", "removal", "imputation", "localisation", "robustness", "complexity")
 
 
 def load_all() -> None:
