@@ -36,7 +36,7 @@ j · Y the stream between attention and MLP · L blocks · products ∏ₗ run f
 element · M masks m"""
 
 
-ACCENTS = {r"{\"o}": "ö", r"{\'a}": "á", r"{\`a}": "à", r"{\c{c}}": "ç"}
+ACCENTS = {r"{\"o}": "ö", r"{\"u}": "ü", r"{\'a}": "á", r"{\`a}": "à", r"{\c{c}}": "ç"}
 
 
 def papers() -> dict[str, str]:

@@ -66,7 +66,7 @@ def first(results: Results) -> str:
 def pointing(results: Results) -> str:
     return standings(
         results.figures("tis-pointing"),
-        ["pointing_game(preset='tis')", "sparseness(preset='tis')"],
+        ["pointing_game(preset='tis')", "sparseness(preset='tis-released')"],
         by="pointing_game(preset='tis')",
     )
 
@@ -80,7 +80,7 @@ def pointing_answer(results: Results) -> str:
     ]
     lines += [
         f"- {one.model}: the sparseness of TIS lies {between(one)} GenAtt's."
-        for one in only(rows, against="genatt", metric="sparseness(preset='tis')")
+        for one in only(rows, against="genatt", metric="sparseness(preset='tis-released')")
     ]
     return "\n".join(lines) or NOTHING
 

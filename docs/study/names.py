@@ -68,7 +68,7 @@ READINGS = {  # what the paper leaves open: its four steps under each reading
     ),
 }  # fmt: skip
 
-TIS = "tis(preset='paper')"
+TIS = "tis(preset='released')"
 KEPT = {0.5: "tis(masks=512)", **{share: f"tis(masks=512, kept={share})" for share in (0.1, 0.3, 0.7, 0.9)}}
 SURE, UNSURE = "tis(masks=128)", "tis(masks=128, question='logit')"  # where label and prediction differ
 

@@ -40,7 +40,9 @@ def skipplus(quotes: Quotes) -> str:
         f'so that "either PLUS or SkipPLUS is near the best" holds for DecompX because PLUS is. What speaks for SkipPLUS is its price, half a backward pass, and AP on pets for DeiT-Tiny ({pets("better", "decompx+skipplus", "decompx+plus")} over PLUS).',
         f"**Where it does not help it mostly does no harm**, as the paper says, with exceptions: PLUS costs GradCAM++ {gain('worse', 'gradcampp+plus', 'gradcampp')}, and on DeiT-Tiny AttCAM {harm(f'{ATTCAM}+plus', ATTCAM)} and AttnGrad {harm('attngrad+plus', 'attngrad')}. GenAtt is harmed a little on ViT-Tiny: PLUS {gain('worse/open', 'genatt+plus', 'genatt')}, SkipPLUS {gain('worse/open', 'genatt+skipplus', 'genatt')}.",
         f"**No trade-off.** Across methods insertion and deletion go together (Kendall's τ {quotes.orders('together', 'skipplus-trades', DELETED, INSERTED, dataset='val')}). That deletion goes with AP holds ({quotes.orders('together', 'skipplus-pets-trades', DELETED, SEGMENTED, dataset='pets')}).",
-        f"**ALTI under Rollout** does not vanish here, it divides by zero: as published {' / '.join(map(str, lost))} of 250 maps are undefined. With 10⁻¹² added it stays above a random map ({beside('better', f'{ALTI}{ROLLED}', metric=DELETED)} of deletion AOPC); GlobEnc falls below it by insertion on ViT-Tiny ({beside('worse/open', f'globenc{ROLLED}', metric=INSERTED)}).",
+        f"**ALTI under Rollout** divides by zero here: as published {' / '.join(map(str, lost))} of 250 maps are undefined. With 10⁻¹² added no map vanishes, but the form of the authors' code, without the identity (`ALTI_ro`), "
+        f"is below a random map by insertion ({beside('worse', ALTI, metric=INSERTED)} of insertion AOPC) and above it by deletion ({beside('better', ALTI, metric=DELETED)}); with ½(I + T) it is above by both ({beside('better', f'{ALTI}{ROLLED}', metric=INSERTED)} and {beside('better', f'{ALTI}{ROLLED}', metric=DELETED)}). "
+        f"GlobEnc is below by insertion on ViT-Tiny in both forms (`globenc_norm2_ro` {beside('worse/open', 'globenc', metric=INSERTED)}, ½(I + T) {beside('worse/open', f'globenc{ROLLED}', metric=INSERTED)}).",
     )
 
 

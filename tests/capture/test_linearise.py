@@ -15,9 +15,11 @@ from vitreous.capture.linearise import (
     ATTNLRP,
     CONSERVATIVE,
     DECOMPX,
+    GIM,
     LIBRA,
     LINEARISATIONS,
     PLAIN,
+    RESLRP,
     TEMPERED,
     Linearisation,
     linearisation,
@@ -33,6 +35,8 @@ POINTS = {
     "tempered": TEMPERED,
     "attnlrp": ATTNLRP,
     "in between": Linearisation(qk=0.5, v=0.75, norm="frozen", activation="ratio", gate="halved"),
+    "gim": GIM,
+    "reslrp": RESLRP,
     "damped norms exact": Linearisation(qk=0.5, activation="ratio", gate="frozen"),
 }
 
@@ -105,11 +109,15 @@ def test_named_points_are_members_of_the_family() -> None:
     assert linearisation("decompx", gate="halved") == LIBRA
     assert linearisation("libra", qk=0.25) == TEMPERED
     assert linearisation("alilrp") == linearisation("CPLRP") == CONSERVATIVE
-    assert sorted(LINEARISATIONS) == ["attnlrp", "conservative", "decompx", "libra", "plain", "tempered"]
+    assert linearisation("attnlrp", activation="exact", softmax=2) == linearisation("gim") == GIM
+    assert linearisation("attnlrp", residual=1) == linearisation("reslrp") == RESLRP
+    named = ["attnlrp", "conservative", "decompx", "gim", "libra", "plain", "reslrp", "tempered"]
+    assert sorted(LINEARISATIONS) == named
 
 
 def test_only_points_that_hold_everything_else_fixed_are_complete() -> None:
     assert [name for name, point in POINTS.items() if point.complete] == ["decompx", "libra"]
+    assert linearisation("libra", residual=1).complete  # the rule for skip connections conserves
 
 
 @pytest.mark.parametrize(
@@ -118,7 +126,10 @@ def test_only_points_that_hold_everything_else_fixed_are_complete() -> None:
         ({"norm": "half"}, "norm='half'; known: 'exact', 'frozen', 'fixed'"),
         ({"activation": "off"}, "activation='off'"),
         ({"gate": True}, "gate=True"),
-        ({"attention": "frozen"}, "no option 'attention'; known: qk, v, norm, activation, gate"),
+        ({"attention": "frozen"}, "no option 'attention'; known: qk, v, norm, activation, gate, softmax, residual"),
+        ({"softmax": 0}, "softmax=0 must be a number from 0.01 to 100"),
+        ({"softmax": "hot"}, "softmax='hot' must be a number"),
+        ({"residual": -0.5}, "residual=-0.5 must be a number from 0 to 100"),
     ],
 )
 def test_an_impossible_point_says_what_would_work(changes: dict[str, Any], words: str) -> None:
@@ -159,3 +170,41 @@ def test_a_norm_without_gain_or_shift_is_held_fixed_too(affine: bool) -> None:
     spread = (x.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
     expected = (torch.eye(6, dtype=torch.float64)[0] - 1 / 6) / spread
     torch.testing.assert_close(gradient, expected.detach())
+
+
+@pytest.mark.parametrize("lin", [GIM, Linearisation(softmax=0.5), Linearisation(softmax=3, qk=0.5, v=2)], ids=str)
+@each("family", ["vit-even", "beit", "beit-3", "rope-mixed", "siglip"])
+def test_fused_attention_has_the_gradient_of_the_matrix_at_any_temperature(family: str, lin: Linearisation) -> None:
+    def gradients(attention: bool) -> list[Tensor]:
+        probe = Probe(seen(family), pictures(), torch.tensor(TARGETS))
+        return [layer.hidden_grad for layer in probe.layers(lin, attention=attention)]
+
+    for fused, written_out in zip(gradients(False), gradients(True), strict=True):
+        assert (fused - written_out).abs().max() <= 1e-12 * written_out.abs().max()
+
+
+def test_a_sum_of_zero_passes_nothing_to_its_parts_and_zeros_pass_all() -> None:
+    """The limits of ResLRP's factors where the rule is 0 / 0."""
+    a = torch.tensor([2.0, 0.0, 0.0, 1e-30], requires_grad=True)
+    b = torch.tensor([-2.0, 0.0, 3.0, 1e-30], requires_grad=True)
+
+    y = RESLRP.add(a, b)
+    y.sum().backward()
+
+    assert y.tolist() == (a + b).tolist()
+    assert a.grad.tolist() == [0, 1, 0.5, 1]
+    assert b.grad.tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("gamma", [0.25, 1.0, 10.0])
+def test_the_residual_rule_conserves_within_its_bounds(gamma: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    a, b, upstream = torch.randn(3, 1000, dtype=torch.float64, generator=draw)
+    a, b = a.requires_grad_(), b.requires_grad_()
+
+    y = Linearisation(residual=gamma).add(a, b)
+    g_a, g_b = torch.autograd.grad(y, (a, b), upstream)
+
+    of_a, of_b, of_y = (a * g_a).detach(), (b * g_b).detach(), (y * upstream).detach()
+    torch.testing.assert_close(of_a + of_b, of_y)
+    assert (of_a.abs() + of_b.abs() <= (1 + 2 / gamma) * of_y.abs() + 1e-12).all()

@@ -12,6 +12,7 @@ from vitreous.capture.operation_registry import RULES
 from vitreous.capture.operations import LinearisedForward, operation_rule
 from vitreous.capture.probe import Probe
 from vitreous.capture.trace import backward, share, trace
+from vitreous.core.errors import SpecError
 from vitreous.models.timm import from_timm
 
 COMPLETE = ("decompx", "libra")
@@ -115,7 +116,7 @@ def test_shares_of_inputs_and_constants_add_up_to_the_score_at_every_block(name)
         torch.testing.assert_close(total, score.detach(), rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("point", ["plain", "conservative", "decompx", "libra", "attnlrp", "tempered"])
+@pytest.mark.parametrize("point", ["plain", "conservative", "decompx", "libra", "attnlrp", "tempered", "gim"])
 @pytest.mark.parametrize("name", ["ViT with registers", "EVA with SwiGLU"])
 def test_gradients_by_operation_are_those_of_the_adapter(name, point):
     model, x = randomise(MODELS[name][0]()), images()
@@ -130,9 +131,14 @@ def test_gradients_by_operation_are_those_of_the_adapter(name, point):
         torch.testing.assert_close(step.gradient, expected[step.segment.index], rtol=1e-9, atol=1e-12)
 
 
+def test_the_rule_for_skip_connections_is_refused_by_name():
+    with pytest.raises(SpecError, match=r"residual=1\.0 is a rule for skip connections"):
+        LinearisedForward(LINEARISATIONS["reslrp"])
+
+
 def test_written_out_attention_has_the_rules_of_the_fused_one():
     model, x = randomise(plain_vit()), images()
-    lin = linearisation("linear", qk=0.3, v=0.7, norm="frozen", activation="ratio")
+    lin = linearisation("linear", qk=0.3, v=0.7, norm="frozen", activation="ratio", softmax=2)
     gradients = []
     for fused in (True, False):
         for block in model.blocks:

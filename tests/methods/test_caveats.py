@@ -35,6 +35,12 @@ def test_what_one_norm_makes_zero_is_said_to_be(spec, vits, images):
     assert (found.patches.abs() / size).max() < 1e-6  # the norm's ε is all that shows
 
 
+@pytest.mark.parametrize("spec", ["ixg+plus(normalise='max')", "hirescam+skipplus(normalise='minmax')"])
+def test_a_rescaled_layer_of_rounding_is_said_to_be(spec, vits, images):
+    with pytest.warns(Caveat, match="normalise enlarges"):
+        vitreous.explain(vits[CLASS_TOKEN], images, method=spec)
+
+
 @pytest.mark.parametrize(
     ("spec", "model"),
     [
@@ -43,6 +49,7 @@ def test_what_one_norm_makes_zero_is_said_to_be(spec, vits, images):
         ("hirescam@libra", CLASS_TOKEN),
         ("hirescam(preset='grad-cam')", CLASS_TOKEN),
         ("hirescam+plus", CLASS_TOKEN),
+        ("elementwise+plus(normalise='tanh')", CLASS_TOKEN),
         ("gradcam", CLASS_TOKEN),
         ("hirescam", MEAN),
         ("ixg+last", MEAN),

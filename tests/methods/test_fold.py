@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from vitreous.methods.fold import plus, rollout
+import vitreous
+from tests.models.families import pictures, tiny
+from vitreous.core.errors import SpecError
+from vitreous.methods.fold import plus, rescaled, rollout
+from vitreous.methods.spec import resolve
 
 LAYERS, TOKENS = 30, 5
 
@@ -39,3 +44,35 @@ def test_a_row_is_scaled_for_itself(fold, options):
     together = rolled(fold, torch.float32, [1.0, 1e3], **options)
     for place, size in enumerate([1.0, 1e3]):
         assert (rolled(fold, torch.float32, [size], **options)[0] == together[place]).all()
+
+
+def test_a_row_of_zeros_stays_zero_when_rows_are_normalised():
+    mixing = torch.tensor([[[0.0, 2.0, 2.0], [0.0, 0.0, 0.0], [1.0, 0.0, 3.0]]], dtype=torch.float64)
+    layer = SimpleNamespace(readout=torch.eye(3, dtype=torch.float64)[:1], index=0)
+    scores = rollout.function(iter([layer, layer]), lambda _: mixing, form="half-normalised")
+
+    normalised = torch.tensor([[0, 0.5, 0.5], [0, 0, 0], [0.25, 0, 0.75]], dtype=torch.float64)
+    step = (torch.eye(3, dtype=torch.float64) + normalised) / 2
+    torch.testing.assert_close(scores, (step @ step)[:1])
+
+
+@pytest.mark.parametrize("normalise", ["sum", "max", "minmax", "tanh"])
+def test_a_layer_of_zeros_adds_nothing_when_layers_are_rescaled(normalise):
+    maps = torch.tensor([[0.0, 0.0, 0.0], [5.0, 1.0, 0.0]], dtype=torch.float64)  # a prefix token and two patches
+    scores = rescaled(maps, 1, normalise)
+
+    assert (scores[0] == 0).all()
+    largest = math.tanh(2) if normalise == "tanh" else 1.0
+    assert scores[1, 1:].tolist() == pytest.approx([largest, 0])
+
+
+@pytest.mark.parametrize("spec", ["fullgrad+plus(normalise='max')", "fullgrad+(normalise='max')"])
+def test_layers_with_bias_shares_are_not_rescaled(spec):
+    with pytest.raises(SpecError, match=r"adds bias shares.*ixg\+plus\(normalise='max'\)"):
+        resolve(spec)
+
+
+def test_rescaled_layers_add_up_to_the_map_inside():
+    inside = vitreous.inside(tiny("vit"), pictures(), method="elementwise+plus(normalise='tanh')")
+
+    torch.testing.assert_close(inside.parts["signal"].sum(1), inside.whole.patches)

@@ -96,6 +96,25 @@ PLAIN = {  # file → {array suffix: spec}; a `{}` in the array's name stands fo
     "saliency_abs_chanmax": {"{}_patchsum": "vanillagrad(space='pixels', channels='max')"},
     "inputxgradient_chansum": {"{}_patchsum": "ixg(space='pixels')"},
     "lxt_cplrp_gamma0": {"{}_tokens": "ixg@libra", "{}_patchsum": "decompx(space='pixels')"},
+    "gim": {
+        "ixg__{}": "gim",
+        "ixg_plus__{}": "gim+plus",
+        "ixg_skipplus__{}": "gim+skipplus",
+        "gradnorm__{}": "vanillagrad_norm@gim",
+        "zero_image_baseline__{}": "gim(space='pixels')",
+        "ixg_T1__{}": "ixg@gim(softmax=1)",
+        "ixg_T4__{}": "ixg@gim(softmax=4)",
+        "ixg_as_shipped_fused__{}": "ixg@gim(softmax=1)",
+        "ixg_as_shipped_unfused__{}": "ixg@gim(qk=1, v=1)",
+    },
+    "reslrp": {
+        "ixg__{}": "reslrp",
+        "ixg_plus__{}": "reslrp+plus",
+        "ixg_skipplus__{}": "reslrp+skipplus",
+        "ixg_gamma0.25__{}": "ixg@reslrp(residual=0.25)",
+        "ixg_gamma5__{}": "ixg@reslrp(residual=5)",
+        "pixel_patchsum__{}": "reslrp(space='pixels')",
+    },
     "pgc_gradcam": {"{}": "gradcam(preset='grad-cam')"},
     "pgc_gradcamelementwise": {"{}": "elementwise(preset='grad-cam')"},
     "pgc_gradcamplusplus": {"{}": "gradcampp(preset='grad-cam', eps=1e-6)"},
@@ -111,15 +130,15 @@ PLAIN = {  # file → {array suffix: spec}; a `{}` in the array's name stands fo
 }
 MATRICES = {  # file → {array: spec}: row 0, patch columns
     "globenc_skipplusrepo": {
-        "rollout": "globenc(row='cls')",
+        "rollout": "globenc_norm2_ro",
         "rollout_half": "globenc(row='cls')+rollout(form='half')",
-        "plus": "globenc(row='cls')+plus",
+        "plus": "globenc_norm2_sum",
         "skipplus": "globenc(row='cls')+skipplus",
     },
     "alti_skipplusrepo": {
-        "rollout": "alti(row='cls', skipplus=True)",
+        "rollout": "ALTI_ro",
         "rollout_half": "alti(row='cls', skipplus=True)+rollout(form='half')",
-        "plus": "alti(row='cls', skipplus=True)+plus",
+        "plus": "ALTI_sum",
         "skipplus": "alti(row='cls', skipplus=True)+skipplus",
     },
     "alti_official": {"rollout": "alti(row='cls', preset='official')"},
@@ -142,7 +161,7 @@ ELSEWHERE = (
 )
 ELSEWHERE += ("rise", "smoothgrad", "tis", "vitcx", "lxt_cplrp_gamma_conv", "metric_")
 # methods that the package does not offer yet
-ELSEWHERE += ("gim", "reslrp", "pair_", "shapley_exact")
+ELSEWHERE += ("pair_", "shapley_exact")
 BY_HAND = ("genatt_matrix", "attin_official")
 
 

@@ -201,10 +201,15 @@ def compare(golden: Golden, count: int) -> None:
     assert shift.sum((1, 2)).max() <= 1e-4
 
 
-def test_presets_are_the_papers():
-    paper = resolve("tis(preset='paper')")
+def test_presets_are_the_paper_and_its_code():
+    """Equation 5 has no rescaling; the released code rescales every map to [0, 1]."""
+    paper, released = (resolve(f"tis(preset={name!r}, masks=9)") for name in ("paper", "released"))
 
-    assert paper.question == "probability"
-    found = vitreous.explain(tiny("vit"), pictures(), method="tis(preset='paper', masks=9)").patches
-    assert found.amin(-1).tolist() == [0, 0]
-    assert found.amax(-1).tolist() == [1, 1]
+    assert paper.question == released.question == "probability"
+    mean = vitreous.explain(tiny("vit"), pictures(), method=paper).patches
+    rescaled = vitreous.explain(tiny("vit"), pictures(), method=released).patches
+    assert (mean > 0).all()
+    assert rescaled.amin(-1).tolist() == [0, 0]
+    assert rescaled.amax(-1).tolist() == [1, 1]
+    low, high = mean.amin(-1, keepdim=True), mean.amax(-1, keepdim=True)
+    torch.testing.assert_close(rescaled, (mean - low) / (high - low))

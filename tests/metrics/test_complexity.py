@@ -44,12 +44,20 @@ def test_sparseness_is_the_mean_difference_of_all_pairs(drawn, shift, part):
 
 
 def test_the_published_epsilon_is_felt_by_tiny_maps_only(drawn):
-    published = sparseness.with_options(preset="tis")
+    published = sparseness.with_options(preset="tis-released")
     tiny = attribution(drawn.patches * 1e-7)
 
     assert published(drawn).scores.allclose(sparseness(drawn).scores, atol=1e-6)
     assert (published(tiny).scores < sparseness(tiny).scores - 0.01).all()
     assert sparseness(tiny).scores.allclose(sparseness(drawn).scores)
+
+
+def test_the_papers_preset_shifts_negative_maps_only(drawn):
+    paper, released = (sparseness.with_options(preset=name) for name in ("tis", "tis-released"))
+    positive = attribution(drawn.patches - drawn.patches.amin(-1, keepdim=True) + 1)
+
+    torch.testing.assert_close(paper(drawn).scores, sparseness(drawn).scores)  # every drawn map has a negative score
+    assert (paper(positive).scores < released(positive).scores - 0.01).all()
 
 
 def test_one_patch_has_it_all_or_all_have_the_same():

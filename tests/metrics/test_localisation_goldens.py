@@ -110,7 +110,7 @@ def test_pointing_agrees_with_tis(golden, which):
 @pytest.mark.parametrize("which", MAPS)
 def test_sparseness_agrees_with_tis(golden, which):
     arrays, found = golden.arrays("metric_sparseness_gini"), exact_map(golden, which)
-    published = sparseness.with_options(preset="tis")
+    published = sparseness.with_options(preset="tis-released")
 
     close(golden, "metric_sparseness_gini", published(found).scores, arrays[f"{which}_gini_pixels"])
     patches = published.with_options(of="native")(found).scores

@@ -30,6 +30,9 @@ def rolled(scene: Scene, matrices: list[Tensor], form: str, cls: bool = False) -
                 M = identity + T
             case "half":
                 M = 0.5 * identity + 0.5 * T
+            case "half-normalised":
+                sums = T.sum(-1, keepdim=True)
+                M = 0.5 * identity + 0.5 * torch.stack([t / s if s else t for t, s in zip(T, sums, strict=True)])
             case "none":
                 M = T
             case "normalised":
@@ -84,6 +87,7 @@ def rawattention(scene: Scene, layers: str) -> Tensor:
 @twin_of("rawattention+rollout")
 @twin_of("rollout(form='normalised')", form="normalised")
 @twin_of("rollout(form='none')", form="none")
+@twin_of("rollout(form='half-normalised', discard=0.5)", form="half-normalised", discard=0.5)
 @twin_of("rollout(form='add')", form="add")
 @twin_of("rollout(start=1)", start=1)
 @twin_of("rollout(preset='chefer')", start=1)
@@ -168,6 +172,11 @@ def genatt(scene: Scene, variant: str = "chefer", start: int = 0, cls: bool = Fa
         R = R + positive(scene, layer, variant) @ R
         R = R / 2 if form == "half" else R
     return R[0] if cls else scene.rho @ R
+
+
+@twin_of("genatt+rollout(form='half-normalised')")
+def genatt_with_normalised_rows(scene: Scene) -> Tensor:
+    return rolled(scene, [positive(scene, layer, "chefer") for layer in range(scene.L)], "half-normalised")
 
 
 @twin_of("genatt+last", layers="last")

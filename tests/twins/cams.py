@@ -79,6 +79,30 @@ for name, cam in CAMS.items():
         return sum(cam(a[layer], g[layer], scene.P if tokens == "patches" else 0) for layer in chosen)
 
 
+def rescaled(scores: Tensor, prefix: int, normalise: str) -> Tensor:
+    """A layer's scores, rescaled by the smallest and largest of its patches."""
+    patches = scores[prefix:].tolist()
+    largest = max(abs(score) for score in patches)
+    match normalise:
+        case "sum":
+            return scores / sum(abs(score) for score in patches)
+        case "minmax":
+            return (scores - min(patches)) / (max(patches) - min(patches))
+        case "tanh":
+            return torch.tanh(2 * scores / largest)
+    return scores / largest
+
+
+@twin_of("elementwise+plus(normalise='tanh')", cam=elementwise, normalise="tanh")
+@twin_of("elementwise+plus(normalise='minmax')", cam=elementwise, normalise="minmax")
+@twin_of("gradcam+plus(normalise='max')", cam=gradcam, normalise="max")
+@twin_of("gradcam+skipplus(normalise='sum')", cam=gradcam, normalise="sum", skip=True)
+@twin_of("elementwise+plus(normalise='max', mode='restart')", cam=elementwise, normalise="max")
+def rescaled_layers(scene: Scene, cam: Cam, normalise: str, skip: bool = False) -> Tensor:
+    layers = range(half(scene) if skip else 0, scene.L)
+    return sum(rescaled(cam(scene.X[layer], scene.g[layer], 0), scene.P, normalise) for layer in layers)
+
+
 @twin_of("GradCAM++(eps=1e-6, relu=False)", cam=gradcampp, eps=1e-6, relu=False)
 @twin_of("layercam(relu=False)", cam=layercam, relu=False)
 @twin_of("XGradCAM+(eps=0.1)", cam=xgradcamplus, eps=0.1)

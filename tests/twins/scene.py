@@ -77,8 +77,50 @@ class Halved(nn.Module):
         return damped(x, 0.5)
 
 
+class Heated(nn.Module):
+    """In place of the dropout behind a softmax: A itself, with the Jacobian of softmax(s / T) and no factor 1 / T.
+
+    log A is s up to a constant per row, which a softmax ignores.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, A: Tensor) -> Tensor:
+        p = (A.log() / self.temperature).softmax(-1)
+        return A.detach() + self.temperature * (p - p.detach())
+
+
+def residual_sum(a: Tensor, b: Tensor, gamma: float) -> Tensor:
+    """a + b as a · c_a + b · c_b with the constants of ResLRP (card T5)."""
+    y = (a + b).detach()
+    w_a, w_b = (1 + gamma * (u.detach() * y > 0) for u in (a, b))
+    below = (w_a * a + w_b * b).detach()
+    assert (below != 0).all()
+    parts = a * (w_a * y / below) + b * (w_b * y / below)
+    return parts + (y - parts).detach()
+
+
+def with_residual_rule(block: nn.Module, gamma: float) -> Callable[..., Tensor]:
+    """The forward of a timm block whose two sums have the rule."""
+
+    def forward(x: Tensor, **options: Any) -> Tensor:
+        x = residual_sum(x, block.ls1(block.attn(block.norm1(x), **options)), gamma)
+        return residual_sum(x, block.ls2(block.mlp(block.norm2(x))), gamma)
+
+    return forward
+
+
 def operated(
-    model: nn.Module, qk: float = 1, v: float = 1, norm: str = "exact", activation: str = "exact", gate: str = "exact"
+    model: nn.Module,
+    qk: float = 1,
+    v: float = 1,
+    norm: str = "exact",
+    activation: str = "exact",
+    gate: str = "exact",
+    softmax: float = 1,
+    residual: float = 0,
 ) -> nn.Module:
     """A copy whose backward pass holds these things fixed; its forward says the same."""
     model = copy.deepcopy(model)
@@ -92,6 +134,12 @@ def operated(
                 part.act = Detached(act) if gated and gate == "frozen" else act
         if isinstance(part, GluMlp | SwiGLU) and gate == "halved":
             part.drop1 = Halved()  # right behind the product
+
+    for block in model.blocks:
+        if softmax != 1:
+            block.attn.attn_drop = Heated(softmax)
+        if residual:
+            block.forward = with_residual_rule(block, residual)
 
     def damp(module: nn.Module, factor: float, share: int = 1) -> None:
         """Damp the last of `share` equal parts of what comes out of a module."""

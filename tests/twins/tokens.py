@@ -9,6 +9,7 @@ from tests.models.families import pictures
 from tests.twins.scene import TARGETS, Scene
 from tests.twins.twin import HELD, MODELS, POSITIONS, half, twin_of
 
+POOLED = ("vit-even", "vit-mean", "deit-distilled")  # without attention pooling, whose softmax no hook reaches
 RMS = ("vit-rmsnorm", "vit-rmsnorm-class-token")
 GATED = ("vit-swiglu", "dinov2-giant", "eva02")
 
@@ -44,6 +45,13 @@ def vanillagrad_norm(scene: Scene, layers: str = "first") -> Tensor:
 @twin_of("conservativelrp", held="conservative", models=(*MODELS, *GATED))
 @twin_of("conservativelrp+last", held="conservative", layer=-1)
 @twin_of("attnlrp", held="attnlrp", models=(*MODELS, *RMS, *GATED, "clip", "rope-mixed", "dinov3"))
+@twin_of("gim", held="gim", models=(*POOLED, *RMS, *GATED, "rope-mixed"))
+@twin_of("gim+last", held="gim", layer=-1, models=POOLED)
+@twin_of("ixg@linear(softmax=4)", held={"softmax": 4}, models=(*POOLED, *POSITIONS))
+@twin_of("ixg@linear(softmax=0.5, qk=0.5)", held={"softmax": 0.5, "qk": 0.5}, models=POOLED)
+@twin_of("reslrp", held="reslrp", models=(*MODELS, *RMS))
+@twin_of("ixg@attnlrp(residual=0.25)", held=HELD["reslrp"] | {"residual": 0.25})
+@twin_of("ixg@linear(residual=5)", held={"residual": 5})
 @twin_of("ixg@conservative", held="conservative")
 @twin_of(
     "ixg@conservative(norm='fixed')", held={"qk": 0, "norm": "fixed"}, models=(*MODELS, *RMS)
@@ -63,6 +71,9 @@ MIDWAY = {"qk": 0.5, "norm": "frozen", "activation": "ratio"}
 @twin_of("ixg+skipplus", start=None)
 @twin_of("ixg+skipplus(start=1)", start=1)
 @twin_of("attnlrp+plus", held="attnlrp")
+@twin_of("gim+plus", held="gim", models=POOLED)
+@twin_of("reslrp+plus", held="reslrp")
+@twin_of("reslrp+skipplus", held="reslrp", start=None)
 @twin_of(
     "temper", held="tempered", question="probability", models=(*MODELS, *RMS, *GATED, "clip", "rope-mixed", "dinov3")
 )

@@ -14,13 +14,15 @@ CLASS_TOKEN, MEAN, MAP, DISTILLED = "vit-even", "vit-mean", "map-skips-prefix", 
 MODELS = (CLASS_TOKEN, MEAN, MAP, DISTILLED)  # of depth 4, 3, 3, 3; the second with registers and LayerScale
 POSITIONS = ("beit", "beit-shared", "eva02", "rope-mixed", "dinov3", "sapiens2")  # relative and rotary ones
 
-HELD: dict[str, dict[str, Any]] = {  # what a named linearisation holds fixed (cards D9, E4, T1, T2)
+HELD: dict[str, dict[str, Any]] = {  # what a named linearisation holds fixed (cards D9, E4, T1, T2, T4, T5)
     "plain": {},
     "conservative": {"qk": 0, "norm": "frozen"},
     "decompx": {"qk": 0, "norm": "frozen", "activation": "ratio", "gate": "frozen"},
     "libra": {"qk": 0, "norm": "frozen", "activation": "ratio", "gate": "halved"},
     "attnlrp": {"qk": 0.25, "v": 0.5, "norm": "frozen", "activation": "ratio", "gate": "halved"},
     "tempered": {"qk": 0.25, "norm": "frozen", "activation": "ratio", "gate": "halved"},
+    "gim": {"qk": 0.25, "v": 0.5, "norm": "frozen", "gate": "halved", "softmax": 2},
+    "reslrp": {"qk": 0.25, "v": 0.5, "norm": "frozen", "activation": "ratio", "gate": "halved", "residual": 1},
 }
 
 

@@ -113,6 +113,7 @@ def through_the_block(scene: Scene, layer: int) -> Tensor:
 
 @twin_of("globenc", models=WITH_RMS)
 @twin_of("globenc+rollout(form='half')", form="half")
+@twin_of("globenc+rollout(form='half-normalised')", form="half-normalised")
 @twin_of("globenc+plus", layers="all")
 @twin_of("globenc+skipplus", layers="half")
 def globenc(scene: Scene, form: str = "none", layers: str | None = None) -> Tensor:
@@ -120,7 +121,9 @@ def globenc(scene: Scene, form: str = "none", layers: str | None = None) -> Tens
     return scene.rho @ sum(T[layer] for layer in layers_of(scene, layers)) if layers else rolled(scene, T, form)
 
 
-def alti_matrix(scene: Scene, layer: int, skipplus: bool, eps: float, shift: float = 0.0) -> Tensor:
+def alti_matrix(
+    scene: Scene, layer: int, skipplus: bool, eps: float, shift: float = 0.0, undefined: str = "nan"
+) -> Tensor:
     """relu(‖y_i‖₁ − ‖y_i − v_ij‖₁), rows divided by their sums."""
     if skipplus:
         V, y = through_the_block(scene, layer), scene.X[layer + 1]
@@ -130,7 +133,7 @@ def alti_matrix(scene: Scene, layer: int, skipplus: bool, eps: float, shift: flo
     for i in range(scene.N):
         for j in range(scene.N):
             T[i, j] = (y[i].abs().sum() - (V[i, j] - y[i] + shift).abs().sum()).relu()
-        T[i] /= T[i].sum() + eps
+        T[i] = T[i] if undefined == "zero" and not T[i].any() else T[i] / (T[i].sum() + eps)
     return T
 
 
@@ -143,10 +146,16 @@ def alti_matrix(scene: Scene, layer: int, skipplus: bool, eps: float, shift: flo
 @twin_of("alti(preset='official')", shift=1e-6)  # what torch's pairwise_distance adds
 @twin_of("alti(shift=0.1)", shift=0.1)
 @twin_of("alti(preset='skipplus')+last", skipplus=True, layers="last")
+@twin_of("alti(preset='skipplus-paper')", skipplus=True, undefined="zero")
 def alti(
-    scene: Scene, skipplus: bool = False, eps: float = 0.0, layers: str | None = None, shift: float = 0.0
+    scene: Scene,
+    skipplus: bool = False,
+    eps: float = 0.0,
+    layers: str | None = None,
+    shift: float = 0.0,
+    undefined: str = "nan",
 ) -> Tensor:
-    T = [alti_matrix(scene, layer, skipplus, eps, shift) for layer in range(scene.L)]
+    T = [alti_matrix(scene, layer, skipplus, eps, shift, undefined) for layer in range(scene.L)]
     return scene.rho @ sum(T[layer] for layer in layers_of(scene, layers)) if layers else rolled(scene, T, "none")
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.linearise import PLAIN, Linearisation, attention_at, softmax_at
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images, Logits, Mixing, PerHead, Pooled, Tokens
 from vitreous.models.vit import AttentionPool, Block, Feed, LinearPool, Place, ViT
@@ -98,10 +98,10 @@ def run_block(
         q, k, value = attend.qkv(normed)
         q = attend.rotate(normalise(lin, attend.q_norm, q, tap), place)
         k = attend.rotate(normalise(lin, attend.k_norm, k, tap), place)
-        mixed, weights = mix(*lin.attention(q, k, value), attend.bias(place), attend.scale, attention)
+        mixed, weights = mix(*lin.attention(q, k, value), attend.bias(place), attend.scale, attention, lin.softmax)
         mixed = normalise(lin, attend.inner_norm, mixed.transpose(1, 2).flatten(2), tap)
-        mid = x + attend.project(mixed)
-        output = mid + feed(block.feed, mid, lin, tap)
+        mid = lin.add(x, attend.project(mixed))
+        output = lin.add(mid, feed(block.feed, mid, lin, tap))
     return Step(x, normed, value, weights, mid, output, tuple(tap.found) if tap else ())
 
 
@@ -114,13 +114,23 @@ def mix(
     q: Tensor, k: PerHead, v: PerHead, bias: Tensor | None, scale: float, attention: bool
 ) -> tuple[Tensor, Tensor | None]: ...
 def mix(
-    q: Tensor, k: PerHead, v: PerHead, bias: Tensor | None, scale: float, attention: bool
+    q: Tensor,
+    k: PerHead,
+    v: PerHead,
+    bias: Tensor | None,
+    scale: float,
+    attention: bool,
+    temperature: float | int = 1.0,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the attention output, and the attention matrix if `attention` is set (else None)."""
+    """Return the attention output, and the attention matrix if `attention` is set (else None).
+
+    `temperature` is that of the softmax in the backward pass.
+    """
     if not attention:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale), None
+        return attention_at(temperature, q, k, v, bias, scale), None
     scores = (q * scale) @ k.mT
-    weights = (scores if bias is None else scores + bias).softmax(-1)
+    scores = scores if bias is None else scores + bias
+    weights = softmax_at(temperature, lambda logits: logits.softmax(-1), scores)
     if torch.is_grad_enabled() and not weights.requires_grad:
         weights.requires_grad_()  # detached by the linearisation, but its gradient is still read
     return weights @ v, weights
@@ -222,7 +232,7 @@ def attention_pool(
     """Return the pooled tokens, and the pooler's attention averaged over heads and queries (0 for skipped tokens)."""
     q = normalise(lin, pool.q_norm, query, None).expand(len(k), -1, -1, -1)
     k = normalise(lin, pool.k_norm, k, tap)
-    mixed, weights = mix(*lin.attention(q, k, v), presence, pool.scale, attention=True)
+    mixed, weights = mix(*lin.attention(q, k, v), presence, pool.scale, attention=True, temperature=lin.softmax)
     pooled = pool.project(mixed.transpose(1, 2).flatten(2))
     pooled = pooled if pool.feed is None else pooled + feed(pool.feed, pooled, lin, tap)
     return pooled, F.pad(weights.mean((1, 2)), (pool.skip, 0))

@@ -1,17 +1,19 @@
 """Linearisations: which factors of a block the backward pass treats as constants.
 
-Forward values are bit-identical to the model's. The named linearisations are settings of five parameters:
+Forward values are bit-identical to the model's. The named linearisations are settings of seven parameters:
 
-    =============  =====  =====  =========  ===========  ========
-    name           qk     v      norm       activation   gate
-    =============  =====  =====  =========  ===========  ========
-    plain          1      1      exact      exact        exact
-    conservative   0      1      frozen     exact        exact
-    decompx        0      1      frozen     ratio        frozen
-    libra          0      1      frozen     ratio        halved
-    attnlrp        1/4    1/2    frozen     ratio        halved
-    tempered       1/4    1      frozen     ratio        halved
-    =============  =====  =====  =========  ===========  ========
+    =============  =====  =====  =========  ===========  ========  =======  ========
+    name           qk     v      norm       activation   gate      softmax  residual
+    =============  =====  =====  =========  ===========  ========  =======  ========
+    plain          1      1      exact      exact        exact     1        0
+    conservative   0      1      frozen     exact        exact     1        0
+    decompx        0      1      frozen     ratio        frozen    1        0
+    libra          0      1      frozen     ratio        halved    1        0
+    attnlrp        1/4    1/2    frozen     ratio        halved    1        0
+    tempered       1/4    1      frozen     ratio        halved    1        0
+    gim            1/4    1/2    frozen     exact        halved    2        0
+    reslrp         1/4    1/2    frozen     ratio        halved    1        1
+    =============  =====  =====  =========  ===========  ========  =======  ========
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -31,12 +34,15 @@ from vitreous.core.messages import shown
 from vitreous.core.registry import Registry
 
 LARGEST_FACTOR = 100  # of a gradient; applied once per block, so larger factors overflow in single precision
+SMALLEST = {"softmax": 0.01, "residual": 0}  # of a temperature, and of γ, whose rule has a pole below 0
 CHOICES: dict[str, tuple[str, ...]] = {  # empty: any number
     "qk": (),
     "v": (),
     "norm": ("exact", "frozen", "fixed"),  # frozen: constant standard deviation; fixed: constant mean too
     "activation": ("exact", "ratio"),
     "gate": ("exact", "frozen", "halved"),
+    "softmax": (),
+    "residual": (),
 }
 
 
@@ -57,6 +63,13 @@ class Linearisation:
     gate
         Product of a gated MLP: "exact"; "frozen": the activated gate is constant; "halved": gradients through both
         factors are halved.
+    softmax
+        Temperature T of the attention's softmax in the backward pass: with p = softmax(s / T), the gradient of the
+        scores s is p ⊙ (g − ⟨g, p⟩) row by row, without a factor 1 / T. 1 is the true gradient.
+    residual
+        γ of ResLRP's rule for the two sums y = a + b of a block: the gradient of a is that of y times
+        w(a) y / (w(a) a + w(b) b) with w(u) = 1 + γ where u and y have the same sign and 1 elsewhere; that of b
+        likewise. 0 is the true gradient.
 
     Examples
     --------
@@ -70,6 +83,8 @@ class Linearisation:
     norm: str = "exact"
     activation: str = "exact"
     gate: str = "exact"
+    softmax: float | int = 1.0
+    residual: float | int = 0.0
 
     @property
     def complete(self) -> bool:
@@ -95,6 +110,10 @@ class Linearisation:
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k and v with scaled gradients."""
         return damp(q, self.qk), damp(k, self.qk), damp(v, self.v)
+
+    def add(self, stream: Tensor, update: Tensor) -> Tensor:
+        """Add the output of a branch to the residual stream."""
+        return stream + update if self.residual == 0 else ResidualSum.apply(stream, update, self.residual)
 
     def activate(self, act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Apply an activation function."""
@@ -132,6 +151,68 @@ class Damp(Function):
     def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None]:
         (upstream,) = upstreams
         return upstream * ctx.factor, None
+
+
+def softmax_at(temperature: float | int, softmax: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+    """Return softmax(scores); its backward pass has the Jacobian of the softmax at another temperature.
+
+    Differentiating temperature · softmax(scores / temperature) gives that Jacobian without the factor 1 / temperature.
+    """
+    if temperature == 1 or not scores.requires_grad:
+        return softmax(scores)
+    with torch.no_grad():
+        weights = softmax(scores)
+    heated = temperature * softmax(scores / temperature)
+    return weights + (heated - heated.detach())  # the difference is exactly 0
+
+
+def attention_at(
+    temperature: float | int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+    **options: Any,
+) -> Tensor:
+    """Fused attention whose backward pass to queries and keys has the softmax at another temperature.
+
+    Two fused calls instead of an attention matrix: one with queries and keys held fixed for the value and the gradient
+    of the values, one at the other temperature with values held fixed for the gradient of queries and keys.
+    """
+    scored = [x for x in (query, key, attn_mask) if x is not None and x.requires_grad]
+    if temperature == 1 or not scored:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale, **options)
+    held_mask = None if attn_mask is None else attn_mask.detach()
+    held = F.scaled_dot_product_attention(query.detach(), key.detach(), value, held_mask, scale=scale, **options)
+    heated_scale = (query.shape[-1] ** -0.5 if scale is None else scale) / temperature
+    if attn_mask is not None and attn_mask.is_floating_point():
+        attn_mask = attn_mask / temperature
+    heated = temperature * F.scaled_dot_product_attention(
+        query, key, value.detach(), attn_mask, scale=heated_scale, **options
+    )
+    return held + (heated - heated.detach())  # the difference is exactly 0
+
+
+class ResidualSum(Function):
+    """Sum of the residual stream and an update, with ResLRP's rule in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, stream: Tensor, update: Tensor, gamma: float | int) -> Tensor:
+        ctx.gamma = gamma
+        ctx.save_for_backward(stream, update)
+        return stream + update
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        stream, update = ctx.saved_tensors
+        total = stream + update
+        # signs are compared instead of the product's, which may underflow
+        weights = [1 + ctx.gamma * (part.sign() * total.sign() > 0) for part in (stream, update)]
+        # where the total is 0 both shares tend to 0; where both parts are 0 the sum is left as it is
+        share = total / (weights[0] * stream + weights[1] * update)
+        share = torch.where(total == 0, ((stream == 0) & (update == 0)).to(total), share)
+        return upstream * share * weights[0], upstream * share * weights[1], None
 
 
 class FrozenLayerNorm(Function):
@@ -202,6 +283,8 @@ DECOMPX = Linearisation(qk=0, norm="frozen", activation="ratio", gate="frozen")
 LIBRA = replace(DECOMPX, gate="halved")
 ATTNLRP = Linearisation(qk=0.25, v=0.5, norm="frozen", activation="ratio", gate="halved")
 TEMPERED = replace(LIBRA, qk=0.25)
+GIM = replace(ATTNLRP, activation="exact", softmax=2.0)
+RESLRP = replace(ATTNLRP, residual=1.0)
 
 LINEARISATIONS: Registry[Linearisation] = Registry("linearisation")
 for _name, _point, _aliases in (
@@ -211,6 +294,8 @@ for _name, _point, _aliases in (
     ("libra", LIBRA, ("libragrad",)),
     ("attnlrp", ATTNLRP, ()),
     ("tempered", TEMPERED, ()),
+    ("gim", GIM, ()),
+    ("reslrp", RESLRP, ()),
 ):
     LINEARISATIONS.add(_name, _point, "vitreous", _aliases)
 
@@ -233,7 +318,7 @@ def linearisation(name: str, /, **changes: Any) -> Linearisation:
     Examples
     --------
     >>> linearisation("linear", qk=0.5, norm="frozen")
-    Linearisation(qk=0.5, v=1.0, norm='frozen', activation='exact', gate='exact')
+    Linearisation(qk=0.5, v=1.0, norm='frozen', activation='exact', gate='exact', softmax=1.0, residual=0.0)
     """
     point = LINEARISATIONS[name]
     for key, value in changes.items():
@@ -250,7 +335,6 @@ def linearisation(name: str, /, **changes: Any) -> Linearisation:
 def check_factor(key: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SpecError(f"linearisation {key}={shown(value)} must be a number")
-    if not -LARGEST_FACTOR <= value <= LARGEST_FACTOR:
-        raise SpecError(
-            f"linearisation {key}={shown(value)} must be a number from {-LARGEST_FACTOR} to {LARGEST_FACTOR}"
-        )
+    low = SMALLEST.get(key, -LARGEST_FACTOR)
+    if not low <= value <= LARGEST_FACTOR:
+        raise SpecError(f"linearisation {key}={shown(value)} must be a number from {low} to {LARGEST_FACTOR}")

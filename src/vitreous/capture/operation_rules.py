@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from vitreous.capture.linearise import FrozenLayerNorm, FrozenScale, RatioActivation, damp
+from vitreous.capture.linearise import FrozenLayerNorm, FrozenScale, RatioActivation, attention_at, damp, softmax_at
 from vitreous.capture.operation_registry import (
     Call,
     Role,
@@ -192,7 +192,7 @@ def attention(call: Call) -> Tensor:
     arguments["value"] = damp(arguments["value"], rules.v)
     if depends(mask := arguments.get("attn_mask")):
         arguments["attn_mask"] = damp(mask, rules.qk)
-    return call.function(**arguments)
+    return attention_at(rules.softmax, **arguments)
 
 
 @operation_rule("softmax", "_softmax")
@@ -201,10 +201,14 @@ def softmax(call: Call) -> Tensor:
     x = call.args[0] if call.args else call.kwargs["input"]
     if not depends(x):
         return give_role(call.run(), Role.ATTENTION_WEIGHTS)
-    damped = damp(x, call.linearisation.qk)
-    if call.args:
-        return give_role(call.function(damped, *call.args[1:], **call.kwargs), Role.ATTENTION_WEIGHTS)
-    return give_role(call.function(**{**call.kwargs, "input": damped}), Role.ATTENTION_WEIGHTS)
+
+    def normalise(logits: Tensor) -> Tensor:
+        if call.args:
+            return call.function(logits, *call.args[1:], **call.kwargs)
+        return call.function(**{**call.kwargs, "input": logits})
+
+    weights = softmax_at(call.linearisation.softmax, normalise, damp(x, call.linearisation.qk))
+    return give_role(weights, Role.ATTENTION_WEIGHTS)
 
 
 @operation_rule("multi_head_attention_forward")

@@ -10,7 +10,8 @@ operation in the model's code                          rule
 layer, group and RMS norm; a division by an            the statistic is a constant of the backward pass
 input-dependent tensor; `rsqrt`, `sqrt`, `norm`,       (`norm="frozen"`)
 `std` and `var`
-`scaled_dot_product_attention`, `softmax`              gradient to queries and keys times `qk`, to values times `v`
+`scaled_dot_product_attention`, `softmax`              gradient to queries and keys times `qk`, to values times `v`;
+                                                       the softmax at temperature `softmax`
 GELU, SiLU, ReLU, hardswish, tanh, ...                 the ratio act(x) / x (`activation="ratio"`)
 product of two input-dependent tensors (SwiGLU,        one factor is a constant, or both get half of the gradient
 squeeze-excite)                                        (`gate="frozen"` or `"halved"`)
@@ -20,6 +21,7 @@ means, concatenation, reshaping                        where their shares are ne
 
 Under a complete linearisation (`Linearisation.complete`) the forward is then a linear function of the input and the recorded
 constants, so their shares add up to the output. `vitreous.capture.trace.backward` reports what is missing at every block.
+The rule for skip connections (`residual`) is refused: a sum of two tensors does not say whether it is one.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from vitreous.capture.operation_registry import (
     pass_role,
     without_parameters,
 )
+from vitreous.core.errors import SpecError
 
 __all__ = ["Added", "LinearisedForward", "operation_rule"]
 
@@ -58,12 +61,22 @@ class LinearisedForward(TorchFunctionMode):
         Whether added constants (biases, position embeddings, class tokens) are recorded in `added`.
     copy_recorded
         Record a copy of each output, for models that change such outputs in place later.
+
+    Raises
+    ------
+    SpecError
+        If the linearisation has a rule for skip connections.
     """
 
     def __init__(
         self, linearisation: Linearisation, *, record_constants: bool = False, copy_recorded: bool = False
     ) -> None:
         super().__init__()
+        if linearisation.residual:
+            raise SpecError(
+                f"residual={linearisation.residual} is a rule for skip connections, which the operations of a model do not tell from "
+                "other sums; use residual=0, or a model whose blocks an adapter reads"
+            )
         self.linearisation = linearisation
         self.record_constants = record_constants
         self.copy_recorded = copy_recorded

@@ -25,7 +25,21 @@ def with_options(method: Method, given: Mapping[str, Any]) -> Method:
         setting = dict(method.presets[preset])
         method = replace_fold(method, setting.pop("fold")) if "fold" in setting else method
         given = {**setting, **given}
-    return set_fold_options(method, fit_options(f"method {method.name!r}", given, method.typed_options))
+    made = set_fold_options(method, fit_options(f"method {method.name!r}", given, method.typed_options))
+    refuse_rescaled_biases(made)
+    return made
+
+
+def refuse_rescaled_biases(method: Method) -> None:
+    """Raise a SpecError if a fold would rescale layers' maps and then add bias shares at another scale."""
+    if not isinstance(method.recipe, LayerSignal) or not method.recipe.needs.biases:
+        return
+    rule = {**method.recipe.fold.options, **method.options}.get("normalise", "none")
+    if rule != "none":
+        raise SpecError(
+            f"{method.name!r} adds bias shares to the sum of its layers, which normalise={rule!r} would rescale without "
+            f"them; use 'ixg+{method.recipe.fold.name}(normalise={rule!r})'"
+        )
 
 
 def set_fold_options(method: Method, given: Mapping[str, Any]) -> Method:
@@ -71,6 +85,7 @@ def with_fold(method: Method, fold: Fold) -> Method:
     kept = current.options if current is not None and current.name == fold.name else {}
     folded = replace_fold(method, replace(fold, options={**kept, **fold.options}))
     check_names(f"{method.name!r} under fold {fold.name!r}", method.options, folded.typed_options)
+    refuse_rescaled_biases(folded)
     return folded
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Signal = Callable[[Layer], Tensor]  # [r n] or [r n n]
 Mode = Literal["layers", "restart"]
 Biases = Literal["once", "repeat"]
-Form = Literal["add", "half", "none", "normalised", "vit-explain"]  # keys of STEPS
+Form = Literal["add", "half", "half-normalised", "none", "normalised", "vit-explain"]  # keys of STEPS
+Scaling = Literal["none", "sum", "max", "minmax", "tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ def plus(
     form: Form = "add",
     gain: Number = 1.0,
     lengths: bool = False,
+    normalise: Scaling = "none",
 ) -> TokenScores:
     """PLUS: the sum over all layers. `mode` "layers" adds each layer's map, "restart" each start's roll-out.
 
@@ -239,8 +241,14 @@ def plus(
     >>> import vitreous
     >>> vitreous.resolve("decompx+plus").fold.down_to(12)
     0
+    normalise
+        Rescaling of every layer's map before the sum, by the scores of its patches: "sum" divides by the sum of
+        absolute scores, "max" by the largest absolute score, "minmax" maps the range to [0, 1], "tanh" is LayerCAM's
+        tanh(2 s / max |s|). Not for methods that add bias shares to tokens.
     """
-    return sum_of_restarts(layers, signal, form, gain, lengths) if mode == "restart" else sum_of_layers(layers, signal)
+    if mode == "restart":
+        return sum_of_restarts(layers, signal, form, gain, lengths, normalise)
+    return sum_of_layers(layers, signal, normalise)
 
 
 @fold(reach=from_the_middle)
@@ -253,6 +261,7 @@ def skipplus(
     form: Form = "add",
     gain: Number = 1.0,
     lengths: bool = False,
+    normalise: Scaling = "none",
 ) -> TokenScores:
     """SkipPLUS: PLUS from the middle layer on; the layers before it are never visited.
 
@@ -260,7 +269,7 @@ def skipplus(
     ----------
     start
         First layer of the sum; negative counts from the last layer, None is ⌈depth / 2⌉.
-    mode, biases, form, gain, lengths
+    mode, biases, form, gain, lengths, normalise
         As in `plus`.
 
     Examples
@@ -269,7 +278,7 @@ def skipplus(
     >>> vitreous.resolve("decompx+skipplus").fold.down_to(12)
     6
     """
-    return plus.function(layers, signal, mode, biases, form, gain, lengths)
+    return plus.function(layers, signal, mode, biases, form, gain, lengths, normalise)
 
 
 @fold(reach=from_the_first, mixing=True)
@@ -286,8 +295,9 @@ def rollout(
     Parameters
     ----------
     form
-        Matrix of a layer: "add" I + T, "half" ½(I + T), "none" T, "normalised" I + T with each row divided by its sum,
-        "vit-explain" ½(I + T) with column j divided by the sum of row j.
+        Matrix of a layer: "add" I + T, "half" ½(I + T), "half-normalised" ½(I + T̄) with each row of T divided by its
+        sum (equation 2 of SkipPLUS; a row of zeros stays 0), "none" T, "normalised" I + T with each row divided by its
+        sum, "vit-explain" ½(I + T) with column j divided by the sum of row j.
     gain
         Factor of T.
     lengths
@@ -331,6 +341,12 @@ def normalised_step(row: Row, mixing: Matrix) -> Row:
     return (row / (mixing.sum(-1)[:, None] + 1)) @ mixing + row / (mixing.sum(-1)[:, None] + 1)
 
 
+def half_normalised_step(row: Row, mixing: Matrix) -> Row:
+    """row · ½(T̄ + I), each row of T̄ being the row of T divided by its sum."""
+    sums = mixing.sum(-1)[:, None]
+    return (row + torch.where(sums == 0, 0, row / sums) @ mixing) / 2
+
+
 def vit_explain_step(row: Row, mixing: Matrix) -> Row:
     """row · ½(T + I) with column j divided by the sum of row j, as published."""
     return (row + row @ mixing) / (mixing.sum(-1)[:, None] + 1)
@@ -339,35 +355,56 @@ def vit_explain_step(row: Row, mixing: Matrix) -> Row:
 STEPS: dict[str, Callable[[Row, Matrix], Row]] = {
     "add": lambda row, mixing: row + row @ mixing,
     "half": lambda row, mixing: (row + row @ mixing) / 2,
+    "half-normalised": half_normalised_step,
     "none": lambda row, mixing: row @ mixing,
     "normalised": normalised_step,
     "vit-explain": vit_explain_step,
 }
 
 
-def sum_of_layers(layers: Iterator[Layer], signal: Signal) -> TokenScores:
+def rescaled(tokens: TokenScores, prefix: int, normalise: Scaling) -> TokenScores:
+    """Scores of a layer, rescaled by the scores of its patches (all but `prefix` tokens); a map of zeros stays 0."""
+    patches = tokens[:, prefix:]
+    low, size = 0, patches.abs().amax(-1, keepdim=True)
+    if normalise == "sum":
+        size = patches.abs().sum(-1, keepdim=True)
+    elif normalise == "minmax":
+        low = patches.amin(-1, keepdim=True)
+        size = patches.amax(-1, keepdim=True) - low
+    scores = (tokens - low) / torch.where(size > 0, size, 1)
+    return (2 * scores).tanh() if normalise == "tanh" else scores
+
+
+def sum_of_layers(layers: Iterator[Layer], signal: Signal, normalise: Scaling = "none") -> TokenScores:
     """Sum of the layers' signals. The read-out is linear, so it can be applied per layer before summing."""
     total: Tensor | None = None
     for layer in layers:
         part = read(layer, signal(layer))
+        part = part if normalise == "none" else rescaled(part, layer.layout.prefix, normalise)
         total = part if total is None else total + part
     assert total is not None
     return total
 
 
-def sum_of_restarts(layers: Iterator[Layer], signal: Signal, form: Form, gain: Number, lengths: bool) -> TokenScores:
+def sum_of_restarts(
+    layers: Iterator[Layer], signal: Signal, form: Form, gain: Number, lengths: bool, normalise: Scaling = "none"
+) -> TokenScores:
     """Sum over layers of the roll-out from the last layer back to that layer; token scores [r n] are only summed."""
     row: Tensor | None = None
     total: Tensor | float = 0.0
     for layer in layers:
         part = signal(layer)
         if part.ndim == 2:  # token scores of the network from this layer on: no roll-out needed
-            total = total + part
+            total = total + (part if normalise == "none" else rescaled(part, layer.layout.prefix, normalise))
             continue
         row = layer.readout[:, None].to(part) if row is None else row
         row = STEPS[form](row, part * gain if gain != 1 else part)
-        total = total + (row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0])
+        scores = row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0]
         scale = in_range(row)
-        row, total = row * scale, total * scale[:, 0]
+        row = row * scale
+        if normalise == "none":
+            total = (total + scores) * scale[:, 0]
+        else:  # each map has a scale of its own, which does not change with the row's
+            total = total + rescaled(scores, layer.layout.prefix, normalise)
     assert isinstance(total, torch.Tensor)
     return total

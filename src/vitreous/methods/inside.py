@@ -14,7 +14,7 @@ from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.compose import replace_fold
-from vitreous.methods.fold import STEPS, Signal, read
+from vitreous.methods.fold import STEPS, Signal, read, rescaled
 from vitreous.methods.method import Method
 from vitreous.methods.options import OptionFunction, defaults
 from vitreous.methods.recipe import LayerSignal
@@ -208,6 +208,8 @@ class Watch:
                 if self.method.name == "tokentm"
                 else {"taken": read(layer, made), "carried": signal}
             )
+        if options["normalise"] != "none":
+            signal = rescaled(signal, layer.layout.prefix, options["normalise"])
         self.total = signal if self.total is None else self.total + signal
         return {"signal": signal, "sum": self.total}
 

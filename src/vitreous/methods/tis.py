@@ -32,7 +32,8 @@ ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a 
     backwards=0,
     paper="englebert2023explaining",
     presets={
-        "paper": {"masks": 1024, "kept": 0.5, "normalise": True},
+        "paper": {"masks": 1024, "kept": 0.5},
+        "released": {"masks": 1024, "kept": 0.5, "normalise": True},
         "pixels": {"masks": 1024, "kept": 0.5, "ablate": "pixels", "normalise": True},
     },
 )
@@ -55,7 +56,7 @@ def tis(
     ablate
         "tokens" removes the other patches, "pixels" replaces their pixels by noise.
     normalise
-        Whether to rescale every map to [0, 1].
+        Whether to rescale every map to [0, 1], as the released code does; equation 5 of the paper does not.
     seed
         Seed of clustering and noise, combined with the image's content.
     """

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, TEMPERED
+from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, GIM, RESLRP, TEMPERED
 from vitreous.methods.fold import first, plus
 from vitreous.methods.method import Method, method, spelling
 from vitreous.models.model import BlackBox
@@ -51,22 +51,24 @@ def sums_to_nothing(made: Method, vit: BlackBox) -> str:
 
 
 def meets_one_norm(made: Method, vit: BlackBox) -> str:
-    """Warning for token times gradient at the last block, if the head reads no patch.
+    """Warning for token times gradient at the last block, alone or rescaled, if the head reads no patch.
 
     A norm ignores the length of a token, so x · ∂t/∂x = 0 for a token that enters the score through one norm only.
     Measured on the scenes model: 5e-9 of Σ|xₖ gₖ| in float64, due to the norm's ε, and rounding errors in float32.
     """
     last = made.fold is not None and made.fold.down_to(vit.depth) == vit.depth - 1
-    if not last or made.linearisation.norm != "exact" or made.options.get("of", "input") != "input":
+    rescales = made.fold is not None and made.fold.options.get("normalise", "none") != "none"
+    if not (last or rescales) or made.linearisation.norm != "exact" or made.options.get("of", "input") != "input":
         return ""
     layout = vit.layout(vit.size)
     if isinstance(vit.blocks[-1].attend.norm, nn.Identity) or not isinstance(vit.pool, LinearPool):
         return ""
     if bool(vit.pool.rows(layout.tokens)[:, layout.prefix :].any()):
         return ""
+    enlarged = ", which normalise enlarges" if rescales else ""
     return (
         "where the head reads no patch, patches of the last block enter the score through one norm, which ignores their "
-        f"length, so token times gradient is 0 there but for rounding; use '{made.name}@libra'"
+        f"length, so token times gradient is 0 there but for rounding{enlarged}; use '{made.name}@libra'"
     )
 
 
@@ -143,6 +145,22 @@ attnlrp = token_times_gradient(
     linearisation=ATTNLRP,
     fixed_linearisation=True,
     paper="achtibat2024attnlrp",
+)
+gim = token_times_gradient(
+    "gim",
+    "GIM: token times gradient, the softmax differentiated at temperature 2, half of the relevance to each factor of a product.",
+    formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with every norm's σ held fixed, softmax′ at s/2, half of it to each factor of AV and QKᵀ",
+    linearisation=GIM,
+    fixed_linearisation=True,
+    paper="edin2025gim",
+)
+reslrp = token_times_gradient(
+    "reslrp",
+    "ResLRP: AttnLRP whose skip connections pass more of the relevance to the branch that has the sign of the sum.",
+    formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ as in AttnLRP; of y = a + b, a gets g̃ · w(a)y / (w(a)a + w(b)b), w(u) = 1 + [uy > 0]",
+    linearisation=RESLRP,
+    fixed_linearisation=True,
+    paper="berend2026reslrp",
 )
 temper = token_times_gradient(
     "temper",

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.capture.values import feed_scale, head_values, second_norm
 from vitreous.methods.fold import rollout
-from vitreous.methods.method import method
+from vitreous.methods.method import method, spelling
 from vitreous.methods.options import Share, choice
 
 Matrix = Float[Tensor, "r n n"]
@@ -113,24 +113,37 @@ def globenc(layer: Layer) -> Matrix:
     family="Vector norms",
     formula="s = ρᵀ ∏ₗ Tₗ, Tᵢⱼ ∝ relu(‖Yᵢ‖₁ − ‖Yᵢ − Rᵢⱼ‖₁), Rᵢⱼ = Σₕ Aₕᵢⱼ fₕⱼ + δᵢⱼ Xᵢ, every row of T adding up to 1",
     fold=rollout.with_options(form="none"),
-    presets={"official": {"shift": 1e-6}, "skipplus": {"skipplus": True}},
+    presets={
+        "official": {"shift": 1e-6},
+        "skipplus": {"skipplus": True},
+        "skipplus-paper": {"skipplus": True, "undefined": "zero"},
+    },
     paper="ferrando2022measuring",
     **NORM,
 )
-def alti(layer: Layer, skipplus: bool = False, eps: Share | None = None, shift: Share = 0.0) -> Matrix:
+def alti(
+    layer: Layer,
+    skipplus: bool = False,
+    eps: Share | None = None,
+    shift: Share = 0.0,
+    undefined: Literal["nan", "zero"] = "nan",
+) -> Matrix:
     """How much nearer each token brings another to where it ends, in L1; every row adds up to 1.
 
     Parameters
     ----------
     skipplus
         As in SkipPLUS's code: vectors through the whole block are compared with the block's output. A row without
-        positive entries is then 0 / 0 and stays NaN unless `eps` is given.
+        positive entries is then 0 / 0; see `undefined`.
     eps
         Added to the sum of each row before division; by default the dtype's smallest normal number, or 0 with
         `skipplus`.
     shift
         Added to every component of a difference, as torch's `pairwise_distance` and therefore the official code do
         (1e-6).
+    undefined
+        Value of a row that is 0 / 0: "nan", as SkipPLUS's code computes it, or "zero", as its paper describes such
+        maps ("almost all-zero").
     """
     attention, values = layer.attention, head_values(layer, "free" if skipplus else "included")
     goal = layer.output if skipplus else layer.mid
@@ -142,7 +155,8 @@ def alti(layer: Layer, skipplus: bool = False, eps: Share | None = None, shift: 
         for part in torch.arange(values.shape[2], device=values.device).split(chunk_of(values))
     ]
     contribution = torch.cat(rows, 1)
-    return contribution / (contribution.sum(-1, keepdim=True) + eps)
+    total = contribution.sum(-1, keepdim=True) + eps
+    return contribution / (total if undefined == "nan" else torch.where(total == 0, 1, total))
 
 
 def chunk_of(values: HeadVectors, budget: int = 2**26) -> int:
@@ -160,3 +174,12 @@ def nearness(attention, values, hidden, goal, part, norm, spread, scale, shift) 
         vectors = vectors + norm(vectors) * scale / spread[:, part, None]
     target = goal[:, part]
     return (target.abs().sum(-1, keepdim=True) - (vectors - target[:, :, None] + shift).abs().sum(-1)).clamp(min=0)
+
+
+# names of SkipPLUS's released code: roll-outs without the identity, and sums over all layers
+spelling("globenc_norm2_ro", "globenc(row='cls')+rollout(form='none')")
+spelling("globenc_norm2_ro_str50", "globenc(row='cls')+rollout(form='half')")
+spelling("globenc_norm2_sum", "globenc(row='cls')+plus")
+spelling("alti_ro", "alti(preset='skipplus', row='cls')+rollout(form='none')")
+spelling("alti_ro_str50", "alti(preset='skipplus', row='cls')+rollout(form='half')")
+spelling("alti_sum", "alti(preset='skipplus', row='cls')+plus")

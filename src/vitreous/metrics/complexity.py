@@ -33,7 +33,11 @@ def values(attribution: Attribution, of: str, part: str) -> Float[Tensor, "r n"]
     family="complexity",
     paper="chalasani2020concise",
     formula="Σ_i (2i − n − 1) v_i / (n Σ v), v the shifted scores in rising order",
-    presets={"tis": {"eps": 1e-7}, "quantus": {"part": "abs", "shift": "none"}},
+    presets={
+        "tis": {"shift": "negative"},
+        "tis-released": {"eps": 1e-7},
+        "quantus": {"part": "abs", "shift": "none"},
+    },
     aliases=("gini",),
 )
 def sparseness(

@@ -128,13 +128,22 @@ published(
         rows={
             "Random": "random",
             **folded("DecompX", "decompx"),
+            "Rollout": "rollout(row='cls')",
+            "TransAtt": "transatt(row='cls')",
+            "AttIN": "attin(row='cls', value_bias=False)+rollout(form='half')",
+            "AttIN + residual": "attin(row='cls', part='res', value_bias=False)+rollout(form='none')",
             "GlobEnc": "globenc(row='cls')+rollout(form='half')",
+            "GlobEnc, eq. 2": "globenc(row='cls')+rollout(form='half-normalised')",
+            "GlobEnc, no residual": "globenc(row='cls')+rollout(form='none')",
             "GlobEnc∘PLUS": "globenc(row='cls')+plus",
             "GlobEnc∘SkipPLUS": "globenc(row='cls')+skipplus",
             "ALTI": "alti(preset='skipplus', row='cls')+rollout(form='half')",
+            "ALTI, no residual": "alti(preset='skipplus', row='cls')+rollout(form='none')",
+            "ALTI, undefined rows 0": "alti(preset='skipplus-paper', row='cls')+rollout(form='half')",
             "ALTI∘PLUS": "alti(preset='skipplus', row='cls')+plus",
             "ALTI∘SkipPLUS": "alti(preset='skipplus', row='cls')+skipplus",
             "GenAtt": "genatt(row='cls')+rollout(form='half')",
+            "GenAtt, eq. 2": "genatt(row='cls')+rollout(form='half-normalised')",
             "GradSAM": "genatt(row='cls')+plus",
             "GenAtt∘SkipPLUS": "genatt(row='cls')+skipplus",
             **folded("AttnGrad", "attngrad(row='cls')"),
@@ -157,6 +166,7 @@ published(
             **folded("GradCAM++", "gradcampp(preset='skipplus')"),
             "HiResCAM": "hirescam(preset='skipplus')",
             **folded("GradCAMElementWise", "elementwise(preset='skipplus')"),
+            "LayerCAM": "elementwise(preset='skipplus')+plus(normalise='tanh')",
             **folded("AttCAM", "attcam(preset='skipplus', row='cls')"),
         },
         models=("timm:eva_large_patch14_336", "timm:vit_base_patch8_224"),
@@ -167,6 +177,12 @@ published(
             "not divided by the width of the grid, 0.9.",
             "AP enlarges to the nearest patch in the paper, bicubically in the released code (`preset='skipplus-released'`); pixels that "
             "ImageNet-S ignores count as background.",
+            "Equation 2 divides the rows of a layer's map by their sums and adds half of the identity; the released code divides nothing, "
+            "and its `globenc_norm2_ro` and `ALTI_ro`, which its figures call GlobEnc and ALTI, leave out the identity.",
+            "The released ALTI divides rows without a positive entry by 0, and roll-out spreads the NaN; the paper speaks of all-zero maps "
+            "(`preset='skipplus-paper'`).",
+            "LayerCAM is GradCAMElementWise per layer, rescaled by LayerCAM's own tanh(2 s / max s), then PLUS; the paper does not say how it "
+            "normalises.",
             "Token-to-token maps are read at the class token, also for EVA-L, whose head reads the mean of patches; leave out `row='cls'` to read "
             "them where the head reads.",
             "5000 pictures of ImageNet, 2000 of MURA's training set on a model that was trained with tokens missing.",
@@ -262,6 +278,8 @@ published(
             "RISE explains the logit; SmoothGrad's noise has deviation 1; TAM, BT-H and BT-T start at the first block.",
             "Both models see ImageNet's colours, also the ViT that was trained on others. DeiT is the one without distillation.",
             "In table 1 the row of ViT-CX does not agree with its own differences.",
+            "TIS is equation 5 and sparseness shifts negative maps only; the released code rescales TIS to [0, 1] (`tis(preset='released')`) "
+            "and shifts every map (`sparseness(preset='tis-released')`).",
             "5000 pictures of ImageNet; sparseness is reported, not ranked.",
         ),
         preprocess="tis",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from vitreous.models.model_registry import SOURCES, NamedModule, adapter, librar
 from vitreous.models.picture import Preprocess
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
+from vitreous.models.timm_keys import timm_arguments, timm_keys
 from vitreous.models.vit import (
     Attend,
     AttentionPool,
@@ -72,9 +74,10 @@ def create_timm(
         unprefixed = [model for other in SOURCES for model in SOURCES[other].unprefixed]
         near = get_close_matches(name, [*unprefixed, *timm.list_models()], n=1)
         raise ModelError(f"timm has no model {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    state = None if checkpoint is None else read_checkpoint(checkpoint)
-    if state is not None and "num_classes" not in kwargs and "head.weight" in state:
-        kwargs = {**kwargs, "num_classes": state["head.weight"].shape[0]}
+    state = None
+    if checkpoint is not None:
+        state = timm_keys(read_checkpoint(checkpoint), name)
+        kwargs = timm_arguments(state, kwargs, name)
     try:
         model: Any = timm.create_model(name, pretrained=pretrained and state is None, **kwargs)
     except (OSError, RuntimeError, ConnectionError) as problem:
@@ -98,9 +101,12 @@ def preprocess_of(model: Any, size: int | Sequence[int] | None) -> Preprocess:
 
 
 def fitted(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
-    """Convert weights of another image size to that of `model`, with timm's own conversion if it has one."""
+    """Convert weights of another image size or an older naming to those of `model`, if timm has a conversion."""
     own = model.state_dict()
-    if all(own[key].shape == value.shape for key, value in state.items() if key in own):
+    if "blocks.0.ls1.gamma" in own and "blocks.0.gamma_1" in state:  # DeiT-III as published; BEiT keeps these names
+        state = {re.sub(r"\.gamma_([12])$", r".ls\1.gamma", key): value for key, value in state.items()}
+    older = any(key.startswith("pre_logits.") for key in state)  # first ViTs of timm
+    if not older and all(own[key].shape == value.shape for key, value in state.items() if key in own):
         return state
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return state if convert is None else convert(state, model)
