@@ -81,7 +81,9 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
     if not wrong:
         return PaperFigure(title, missing="the model predicts the label of every image")
     strips = []
-    for question in list(wrong.values())[:PAIRS]:
+    # first the images on which the predicted class is most probable, or the label least
+    surest = sorted(wrong.values(), key=lambda one: one.probability if one.target == one.label else -one.probability)
+    for question in surest[:PAIRS]:
         targets = [
             replace(question, target=target, target_name=loader.vit.class_name(target), role=role)
             for role, target in (("label", question.label), ("predicted", question.predicted))
