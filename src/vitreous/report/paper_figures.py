@@ -206,10 +206,10 @@ def deletion_figure(
     if names is None:
         pair = pick_two_methods(methods, order_by_rank([summary]))
     else:
-        rows = [next((row for row, spec in enumerate(methods) if spec.split("(")[0] == name), None) for name in names]
-        if None in rows:
+        row_by_name = {spec.split("(")[0]: row for row, spec in reversed([*enumerate(methods)])}
+        if not set(names) <= row_by_name.keys():
             return PaperFigure(title, missing=f"it needs {' and '.join(names)}")
-        pair = rows
+        pair = (row_by_name[names[0]], row_by_name[names[1]])
     gaps = np.abs(scores.scores[pair[0]] - scores.scores[pair[1]])
     if np.isnan(gaps).all():
         return PaperFigure(title, missing=f"{summary.metric} is defined on no picture for both methods")
