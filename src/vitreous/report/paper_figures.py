@@ -92,10 +92,10 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
             maps = [loader.attribution(method, target) for target in targets]
             cards = [make_card(delete_top(maps[0], 0.0), "picture")]
             cards += [
-                make_card(map_image(attribution), f"{target.role}: {target.target_name}")
+                make_card(map_image(attribution), f"{target.role}: {target.target_name}", note=method)
                 for attribution, target in zip(maps, targets, strict=True)
             ]
-            strips.append(ImageStrip(cards, len(cards), question, remark=method))
+            strips.append(ImageStrip(cards, len(cards), question))
     return PaperFigure(title, "The label is what the dataset says (TIS, fig. 3).", strips)
 
 
