@@ -54,12 +54,10 @@ def weights(tmp_path_factory):
         arguments = {**TINY, "depth": depth, "num_classes": classes}
         path = folder / f"{key}-{classes}-{depth}.safetensors"
         if not path.exists():
-            model = timm.create_model("vit_tiny_patch16_224", pretrained=False, **arguments)
-            draw = torch.Generator().manual_seed(crc32(key.encode()))
-            state = {
-                name: value + 0.3 * torch.randn(value.shape, generator=draw)
-                for name, value in model.state_dict().items()
-            }
+            with torch.random.fork_rng():
+                torch.manual_seed(crc32(key.encode()))
+                model = timm.create_model("vit_tiny_patch16_224", pretrained=False, **arguments)
+                state = {name: value + 0.3 * torch.randn(value.shape) for name, value in model.state_dict().items()}
             save_file(state, path)
         return {"name": "timm:vit_tiny_patch16_224", "checkpoint": str(path), **arguments}
 
