@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -105,4 +106,63 @@ MAKERS = {
     "cifar10": make_cifar10,
     "cifar100": make_cifar100,
     "mura": make_mura,
+}
+
+
+def make_imagenet_flat(root: Path, count: int = 2) -> Path:
+    """val/ILSVRC2012_val_*.JPEG and val.txt with the class last in each line."""
+    names = [f"ILSVRC2012_val_{number + 1:08d}.JPEG" for number in range(count)]
+    for number, name in enumerate(names):
+        save(noise(SIDE, SIDE, number), root / "val" / name)
+    write(root / "val.txt", "".join(f"{name} {number}\n" for number, name in enumerate(names)))
+    return root
+
+
+def make_pets(root: Path) -> Path:
+    """The original layout: images/, annotations/list.txt, the lists of splits and trimaps."""
+    save(noise(SIDE, SIDE), root / "images" / "pug_1.jpg")
+    trimap = np.full((SIDE, SIDE), 2, np.uint8)
+    trimap[8:24, 8:24] = 1
+    save(trimap, root / "annotations" / "trimaps" / "pug_1.png")
+    for name in ("list.txt", "test.txt", "trainval.txt"):
+        write(root / "annotations" / name, "pug_1 1 2 1\n")
+    return root
+
+
+def make_folder(root: Path) -> Path:
+    """Images with labels, boxes and masks."""
+    save(noise(SIDE, SIDE), root / "images" / "one.png")
+    save(np.eye(SIDE, dtype=np.uint8) * 255, root / "masks" / "one.png")
+    write(root / "labels.csv", "file,label\none.png,3\n")
+    write(root / "boxes.csv", "file,x0,y0,x1,y1\none.png,4,4,20,20\n")
+    return root
+
+
+def make_wds(root: Path) -> Path:
+    """Two shards with one image and its class each."""
+    for number in range(2):
+        parts = root / "parts"
+        save(noise(SIDE, SIDE, number), parts / "one.jpg")
+        write(parts / "one.cls", str(number))
+        with tarfile.open(root / f"shard-{number:03d}.tar", "w") as shard:
+            for name in ("one.jpg", "one.cls"):
+                shard.add(parts / name, name)
+    return root
+
+
+def make_hf(root: Path) -> Path:
+    """A folder of `save_to_disk`."""
+    import datasets
+
+    table = datasets.Dataset.from_dict({"image": [noise(SIDE, SIDE)], "label": [1]})
+    table.cast_column("image", datasets.Image()).save_to_disk(str(root))
+    return root
+
+
+OTHER_MAKERS = {
+    "imagenet-flat": make_imagenet_flat,
+    "pets": make_pets,
+    "folder": make_folder,
+    "wds": make_wds,
+    "hf": make_hf,
 }

@@ -8,8 +8,10 @@ from PIL import Image
 from tests.bench.fixture import SMALL, small_plan
 from vitreous.bench.cells import cells_of, shard_of
 from vitreous.bench.check import check
-from vitreous.bench.plan import as_toml
+from vitreous.bench.drive import execute
+from vitreous.bench.plan import Evaluation, as_toml
 from vitreous.bench.read import plan_from_flags, read_plan
+from vitreous.bench.store import Store
 from vitreous.core.errors import SpecError, VitreousError
 
 GOOD = """\
@@ -179,6 +181,77 @@ def test_all_metrics_are_those_that_the_data_can_serve(plain_folder):
     assert set(everything) - set(usual) == {"road"}
     assert "sparseness" in blind
     assert "pointing_game" not in blind
+
+
+# ── datasets that differ ─────────────────────────────────────────────────────────────────────────
+
+
+def test_every_data_set_gets_the_metrics_that_it_can_serve(plain_folder, tmp_path):
+    plan = small_plan(metrics="usual", datasets=["scenes:single?count=4", f"folder:{plain_folder}"])
+    scenes, plain = plan.evaluations
+
+    assert "pointing_game" in scenes.metrics
+    assert "pointing_game" not in plain.metrics
+    assert "sparseness" in plain.metrics
+    check(plan)
+    (tmp_path / "plan.toml").write_text(plan.toml)
+    assert read_plan(tmp_path / "plan.toml") == plan
+
+
+def test_a_protocol_asks_about_labels_only_where_there_are_some(plain_folder, tmp_path):
+    data = ["scenes:single?count=4", f"folder:{plain_folder}"]
+    plan = small_plan(metrics=None, protocol="tokentm", datasets=data, methods=["genatt"])
+    scenes, plain = plan.evaluations
+
+    assert (scenes.targets, plain.targets) == ("predicted+label", "predicted")
+    assert "negative_auc(preset='tokentm')" in scenes.metrics
+    assert plain.metrics == ("aopc(preset='tokentm')", "lodds(preset='tokentm')")
+    check(plan)
+    (tmp_path / "plan.toml").write_text(plan.toml)
+    assert read_plan(tmp_path / "plan.toml") == plan
+    with Store(tmp_path / "run") as store:
+        assert not execute(plan, store).failed
+        rows = store.table().to_pylist()
+    measured = {(row["dataset"], row["metric"], row["role"]) for row in rows}
+    evaluations = zip(plan.datasets, plan.evaluations, strict=True)
+    assert measured == {
+        (data.label, spec, role)
+        for data, evaluation in evaluations
+        for spec, roles in zip(evaluation.metrics, evaluation.roles, strict=True)
+        for role in roles
+    }
+
+
+def test_a_data_set_may_have_entries_of_its_own(plain_folder, tmp_path):
+    own = {"metrics": ["sparseness"], "targets": "top 2", "pictures": "all", "seed": "first", "preprocess": "tis"}
+    data = [{"spec": "scenes:single?count=4", "metrics": ["ap"]}, {"spec": f"folder:{plain_folder}", **own}]
+    plan = small_plan(metrics=None, datasets=data, pictures=3, targets="label")
+
+    assert plan.evaluations[0] == Evaluation(("ap",), (), "label", 3, 0)
+    assert plan.evaluations[1] == Evaluation(("sparseness",), (), "top 2", None, None, "tis")
+    assert plan.metrics == ("ap", "sparseness")
+    assert [len(cell.places) for cell in cells_of(plan)] == [2, 1, 2]
+    (tmp_path / "plan.toml").write_text(plan.toml)
+    assert read_plan(tmp_path / "plan.toml") == plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"protocol": "skipplus", "metrics": None}, "no column 'APP'; did you mean 'AP'"),
+        ({}, "titles of a protocol's columns; add one"),
+    ],
+)
+def test_columns_are_those_of_a_protocol(changes, said):
+    with pytest.raises(SpecError) as problem:
+        small_plan(datasets=[{"spec": "scenes:single?count=4", "columns": ["APP"]}], **changes)
+
+    assert said in str(problem.value)
+
+
+def test_metrics_that_count_hits_need_labels(plain_folder):
+    with pytest.raises(SpecError, match="needs labels, and data set"):
+        check(small_plan(datasets=[f"folder:{plain_folder}"], metrics=["positive_auc(preset='tokentm')"]))
 
 
 # ── what a plan is ───────────────────────────────────────────────────────────────────────────────

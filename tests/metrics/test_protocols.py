@@ -16,11 +16,11 @@ from vitreous.metrics.protocols import CHOICES, PROTOCOLS, protocol
 from vitreous.models.picture import Preprocess
 from vitreous.testing import tiny_vits
 
-NAMES = ("skipplus", "tokentm", "tis", "chefer")
+NAMES = ("skipplus", "released", "tokentm", "tis", "chefer")
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_four_papers_are_there():
+def test_all_protocols_are_there():
     assert set(PROTOCOLS) == set(NAMES)
     with pytest.raises(SpecError, match="no protocol 'tokentn'; did you mean 'tokentm'"):
         protocol("tokentn")
@@ -50,6 +50,17 @@ def test_its_models_and_its_preprocessing_exist(name):
 
     assert all(timm.is_model(model.removeprefix("timm:")) for model in protocol(name).models)
     assert Preprocess.published(protocol(name).preprocess, own).size == (224, 224)
+
+
+def test_the_authors_code_is_a_protocol_beside_the_paper():
+    paper, code = protocol("skipplus"), protocol("released")
+
+    assert set(paper.columns) == set(code.columns)
+    assert paper.rows["AttCAT"] == "attcat"
+    assert code.rows["AttCAT"] == "attcat(preset='skipplus')"
+    assert resolve_metric(paper.columns["Deletion AOPC"].metric).settings["track"] == "predicted"
+    assert resolve_metric(code.columns["Deletion AOPC"].metric).settings["track"] == "label"
+    assert set(paper.rows) == set(code.rows)
 
 
 def test_rows_that_mean_something_else_than_they_say():

@@ -15,7 +15,7 @@ BETTER = {True: "more", False: "less", None: "–"}  # which is better
 def metrics(
     name: Annotated[str | None, typer.Argument(help="A metric, to see its formula, options and presets.")] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="A paper's evaluation: skipplus, tokentm, tis or chefer.")
+        str | None, typer.Option(help="A paper's evaluation: skipplus, released, tokentm, tis or chefer.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -99,7 +99,7 @@ PROTOCOLS: Registry[Protocol] = Registry("protocol")
 
 
 def protocol(name: str) -> Protocol:
-    """Protocol by name: "skipplus", "tokentm", "tis" or "chefer"."""
+    """Protocol by name: "skipplus", "released" (SkipPLUS's code), "tokentm", "tis" or "chefer"."""
     return PROTOCOLS[name.strip()]
 
 
@@ -157,9 +157,9 @@ published(
             "IxG": "ixg",
             "CAT": "ixg+plus",
             "IxG∘SkipPLUS": "ixg+skipplus",
-            "AttIxG": "attixg(preset='skipplus')",
-            "AttCAT": "attcat(preset='skipplus')",
-            "AttIxG∘SkipPLUS": "attixg(preset='skipplus')+skipplus",
+            "AttIxG": "attixg",
+            "AttCAT": "attcat",
+            "AttIxG∘SkipPLUS": "attixg+skipplus",
             **folded("GradCAM", "gradcam(preset='skipplus')"),
             **folded("XGradCAM", "xgradcam(preset='skipplus')"),
             **folded("XGradCAM+", "xgradcamplus(preset='skipplus')"),
@@ -186,6 +186,35 @@ published(
             "Token-to-token maps are read at the class token, also for EVA-L, whose head reads the mean of patches; leave out `row='cls'` to read "
             "them where the head reads.",
             "5000 pictures of ImageNet, 2000 of MURA's training set on a model that was trained with tokens missing.",
+        ),
+        preprocess="skipplus",
+    )
+)
+
+published(
+    Protocol(
+        name="released",
+        paper="mehri2024skipplus",
+        columns={
+            "Deletion Accuracy": Column("deletion_accuracy(preset='released')", "label", "ImageNet val, MURA"),
+            "Deletion AOPC": Column("deletion_aopc(preset='released')", "label", "ImageNet val, MURA"),
+            "Insertion Accuracy": Column("insertion_accuracy(preset='released')", "label", "ImageNet val, MURA"),
+            "Insertion AOPC": Column("insertion_aopc(preset='released')", "label", "ImageNet val, MURA"),
+            "AP": Column("ap(preset='skipplus-released')", "mask", "ImageNet-S-919 validation"),
+        },
+        rows={
+            **PROTOCOLS["skipplus"].rows,
+            "AttIxG": "attixg(preset='skipplus')",
+            "AttCAT": "attcat(preset='skipplus')",
+            "AttIxG∘SkipPLUS": "attixg(preset='skipplus')+skipplus",
+        },
+        models=PROTOCOLS["skipplus"].models,
+        notes=(
+            "The evaluation of SkipPLUS as in the authors' code; the protocol `skipplus` follows the paper.",
+            "AOPC follows the label, areas are not divided by the width of the grid, 0.9, and nothing is subtracted from 100.",
+            "AP enlarges maps bicubically, and images in which no class covers 5 % of the crop are left out "
+            "(`imagenet-s:PATH?cover=0.05`).",
+            "AttIxG and AttCAT weigh the output of a block, not its input, and leave out the last block.",
         ),
         preprocess="skipplus",
     )

@@ -115,10 +115,10 @@ def draw_radars(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
 def draw_radar_card(
     title: str, section: ScoreSection, rows: Sequence[int], axes: Sequence[MetricSummary], *, named: bool = False
 ) -> ChartCard:
-    """Draw some methods on some axes; if `named` is set, axes are named with their dataset."""
+    """Draw some methods on some axes; if `named` is set, axes are named by metric and dataset, without options."""
     legend = make_legend(section, rows)
     values = np.array([one.values[list(rows)] for one in axes]).T
-    names = [f"{one.metric} on {one.dataset}" if named else one.metric for one in axes]
+    names = [f"{one.metric.split('(')[0]} on {one.dataset}" if named else one.metric for one in axes]
     metrics = [(name, ARROWS[one.higher_is_better]) for name, one in zip(names, axes, strict=True)]
     methods = [(entry.name, entry.style) for entry in legend]
     return ChartCard(title, draw_radar(methods, metrics, values, [one.scores.sign for one in axes]), legend=legend)

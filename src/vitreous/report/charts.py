@@ -209,6 +209,7 @@ def label_axis(axes: Axes, x: Number, y: Number, name: str, values: str) -> None
     lines = [(line, INK) for line in wrap_spec(name, 17)] + [(values, SOFT)]
     total = 15 * (len(lines) - 1)
     top = y + 4 - (total / 2 if side != "center" else total if y < height / 2 else 0)
+    top = max(top, 12)  # a name of three lines stays inside the chart
     for row, (line, colour) in enumerate(lines):
         axes.text(x, top + 15 * row, line, ha=side, color=colour, fontsize=13)
 

@@ -78,6 +78,8 @@ def describe_order(printed: Sequence[float], ours: Sequence[float], higher: bool
         return "the order of methods cannot be compared."
     if agree == len(pairs):
         return "the order of methods is the paper's."
+    if all(ours[a] == ours[b] for a, b in known):
+        return "our values do not tell methods apart."
     sign = -1 if higher is False else 1
     theirs = max(range(len(printed)), key=lambda row: sign * printed[row])
     same = all(isnan(value) or sign * value <= sign * ours[theirs] for value in ours)

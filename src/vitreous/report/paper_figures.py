@@ -81,7 +81,9 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
     if not wrong:
         return PaperFigure(title, missing="the model predicts the label of every image")
     strips = []
-    for question in list(wrong.values())[:PAIRS]:
+    # first the images on which the predicted class is most probable, or the label least
+    surest = sorted(wrong.values(), key=lambda one: one.probability if one.target == one.label else -one.probability)
+    for question in surest[:PAIRS]:
         targets = [
             replace(question, target=target, target_name=loader.vit.class_name(target), role=role)
             for role, target in (("label", question.label), ("predicted", question.predicted))
@@ -90,10 +92,10 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
             maps = [loader.attribution(method, target) for target in targets]
             cards = [make_card(delete_top(maps[0], 0.0), "picture")]
             cards += [
-                make_card(map_image(attribution), f"{target.role}: {target.target_name}")
+                make_card(map_image(attribution), f"{target.role}: {target.target_name}", note=method)
                 for attribution, target in zip(maps, targets, strict=True)
             ]
-            strips.append(ImageStrip(cards, len(cards), question, remark=method))
+            strips.append(ImageStrip(cards, len(cards), question))
     return PaperFigure(title, "The label is what the dataset says (TIS, fig. 3).", strips)
 
 
@@ -205,10 +207,10 @@ def deletion_figure(
     if names is None:
         pair = pick_two_methods(methods, order_by_rank([summary]))
     else:
-        rows = [next((row for row, spec in enumerate(methods) if spec.split("(")[0] == name), None) for name in names]
-        if None in rows:
+        row_by_name = {spec.split("(")[0]: row for row, spec in reversed([*enumerate(methods)])}
+        if not set(names) <= row_by_name.keys():
             return PaperFigure(title, missing=f"it needs {' and '.join(names)}")
-        pair = rows
+        pair = (row_by_name[names[0]], row_by_name[names[1]])
     gaps = np.abs(scores.scores[pair[0]] - scores.scores[pair[1]])
     if np.isnan(gaps).all():
         return PaperFigure(title, missing=f"{summary.metric} is defined on no picture for both methods")

@@ -1,0 +1,93 @@
+"""Writes docs/reproduce.md from the shipped plans; `--check` tests whether it is up to date.
+
+python docs/reproduce_page.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from vitreous.bench.reproduce import PLACEHOLDER, Reproduction, list_reproductions
+from vitreous.metrics.published import published_table
+from vitreous.report.formatting import format_count
+
+PAGE = Path(__file__).with_name("reproduce.md")
+PAPERS = {"tis": "TIS", "tokentm": "TokenTM", "skipplus": "SkipPLUS"}
+
+HEAD = """# Reproduce the papers
+
+Written by `python docs/reproduce_page.py` from the plans in `src/vitreous/reproductions`.
+
+Every table and figure below is one command. Its plan fixes the models and their checkpoints, the datasets and splits, the
+number of images and the seed that chooses them, preprocessing, the explained class, rows and metrics; only paths are yours:
+
+```bash
+vitreous reproduce tis:table1 --data imagenet-val=/data/imagenet
+```
+
+writes `runs/tis-table1/report.html`: the table in the paper's layout and, where the paper prints numbers, paper, ours with its
+95 % interval, and difference, and whether the order of methods is the paper's. What is computed stays: run the command again
+after it was stopped, or with more images.
+
+| option | |
+|---|---|
+| `--list` | all tables and figures |
+| `--data KEY=PATH` | where a dataset lies ([layouts](datasets.md)); a dataset spec such as `pets:/data/pets` stands in for it |
+| `--images 50` | fewer images; the result is marked as reduced |
+| `--subset [KEY=]FILE` | the images to use, such as the authors' list: indices in the order of the dataset, or file names |
+| `--models KEY` | only this model of several |
+| `--models KEY=NAME?argument=value` | another model in its place; the result is marked as reduced |
+| `--checkpoint KEY=FILE` | local weights of a model; needed for models marked with * |
+| `--dry-run` | the plan as TOML, and what it costs |
+
+Missing data or checkpoints are named in one sentence that says what to get. The plans are tested on toy copies of all datasets
+with tiny models: every cell of every layout is filled. Numbers ship in `src/vitreous/published`
+([decisions](decisions.md#readings-of-the-papers) on what the papers leave open).
+"""
+
+
+def row_of(plan: Reproduction) -> str:
+    """Row of the table: command, data, what is fixed, deviations."""
+    data = " ".join(f"[`{key}`]" if entry.get("optional") else f"`{key}`" for key, entry in plan.data.items())
+    models = ", ".join(f"`{key}`{'*' if 'needs' in entry else ''}" for key, entry in plan.models.items())
+    images = "; ".join(describe_images(plan, dataset) for dataset in plan.datasets)
+    printed = "; published numbers" if published_table(plan.name) else ""
+    fixed = f"{models}; {format_count(len(plan.methods), 'row')}; {images}{printed}"
+    return f"| `{plan.name}` | {plan.title} | {data} | {fixed} | {' '.join(plan.notes)} |"
+
+
+def describe_images(plan: Reproduction, dataset) -> str:
+    key, count = PLACEHOLDER.findall(dataset["spec"])[0], dataset.get("pictures")
+    if count is None:
+        return f"all images of `{key}`"
+    return f"{count} {'image' if count == 1 else 'images'} of `{key}` (seed {dataset.get('seed', plan.seed)})"
+
+
+def page() -> str:
+    parts, plans = [HEAD], list_reproductions()
+    for prefix, title in PAPERS.items():
+        parts += [
+            f"## {title}",
+            "",
+            "| `vitreous reproduce …` | shows | `--data` | fixed | not in the paper, or not as in it |",
+        ]
+        parts += ["|---|---|---|---|---|"]
+        parts += [row_of(plan) for name, plan in plans.items() if name.startswith(f"{prefix}:")]
+        parts.append("")
+    parts += ["## What to get", "", "| key | data | layout |", "|---|---|---|"]
+    data = {key: entry for plan in plans.values() for key, entry in plan.data.items()}
+    parts += [f"| `{key}` | {entry['what']} | {entry['layout']} |" for key, entry in data.items()]
+    parts += ["", "| key | model | checkpoint |", "|---|---|---|"]
+    models = {(key, entry["name"]): entry for plan in plans.values() for key, entry in plan.models.items()}
+    parts += [f"| `{key}` | `{name}` | {entry.get('needs', 'of timm')} |" for (key, name), entry in models.items()]
+    parts += ["", "Not covered: SkipPLUS's figure 6 (images of COCO), and figures that show how a method works.", ""]
+    return "\n".join(parts).replace("<wnid>", "&lt;wnid&gt;").rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    made = page()
+    if "--check" in sys.argv:
+        current = PAGE.exists() and PAGE.read_text() == made
+        sys.exit(0 if current else "docs/reproduce.md is not what the plans say; run python docs/reproduce_page.py")
+    PAGE.write_text(made)
