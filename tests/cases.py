@@ -42,9 +42,9 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
             every_case = request.node.get_closest_marker("shapes") is not None
             for number, value in enumerate(values[:1] if request.config.getoption("first_case") else values):
                 case = dict(zip(keys, value, strict=True))
-                with subtests.test(**{key: str(part) for key, part in case.items()}):
-                    with nullcontext() if number == 0 or every_case else check_shapes(False):
-                        function(**given, **case)
+                checks = nullcontext() if number == 0 or every_case else check_shapes(False)
+                with subtests.test(**{key: str(part) for key, part in case.items()}), checks:
+                    function(**given, **case)
 
         requested = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("subtests", "request")]
         run.__signature__ = signature.replace(parameters=[*requested, *fixtures])  # type: ignore[attr-defined]

@@ -25,6 +25,8 @@ install_shape_checks()  # before anything imports vitreous
 for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
     os.environ.pop(variable, None)  # output is compared: the terminal of whoever runs the tests must not change it
 
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # virtual machines may announce AMX tiles and lack them
+
 FIRST_CASE = pytest.StashKey[bool]()
 
 
