@@ -8,11 +8,7 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
-import torch
-
 from tests.shapes import check_shapes
-from vitreous.models.vit import ViT
-from vitreous.testing import tiny_vits
 
 
 def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -51,9 +47,3 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
         return run
 
     return decorate
-
-
-def contract_models(dtype: torch.dtype) -> dict[str, ViT]:
-    """Return the models of the contract tests: both in float64, one in float32, since pooling does not depend on it."""
-    models = tiny_vits(dtype)
-    return models if dtype == torch.float64 else {"class token": models["class token"]}
