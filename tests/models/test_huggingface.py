@@ -11,12 +11,13 @@ from PIL import Image
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from tests.lazy import LazyModule
 from tests.models.runner import run_parts
 from vitreous.core.errors import DataError, ModelError, ShapeError
 from vitreous.models.huggingface import from_huggingface, load_huggingface
 from vitreous.models.quiet import evaluating
 
-transformers = pytest.importorskip("transformers")
+transformers = LazyModule("transformers")
 
 BODY = {
     "hidden_size": 24,
