@@ -39,6 +39,7 @@ OWN = [name for name in METHODS if METHODS.owner(name).removeprefix("vitreous.me
 # ── seen through ─────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.shapes
 @EVERY
 def test_the_parts_say_what_the_model_says(family: str) -> None:
     vit = from_timm(tiny(family), family)
