@@ -9,6 +9,7 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,11 +57,21 @@ def source_files() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
+@cache
+def source_of(path: Path) -> str:
+    return path.read_text()
+
+
 def relative_name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-def imports_of(text: str, file: str) -> Iterator[Import]:
+@cache
+def imports_of(text: str, file: str) -> list[Import]:
+    return list(find_imports(text, file))
+
+
+def find_imports(text: str, file: str) -> Iterator[Import]:
     """Yield every import that runs, also inside functions; imports under TYPE_CHECKING do not."""
     tree = ast.parse(text)
     type_checking_only = {
@@ -110,7 +121,12 @@ def upward_imports(text: str, file: str) -> list[str]:
     return violations
 
 
-def names_in(text: str) -> Iterator[tuple[int, str]]:
+@cache
+def names_in(text: str) -> list[tuple[int, str]]:
+    return list(find_names(text))
+
+
+def find_names(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and name of every name in the code, without comments and docstrings; `autograd.grad` is one name."""
     tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type in (tokenize.NAME, tokenize.OP)]
     for before, dot, token in zip([None, None, *tokens], [None, *tokens], tokens, strict=False):
@@ -126,7 +142,7 @@ def test_every_package_has_a_layer() -> None:
 
 def test_packages_import_from_their_own_and_earlier_layers_only() -> None:
     assert [
-        violation for path in source_files() for violation in upward_imports(path.read_text(), relative_name(path))
+        violation for path in source_files() for violation in upward_imports(source_of(path), relative_name(path))
     ] == []
 
 
@@ -135,7 +151,7 @@ def test_only_capture_handles_gradients() -> None:
         f"{relative_name(path)}:{line} uses {word}"
         for path in source_files()
         if not relative_name(path).startswith("capture/") and relative_name(path) not in GRADIENT_EXCEPTIONS
-        for line, word in names_in(path.read_text())
+        for line, word in names_in(source_of(path))
         if word in GRADIENT_NAMES | {"autograd.grad"}
     ]
 
@@ -147,7 +163,7 @@ def test_only_models_import_model_libraries() -> None:
         f"{imported.file}:{imported.line} imports {imported.module}"
         for path in source_files()
         if not relative_name(path).startswith("models/") and relative_name(path) not in LIBRARY_EXCEPTIONS
-        for imported in imports_of(path.read_text(), relative_name(path))
+        for imported in imports_of(source_of(path), relative_name(path))
         if imported.module.split(".")[0] in MODEL_LIBRARIES
     ]
 
@@ -159,7 +175,7 @@ def test_core_imports_no_torch() -> None:
         imported
         for path in source_files()
         if relative_name(path).startswith("core/")
-        for imported in imports_of(path.read_text(), relative_name(path))
+        for imported in imports_of(source_of(path), relative_name(path))
         if imported.module.split(".")[0] in {"torch", "numpy", "jaxtyping", *MODEL_LIBRARIES}
     ]
 
@@ -168,18 +184,18 @@ def test_core_imports_no_torch() -> None:
 
 def test_exceptions_are_still_needed() -> None:
     gradient_users = {
-        relative_name(p) for p in source_files() if any(word in GRADIENT_NAMES for _, word in names_in(p.read_text()))
+        relative_name(p) for p in source_files() if any(word in GRADIENT_NAMES for _, word in names_in(source_of(p)))
     }
     imports = {
         (relative_name(p), package_of(imported.module))
         for p in source_files()
-        for imported in imports_of(p.read_text(), relative_name(p))
+        for imported in imports_of(source_of(p), relative_name(p))
     }
     library_users = {
         relative_name(p)
         for p in source_files()
         if any(
-            imported.module.split(".")[0] in MODEL_LIBRARIES for imported in imports_of(p.read_text(), relative_name(p))
+            imported.module.split(".")[0] in MODEL_LIBRARIES for imported in imports_of(source_of(p), relative_name(p))
         )
     }
 

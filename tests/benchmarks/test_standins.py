@@ -59,6 +59,7 @@ def test_sources_may_go_a_few_at_a_time():
     same([research.decompx_slowly(model, picture, TARGET, sources=some, chunk=2)], whole[None, some])
 
 
+@pytest.mark.slow
 def test_lengths_that_float32_cannot_say_are_compared_in_float64():
     deep = beds.lay("test", batch=1, depth=24, embed_dim=192)
     for one in deep.model.blocks:

@@ -113,6 +113,7 @@ def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):
     assert knows["own_drop"] > 0
 
 
+@pytest.mark.slow
 def test_the_stamp_is_told_from_the_thing_pixel_by_pixel():
     vit = vitreous.load("scenes-biased")
     scenes = list(Scenes("shortcut", 2, shortcut.SEED, mark="moved"))
