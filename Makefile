@@ -8,16 +8,20 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.core
 	$(BIN)/vitreous demo
 
+# asserts of all test modules are rewritten once, also where the environment switches bytecode off; files stay on one worker
+test quick coverage: export PYTHONDONTWRITEBYTECODE =
+PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: lint
-	$(BIN)/python -m pytest -n auto --durations=15
+	$(PYTEST) --durations=15
 
 # one case of every test function; no browser, no Ray, nothing slow
 quick: $(VENV)/.dev
-	VITREOUS_CHECK_SHAPES=0 $(BIN)/python -m pytest -n auto --first-case -m "not slow and not browser and not ray" \
-		-p no:schemathesis --ignore=tests/web/test_schema.py --durations=5
+	VITREOUS_CHECK_SHAPES=0 $(PYTEST) --first-case -m "not slow and not browser and not ray" \
+		-p no:schemathesis --durations=5
 
 coverage: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --cov=vitreous --cov-report=term:skip-covered --cov-report=html:out/coverage
+	$(PYTEST) --cov=vitreous --cov-report=term:skip-covered --cov-report=html:out/coverage
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

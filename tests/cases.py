@@ -8,11 +8,7 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
-import torch
-
 from tests.shapes import check_shapes
-from vitreous.models.vit import ViT
-from vitreous.testing import tiny_vits
 
 
 def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -42,18 +38,12 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
             every_case = request.node.get_closest_marker("shapes") is not None
             for number, value in enumerate(values[:1] if request.config.getoption("first_case") else values):
                 case = dict(zip(keys, value, strict=True))
-                with subtests.test(**{key: str(part) for key, part in case.items()}):
-                    with nullcontext() if number == 0 or every_case else check_shapes(False):
-                        function(**given, **case)
+                checks = nullcontext() if number == 0 or every_case else check_shapes(False)
+                with subtests.test(**{key: str(part) for key, part in case.items()}), checks:
+                    function(**given, **case)
 
         requested = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("subtests", "request")]
         run.__signature__ = signature.replace(parameters=[*requested, *fixtures])  # type: ignore[attr-defined]
         return run
 
     return decorate
-
-
-def contract_models(dtype: torch.dtype) -> dict[str, ViT]:
-    """Return the models of the contract tests: both in float64, one in float32, since pooling does not depend on it."""
-    models = tiny_vits(dtype)
-    return models if dtype == torch.float64 else {"class token": models["class token"]}

@@ -25,6 +25,8 @@ install_shape_checks()  # before anything imports vitreous
 for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
     os.environ.pop(variable, None)  # output is compared: the terminal of whoever runs the tests must not change it
 
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # virtual machines may announce AMX tiles and lack them
+
 FIRST_CASE = pytest.StashKey[bool]()
 
 
@@ -35,10 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the import of modules that are slow as a whole where slow tests are not run."""
-    if collection_path.suffix != ".py" or "not slow" not in config.option.markexpr:
+    """Do not import modules whose tests are all left out by `-m "not slow and not browser and not ray"`."""
+    left_out = [name for name in ("slow", "browser", "ray") if f"not {name}" in config.option.markexpr]
+    if not left_out or collection_path.suffix != ".py":
         return None
-    return True if "\npytestmark = pytest.mark.slow\n" in collection_path.read_text(encoding="utf-8") else None
+    lines = collection_path.read_text(encoding="utf-8").splitlines()
+    return True if any(f"pytestmark = pytest.mark.{name}" in lines for name in left_out) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

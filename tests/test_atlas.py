@@ -82,6 +82,7 @@ def scenes_model():
     return vitreous.load("scenes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_costs_are_as_counted(name, scenes_model):
     _, counted = atlas.explained(scenes_model, name)

@@ -18,7 +18,6 @@ def told():
     return run(pictures=4, shown=1)
 
 
-@pytest.mark.slow
 def test_every_chapter_is_told_with_every_method(told):
     assert [one.chapter for one in told] == list(CHAPTERS)
     for one in told:
@@ -26,7 +25,6 @@ def test_every_chapter_is_told_with_every_method(told):
         assert all(0 <= score.pointing <= 1 and 0 < score.precision <= 1 for score in one.scores)
 
 
-@pytest.mark.slow
 def test_the_page_fetches_nothing(told):
     written = page(told)
 

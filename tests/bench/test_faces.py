@@ -21,6 +21,7 @@ def nobody_debugs(monkeypatch):
     monkeypatch.delenv("VITREOUS_DEBUG", raising=False)
 
 
+@pytest.mark.slow
 def test_one_command_gives_the_table_and_a_second_computes_nothing(tmp_path, capsys, original):
     out = ["--out", str(tmp_path / "run")]
 

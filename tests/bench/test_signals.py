@@ -83,21 +83,33 @@ def group_is_gone(group: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("number", "send", "workers"),
+    ("number", "send", "workers", "ignored"),
     [
-        (signal.SIGTERM, os.kill, 2),
-        (signal.SIGHUP, os.killpg, 2),
-        (signal.SIGINT, os.killpg, 2),
-        (signal.SIGTERM, os.killpg, 1),
+        (signal.SIGTERM, os.kill, 2, ()),  # the parent alone: it ends its workers
+        (signal.SIGINT, os.killpg, 2, ()),  # Ctrl-C: the workers receive it too
+        (
+            signal.SIGHUP,
+            os.killpg,
+            1,
+            (signal.SIGINT,),
+        ),  # without workers; a signal that is ignored at the start stays so
     ],
+    ids=["parent", "group", "alone"],
 )
 def test_a_stopped_run_keeps_its_rows_and_goes_on(
-    tmp_path: Path, original: Path, number: int, send: Callable[[int, int], None], workers: int
+    tmp_path: Path,
+    original: Path,
+    number: int,
+    send: Callable[[int, int], None],
+    workers: int,
+    ignored: tuple[int, ...],
 ) -> None:
     folder = tmp_path / "run"
     command = [*BENCH, "--workers", str(workers), "--out", str(folder)]
-    process = start(tmp_path, command)
+    process = start(tmp_path, command, ignored)
 
+    for ignored_number in ignored:  # the exit status would be that of the first signal that is not ignored
+        process.send_signal(ignored_number)
     send(process.pid, number)
     stderr = process.communicate()[1]
 
@@ -121,17 +133,6 @@ def test_a_map_that_is_stopped_says_so_too(tmp_path: Path) -> None:
     assert process.returncode == 143
     assert f"interrupted; 1 of 2 pictures are done and kept in {tmp_path / 'maps' / 'store'}, 1 new rows" in stderr
     assert "to go on: vitreous map 'scenes:single?count=2' --model scenes" in stderr
-
-
-def test_signals_that_are_ignored_at_the_start_stay_ignored(tmp_path: Path) -> None:
-    process = start(tmp_path, [*BENCH, "--out", str(tmp_path / "run")], ignored=(signal.SIGINT, signal.SIGHUP))
-
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGHUP)
-    process.send_signal(signal.SIGTERM)
-
-    process.communicate()
-    assert process.returncode == 143  # the first two would have been 130 and 129
 
 
 # ── in this process ──────────────────────────────────────────────────────────────────────────────

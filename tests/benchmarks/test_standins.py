@@ -21,11 +21,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from suite import bed as beds
 from suite import pictures as painted
 from suite import research, sampled, standins
-from suite.case import Case
 
 FAMILIES = ("vit", "vit-even", "vit-mean", "vit-registers-mean", "eva-large")
 TARGET = 3
-BED = beds.lay("test", batch=3)
+
+
+@pytest.fixture(scope="module")
+def bed():
+    return beds.lay("test", batch=3)
 
 
 def ours(family: str, spec: str, with_prefix: bool = True) -> Tensor:
@@ -56,6 +59,7 @@ def test_sources_may_go_a_few_at_a_time():
     same([research.decompx_slowly(model, picture, TARGET, sources=some, chunk=2)], whole[None, some])
 
 
+@pytest.mark.slow
 def test_lengths_that_float32_cannot_say_are_compared_in_float64():
     deep = beds.lay("test", batch=1, depth=24, embed_dim=192)
     for one in deep.model.blocks:
@@ -81,14 +85,14 @@ def test_tis_of_one_picture_is_tis(family, at_once):
 # ── half precision ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_precisions_are_compared_on_the_same_subsets(monkeypatch):
+def test_precisions_are_compared_on_the_same_subsets(bed, monkeypatch):
     monkeypatch.setattr(sampled, "halved", lambda vit: vit)
 
-    for work in (*sampled.methods(BED, BED.images[:1], 8), *sampled.metrics(BED)):
-        assert sampled.agreeing(work, BED.vit, BED.images) == pytest.approx(1)
+    for work in (*sampled.methods(bed, bed.images[:1], 8), *sampled.metrics(bed)):
+        assert sampled.agreeing(work, bed.vit, bed.images) == pytest.approx(1)
 
 
-def test_without_weights_of_this_size_the_smallest_as_trained_is_compared(monkeypatch, tmp_path):
+def test_without_weights_of_this_size_the_smallest_as_trained_is_compared(bed, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(
         sampled.vitreous, "load", lambda name, checkpoint, device: asked.append((name, checkpoint.name))
@@ -98,43 +102,46 @@ def test_without_weights_of_this_size_the_smallest_as_trained_is_compared(monkey
     file.touch()
     monkeypatch.setenv("VITREOUS_ASSETS", str(tmp_path))
 
-    assert sampled.weighted(BED)[0] == "ti"
+    assert sampled.weighted(bed)[0] == "ti"
     assert asked == [("timm:vit_tiny_patch16_224", file.name)]
     monkeypatch.delenv("VITREOUS_ASSETS")
-    assert sampled.weighted(BED) == ("test", None)
+    assert sampled.weighted(bed) == ("test", None)
 
 
 # ── floors ───────────────────────────────────────────────────────────────────────────────────────
-
-FLOORS = {case.what: case for case in (*sampled.cases(BED), *painted.cases(BED)) if case.against == "its bare forwards"}
 
 
 class Attended(TorchFunctionMode):
     """How many sequences of each length attention sees, and how many tokens the first MLP."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_weight: Tensor) -> None:
         super().__init__()
+        self.first_weight = first_weight
         self.sequences: Counter[int] = Counter()
         self.tokens = 0
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.scaled_dot_product_attention:
             self.sequences[args[0].shape[2]] += len(args[0])
-        if func is F.linear and args[1] is BED.model.blocks[0].mlp.fc1.weight:
+        if func is F.linear and args[1] is self.first_weight:
             self.tokens += args[0].shape[:-1].numel()
         return func(*args, **(kwargs or {}))
 
 
-def seen_by(work: Callable[[], object]) -> tuple[Counter[int], int]:
-    with Attended() as mode:
+def seen_by(bed: beds.Bed, work: Callable[[], object]) -> tuple[Counter[int], int]:
+    with Attended(bed.model.blocks[0].mlp.fc1.weight) as mode:
         work()
     return mode.sequences, mode.tokens
 
 
-@pytest.mark.parametrize("case", FLOORS.values(), ids=FLOORS)
-def test_the_floor_is_the_work_that_is_done(case: Case):
-    ours, theirs = seen_by(case.ours), seen_by(case.theirs)
+def test_the_floor_is_the_work_that_is_done(bed, subtests):
+    cases = [case for case in (*sampled.cases(bed), *painted.cases(bed)) if case.against == "its bare forwards"]
 
-    assert ours == theirs
-    assert ours[1] > 0
-    assert sum(length * count for length, count in ours[0].items()) == ours[1] * BED.vit.depth
+    assert len({case.what for case in cases}) == len(cases) > 10
+    for case in cases:
+        with subtests.test(case=case.what):
+            ours, theirs = seen_by(bed, case.ours), seen_by(bed, case.theirs)
+
+            assert ours == theirs
+            assert ours[1] > 0
+            assert sum(length * count for length, count in ours[0].items()) == ours[1] * bed.vit.depth

@@ -153,6 +153,7 @@ def test_with_lengths_held_fixed_shares_add_up_to_the_cosine(family, method):
     assert found.provenance["length"] == "held fixed"
 
 
+@pytest.mark.slow
 def test_a_tower_is_loaded_by_name_from_a_folder_and_left_as_it_was(tmp_path):
     pytest.importorskip("transformers")
     model = hugging("CLIPModel")().float()

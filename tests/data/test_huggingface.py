@@ -9,12 +9,13 @@ import pytest
 from PIL import Image
 
 from tests.data.making import noise
+from tests.lazy import LazyModule
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import batches, open_dataset
 from vitreous.data.huggingface import from_hf
 from vitreous.models.picture import Preprocess
 
-datasets = pytest.importorskip("datasets")
+datasets = LazyModule("datasets")
 
 
 def png(picture: Image.Image) -> bytes:

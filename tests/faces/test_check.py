@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.faces.test_cli import TINY
 from vitreous.cli.main import main
 from vitreous.methods.method import METHODS
 
@@ -28,7 +29,7 @@ def liar(tmp_path):
 
 @pytest.mark.slow
 def test_a_model_is_held_to_its_logits_and_every_method_is_tried(capsys):
-    code = main(["check", "--model", "scenes", "--json"])
+    code = main(["check", *TINY, "--json"])
     found = json.loads(capsys.readouterr().out)
 
     assert code == 0

@@ -39,6 +39,7 @@ def nobody_debugs(monkeypatch):
 # ── without torch ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_help_and_listings_do_not_import_torch():
     program = """
         import sys, time
@@ -108,6 +109,7 @@ def test_models_as_json_are_a_list(capsys):
 # ── explain ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
     file, out = picture(tmp_path / "a photo.png"), tmp_path / "out"
     chosen = ["--target", "2", "--target", "5", "--target", "2", "--method", "decompx+skipplus", "--method", "GAE"]
@@ -133,6 +135,7 @@ def test_explain_writes_overlays_a_sheet_and_maps(tmp_path, capsys):
     assert said.err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "shared"), [([], True), (["--shared-scale"], True), (["--own-scale"], False)])
 def test_classes_of_an_image_share_a_scale_unless_each_map_has_its_own(tmp_path, monkeypatch, flags, shared):
     from vitreous.cli import results
@@ -167,6 +170,7 @@ def test_json_is_one_document_and_nothing_else(tmp_path, capsys):
     assert all(Path(path).is_file() for path in files)
 
 
+@pytest.mark.slow
 def test_a_single_output_is_a_value(tmp_path, capsys):
     arguments = [*TINY, "--model-arg", "num_classes=1", "--out", str(tmp_path / "o")]
 
@@ -181,6 +185,7 @@ def test_a_single_output_is_a_value(tmp_path, capsys):
     assert "%" not in printed
 
 
+@pytest.mark.slow
 def test_a_binary_output_is_two_classes(tmp_path, capsys):
     declared = ["--model-arg", "num_classes=1", "--model-arg", "outputs=binary"]
     arguments = [*TINY, *declared, "--target", "0", "--target", "1", "--json"]
@@ -192,6 +197,7 @@ def test_a_binary_output_is_two_classes(tmp_path, capsys):
     assert len(one["top"]) == 2
 
 
+@pytest.mark.slow
 def test_a_damaged_picture_is_reported_and_the_rest_goes_on(tmp_path, capsys):
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -211,6 +217,7 @@ def test_a_damaged_picture_is_reported_and_the_rest_goes_on(tmp_path, capsys):
     assert {"a.sheet.png", "c.sheet.png"} <= {path.name for path in out.iterdir()}
 
 
+@pytest.mark.slow
 def test_pictures_of_one_name_do_not_overwrite_each_other(tmp_path):
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()

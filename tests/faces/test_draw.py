@@ -64,6 +64,7 @@ def test_what_the_model_does_not_see_is_faded_and_carries_no_colour():
     assert np.asarray(picture)[200, 100].min() > np.asarray(picture)[200, 400].min()
 
 
+@pytest.mark.slow
 def test_without_the_original_the_model_input_is_shown_and_without_that_the_map():
     seen = attribution(one_hot(1, 1), pictures=None, images=torch.zeros(1, 3, 64, 64))
     unknown = attribution(one_hot(1, 1), pictures=None, preprocess=None, images=torch.rand(1, 3, 64, 64))
@@ -156,6 +157,7 @@ def test_one_sparse_strong_map_sets_the_scale_of_many_weak_ones():
     assert max(strengths[1:]) < 5
 
 
+@pytest.mark.slow
 def test_each_method_of_a_sheet_has_one_scale_per_image():
     images = torch.stack([torch.zeros(3, 64, 64), torch.zeros(3, 64, 64), torch.ones(3, 64, 64)])
     sizes = torch.tensor([1e-3, 1.0, 1e-3])
@@ -273,6 +275,7 @@ def test_a_figure_names_method_class_probability_and_question():
     assert "score (logit)" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["$x_1$ \\frac{", "<b>&", "斑马", "a" * 200, ""])
 def test_any_name_can_be_drawn_without_a_warning(name):
     found = attribution(one_hot(1, 1), names=(name,))
@@ -292,6 +295,7 @@ def test_many_rows_are_capped_and_the_figure_says_so():
     assert "38 more lines not shown" in words(sheet([found], limit=2))
 
 
+@pytest.mark.slow
 def test_a_sheet_names_methods_above_and_classes_on_the_left():
     rows = torch.stack([one_hot(1, 1), one_hot(6, 6)])
     found = attribution(rows)
@@ -350,6 +354,7 @@ def test_captions_of_a_sheet_are_whole_on_the_page_and_apart(name, methods):
     assert not any(line.get_text().endswith("…") for line in drawn.texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [1e-12, 1e-3, 1.0, 1e9])
 @pytest.mark.parametrize("signed", [True, False])
 def test_captions_of_any_unit_are_whole_in_narrow_panels(unit, signed):

@@ -39,6 +39,7 @@ def panels(board) -> list[np.ndarray]:
     return [np.asarray(axes.get_images()[0].get_array()) for axes in board.axes if axes.get_images()]
 
 
+@pytest.mark.slow
 def test_parts_layers_classes_and_scales_are_written():
     text = words(made(2).plot())
 
@@ -88,6 +89,7 @@ def test_a_method_that_ignores_the_class_says_so():
     assert "the same for every class" not in words(strips(one))
 
 
+@pytest.mark.slow
 def test_without_a_picture_the_maps_stand_alone_and_missing_scores_are_hatched():
     one = made(pictures=None, preprocess=None)
     parts = {**one.parts, "signal": one.parts["signal"].clone()}

@@ -105,6 +105,7 @@ def test_class_names_of_another_number_are_refused(tmp_path, capsys):
     assert "classes has 3 names for the 7 outputs of 'timm:vit_tiny_patch16_224'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_any_classifier_is_explained_as_a_black_box(tmp_path, capsys):
     names = tmp_path / "names.json"
     names.write_text(json.dumps(SEVEN))

@@ -61,6 +61,7 @@ def explain(tmp_path, *more, names=("x.png",)):
     return main(["explain", *files, *TINY, *SLOW, *more, "--target", "1", "--out", str(tmp_path / "o")])
 
 
+@pytest.mark.slow
 def test_a_long_method_shows_a_bar_on_a_terminal(tmp_path, impatient, terminal):
     assert explain(tmp_path) == 0
 
@@ -78,6 +79,7 @@ def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
     assert "/2" in terminal.getvalue()
 
 
+@pytest.mark.slow
 def test_quick_work_shows_none(tmp_path, terminal, monkeypatch):
     monkeypatch.setattr(console, "PATIENCE", 3600.0)
 
@@ -85,6 +87,7 @@ def test_quick_work_shows_none(tmp_path, terminal, monkeypatch):
     assert "rise" not in terminal.getvalue()
 
 
+@pytest.mark.slow
 def test_a_pipe_stays_silent(tmp_path, impatient, capsys):
     assert explain(tmp_path) == 0
     assert capsys.readouterr().err == ""
@@ -116,6 +119,7 @@ def test_an_interruption_at_once_says_that_nothing_was_finished(tmp_path, presse
     assert not list((tmp_path / "o").iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_that_was_started_with_interruptions_ignored_goes_on(tmp_path, pressed, sigint_handler):
     """`nohup vitreous … &`: a Ctrl-C in the terminal is meant for the program in the foreground."""
     sigint_handler(signal.SIG_IGN)

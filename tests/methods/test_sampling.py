@@ -568,6 +568,7 @@ def published_masks(arrays, cells: int, size: tuple[int, int], dtype: torch.dtyp
     return SmoothMasks(torch.from_numpy(grid).to(dtype), torch.from_numpy(arrays["shift"]).long(), size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["top", "other"])
 def test_rise_agrees_with_its_authors(golden, which):
     stored = torch.from_numpy(golden.arrays("rise_prob")["masks"]).double()
@@ -638,22 +639,22 @@ def test_vitcx_agrees_with_its_authors(golden, which):
 
 @pytest.mark.slow
 def test_published_maps_of_the_real_model_are_reproduced(real):
-    found = resolve("occlusion(preset='captum')")(probe(real, "top", count=2)).native_pixels[:, ::16, ::16]
-    agree(real, "occlusion_patch", found.flatten(1), real.arrays("occlusion_patch")["top"])
+    found = resolve("occlusion(preset='captum')")(probe(real, "top", count=1)).native_pixels[:, ::16, ::16]
+    agree(real, "occlusion_patch", found.flatten(1), real.arrays("occlusion_patch")["top"][:1])
 
     arrays = real.arrays("rise_prob")
     own = published_masks(arrays, 8, (224, 224), torch.float32)
     assert np.abs(own(torch.arange(2)).numpy() - arrays["masks_first2"]).max() < 1e-6
     both = Probe(
         real.vit,
-        real.images[:2].float(),
-        torch.stack([real.targets[w][:2] for w in ("top", "other")], 1),
+        real.images[:1].float(),
+        torch.stack([real.targets[w][:1] for w in ("top", "other")], 1),
         "probability",
     )
     found = rise_through(both, own, 128, 0.5)
     patches = found.unflatten(1, (14, 16)).unflatten(3, (14, 16)).sum((2, 4)).flatten(1)
-    agree(real, "rise_prob", patches[0::2], arrays["top_patchsum"])
-    agree(real, "rise_prob", patches[1::2], arrays["other_patchsum"])
+    agree(real, "rise_prob", patches[0::2], arrays["top_patchsum"][:1])
+    agree(real, "rise_prob", patches[1::2], arrays["other_patchsum"][:1])
     agree(real, "rise_prob", found[:1], arrays["top_first1"])
 
     found = resolve("scorecam(preset='grad-cam')")(probe(real, "top", count=1)).patches

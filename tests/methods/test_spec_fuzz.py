@@ -147,13 +147,13 @@ def check_grammar(resolve: Callable[[str], Any], specs: list[str]) -> None:
             assert resolve(resolved.spec).spec == resolved.spec
 
 
-@settings(thorough, max_examples=1_000)
+@settings(thorough, max_examples=500)
 @given(method_specs)
 def test_any_text_resolves_or_is_refused(specs):
     check_grammar(vitreous.resolve, specs)
 
 
-@settings(thorough, max_examples=300)
+@settings(thorough, max_examples=150)
 @given(metric_specs)
 def test_any_text_resolves_to_a_metric_or_is_refused(specs):
     check_grammar(resolve_metric, specs)
@@ -188,7 +188,7 @@ arguments = st.one_of(
 )
 
 
-@settings(thorough, max_examples=300)
+@settings(thorough, max_examples=150)
 @given(
     st.sampled_from(METHOD_NAMES),
     st.dictionaries(st.sampled_from([*RESERVED, "masks", "kept", "start"]), arguments, max_size=2),

@@ -75,6 +75,7 @@ def test_accuracies_agree_with_their_slow_twin(family, name):
             assert found.parts["lead"][row].item() == pytest.approx(sum(ahead) / len(ahead), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["vit", "vit-one-output"])
 def test_aopc_and_lodds_agree_with_their_slow_twin(family):
     asked = probe(family)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from tests.cases import each
+from tests.lazy import LazyModule
 from tests.models.runner import run_parts
 from vitreous.core.errors import DataError, ModelError, ShapeError
 from vitreous.models.huggingface import from_huggingface
@@ -19,7 +20,7 @@ from vitreous.models.load import build
 from vitreous.models.quiet import evaluating
 from vitreous.testing import check_model
 
-transformers = pytest.importorskip("transformers")
+transformers = LazyModule("transformers")
 
 BODY = {
     "hidden_size": 24,

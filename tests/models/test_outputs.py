@@ -15,9 +15,9 @@ from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.draw.captions import describe_rank, describe_target, label, probability
 from vitreous.draw.scale import scale_of
 from vitreous.methods.attribution import Attribution
+from vitreous.models.model import Layout, Outputs
 from vitreous.models.opaque import greet
 from vitreous.models.timm import from_timm
-from vitreous.models.model import Layout, Outputs
 
 Z = tiny("vit-one-output")(pictures()).detach()[:, 0]
 BY_DEFAULT_A_PROBABILITY = ["rise(masks=4)", "tokentm", "kernelshap(samples=20)"]

@@ -119,7 +119,7 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 PLAN = """
 models = ["scenes"]
-datasets = [{ spec = "scenes:pair?count=3", label = "pairs" }]
+datasets = [{ spec = "scenes:pair?count=2", label = "pairs" }]
 methods = ["random", "genatt", "decompx+plus", "decompx+skipplus(start=2)", "decompx+skipplus(start=6)", "decompx+skipplus(start=10)"]
 metrics = ["deletion_aopc", "insertion_aopc", "pointing_game", "pixel_accuracy", "sparseness"]
 targets = "pair"

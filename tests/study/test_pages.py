@@ -84,11 +84,14 @@ def test_a_slot_that_nobody_fills_is_refused():
         pages.filled("<!-- table: nothing -->\n<!-- end -->", pages.Results(), "page.md")
 
 
-@pytest.mark.slow
-def test_every_page_can_be_filled_twice_and_says_the_same(results):
-    for page in pages.pages():
-        once = pages.filled(page.read_text(), results, page.name)
+@pytest.fixture(scope="module")
+def filled_pages(results):
+    return {page: pages.filled(page.read_text(), results, page.name) for page in pages.pages()}
 
+
+@pytest.mark.slow
+def test_every_page_can_be_filled_twice_and_says_the_same(results, filled_pages):
+    for page, once in filled_pages.items():
         assert pages.filled(once, results, page.name) == once
         assert once.count("<!-- end -->") == page.read_text().count("<!-- end -->")
 
@@ -100,9 +103,9 @@ def test_made_up_results_fill_every_slot_with_something(results, assets):
     assert unfilled == []
 
 
-def test_no_page_says_what_only_a_program_would_say(results, assets):
-    for page in pages.pages():
-        words = pages.filled(page.read_text(), results, page.name)
+@pytest.mark.slow
+def test_no_page_says_what_only_a_program_would_say(filled_pages, assets):
+    for page, words in filled_pages.items():
         assert not re.search(r"\bnan\b|\bNone\b|\binf\b", words), page.name
 
 

@@ -65,27 +65,18 @@ def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(sm
 
 
 @pytest.mark.slow
-def test_plans_at_once_are_each_in_a_process_and_leave_what_they_would_alone(small, capsys, tmp_path):
-    (tmp_path / "other.toml").write_text(PLAN.replace("pictures = 3", "pictures = 2"))
-
-    assert small("--jobs", "2") == 0
-    said = sorted(capsys.readouterr().out.splitlines())
-    assert [line.split(":")[0] for line in said] == ["other", "small"]
-    assert "2 pictures, 4 new rows" in said[0]
-    assert "3 pictures, 6 new rows" in said[1]
-    assert small() == 0
-    assert capsys.readouterr().out.count("0 new rows") == 2
-
-
-@pytest.mark.slow
-def test_one_of_several_at_once_that_fails_is_said_by_name(small, capsys, tmp_path):
+def test_plans_at_once_are_each_in_a_process_and_one_that_fails_is_said_by_name(small, capsys, tmp_path):
     (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
+    (tmp_path / "other.toml").write_text(PLAN.replace("pictures = 3", "pictures = 2"))
 
     assert small("--jobs", "2") == 1
     said = sorted(capsys.readouterr().out.splitlines())
-    assert said[0].startswith("fails: ")
+    assert [line.split(":")[0] for line in said] == ["fails", "other", "small"]
     assert "no method 'genat'" in said[0]
-    assert "3 pictures, 6 new rows" in said[1]
+    assert "2 pictures, 4 new rows" in said[1]
+    assert "3 pictures, 6 new rows" in said[2]
+    assert small("other", "small") == 0  # they left what they would have left alone
+    assert capsys.readouterr().out.count("0 new rows") == 2
 
 
 def test_time_that_is_up_is_up_for_all_at_once(small, capsys, tmp_path):
@@ -122,6 +113,7 @@ def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):
     assert knows["own_drop"] > 0
 
 
+@pytest.mark.slow
 def test_the_stamp_is_told_from_the_thing_pixel_by_pixel():
     vit = vitreous.load("scenes-biased")
     scenes = list(Scenes("shortcut", 2, shortcut.SEED, mark="moved"))

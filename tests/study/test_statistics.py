@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
+from tests.lazy import LazyModule
 from tests.study.made_up import sheet
 from vitreous.bench.resample import gap
 
 from study.effects import Effect, Figure, effect, figures, loaded, only, save, two_sided  # isort: skip
 from study.published import METHODS, TABLES, same_order  # isort: skip
 from study.special import GAPS, across_gap, agreement, by_gap, by_sureness, ceiling, confirmed, orders, regret  # isort: skip
+
+stats = LazyModule("scipy.stats")
 
 
 @pytest.fixture

@@ -24,24 +24,27 @@ from vitreous.web.app import create_app
 from vitreous.web.budget import PassCost
 from vitreous.web.settings import Settings
 
-# Modules are imported here and not by the worker: Python 3.11 cannot compile in two threads at once, as the shape checks do
-vitreous.load("scenes")
-vitreous.list_methods()
-for module in (
-    "draw",
-    "metrics.localisation",
-    "bench.cost",
-    "metrics.answers",
-    "web.render",
-    "web.layerwise",
-    "web.export_scores",
-    "web.responses",
-    "web.export_python",
-):
-    import_module(f"vitreous.{module}")
-
 HERE = "http://127.0.0.1"
 SUBJECT = {"model": "scenes", "picture": "pair-1-6"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules() -> None:
+    """Import what the worker thread needs: Python 3.11 cannot compile in two threads at once, as the shape checks do."""
+    vitreous.load("scenes")
+    vitreous.list_methods()
+    for module in (
+        "draw",
+        "metrics.localisation",
+        "bench.cost",
+        "metrics.answers",
+        "web.render",
+        "web.layerwise",
+        "web.export_scores",
+        "web.responses",
+        "web.export_python",
+    ):
+        import_module(f"vitreous.{module}")
 
 
 def no_cost(_) -> PassCost:

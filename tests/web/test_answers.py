@@ -38,6 +38,7 @@ def close(values, expected, tolerance=1e-5):
     torch.testing.assert_close(torch.tensor(values, dtype=torch.float64), expected, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_what_the_model_says_without_patches(client, vit, scene):
     removed = [3, 77, 100, 195]
     said = client.post("/api/says", json={**SUBJECT, "removed": [*removed, 3]}).json()
@@ -70,6 +71,7 @@ def test_maps_are_the_library_s_own(client, vit, scene, method):
             assert one["pixels"] is None
 
 
+@pytest.mark.slow
 def test_a_curve_is_every_mask_alone(client, vit, scene):
     found = client.post("/api/curve", json={**SUBJECT, "method": "decompx+skipplus", "target": 6}).json()
 
@@ -93,6 +95,7 @@ def test_a_curve_is_every_mask_alone(client, vit, scene):
             assert len(found[side][at]["top"]) == 1
 
 
+@pytest.mark.slow
 def test_ties_are_ordered_and_areas_computed_as_metrics_do(client, vit, scene, monkeypatch):
     """A constant map has no order of its own: `vitreous.metrics` draws one from the image's content."""
     from vitreous.metrics.order import area_under, patch_ranks
@@ -197,6 +200,7 @@ def test_layers_are_those_of_inside_and_sums_those_of_explain(method):
         torch.testing.assert_close(views["totals"][layer], expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_scores_are_taken_away_as_json_and_as_safetensors(client, vit, scene, tmp_path):
     screen = {**SUBJECT, "methods": ["decompx+skipplus", "ig(steps=2)"], "targets": [6, 15]}
     plain = client.post("/api/scores", json=screen)
@@ -219,6 +223,7 @@ def test_scores_are_taken_away_as_json_and_as_safetensors(client, vit, scene, tm
         assert found.names == expected.names == tuple(one["name"] for one in told["classes"])
 
 
+@pytest.mark.slow
 def test_the_python_lines_reproduce_the_screen(client, tmp_path, monkeypatch, capsys):
     methods, removed = ["decompx+skipplus", "rollout"], [5, 6, 90]
     screen = {**SUBJECT, "methods": methods, "targets": [6, 15], "removed": removed}

@@ -105,6 +105,7 @@ def slow_client():
         yield client
 
 
+@pytest.mark.slow
 def test_a_reduced_map_is_the_library_s_own_and_says_so(slow_client):
     body = {**SUBJECT, "method": "rise", "targets": [6]}
     explained = slow_client.post("/api/explain", json=body).json()
@@ -122,6 +123,7 @@ def test_a_reduced_map_is_the_library_s_own_and_says_so(slow_client):
     torch.testing.assert_close(scores, expected.patches[0], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_every_endpoint_uses_the_same_count_and_the_model_is_timed_once(slow_client):
     plan = slow_client.get("/api/plan", params={"model": "scenes", "method": "rise"}).json()
     screen = {**SUBJECT, "methods": ["rise", "genatt"], "targets": [6]}

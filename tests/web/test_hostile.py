@@ -318,6 +318,7 @@ def test_a_fault_of_the_program_is_one_sentence(client, monkeypatch, caplog):
     assert "the abacus" in caplog.text  # for whoever runs it
 
 
+@pytest.mark.slow
 def test_work_that_takes_too_long_is_stopped():
     with client_of(Settings(seconds=0.6)) as client:
         service = client.app.state.service

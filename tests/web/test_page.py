@@ -20,6 +20,7 @@ from vitreous.draw import overlay_image
 from vitreous.web.budget import PassCost
 from vitreous.web.settings import Settings
 
+pytestmark = pytest.mark.browser
 PATIENCE = 60_000
 METHODS = ["temper", "decompx+skipplus", "genatt", "rollout"]
 

@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
     status_code_conformance,
 )
 
+pytestmark = pytest.mark.slow
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 THERE = {"picture": "pair-1-6", "model": "scenes", "name": "scenes", "method": "genatt", "methods": ["ixg", "rollout"]}
 THERE |= {"targets": [6, 15], "target": 6, "removed": [0, 77]}

@@ -80,18 +80,21 @@ def check(answer) -> None:
         assert "\n" not in answer.json()["error"]
 
 
+@pytest.mark.slow
 @given(spec=specs())
 @BOUNDED
 def test_plans(client, spec):
     check(client.get("/api/plan", params={"model": "scenes", "method": spec}))
 
 
+@pytest.mark.slow
 @given(spec=specs())
 @settings(BOUNDED, max_examples=25)
 def test_explanations(client, spec):
     check(client.post("/api/explain", json={**SUBJECT, "method": spec, "targets": [6]}))
 
 
+@pytest.mark.slow
 @given(spec=specs())
 @settings(BOUNDED, max_examples=8)
 def test_curves_and_layers(client, spec):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -49,20 +50,25 @@ def check_method(
     made = made.with_options(**{key: value for key, value in made.facts.trial.items() if key not in made.options})
     checked: dict[str, str] = {}
     for name, vit in (vits or tiny_vits(dtype)).items():
+        case = Case(made, vit)
         for law in LAWS:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", Caveat)
-                    law(Case(made, vit))
+                    law(case)
             except LawBroken as broken:
                 raise LawBroken(f"{made.spec} on {name} ({str(vit.dtype).removeprefix('torch.')}): {broken}") from None
             checked[law.__name__] = (law.__doc__ or "").strip()
     return checked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
-    """A method and a model, with the images and targets of the test."""
+    """A method and a model, with the images and targets of the test.
+
+    `attribution` and `map_scores` are the result for these images and targets; they are computed once and compared with
+    further runs by the contract tests.
+    """
 
     method: Method
     vit: BlackBox
@@ -76,6 +82,14 @@ class Case:
     def targets(self) -> Tensor:
         return torch.tensor([1, 0, 1]) if self.vit.outputs == 2 else torch.tensor([1, 4, 2]) % self.vit.outputs
 
+    @cached_property
+    def attribution(self) -> Attribution:
+        return self.run()
+
+    @cached_property
+    def map_scores(self) -> Tensor:
+        return flat_scores(self.attribution)
+
     def run(
         self, images: Tensor | None = None, targets: Tensor | None = None, vit: BlackBox | None = None
     ) -> Attribution:
@@ -83,8 +97,7 @@ class Case:
         return explain(vit or self.vit, images, self.targets if targets is None else targets, self.method)
 
     def scores(self, *args: Any, **kwargs: Any) -> Tensor:
-        found = self.run(*args, **kwargs)
-        return (found.maps() if found.native_pixels is None else found.native_pixels).flatten(1)
+        return flat_scores(self.run(*args, **kwargs))
 
     def same(self, a: Tensor, b: Tensor) -> bool:
         relative, absolute = TOLERANCE.get(self.vit.dtype, (5e-2, 1e-3))
@@ -92,12 +105,17 @@ class Case:
         return bool(torch.allclose(a, b, rtol=0, atol=float(relative * largest + absolute), equal_nan=True))
 
 
+def flat_scores(attribution: Attribution) -> Tensor:
+    """Return the finest scores that a method gives, a row per map."""
+    return (attribution.maps() if attribution.native_pixels is None else attribution.native_pixels).flatten(1)
+
+
 # ── contract tests: their docstrings are returned by `check_method` ──────────────────────────────
 
 
 def one_finite_score_per_patch(case: Case) -> None:
     """One finite score per patch, in the model's precision and on its device."""
-    found = case.run()
+    found = case.attribution
     patches = found.patches
     if patches is None:
         raise LawBroken("it has no score per patch")
@@ -109,7 +127,7 @@ def one_finite_score_per_patch(case: Case) -> None:
 
 def batch_is_single(case: Case) -> None:
     """A picture gets the same map alone, in a batch, and in a batch in another order."""
-    together = case.scores()
+    together = case.map_scores
     alone = torch.cat([case.scores(case.images[i : i + 1], case.targets[i : i + 1]) for i in range(3)])
     require(case.same(alone, together), "a picture alone and in a batch get different maps")
     order = torch.tensor([2, 0, 1])
@@ -118,21 +136,21 @@ def batch_is_single(case: Case) -> None:
 
 def same_twice(case: Case) -> None:
     """The same question gets the same answer."""
-    require(case.same(case.scores(), case.scores()), "two runs give different maps")
+    require(case.same(case.scores(), case.map_scores), "two runs give different maps")
 
 
 def several_targets_are_single_ones(case: Case) -> None:
     """Several targets of a picture give the maps that each would get alone."""
     pair = torch.stack([case.targets, (case.targets + 1) % case.vit.outputs], 1)
     rows = case.scores(targets=pair).unflatten(0, (3, 2))
-    for column in range(2):
-        require(case.same(rows[:, column], case.scores(targets=pair[:, column])), "a target alone gets another map")
+    for column, alone in enumerate((case.map_scores, case.scores(targets=pair[:, 1]))):
+        require(case.same(rows[:, column], alone), "a target alone gets another map")
 
 
 def sign_is_as_stated(case: Case) -> None:
     """`signed=False`: never negative; `signed=True`: sometimes."""
-    scores = case.scores()
-    if case.run().signed:
+    scores = case.map_scores
+    if case.attribution.signed:
         require(bool((scores < 0).any() and (scores > 0).any()), "it is said to be signed, and one sign is never seen")
     else:
         require(bool((scores >= 0).all()), f"it is said to be unsigned, and its least score is {scores.min():.3g}")
@@ -143,13 +161,13 @@ def class_is_as_stated(case: Case) -> None:
     if case.vit.outputs == 1:
         return  # a single output has no second target to compare with
     other = case.scores(targets=(case.targets + 1) % case.vit.outputs)
-    equal = torch.equal(other, case.scores()) if case.method.class_specific else case.same(other, case.scores())
+    equal = torch.equal(other, case.map_scores) if case.method.class_specific else case.same(other, case.map_scores)
     require(equal != case.method.class_specific, f"two classes get {'the same map' if equal else 'different maps'}")
 
 
 def parts_add_up(case: Case) -> None:
     """Where tokens and biases should make the score, they do."""
-    found = case.run()
+    found = case.attribution
     if found.residual is not None and found.score is not None and case.method.facts.complete:
         relative, absolute = TOLERANCE.get(case.vit.dtype, (5e-2, 1e-3))
         allowed = relative * found.score.abs().max() + absolute
