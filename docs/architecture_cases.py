@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from vitreous import scores
-from vitreous.models.model import Inputs
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 STAGES = {"hidden_sizes": [16, 32, 32, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 2, 4]}
@@ -30,10 +29,6 @@ class Case:
     score: Callable[[Any], Tensor] | None = None
     blocks: str | None = None
     others: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def inputs(self) -> Inputs | None:
-        return Inputs("pixel_values", self.others) if self.others else None
 
 
 def timm_case(name: str, size: int = 224, **kwargs: Any) -> Case:

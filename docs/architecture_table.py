@@ -35,7 +35,7 @@ def examine(case: Case) -> Finding:
     module = randomise(case.build()).double().eval()
     start = time.perf_counter()
     try:
-        model = see_through(module, case.name, size=case.size, blocks=case.blocks, inputs=case.inputs)
+        model = see_through(module, case.name, size=case.size, blocks=case.blocks, inputs=case.others or None)
     except VitreousError as problem:
         return Finding(case, 0, "", float("nan"), str(problem), time.perf_counter() - start)
     grids = dict.fromkeys(f"{rows}×{columns}" for block in model.blocks for rows, columns in [block.tokens.grid])
@@ -64,7 +64,7 @@ def main(names: list[str]) -> None:
             continue
         try:
             findings.append(examine(case))
-        except Exception as problem:  # the library cannot build it in this version
+        except (RuntimeError, TypeError, ValueError, AttributeError) as problem:  # not in this version of the library
             print(f"{case.name}: {type(problem).__name__}: {problem}", file=sys.stderr, flush=True)
             continue
         print(

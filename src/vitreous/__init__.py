@@ -26,15 +26,18 @@ HOMES = {
     "vitreous.methods.attribution": ("Attribution",),
     "vitreous.methods.inside": ("Inside",),
     "vitreous.capture.linearise": ("Linearisation",),
+    "vitreous.capture.operation_registry": ("operation_rule",),
     "vitreous.capture.probe": ("Probe",),
+    "vitreous.capture.see_through": ("see_through",),
     "vitreous.capture.texts": ("TextTarget", "text_target"),
     "vitreous.models.model_registry": ("NamedModule", "adapter", "source"),
+    "vitreous.models.model": ("BlackBox", "Network"),
     "vitreous.models.picture": ("Preprocess",),
     "vitreous.models.vit": ("ViT",),
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
 HOME_OF = {name: home for home, names in HOMES.items() for name in names}
-MODULES = ("data", "draw", "scenes", "testing")
+MODULES = ("data", "draw", "scenes", "scores", "testing")
 
 __all__ = ["__version__", *HOME_OF, *MODULES]  # noqa: PLE0604 - the names are listed above
 
@@ -42,9 +45,12 @@ if TYPE_CHECKING:
     from vitreous import data as data
     from vitreous import draw as draw
     from vitreous import scenes as scenes
+    from vitreous import scores as scores
     from vitreous import testing as testing
     from vitreous.capture.linearise import Linearisation as Linearisation
+    from vitreous.capture.operation_registry import operation_rule as operation_rule
     from vitreous.capture.probe import Probe as Probe
+    from vitreous.capture.see_through import see_through as see_through
     from vitreous.capture.texts import TextTarget as TextTarget
     from vitreous.capture.texts import text_target as text_target
     from vitreous.core.errors import Caveat as Caveat
@@ -79,6 +85,8 @@ if TYPE_CHECKING:
     from vitreous.metrics.metric import MetricResult as MetricResult
     from vitreous.metrics.metric import metric as metric
     from vitreous.metrics.metric import resolve_metric as resolve_metric
+    from vitreous.models.model import BlackBox as BlackBox
+    from vitreous.models.model import Network as Network
     from vitreous.models.model_registry import NamedModule as NamedModule
     from vitreous.models.model_registry import adapter as adapter
     from vitreous.models.model_registry import source as source

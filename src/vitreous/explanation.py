@@ -81,6 +81,8 @@ def choose_score_function(vit: BlackBox, target: Target, method: Method, questio
 
 def cautions(method: Method, vit: BlackBox) -> str:
     """Return the caveat for this method on this model, or an empty string."""
+    if not isinstance(vit, ViT):
+        return ""
     if not vit.affine and method.linearisation != PLAIN:
         return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
     return method.facts.caveat(method, vit) if method.facts.caveat else ""

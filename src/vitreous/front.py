@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -19,6 +19,7 @@ from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.blackbox import is_black_box
 from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
 from vitreous.capture.question import PROBABILITIES, Question, ask
+from vitreous.capture.see_through import examined
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
@@ -28,11 +29,12 @@ from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.methods.spec import resolve
 from vitreous.models.load import adapt, build
-from vitreous.models.model import BlackBox
+from vitreous.models.model import BlackBox, Network
 from vitreous.models.opaque import greet, opaque
 from vitreous.models.outputs import check_declared, checked_names
 from vitreous.models.picture import open_picture
 from vitreous.models.quiet import evaluating
+from vitreous.models.scored import scored
 from vitreous.models.shapes import Images
 from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
@@ -51,7 +53,7 @@ def load(
     classes: Sequence[str] | None = None,
     outputs: Literal["binary"] | None = None,
     **kwargs: Any,
-) -> BlackBox:
+) -> ViT:
     """Load a model by name and check that the adapter reproduces its logits.
 
     Parameters
@@ -185,6 +187,7 @@ def explain(
     method: str | Method = DEFAULT_METHOD,
     question: str | Question | Any | None = None,
     *,
+    score: Callable[[Any], Tensor] | None = None,
     batch_size: int = 32,
     hold: bool | None = None,
     **options: Any,
@@ -208,6 +211,9 @@ def explain(
         (for multi-label heads), or a callable of the logits, or of logits and targets. None uses the score function of
         the method's paper, except for text targets (the cosine) and regression models (the output value). A score
         function named in the method spec takes precedence.
+    score
+        For a `Network` or a black box: a function of whatever the model returns, with one number per image, which is
+        explained instead of a class; `vitreous.scores` has the common ones.
     batch_size
         Number of images explained at once.
     hold
@@ -241,7 +247,8 @@ def explain(
     if hold not in (None, True, False):
         raise SpecError(f"hold={hold!r}; True, False or None would work")
     chosen = resolve(method, **options)
-    vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else looked_at(model, chosen)
+    vit = model if isinstance(model, BlackBox) else load(model) if isinstance(model, str) else looked_at(model, chosen)
+    vit = vit if score is None else scored(vit, score)
     chosen, wanted = chosen.for_model(vit), as_target(target)
     if question is not None:
         ask(question)  # fail before images are read
@@ -347,9 +354,11 @@ def looked_at(model: Any, method: Method) -> BlackBox:
 
 def answered(vit: BlackBox, images: Images) -> BlackBox:
     """Return `vit` with known outputs: run a black box on the first image, do the handshake of a hand-made `ViT`."""
-    if is_black_box(vit):
-        return greet(vit, images)
-    return vit if vit.output_type is not None else confirm(vit)
+    if isinstance(vit, ViT):
+        return vit if vit.output_type is not None else confirm(vit)
+    if isinstance(vit, Network) and vit.size != (images.shape[-2], images.shape[-1]):
+        vit = examined(vit, images[:1].to(vit.device, vit.dtype))
+    return vit if isinstance(vit, Network) and vit.output_type is not None else greet(vit, images)
 
 
 def check_batch_size(batch_size: Any) -> None:

@@ -22,7 +22,6 @@ from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import METRICS, Metric, MetricResult, join_results, resolve_metric
 from vitreous.models.model import BlackBox
 from vitreous.models.quiet import evaluating
-from vitreous.models.vit import ViT
 
 
 @overload
@@ -110,7 +109,7 @@ def evaluate(
     check_batch_size(batch_size)
     chosen = [resolve_metric(one, **options) for one in (metric if several else [metric])]
     opaque = isinstance(attribution, Attribution) and attribution.patches is None
-    vit = model if isinstance(model, ViT) else load(model) if isinstance(model, str) else seen(model, opaque)
+    vit = model if isinstance(model, BlackBox) else load(model) if isinstance(model, str) else seen(model, opaque)
     _, tensor = as_images(
         vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
     )

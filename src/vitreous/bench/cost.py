@@ -25,6 +25,7 @@ from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.models.model import BlackBox
+from vitreous.models.vit import ViT
 
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
 
@@ -115,7 +116,7 @@ def targets_per_picture(targets: str | tuple[int | str, ...]) -> int:
 def facts_of(vit: BlackBox) -> dict[str, Any]:
     """Sizes of a model by the names that cost formulas use."""
     layout = vit.layout(vit.size)
-    if is_black_box(vit):
+    if not isinstance(vit, ViT):
         return {"patches": layout.patches}
     with torch.no_grad():
         width = vit.embed(torch.zeros(1, 3, *vit.size, device=vit.device, dtype=vit.dtype)).shape[-1]

@@ -107,11 +107,23 @@ def run_block(
 
 @overload
 def mix(
-    q: Tensor, k: PerHead, v: PerHead, bias: Tensor | None, scale: float, attention: Literal[True]
+    q: Tensor,
+    k: PerHead,
+    v: PerHead,
+    bias: Tensor | None,
+    scale: float,
+    attention: Literal[True],
+    temperature: float | int = 1.0,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def mix(
-    q: Tensor, k: PerHead, v: PerHead, bias: Tensor | None, scale: float, attention: bool
+    q: Tensor,
+    k: PerHead,
+    v: PerHead,
+    bias: Tensor | None,
+    scale: float,
+    attention: bool,
+    temperature: float | int = 1.0,
 ) -> tuple[Tensor, Tensor | None]: ...
 def mix(
     q: Tensor,

@@ -40,6 +40,15 @@ class Layer:
     readout: Float[Tensor, "r n"]
     grads: Mapping[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def unplaced(self) -> None:
+        """Shares of constants without a place: none in a `ViT`."""
+        return None
+
+    def to_grid(self, scores: Tensor) -> Tensor:
+        """Scores on the grid of the map, which is that of every layer of a `ViT`."""
+        return scores
+
     def rows(self, per_image: Tensor) -> Tensor:
         """Repeat a tensor per image to one row per image and target."""
         return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)

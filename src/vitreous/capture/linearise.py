@@ -204,7 +204,8 @@ class ResidualSum(Function):
         return stream + update
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, Tensor, None]:
+        (upstream,) = upstreams
         stream, update = ctx.saved_tensors
         total = stream + update
         # signs are compared instead of the product's, which may underflow

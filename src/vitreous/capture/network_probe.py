@@ -76,6 +76,10 @@ class NetworkLayer:
         return self.rows(self.tokens.tokens(self.segment.output.detach()))
 
     @property
+    def normed(self) -> NoReturn:
+        raise SpecError("the output of a block's first norm is not known in a network; of='input' would work")
+
+    @property
     def hidden_grad(self) -> Float[Tensor, "r n d"]:
         return self.grad("hidden")
 

@@ -79,10 +79,9 @@ def operation_rule(*functions: Callable[..., Any] | str) -> Callable[[Rule], Rul
 
     Examples
     --------
-    >>> import torch
-    >>> from vitreous.capture.operation_registry import operation_rule
+    >>> import vitreous
     >>> from vitreous.capture.operation_rules import ratio_activation
-    >>> _ = operation_rule("my_activation")(ratio_activation)
+    >>> _ = vitreous.operation_rule("my_activation")(ratio_activation)
     """
 
     def register(rule: Rule) -> Rule:

@@ -135,8 +135,9 @@ class KnownScale(Function):
         return run()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient * ctx.saved_tensors[0], None, None
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None, None]:
+        (upstream,) = upstreams
+        return upstream * ctx.saved_tensors[0], None, None
 
 
 @operation_rule(

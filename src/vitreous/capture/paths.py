@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.black_box_probe import AnyProbe, BlackBoxProbe
 from vitreous.capture.forward import classified, run_block, run_head
 from vitreous.capture.layer import Layer, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
@@ -125,14 +125,16 @@ def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> 
 # ── points in small batches ──────────────────────────────────────────────────────────────────────
 
 
-def owned(probe: BlackBoxProbe, images: Float[Tensor, "m 3 H W"], owner: Tensor) -> BlackBoxProbe:
+def owned(probe: AnyProbe, images: Float[Tensor, "m 3 H W"], owner: Tensor) -> AnyProbe:
     """Return a probe for other images, where image i has the targets of the probe's image `owner[i]`."""
     targets = probe.targets.view(len(probe.images), -1)[owner]
-    return type(probe)(probe.vit, images, targets, probe.question, probe.hold)
+    return type(probe)(probe.model, images, targets, probe.question, probe.hold)
 
 
-def entering(probe: BlackBoxProbe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> BlackBoxProbe:
+def entering(probe: BlackBoxProbe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> Probe:
     """Return a probe for the sub-network from block `start` on, with these input tokens."""
+    if not isinstance(probe, Probe):
+        raise ModelError(f"{probe.model.name!r} has no tokens that can be replaced; space='pixels' would work")
     below = replace(probe.vit, blocks=probe.vit.blocks[start:])
     part = owned(probe, probe.images[owner], owner)
     part.model, part.tokens = below, tokens

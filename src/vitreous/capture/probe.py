@@ -75,7 +75,7 @@ class Probe(NetworkProbe):
     torch.Size([1, 1, 20])
     """
 
-    model: ViT
+    model: ViT  # pyright: ignore[reportIncompatibleVariableOverride] - a probe of a ViT holds a ViT
 
     @property
     def vit(self) -> ViT:
@@ -90,7 +90,7 @@ class Probe(NetworkProbe):
     # ── logits and scores ────────────────────────────────────────────────────────────────────────
 
     @cached_property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> Tokens:  # pyright: ignore[reportIncompatibleMethodOverride] - a property that refuses
         """Input of the first block."""
         with torch.no_grad():
             return self.vit.embed(self.images)
@@ -180,12 +180,12 @@ class Probe(NetworkProbe):
             upstream = [part["hidden"] for part in found]
 
     def _top(self, walk: Walk) -> Top:
-        top = top_of(self.vit, self.states[-1], self._scores, walk.lin, walk.biases, walk.presence)
+        top = top_of(self.vit, self.states[-1], self._target_scores, walk.lin, walk.biases, walk.presence)
         if top.biases is not None and top.pooled_biases is not None:
             self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
         return top
 
-    def _scores(self, reading: Reading) -> list[Float[Tensor, " b"]]:
+    def _target_scores(self, reading: Reading) -> list[Float[Tensor, " b"]]:
         """Scores with graph, one tensor per target. Caches the logits, so that the arg-max needs no extra forward."""
         if self._seen.reading is None:
             self._seen.reading = Reading(reading.logits.detach(), reading.readout)
@@ -254,6 +254,14 @@ class Probe(NetworkProbe):
         columns = hidden_grad.view(len(images), -1, *hidden_grad.shape[1:]).unbind(1)
         last = len(columns) - 1
         return weave([torch.autograd.grad(tokens, images, g, retain_graph=i < last)[0] for i, g in enumerate(columns)])
+
+    def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r 3 H W"]:
+        """Gradient of the score in the pixels, under a linearisation of the blocks and the head."""
+        layer = None
+        for layer in self.layers(lin, attention=False):  # noqa: B007 - the first block comes last
+            pass
+        assert layer is not None
+        return self.pixel_grad(layer.hidden_grad)
 
     # ── logits and scores with patches removed ───────────────────────────────────────────────────
 

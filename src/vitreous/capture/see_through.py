@@ -17,7 +17,7 @@ from vitreous.capture.trace import backward, trace
 from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.models.model import Inputs, Layout, Network, forward_of, logits_of
 from vitreous.models.opaque import classes_of, preprocess_of
-from vitreous.models.shapes import Images, Logits
+from vitreous.models.shapes import Images
 
 LARGEST_MISSING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
 
@@ -29,8 +29,8 @@ def see_through(
     size: tuple[int, int] | None = None,
     blocks: str | Sequence[str] | None = None,
     preprocess: Any = None,
-    read: Callable[[Any], Logits] = logits_of,
-    inputs: Inputs | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    image: str = "pixel_values",
 ) -> Network:
     """Describe any module as a `Network` and check it.
 
@@ -46,38 +46,49 @@ def see_through(
         Names of its blocks such as "layers.*.blocks.*"; by default they are found.
     preprocess
         Conversion of images to tensors. None: that of the module's library, if it is known.
-    read
-        Logits of what the module returns.
     inputs
-        How the module is called.
+        Other arguments of the module's forward, such as `input_ids`; tensors hold one entry [1 ...], which is used for
+        every image.
+    image
+        Name of the argument that receives the images, where there are others.
 
     Returns
     -------
     Network
+        For `vitreous.explain` and `vitreous.evaluate`.
 
     Raises
     ------
     ModelError
         If the module cannot be run, draws random numbers, no blocks are found, or a share of the score is lost.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import torch
+    >>> import vitreous
+    >>> swin = timm.create_model("swin_tiny_patch4_window7_224", img_size=64, window_size=4, num_classes=3)
+    >>> network = vitreous.see_through(swin.eval(), size=(64, 64))
+    >>> vitreous.explain(network, torch.zeros(1, 3, 64, 64), method="decompx+plus").maps().shape
+    torch.Size([1, 16, 16])
     """
     name = name or type(module).__name__
     refuse_unsuited(module, name)
     preprocess = preprocess_of(module) if preprocess is None else preprocess
     size = size or expected_size(module, preprocess)
-    image = random_image(module, size)
+    arguments = None if inputs is None else Inputs(image, inputs)
     model = Network(
         name=name,
         module=module,
-        forward=forward_of(module, read, inputs),
+        forward=forward_of(module, logits_of, arguments),
         layout=unplaced_layout,
         size=size,
         preprocess=preprocess,
         classes=classes_of(module),
-        read=read,
-        inputs=inputs,
+        inputs=arguments,
         blocks=(),
     )
-    return examined(model, image, blocks)
+    return examined(model, random_image(module, size), blocks)
 
 
 def examined(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:

@@ -28,24 +28,31 @@ class Target(Protocol):
 
     def fit(self, vit: BlackBox, images: int) -> Target:
         """Return the target for this model and number of images; raise an error if it does not fit."""
+        ...
 
     def batch(self, rows: slice) -> Target:
         """Return the target of some of the images."""
+        ...
 
     def scalar(self, vit: BlackBox) -> bool:
         """Whether the score is one number of its own, so that "logit" replaces the score function of a paper."""
+        ...
 
     def score_function(self, question: Question) -> Question:
         """Return the score function as it applies to the outputs of `probe`."""
+        ...
 
     def probe(self, vit: BlackBox, images: Images, question: Question, hold: bool | None) -> BlackBoxProbe:
         """Return the probe of a batch; `question` is a result of `score_function`, `hold` as for `Probe`."""
+        ...
 
     def describe(self, attribution: Explained, vit: BlackBox) -> Explained:
         """Return the attribution of a batch with the names of its targets."""
+        ...
 
     def provenance(self, question: Question, lin: Linearisation) -> dict[str, Any]:
         """Return entries about the target as plain values."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.files import picture_and_turn, upright, upright_boxes
-from vitreous.data.reader import choice, folder_at, located, reader
+from vitreous.data.reader import choice, folder_at, has, located, reader
 from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
 from vitreous.models.imagenet import index_of_wnid
 
@@ -127,7 +127,7 @@ def coco(
         raise DataError(f"no image of '{instances.path}' has {what} on {cover:.0%} of it or more; name other classes")
     keys = [f"{split}/{Path(instances.images[image][0]).stem}" for image in chosen]
     if labels == "imagenet":
-        from vitreous.models.load import imagenet_classes
+        from vitreous.models.imagenet import imagenet_classes
 
         class_names = imagenet_classes(1000)
     else:

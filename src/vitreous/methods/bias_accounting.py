@@ -42,6 +42,8 @@ class BiasAccounting:
                 self.total = self.probe.bias_shares["head"]
                 self.elsewhere = self.probe.bias_shares["pooled"]
             self.total = self.total + layer.biases
+            if layer.unplaced is not None:
+                self.elsewhere = self.elsewhere + layer.unplaced
             yield layer
 
     def add(self, layer: Layer, signal: Tensor) -> Tensor:

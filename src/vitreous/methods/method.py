@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.blackbox import is_black_box
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.question import PROBABILITIES, ask
 from vitreous.core.errors import SpecError
@@ -18,8 +17,9 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.fold import Fold, first
 from vitreous.methods.options import Option, OptionFunction, as_option_function, defaults
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, ProbeFunction, Recipe
-from vitreous.models.model import BlackBox
+from vitreous.models.model import BlackBox, Network
 from vitreous.models.shapes import TokenScores
+from vitreous.models.vit import ViT
 
 
 def check_question(question: Any) -> None:
@@ -196,8 +196,34 @@ class Method:
         return compose.with_black_box_options(self, black_box_methods())
 
     def for_model(self, vit: BlackBox) -> Method:
-        """The form for this model: `of_black_box` if it is treated as a black box, else the method itself."""
-        return self.of_black_box() if is_black_box(vit) else self
+        """The form of the method for this kind of model.
+
+        A `ViT` gets the method itself, a `Network` too if states and gradients are enough, else the form for black boxes.
+
+        Raises
+        ------
+        SpecError
+            If the method needs more than the model has.
+        """
+        if isinstance(vit, ViT) or (isinstance(vit, Network) and self.works_on_networks):
+            return self
+        if isinstance(vit, Network) and self.black_box is None:
+            raise SpecError(
+                f"{self.spec!r} needs attention matrices or token removal, so a ViT with an adapter, and {vit.name!r} is a "
+                f"network without one; of a network ask one of: {network_methods()}"
+            )
+        return self.of_black_box()
+
+    @property
+    def works_on_networks(self) -> bool:
+        """Whether states and gradients at blocks are enough for this method with these options."""
+        recipe = self.recipe
+        if not isinstance(recipe, LayerSignal) or recipe.through is not None or recipe.mixing:
+            return False
+        needs = recipe.needs
+        if needs.attention or needs.presence or recipe.linearisation.residual or recipe.changes_pass(self.options):
+            return False
+        return self.settings.get("of", "input") in ("input", "output")
 
     def asked(self, question: Any = None, *, scalar: bool = False) -> Any:
         """The score function to explain.
@@ -264,6 +290,11 @@ FACTS = frozenset(fact.name for fact in fields(Facts))
 NEEDS = frozenset(need.name for need in fields(LayerNeeds))
 FUNCTIONS = ("adapt", "through", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
 RECIPE = {key.name: key.default for key in fields(LayerSignal) if key.name not in ("signal", "fold", "needs")}
+
+
+def network_methods() -> str:
+    """Names of the methods that need states and gradients only, or work for any classifier, separated by commas."""
+    return ", ".join(name for name in METHODS if METHODS[name].works_on_networks or METHODS[name].black_box is not None)
 
 
 def black_box_methods() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, OptionFunction, options_of
-from vitreous.models.model import BlackBox
+from vitreous.models.vit import ViT
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
@@ -65,7 +65,7 @@ class Facts:
     title: str = ""
     formula: str = ""
     trial: Mapping[str, Any] = field(default_factory=dict)
-    caveat: Callable[[Method, BlackBox], str] | None = None
+    caveat: Callable[[Method, ViT], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

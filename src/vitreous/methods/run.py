@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
+from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.probe import Walk
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution, patch_sums
@@ -83,7 +83,7 @@ def run_layers(
     options = recipe.signal.pick(settings)
 
     def signal(layer: Layer) -> Tensor:
-        return accounting.add(layer, recipe.signal(layer, **inputs, **options))
+        return accounting.add(layer, layer.to_grid(recipe.signal(layer, **inputs, **options)))
 
     layers = accounting.watch(layers) if with_biases else layers
     return fold.function(layers, signal, **fold.options), accounting if with_biases else None
@@ -132,9 +132,10 @@ def run_in_pixels(method: Method, recipe: LayerSignal, probe: BlackBoxProbe, set
     if recipe.fold.name != "first" or recipe.changes_pass(method.options):
         other = f"fold {recipe.fold.name!r}" if recipe.fold.name != "first" else f"{method.spec!r}"
         raise SpecError(f"space='pixels' reads the picture itself; it does not compose with {other}")
-    layer = deque(probe.layers(recipe.linearisation, recipe.needs.attention), maxlen=1)[0]
-    gradient = probe.pixel_grad(layer.hidden_grad)
-    return recipe.pixel(layer.rows(probe.images), gradient, **recipe.pixel.pick(settings))
+    assert isinstance(probe, NetworkProbe)
+    gradient = probe.pixel_gradient(recipe.linearisation)
+    images = probe.images.repeat_interleave(probe.targets_per_image, 0)
+    return recipe.pixel(images, gradient, **recipe.pixel.pick(settings))
 
 
 def run_tokens(method: Method, probe: BlackBoxProbe) -> TokenScores:

@@ -12,9 +12,8 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, GIM, RESLRP, TEMPERED
 from vitreous.methods.fold import first, plus
 from vitreous.methods.method import Method, method, spelling
-from vitreous.models.model import BlackBox
 from vitreous.models.shapes import TokenScores
-from vitreous.models.vit import LinearPool
+from vitreous.models.vit import LinearPool, ViT
 
 Pixels = Float[Tensor, "r 3 H W"]
 PixelMap = Float[Tensor, "r H W"]
@@ -37,7 +36,7 @@ def product_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
     return (images * gradient).sum(1)
 
 
-def sums_to_nothing(made: Method, vit: BlackBox) -> str:
+def sums_to_nothing(made: Method, vit: ViT) -> str:
     """Warning for token gradients summed over channels in models with LayerNorm.
 
     LayerNorm ignores a constant added to all channels, so the gradient's sum over channels is 0 for every image.
@@ -50,7 +49,7 @@ def sums_to_nothing(made: Method, vit: BlackBox) -> str:
     )
 
 
-def meets_one_norm(made: Method, vit: BlackBox) -> str:
+def meets_one_norm(made: Method, vit: ViT) -> str:
     """Warning for token times gradient at the last block, alone or rescaled, if the head reads no patch.
 
     A norm ignores the length of a token, so x · ∂t/∂x = 0 for a token that enters the score through one norm only.

@@ -159,6 +159,15 @@ class BlackBox:
         Logits [b c], or one number per image [b 1], of what the module returns.
     inputs
         How the module is called; None: with the images as its only argument.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import vitreous
+    >>> model = timm.create_model("resnet18", pretrained=False, num_classes=2)
+    >>> box = vitreous.wrap(model, black_box=True)
+    >>> isinstance(box, vitreous.BlackBox), isinstance(box, vitreous.Network)
+    (True, False)
     """
 
     name: str
@@ -293,6 +302,14 @@ class Network(BlackBox):
         Whether the module changes tensors in place, so that recorded states have to be copied.
     missing
         Largest share of a score that was lost at a block in the completeness check, relative to the score.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import vitreous
+    >>> network = vitreous.see_through(timm.create_model("resnet18", pretrained=False, num_classes=2), size=(64, 64))
+    >>> network.depth
+    8
     """
 
     blocks: tuple[Any, ...]

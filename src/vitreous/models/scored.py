@@ -12,6 +12,7 @@ from torch import Tensor
 from vitreous.core.errors import ShapeError, SpecError, VitreousError
 from vitreous.models.model import BlackBox, Outputs, forward_of
 from vitreous.models.shapes import Logits
+from vitreous.models.vit import ViT
 
 Model = TypeVar("Model", bound=BlackBox)
 
@@ -33,6 +34,11 @@ def scored(model: Model, score: Callable[[Any], Tensor]) -> Model:
     """
     if not callable(score):
         raise SpecError(f"a score is a callable of what the model returns, not {type(score).__name__!r}")
+    if isinstance(model, ViT):
+        raise SpecError(
+            f"score= is a function of whatever a model returns, and the parts of {model.name!r} give logits; question= takes "
+            "a function of the logits, and vitreous.see_through(module) a module of any kind"
+        )
     name = getattr(score, "__name__", type(score).__name__)
 
     def read(output: Any) -> Logits:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.models.model import Outputs
+from vitreous.models.model import BlackBox, Outputs
 from vitreous.models.shapes import Images, Logits, Pooled
 from vitreous.models.vit import ViT
 
+Model = TypeVar("Model", bound=BlackBox)
 
-def likened(vit: ViT, texts: Float[Tensor, "t d"], scale: float) -> ViT:
+
+def likened(vit: Model, texts: Float[Tensor, "t d"], scale: float) -> Model:
     """Return `vit` with logits `scale` · cosine(image embedding, text embedding), one per text.
 
     Parameters
@@ -33,14 +36,22 @@ def likened(vit: ViT, texts: Float[Tensor, "t d"], scale: float) -> ViT:
     rows = (scale * texts).to(vit.device, vit.dtype)
 
     def classify(pooled: Pooled) -> Logits:
+        assert isinstance(vit, ViT)
         return vit.classify(pooled) @ rows.T
 
     def length(pooled: Pooled) -> Float[Tensor, "b 1"]:
+        assert isinstance(vit, ViT)
         return vit.classify(pooled).norm(dim=-1, keepdim=True)
 
-    def forward(images: Images) -> Logits:
-        said = vit.forward(images)
-        return said @ rows.T / said.norm(dim=-1, keepdim=True)
+    def read(output: Any) -> Logits:
+        embedding = vit.read(output)
+        return embedding @ rows.T / embedding.norm(dim=-1, keepdim=True)
 
-    answers = Outputs("classes", len(rows))
-    return replace(vit, classify=classify, length=length, forward=forward, classes=None, output_type=answers)
+    def forward(images: Images) -> Logits:
+        embedding = vit.forward(images)
+        return embedding @ rows.T / embedding.norm(dim=-1, keepdim=True)
+
+    changes: dict[str, Any] = {"forward": forward, "read": read, "output_type": Outputs("classes", len(rows))}
+    if isinstance(vit, ViT):
+        changes |= {"classify": classify, "length": length}
+    return replace(vit, classes=None, **changes)

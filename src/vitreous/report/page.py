@@ -141,7 +141,11 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
             images = show_images(loader, summaries, gallery, str(stored.entries.get("reproduces", "")))
         except (VitreousError, OSError) as error:
             unreached = " ".join(str(error).split())
-    patches, depth = (None, None) if loader is None else (loader.vit.layout(loader.vit.size).patches, loader.vit.depth)
+    patches, depth = (
+        (None, None)
+        if loader is None
+        else (loader.vit.layout(loader.vit.size).patches, getattr(loader.vit, "depth", 0))
+    )
     by_role = {}
     for role in section.roles if len(section.roles) > 1 else ():
         own = section.of_role(role)

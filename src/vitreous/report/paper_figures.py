@@ -134,7 +134,7 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
             return rest.removesuffix("+at"), [(layer, methods[row]) for layer, row in starts]
     for row in order_by_rank(summaries):
         base = strip_fold(methods[row])
-        specs = [(layer, f"{base}+at(layer={layer})") for layer in range(loader.vit.depth)]
+        specs = [(layer, f"{base}+at(layer={layer})") for layer in range(getattr(loader.vit, "depth", 0))]
         try:
             method = resolve(specs[0][1])
         except VitreousError:

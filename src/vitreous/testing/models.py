@@ -48,6 +48,8 @@ def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus")
         If there is no adapter for the module, or its adapter refuses it.
     """
     vit = model if isinstance(model, ViT) else wrap(model)
+    if not isinstance(vit, ViT):
+        raise ModelError(f"{vit.name!r} has no adapter, so there is none to check")
     vit = vit if vit.output_type is not None else confirm(vit)
     case = ModelCase(vit, None if isinstance(model, ViT) else model)
     checked = {"handshake": f"{compare_with_model(vit).gap:.1e}"}
