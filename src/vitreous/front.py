@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -187,7 +187,7 @@ def explain(
     method: str | Method = DEFAULT_METHOD,
     question: str | Question | Any | None = None,
     *,
-    score: Callable[[Any], Tensor] | None = None,
+    score: Any = None,
     batch_size: int = 32,
     hold: bool | None = None,
     **options: Any,

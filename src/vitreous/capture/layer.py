@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,8 +17,10 @@ from vitreous.models.vit import Block, Layout, Place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layer:
-    """Forward states of one block, and gradients of the score.
+class Layer(metaclass=ABCMeta):
+    """Forward states of one block of a `ViT`, and gradients of the score.
+
+    `NetworkLayer` is registered as a `Layer`: it has `hidden`, `output`, their gradients and `biases`.
 
     Tensors are detached and have one row per image and target (r), ordered image by image, then target by target. With
     n tokens of width d and h heads of width e:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.forward import Reading
-from vitreous.capture.layer import weave
+from vitreous.capture.layer import Layer, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import Backward, Segment, Trace, backward, share, trace
@@ -95,6 +95,9 @@ class NetworkLayer:
         if name not in self.grads:
             raise SpecError(f"this layer of a network holds no {name} gradient; the method needs a ViT with an adapter")
         return self.grads[name]
+
+
+Layer.register(NetworkLayer)
 
 
 def spread(scores: Float[Tensor, "r n"], coarse: Layout, fine: Layout) -> Float[Tensor, "r m"]:

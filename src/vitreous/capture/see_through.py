@@ -17,6 +17,7 @@ from vitreous.capture.trace import backward, trace
 from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.models.model import Inputs, Layout, Network, forward_of, logits_of
 from vitreous.models.opaque import classes_of, preprocess_of
+from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images
 
 LARGEST_MISSING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
@@ -93,7 +94,11 @@ def see_through(
 
 def examined(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:
     """The network with blocks, token places and completeness found on an image [1 c H W] of another size."""
-    call = forward_of(model.module, lambda output: output, model.inputs)
+
+    def call(images: Images) -> Any:
+        with evaluating(model.module):
+            return model.call(images)
+
     try:
         with torch.no_grad():
             first, second = call(image), call(image)

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.forward import Step, run_block
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import DECOMPX
@@ -46,7 +47,7 @@ def adapt_walk(walk: Walk, bias: Bias = "none", activation: Line = "ratio") -> W
     return replace(walk, lin=lin, normed=bias == "equal")
 
 
-def shares(layer: Layer, probe: Probe, bias: Bias = "none", activation: Line = "ratio") -> TokenScores:
+def shares(layer: Layer, probe: BlackBoxProbe, bias: Bias = "none", activation: Line = "ratio") -> TokenScores:
     """Shares of the tokens that enter a layer, biases included according to `bias`.
 
     Parameters
@@ -67,11 +68,14 @@ def shares(layer: Layer, probe: Probe, bias: Bias = "none", activation: Line = "
     ModelError
         For `bias="cls"` if the model has no class token.
     """
+    if bias == "none":
+        return input_x_gradient(layer)
+    assert isinstance(probe, Probe)  # other models are refused by `Method.for_model`
     if bias in LIKENESS:
         return forward_shares(probe, layer.index, Split(bias, activation))
     if bias == "cls" and probe.layout.prefix == 0:
         raise ModelError("bias='cls' gives biases to the class token, and this model has none; use bias='equal'")
-    return input_x_gradient(layer) if bias == "none" else with_biases(probe, layer, bias)
+    return with_biases(probe, layer, bias)
 
 
 def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:

@@ -209,8 +209,8 @@ class Method:
             return self
         if isinstance(vit, Network) and self.black_box is None:
             raise SpecError(
-                f"{self.spec!r} needs attention matrices or token removal, so a ViT with an adapter, and {vit.name!r} is a "
-                f"network without one; of a network ask one of: {network_methods()}"
+                f"{self.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {vit.name!r} is a "
+                f"network without an adapter; of a network ask one of: {network_methods()}"
             )
         return self.of_black_box()
 

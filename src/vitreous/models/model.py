@@ -104,7 +104,7 @@ class Inputs:
         return {self.image: images, **repeated}
 
 
-def logits_of(output: Any) -> Logits:
+def logits_of(output: Any) -> Tensor:
     """Logits of what a model returns: its field `logits`, the first item of a tuple or list, or the tensor itself."""
     found = getattr(output, "logits", output)
     found = found[0] if isinstance(found, tuple | list) and len(found) else found
@@ -116,11 +116,11 @@ def logits_of(output: Any) -> Logits:
 
 
 def forward_of(
-    module: nn.Module, read: Callable[[Any], Logits], inputs: Inputs | None = None
-) -> Callable[[Images], Logits]:
+    module: nn.Module, read: Callable[[Any], Tensor], inputs: Inputs | None = None
+) -> Callable[[Images], Tensor]:
     """A function from images to logits: the module's own forward in eval mode, then `read`."""
 
-    def forward(images: Images) -> Logits:
+    def forward(images: Images) -> Tensor:
         with evaluating(module):
             return read(module(images) if inputs is None else module(**inputs.of(images)))
 
@@ -181,7 +181,7 @@ class BlackBox:
     output_type: Outputs | None = None
     embedding: str = ""
     reason: str = ""
-    read: Callable[[Any], Logits] = logits_of
+    read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
 
     @property

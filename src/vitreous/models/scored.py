@@ -17,7 +17,7 @@ from vitreous.models.vit import ViT
 Model = TypeVar("Model", bound=BlackBox)
 
 
-def scored(model: Model, score: Callable[[Any], Tensor]) -> Model:
+def scored(model: Model, score: Any) -> Model:
     """The model with one output per image: a score of whatever its module returns.
 
     Parameters

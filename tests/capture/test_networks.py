@@ -1,0 +1,261 @@
+"""Networks of any architecture: blocks found, tokens placed, shares complete, maps equal to the adapter's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vitreous
+from vitreous.capture.blocks import find_blocks
+from vitreous.capture.linearise import PLAIN
+from vitreous.capture.network_probe import spread
+from vitreous.capture.operation_registry import RULES
+from vitreous.capture.operation_rules import ratio_activation
+from vitreous.capture.operations import LinearisedForward
+from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.methods.method import METHODS
+from vitreous.models.model import Layout
+from vitreous.testing import fingerprint, tiny_vits
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+from architecture_cases import SMALL, randomise
+
+CASES = {case.name: case for case in SMALL}
+REFUSED = {"convit_tiny": "of a score is lost"}
+
+
+def images(size: int = 32, count: int = 2) -> Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1)).double()
+
+
+def build(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return randomise(CASES[name].build()).double().eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_an_architecture_is_seen_through_or_refused_with_a_number(name):
+    case, module = CASES[name], build(name)
+    options = {"size": case.size, "blocks": case.blocks, "inputs": case.others or None}
+
+    if name in REFUSED:
+        with pytest.raises(ModelError, match=REFUSED[name]):
+            vitreous.see_through(module, **options)
+        return
+
+    network = vitreous.see_through(module, **options)
+    assert network.missing < 1e-6
+    attribution = vitreous.explain(
+        network, images(case.size[0], 1), method="ixg@libra+plus", score=case.score or vitreous.scores.value(1)
+    )
+    assert attribution.maps().shape[1:] == network.layout(case.size).grid
+    assert attribution.maps().isfinite().all()
+
+
+GRADIENT_FAMILY = [name for name in METHODS if METHODS[name].works_on_networks and METHODS[name].class_specific]
+FOLDS = ("first", "last", "at(layer=1)", "plus", "skipplus")
+
+
+@pytest.mark.filterwarnings("ignore::vitreous.Caveat")
+@pytest.mark.parametrize("name", tiny_vits(torch.float64))
+def test_maps_by_operation_are_those_of_the_adapter(name):
+    vit = tiny_vits(torch.float64)[name]
+    network = vitreous.see_through(vit.module, size=vit.size)
+    inputs = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(2)).double()
+    specs = list(GRADIENT_FAMILY)
+    specs += [
+        f"ixg@{point}+{fold}"
+        for point in ("plain", "conservative", "decompx", "libra", "attnlrp", "tempered")
+        for fold in FOLDS
+    ]
+    specs += [f"{method}+{fold}" for method in ("fullgrad", "gradcam", "decompx", "gim") for fold in FOLDS]
+    specs += ["fullgrad@libra+plus(biases='repeat')", "decompx(space='pixels')", "cat(of='output')"]
+
+    for spec in specs:
+        ours = vitreous.explain(network, inputs, [[0, 2], [1, 0]], spec)
+        theirs = vitreous.explain(vit, inputs, [[0, 2], [1, 0]], spec)
+        scale = theirs.patches.abs().max()
+        torch.testing.assert_close(
+            ours.patches, theirs.patches, rtol=0, atol=1e-9 * scale, msg=lambda m, s=spec: f"{s}: {m}"
+        )
+        if theirs.prefix is not None and theirs.prefix.numel():
+            torch.testing.assert_close(ours.prefix, theirs.prefix, rtol=0, atol=1e-9 * theirs.prefix.abs().max())
+
+
+def test_shares_of_tokens_and_constants_make_up_the_score_of_a_swin():
+    network = vitreous.see_through(build("swin_tiny_patch4_window7_224"), size=(64, 64))
+
+    attribution = vitreous.explain(network, images(64), method="decompx")
+
+    total = attribution.patches.sum(-1) + attribution.bias
+    torch.testing.assert_close(total, attribution.score, rtol=1e-9, atol=1e-12)
+    assert attribution.residual.abs().max() < 1e-9 * attribution.score.abs().max()
+
+
+def test_tokens_lie_where_they_react_to_the_image():
+    """Hiera's tokens are in the order of its windows, YOLOS' detection tokens come after the patches."""
+    hiera = vitreous.see_through(build("hiera_tiny_224"))
+    yolos = vitreous.see_through(build("YolosForObjectDetection"), size=(64, 64))
+
+    for network, size, (row, column) in ((hiera, 224, (13, 40)), (yolos, 64, (2, 1))):
+        tokens = network.blocks[0].tokens
+        base = images(size, 1)
+        changed = base.clone()
+        step = size // tokens.grid[0]
+        changed[..., row * step : (row + 1) * step, column * step : (column + 1) * step] += 3
+        states = []
+        handle = network.blocks[0].module.register_forward_pre_hook(lambda _, args: states.append(args[0].detach()))
+        with torch.no_grad():
+            network.call(base), network.call(changed)
+        handle.remove()
+        reaction = (tokens.tokens(states[1]) - tokens.tokens(states[0])).norm(dim=-1)[0]
+        strongest = int(reaction[tokens.others :].argmax())
+        assert abs(strongest // tokens.grid[1] - row) <= 1
+        assert abs(strongest % tokens.grid[1] - column) <= 1
+        assert reaction[: tokens.others].max() == 0 if tokens.others else True
+
+
+def test_a_coarse_grid_is_spread_with_its_sum():
+    coarse, fine = Layout((2, 3), (8, 8), 1), Layout((5, 6), (4, 4), 2)
+    scores = torch.randn(4, coarse.tokens, generator=torch.Generator().manual_seed(0)).double()
+
+    spreaded = spread(scores, coarse, fine)
+
+    assert spreaded.shape == (4, fine.tokens)
+    torch.testing.assert_close(spreaded.sum(-1), scores.sum(-1))
+    torch.testing.assert_close(spreaded[:, 2], scores[:, 1] / 6)  # the first cell covers 3 x 2 fine cells
+
+
+class Waves(nn.Module):
+    """A network with an operation that has no rule."""
+
+    def __init__(self, function: str = "sin") -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            [
+                nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Conv2d(8, 8, 1)),
+                nn.Sequential(nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)),
+            ]
+        )
+        self.head, self.function = nn.Linear(8, 5), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = getattr(torch, self.function)(block(x)) + 0.1
+        return self.head(x.mean((2, 3)))
+
+
+def test_an_operation_without_a_rule_is_named_and_can_be_given_one(monkeypatch):
+    module = randomise(Waves()).double().eval()
+    before = fingerprint(module)
+
+    with pytest.raises(ModelError, match=r"of a score is lost after block .* \('sin' has no rule that keeps it\)"):
+        vitreous.see_through(module, size=(32, 32), blocks="blocks.1")
+    assert fingerprint(module) == before
+
+    monkeypatch.setitem(RULES, "sin", ratio_activation)
+    assert vitreous.see_through(module, size=(32, 32), blocks="blocks.1").missing < 1e-9
+
+
+class Noisy(Waves):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + torch.randn_like(x))
+
+
+class Cut(Waves):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 4))), "scripted model"),
+        (lambda: Noisy("relu"), "draws random numbers"),
+        (lambda: Cut("relu"), "no gradient path to the images"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 5)), "no blocks of 'Sequential'"),
+        (nn.Identity, "no parameters"),
+    ],
+)
+def test_what_cannot_be_seen_through_is_refused_in_one_sentence(make, said):
+    with pytest.raises(ModelError, match=said):
+        vitreous.see_through(make().double().eval(), size=(32, 32))
+
+
+def test_methods_that_need_more_are_refused_with_those_that_work():
+    network = vitreous.see_through(build("resnet18"), size=(64, 64))
+
+    for spec in ("genatt", "tis", "gradcam(of='norm1')"):
+        with pytest.raises(SpecError, match=r"of a network ask one of: .*ixg"):
+            vitreous.explain(network, images(64), method=spec)
+
+
+def test_scores_must_be_one_number_per_image_with_a_gradient():
+    network = vitreous.see_through(build("resnet18"), size=(64, 64))
+
+    with pytest.raises(ShapeError, match="one number per image"):
+        vitreous.explain(network, images(64), method="ixg", score=lambda output: output)
+    with pytest.raises(ShapeError, match="no gradient path"):
+        vitreous.explain(network, images(64), method="ixg", score=lambda output: output[:, 0].detach())
+    with pytest.raises(ShapeError, match="failed on the model's output"):
+        vitreous.explain(network, images(64), method="ixg", score=lambda output: output["boxes"])
+    with pytest.raises(SpecError, match="callable"):
+        vitreous.explain(network, images(64), method="ixg", score="logit")
+
+
+def test_a_score_of_the_output_is_the_question_of_the_logits():
+    network = vitreous.see_through(build("resnet18"), size=(64, 64))
+
+    by_score = vitreous.explain(network, images(64), method="temper", score=vitreous.scores.probability(2))
+    by_question = vitreous.explain(network, images(64), 2, "temper", "probability")
+
+    torch.testing.assert_close(by_score.patches, by_question.patches, rtol=1e-9, atol=1e-15)
+    assert by_score.names == ("probability of class 2",) * 2
+
+
+def test_the_gradient_of_batch_norm_is_right_for_channels_last_images():
+    norm = randomise(nn.BatchNorm2d(4)).double().eval()
+    x = (
+        torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(0))
+        .double()
+        .mT.reshape(1, 4, 3, 3)
+        .requires_grad_()
+    )
+    upstream = torch.randn(1, 4, 3, 3, generator=torch.Generator().manual_seed(1)).double()
+
+    with LinearisedForward(PLAIN):
+        output = norm(x)
+    (gradient,) = torch.autograd.grad(output, x, upstream)
+
+    scale = (norm.weight / (norm.running_var + norm.eps).sqrt()).detach().view(-1, 1, 1)
+    torch.testing.assert_close(gradient, upstream * scale)
+    torch.testing.assert_close(output.detach(), norm(x).detach(), rtol=0, atol=0)
+
+
+def test_named_blocks_are_used_and_a_wrong_name_is_refused():
+    module = build("resnet18")
+
+    assert [b.name for b in vitreous.see_through(module, size=(64, 64), blocks="layer[23].*").blocks] == [
+        "layer2.0", "layer2.1", "layer3.0", "layer3.1",
+    ]  # fmt: skip
+    with pytest.raises(ModelError, match=r"no module is called 'stages\.\*'; 'layer1\.0' is one"):
+        vitreous.see_through(module, size=(64, 64), blocks="stages.*")
+
+
+def test_text_encoders_are_not_among_the_blocks():
+    case = CASES["CLIPModel"]
+
+    blocks = find_blocks(
+        module := build("CLIPModel"),
+        lambda x: module(pixel_values=x, **case.others),
+        images(64, 1),
+    )
+
+    assert [block.name for block in blocks] == ["vision_model.encoder.layers.0", "vision_model.encoder.layers.1"]
