@@ -44,7 +44,7 @@ def kind(method: str) -> str:
     made = resolve(method)
     if made.name == "random":
         return "control"
-    if not made.paper or "@tempered" in made.spec:
+    if not made.facts.paper or "@tempered" in made.spec:
         return "ours"
     return "asked anew" if "question" in made.options else "published"
 

@@ -105,7 +105,7 @@ def test_shares_of_inputs_and_constants_add_up_to_the_score_at_every_block(name)
     for point in COMPLETE:
         traced = trace(model, lambda: model(x), blocks, LINEARISATIONS[point], constants=True)
         score = traced.output[:, 1].sum()
-        steps = list(backward(traced, score))
+        steps = list(backward(traced, score, measure=True))
 
         with torch.no_grad():
             torch.testing.assert_close(traced.output.detach(), model(x), rtol=0, atol=1e-12)

@@ -109,10 +109,11 @@ def spread(scores: Float[Tensor, "r n"], coarse: Layout, fine: Layout) -> Float[
     maps = scores[:, coarse.prefix :].unflatten(-1, coarse.grid)
     for axis in (0, 1):
         times = -(-fine.grid[axis] // coarse.grid[axis])
-        covered = torch.arange(fine.grid[axis], device=scores.device) // times
-        counts = covered.bincount(minlength=coarse.grid[axis]).to(scores)
-        shape = [-1, 1] if axis == 0 else [-1]
-        maps = (maps / counts.clamp(min=1).view(shape)).index_select(axis + 1, covered)
+        maps = maps.repeat_interleave(times, axis + 1).narrow(axis + 1, 0, fine.grid[axis]) / times
+        cut = fine.grid[axis] - times * (fine.grid[axis] // times)  # the last cell covers fewer cells of the fine grid
+        if cut:
+            last = maps.narrow(axis + 1, fine.grid[axis] - cut, cut)
+            maps = torch.cat([maps.narrow(axis + 1, 0, fine.grid[axis] - cut), last * (times / cut)], axis + 1)
     return torch.cat([others, maps.flatten(1)], 1)
 
 

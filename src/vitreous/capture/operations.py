@@ -81,18 +81,21 @@ class LinearisedForward(TorchFunctionMode):
         self.record_constants = record_constants
         self.copy_recorded = copy_recorded
         self.added: list[Added] = []
+        self.detaches_parameters = True  # False if it is known that no parameter requires gradients
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        if self.detaches_parameters:
             # parameters that ask for gradients would look like tensors that depend on the input
             args = tuple(map(without_parameters, args))
             kwargs = {key: without_parameters(value) for key, value in kwargs.items()}
         name = name_of(func)
         rule = RULES.get(name)
-        if rule is not None and torch.is_grad_enabled():
+        if rule is not None:
             return rule(Call(func, args, kwargs, self))
         output = func(*args, **kwargs)
         if name in ROLE_PRESERVING and args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from vitreous.capture.trace import backward, trace
 from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.models.model import Inputs, Layout, Network, forward_of, logits_of
 from vitreous.models.opaque import classes_of, preprocess_of
+from vitreous.models.outputs import with_outputs
 from vitreous.models.quiet import evaluating
 from vitreous.models.shapes import Images
 
@@ -119,9 +121,23 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
             f"images of {size[0]}x{size[1]} do not divide into the {fine[0]}x{fine[1]} tokens of {model.name!r}; images whose "
             "sides are multiples of its stride would work"
         )
+    uneven = [grid for block in found if (grid := block.tokens.grid) and not nests(grid, fine)]
+    if uneven:
+        raise ModelError(
+            f"the {uneven[0][0]}x{uneven[0][1]} tokens of a block of {model.name!r} do not cover whole tokens of its finest grid "
+            f"{fine[0]}x{fine[1]}; images of another size, or blocks=… of one resolution would work"
+        )
     layout = Layout(fine, (size[0] // fine[0], size[1] // fine[1]), max(block.tokens.others for block in found))
     model = replace(model, blocks=found, layout=fixed_layout(layout, model.name), size=size)
+    with suppress(ShapeError):  # no logits: a score has to say what is explained
+        if (logits := model.read(first)).ndim == 2 and model.output_type is None:
+            model = with_outputs(model, logits.shape[-1])
     return check_completeness(model, image, call)
+
+
+def nests(coarse: tuple[int, int], fine: tuple[int, int]) -> bool:
+    """Whether every cell of a grid covers cells of a finer one; the last row and column may cover fewer."""
+    return all((a - 1) * -(-b // a) < b for a, b in zip(coarse, fine, strict=True))
 
 
 def fixed_layout(layout: Layout, name: str) -> Callable[[tuple[int, int]], Layout]:
@@ -242,7 +258,10 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
                 with torch.enable_grad():
                     score = projected(traced.segments[-1].output) or score
             scale = abs(score.item())
-            steps = [(abs(step.missing) / max(scale, 1e-30), step.segment.index) for step in backward(traced, score)]
+            steps = [
+                (abs(step.missing) / max(scale, 1e-30), step.segment.index)
+                for step in backward(traced, score, measure=True)
+            ]
         except RuntimeError as problem:  # autograd: a state was changed in place
             if copy or "inplace" not in str(problem).replace("-", ""):
                 raise ModelError(f"{model.name!r} cannot be linearised: {str(problem).splitlines()[0]}") from problem

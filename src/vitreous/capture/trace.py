@@ -140,6 +140,7 @@ def trace(
     Trace
     """
     mode = mode or LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
+    mode.detaches_parameters = any(parameter.requires_grad for parameter in module.parameters())
     tracer = Tracer(mode, down_to, copy)
     token = ACTIVE.set(tracer)
     try:
@@ -166,14 +167,15 @@ class Backward:
     gradient: Tensor  # at the block's input
     output_gradient: Tensor | None  # at the block's output
     added: list[tuple[Added, Tensor]]  # constants of this segment with the gradients at their outputs
-    missing: float  # share of the score that entered the cut above and did not come out here
+    missing: float  # share of the score that entered the cut above and did not come out here; 0 if not measured
 
 
-def backward(trace: Trace, score: Tensor, *, outputs: bool = False) -> Iterator[Backward]:
+def backward(trace: Trace, score: Tensor, *, outputs: bool = False, measure: bool = False) -> Iterator[Backward]:
     """The gradient at every block's input, from the last block call to the first.
 
     A block may be reached on several ways (a decoder that reads several stages): contributions add up before the block is
-    left. `score` is one number.
+    left. `score` is one number. With `outputs`, gradients at the blocks' outputs are returned too; with `measure`, what is
+    missing at every cut.
     """
     segments = trace.segments
     gradients: list[Tensor | None] = [None] * len(segments)
@@ -201,18 +203,21 @@ def backward(trace: Trace, score: Tensor, *, outputs: bool = False) -> Iterator[
         if not inputs or not source.requires_grad:
             return 0.0
         found = torch.autograd.grad(source, inputs, upstream, allow_unused=True, retain_graph=True)
-        arrived = source.new_zeros((), dtype=torch.float64)
+        terms: list[Tensor] = []
         for (i, kind), tensor, grad in zip(kinds, inputs, found, strict=True):
             if grad is None:
                 continue
             if kind is None:
                 add_to(gradients, i, grad)
-                arrived += (tensor.detach() * grad).sum(dtype=torch.float64)
+                terms += [(tensor.detach() * grad).sum(dtype=torch.float64)] if measure else []
             elif kind == "output":
                 add_to(output_gradients, i, grad)
             else:
                 constants[i].append((kind, grad))
-                arrived += share(kind.constant, grad).sum(dtype=torch.float64)
+                terms += [share(kind.constant, grad).sum(dtype=torch.float64)] if measure else []
+        if not measure:
+            return 0.0
+        arrived = sum(terms, source.new_zeros((), dtype=torch.float64))
         total = (source.detach() if upstream is None else source.detach() * upstream).sum(dtype=torch.float64)
         return (total - arrived).item()
 
