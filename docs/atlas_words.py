@@ -65,7 +65,7 @@ def families() -> dict[str, list[str]]:
     """Names of the methods of this package by family, as their decorators say."""
     by_family: dict[str, list[str]] = {}
     for name in sorted(name for name in METHODS if METHODS.owner(name).startswith("vitreous.")):
-        by_family.setdefault(METHODS[name].family, []).append(name)
+        by_family.setdefault(METHODS[name].facts.family, []).append(name)
     between = sorted(set(by_family) - {*FIRST, *LAST})
     return {family: by_family[family] for family in (*FIRST, *between, *LAST) if family in by_family}
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOW = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
-SHIPPED = {".py", ".typed", ".json", ".html", ".css", ".js", ".svg", ".safetensors"}
+SHIPPED = {".toml", ".py", ".typed", ".json", ".html", ".css", ".js", ".svg", ".safetensors"}
 
 
 def lower_bounds() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import tarfile
 from pathlib import Path
@@ -129,6 +130,23 @@ def make_pets(root: Path) -> Path:
     return root
 
 
+def make_coco(root: Path) -> Path:
+    """A zebra and an elephant in one image, with polygons and boxes."""
+    save(noise(64, 48), root / "val2017" / "000000000001.jpg")
+    zebra, elephant = [4, 4, 28, 4, 28, 40, 4, 40], [34, 8, 60, 8, 60, 44, 34, 44]
+    annotations = [
+        {"id": 1, "image_id": 1, "category_id": 24, "bbox": [4, 4, 24, 36], "area": 864, "iscrowd": 0, "segmentation": [zebra]},
+        {"id": 2, "image_id": 1, "category_id": 22, "bbox": [34, 8, 26, 36], "area": 936, "iscrowd": 0, "segmentation": [elephant]},
+    ]  # fmt: skip
+    content = {
+        "images": [{"id": 1, "file_name": "000000000001.jpg", "width": 64, "height": 48}],
+        "categories": [{"id": 22, "name": "elephant"}, {"id": 24, "name": "zebra"}],
+        "annotations": annotations,
+    }
+    write(root / "annotations" / "instances_val2017.json", json.dumps(content))
+    return root
+
+
 def make_folder(root: Path) -> Path:
     """Images with labels, boxes and masks."""
     save(noise(SIDE, SIDE), root / "images" / "one.png")
@@ -162,6 +180,7 @@ def make_hf(root: Path) -> Path:
 OTHER_MAKERS = {
     "imagenet-flat": make_imagenet_flat,
     "pets": make_pets,
+    "coco": make_coco,
     "folder": make_folder,
     "wds": make_wds,
     "hf": make_hf,

@@ -240,7 +240,8 @@ def test_variants_keep_the_promises_of_their_method(spec, vits):
 def test_the_law_for_what_is_carried_forward(vits):
     carried = resolve("decompx(bias='absdot')+last")
 
-    assert check_method(replace(carried, forwards="a forward for every source"), vits)
+    facts = replace(carried.facts, forwards="a forward for every source")
+    assert check_method(replace(carried, facts=facts), vits)
 
 
 @pytest.mark.parametrize(

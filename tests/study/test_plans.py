@@ -52,7 +52,10 @@ def test_no_picture_is_both_chosen_by_and_confirmed_on(name, assets):
     plan = plan_of(name)
     chosen_by = plan_of("beyond-choose") if name == "beyond" else plan
     halves = {
-        data.part: set(chosen(one, data)) for one in (chosen_by, plan) for data in one.datasets if "val" in data.label
+        data.part: set(chosen(data, evaluation))
+        for one in (chosen_by, plan)
+        for data, evaluation in zip(one.datasets, one.evaluations, strict=True)
+        if "val" in data.label
     }
 
     assert set(halves) == {"1/2", "2/2"}

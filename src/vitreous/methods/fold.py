@@ -235,16 +235,16 @@ def plus(
         ("repeat"). The default is "repeat" for restarts, else "once".
     form, gain, lengths
         As in `rollout`, for restarts.
+    normalise
+        Rescaling of every layer's map before the sum, by the scores of its patches: "sum" divides by the sum of
+        absolute scores, "max" by the largest absolute score, "minmax" maps the range to [0, 1], "tanh" is LayerCAM's
+        tanh(2 s / max |s|). Not for methods that add bias shares to tokens.
 
     Examples
     --------
     >>> import vitreous
     >>> vitreous.resolve("decompx+plus").fold.down_to(12)
     0
-    normalise
-        Rescaling of every layer's map before the sum, by the scores of its patches: "sum" divides by the sum of
-        absolute scores, "max" by the largest absolute score, "minmax" maps the range to [0, 1], "tanh" is LayerCAM's
-        tanh(2 s / max |s|). Not for methods that add bias shares to tokens.
     """
     if mode == "restart":
         return sum_of_restarts(layers, signal, form, gain, lengths, normalise)
@@ -311,15 +311,15 @@ def rollout(
     >>> vitreous.resolve("rawattention+rollout(start=2)").fold.down_to(12)
     2
     """
-    row = hidden = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]
+    row = first_layer = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]
     for layer in layers:
         mixing = signal(layer) * gain if gain != 1 else signal(layer)
         row = layer.readout[:, None].to(mixing) if row is None else row
         row = STEPS[form](row, mixing)
-        row, hidden = row * in_range(row), layer.hidden
+        row, first_layer = row * in_range(row), layer
     assert row is not None
-    assert hidden is not None
-    return row[:, 0] * hidden.norm(dim=-1) if lengths else row[:, 0]
+    assert first_layer is not None
+    return row[:, 0] * first_layer.hidden.norm(dim=-1) if lengths else row[:, 0]
 
 
 Row = Float[Tensor, "r 1 n"]

@@ -151,6 +151,7 @@ gim = token_times_gradient(
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ = ∂t/∂X₀ with every norm's σ held fixed, softmax′ at s/2, half of it to each factor of AV and QKᵀ",
     linearisation=GIM,
     fixed_linearisation=True,
+    family="Relevance and decomposition",
     paper="edin2025gim",
 )
 reslrp = token_times_gradient(
@@ -159,6 +160,7 @@ reslrp = token_times_gradient(
     formula="sᵢ = Σₖ Xᵢₖ g̃ᵢₖ, g̃ as in AttnLRP; of y = a + b, a gets g̃ · w(a)y / (w(a)a + w(b)b), w(u) = 1 + [uy > 0]",
     linearisation=RESLRP,
     fixed_linearisation=True,
+    family="Relevance and decomposition",
     paper="berend2026reslrp",
 )
 temper = token_times_gradient(

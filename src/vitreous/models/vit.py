@@ -119,7 +119,7 @@ def mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "q n"]]:
     return rows
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class ViT(Network):
     """A vision transformer split into parts that all supported families share, together with the original module.
 
