@@ -53,7 +53,7 @@ def test_every_method_keeps_its_promises_in_single_precision(spec, single_precis
 @each("spec", NAMES + MORE)
 def test_every_method_keeps_the_shapes_that_it_annotates(spec, vits):
     method = vitreous.resolve(spec)
-    method = method.with_options(**{key: value for key, value in method.trial.items() if key not in method.options})
+    method = method.with_options(**{key: value for key, value in method.facts.trial.items() if key not in method.options})
     for vit in vits.values():
         images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(1), dtype=vit.dtype)
 
