@@ -64,7 +64,9 @@ def test_signals_of_other_folds_add_up_to_the_map(name, fold):
 
 def compare_signals_with_map(vit, images, name, fold):
     method = vitreous.resolve(f"{name}+{fold}")
-    few = {key: value for key, value in method.facts.trial.items() if key in method.known_options}  # of samples and steps
+    few = {
+        key: value for key, value in method.facts.trial.items() if key in method.known_options
+    }  # of samples and steps
 
     seen = vitreous.inside(vit, images, TARGETS, method.spec, **few)
     found = vitreous.explain(vit, images, TARGETS, method.spec, **few)

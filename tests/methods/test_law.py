@@ -9,6 +9,7 @@ import torch
 
 import vitreous
 from tests.cases import each
+from vitreous.methods.options import OptionFunction
 from vitreous.testing import LawBroken, check_method, check_model, tiny_vits
 
 NAMES = [facts["name"] for facts in vitreous.list_methods()]
@@ -53,7 +54,9 @@ def test_every_method_keeps_its_promises_in_single_precision(spec, single_precis
 @each("spec", NAMES + MORE)
 def test_every_method_keeps_the_shapes_that_it_annotates(spec, vits):
     method = vitreous.resolve(spec)
-    method = method.with_options(**{key: value for key, value in method.facts.trial.items() if key not in method.options})
+    method = method.with_options(
+        **{key: value for key, value in method.facts.trial.items() if key not in method.options}
+    )
     for vit in vits.values():
         images = torch.randn(2, 3, *vit.size, generator=torch.Generator().manual_seed(1), dtype=vit.dtype)
 
@@ -62,13 +65,17 @@ def test_every_method_keeps_the_shapes_that_it_annotates(spec, vits):
 
 def test_a_broken_promise_is_told_in_one_sentence(vits):
     honest = vitreous.resolve("ixg")
+    unsigned = replace(honest.facts, signed=False)
     with pytest.raises(LawBroken, match="said to be unsigned"):
-        check_method(replace(honest, signed=False), vits)
-    lengths = replace(honest, function=lambda layer: layer.hidden.norm(dim=-1), signed=False)
+        check_method(replace(honest, facts=unsigned), vits)
+    signal = OptionFunction.of(lambda layer: layer.hidden.norm(dim=-1))
+    lengths = replace(honest, facts=unsigned, recipe=replace(honest.recipe, signal=signal))
     with pytest.raises(LawBroken, match="two classes get the same map"):
         check_method(lengths, vits)
+    control = vitreous.resolve("random")
+    twice = replace(control, recipe=replace(control.recipe, function=OptionFunction.of(two_forwards)))
     with pytest.raises(LawBroken, match="it says 1 forwards and takes 2"):
-        check_method(replace(vitreous.resolve("random"), function=two_forwards), vits)
+        check_method(twice, vits)
 
 
 def two_forwards(probe):
