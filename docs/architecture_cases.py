@@ -78,7 +78,7 @@ SMALL = (  # checked in the tests on every run
     timm_case("vit_tiny_r_s16_p8_224", 96, img_size=96),
     timm_case("swin_tiny_patch4_window7_224", 64, img_size=64, window_size=4, embed_dim=24, depths=(2, 2, 2, 2)),
     timm_case("swinv2_tiny_window8_256", 64, img_size=64, window_size=4, embed_dim=24, depths=(2, 2, 2, 2)),
-    timm_case("hiera_tiny_224"),
+    timm_case("hiera_tiny_224", 96, img_size=(96, 96)),
     timm_case("pvt_v2_b0", 64),
     timm_case("mvitv2_tiny", 64, img_size=64),
     timm_case("davit_tiny", 64, embed_dims=(24, 48, 96, 96), num_heads=(3, 3, 3, 3)),

@@ -62,6 +62,7 @@ GRADIENT_FAMILY = [name for name in METHODS if METHODS[name].works_on_networks a
 FOLDS = ("first", "last", "at(layer=1)", "plus", "skipplus")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vitreous.Caveat")
 @pytest.mark.parametrize("name", tiny_vits(torch.float64))
 def test_maps_by_operation_are_those_of_the_adapter(name):
@@ -98,12 +99,13 @@ def test_shares_of_tokens_and_constants_make_up_the_score_of_a_swin():
     assert attribution.residual.abs().max() < 1e-9 * attribution.score.abs().max()
 
 
+@pytest.mark.slow
 def test_tokens_lie_where_they_react_to_the_image():
     """Hiera's tokens are in the order of its windows, YOLOS' detection tokens come after the patches."""
-    hiera = vitreous.see_through(build("hiera_tiny_224"))
+    hiera = vitreous.see_through(build("hiera_tiny_224"), size=(96, 96))
     yolos = vitreous.see_through(build("YolosForObjectDetection"), size=(64, 64))
 
-    for network, size, (row, column) in ((hiera, 224, (13, 40)), (yolos, 64, (2, 1))):
+    for network, size, (row, column) in ((hiera, 96, (13, 20)), (yolos, 64, (2, 1))):
         tokens = network.blocks[0].tokens
         base = images(size, 1)
         changed = base.clone()

@@ -12,7 +12,7 @@ from torch import nn
 
 from vitreous.core.errors import DataError, ModelError
 from vitreous.models.checkpoint import load_into, read_checkpoint
-from vitreous.models.quiet import evaluating, settled
+from vitreous.models.quiet import evaluating
 
 WEIGHTS = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.ones(2)}
 
@@ -125,9 +125,3 @@ def test_every_part_gets_its_own_flag_back():
         raise KeyError
 
     assert [part.training for part in model.modules()] == flags
-
-
-def test_a_device_that_is_not_there_is_refused():
-    assert not settled(nn.Linear(2, 2), None).training
-    with pytest.raises(ModelError, match="device 'nowhere' cannot be used"):
-        settled(nn.Linear(2, 2), "nowhere")
