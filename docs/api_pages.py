@@ -11,11 +11,21 @@ from mkdocs.structure.files import File, Files
 
 SOURCE = Path(__file__).parents[1] / "src"
 GROUPS = {
-    "Explain": ("load", "wrap", "explain", "inside", "Attribution", "Inside", "TextTarget", "text_target"),
+    "Explain": (
+        "load",
+        "wrap",
+        "see_through",
+        "explain",
+        "inside",
+        "Attribution",
+        "Inside",
+        "TextTarget",
+        "text_target",
+    ),
     "Measure": ("evaluate", "MetricResult", "Measured"),
     "Look up": ("list_methods", "list_metrics", "list_models", "resolve", "resolve_metric"),
-    "Models and images": ("ViT", "NamedModule", "Preprocess", "Probe", "Linearisation"),
-    "Extend": ("method", "Method", "metric", "Metric", "fold", "Fold", "adapter", "source"),
+    "Models and images": ("BlackBox", "Network", "ViT", "NamedModule", "Preprocess", "Probe", "Linearisation"),
+    "Extend": ("method", "Method", "metric", "Metric", "fold", "Fold", "adapter", "source", "operation_rule"),
     "Folds": ("first", "last", "at", "plus", "skipplus", "rollout"),
 }
 
@@ -35,10 +45,19 @@ def public_modules() -> dict[str, dict[str, str]]:
 
 
 def exports(module: str) -> Iterator[tuple[str, str]]:
-    """Name and full name of everything that the `__init__.py` of a module imports from its files."""
-    for node in ast.parse((SOURCE / "vitreous" / module / "__init__.py").read_text()).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"vitreous.{module}."):
+    """Name and full name of everything that the `__init__.py` of a package imports from its files, or a file defines."""
+    for node in ast.parse(source_of(module)).body:
+        if isinstance(node, ast.FunctionDef) and not (SOURCE / "vitreous" / module).is_dir():
+            if ">>>" in (ast.get_docstring(node) or ""):
+                yield node.name, f"vitreous.{module}.{node.name}"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"vitreous.{module}."):
             yield from ((alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def source_of(module: str) -> str:
+    """Source text of a package's `__init__.py` or of a module."""
+    file = SOURCE / "vitreous" / module
+    return (file / "__init__.py" if file.is_dir() else file.with_suffix(".py")).read_text()
 
 
 def is_assignment(node: ast.stmt, name: str) -> bool:
@@ -86,8 +105,7 @@ def pages() -> dict[str, str]:
         index.append("")
     index += ["## Modules", "", "| | |", "|---|---|"]
     for module, exported in modules.items():
-        text = (SOURCE / "vitreous" / module / "__init__.py").read_text()
-        title = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+        title = (ast.get_docstring(ast.parse(source_of(module))) or "").split("\n")[0]
         index.append(f"| [`{module}`]({module}.md) | {title} |")
         parts = [page(path, name, level=2) for name, path in exported.items() if summary(path)]
         head = f"# vitreous.{module}\n\n::: vitreous.{module}\n    options:\n      members: false\n"

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import vitreous
 from vitreous.core.errors import DataError, ModelError
 from vitreous.models.checkpoint import load_into, read_checkpoint
 from vitreous.models.quiet import evaluating
@@ -125,3 +126,8 @@ def test_every_part_gets_its_own_flag_back():
         raise KeyError
 
     assert [part.training for part in model.modules()] == flags
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(ModelError, match="device 'nowhere' is not available here"):
+        vitreous.load("scenes", device="nowhere")

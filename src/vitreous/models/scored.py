@@ -54,7 +54,7 @@ def scored(model: Model, score: Any) -> Model:
     )
 
 
-def one_per_image(score: Callable[[Any], Tensor], output: Any, name: str) -> Logits:
+def one_per_image(score: Callable[..., object], output: Any, name: str) -> Logits:
     """Scores [b 1]; raise a `ShapeError` unless `score` gives one floating-point number per image."""
     try:
         found = score(output)
