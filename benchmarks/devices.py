@@ -1,4 +1,4 @@
-"""Does another device, or another precision, put the patches into the same order? Every method on the same pictures.
+"""Does another device, or another precision, put the patches into the same order? Every method on the same images.
 
     python benchmarks/devices.py                                     # the embedded model on scenes
     python benchmarks/devices.py --weights vit_tiny.safetensors --pictures pets/ --json devices.json
@@ -6,7 +6,7 @@
 The reference is float32 on the CPU. Against it: float32 on the device, the same with TF32 for convolutions and products
 (torch's default has it for convolutions), and, for methods without a backward pass, bfloat16. All explain the class that the
 reference predicts, with the same seeds. 1 − ρ is one less Spearman's correlation of patch scores, `shift` the most places that
-one patch moves, as a share of all; both are the worst of all pictures.
+one patch moves, as a share of all; both are the worst of all images.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def pictures_for(given: argparse.Namespace, vit: ViT) -> Tensor:
 
         kinds = ("single", "pair", "part", "shortcut")
         return torch.stack([tensor(draw(kinds[i % 4], seed=7, index=i)) for i in range(given.count)])
-    from vitreous.models.picture import open_picture
+    from vitreous.models.image_input import open_picture
 
     files = sorted(p for p in Path(given.pictures).iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
-        raise SystemExit(f"no picture in {given.pictures!r}")
+        raise SystemExit(f"no image in {given.pictures!r}")
     assert vit.preprocess is not None
     return vit.preprocess.batch([open_picture(file) for file in files[: given.count]])
 
@@ -107,7 +107,7 @@ def ranks(scores: Tensor) -> Tensor:
 
 
 def moved(a: Tensor, b: Tensor) -> dict[str, float]:
-    """How far apart two maps of one picture put its patches."""
+    """How far apart two maps of one image put its patches."""
     x, y = ranks(a), ranks(b)
     shift = float((x - y).abs().max() / max(len(x) - 1, 1))
     x, y = x - x.mean(), y - y.mean()
@@ -177,7 +177,7 @@ def largest(rows: dict[str, dict[str, Any]], run: str) -> dict[str, Any]:
 def markdown(table: dict[str, Any]) -> str:
     names = list(table["largest"])
     lines = [
-        f"{table['model']}, {table['pictures']} pictures, against float32 on the CPU; {table['device']}, torch {table['torch']}",
+        f"{table['model']}, {table['pictures']} images, against float32 on the CPU; {table['device']}, torch {table['torch']}",
         "",
         "| method | cpu s | " + " | ".join(f"{name} s | 1 − ρ | shift" for name in names) + " |",
         "|---|---|" + "---|---|---|" * len(names),

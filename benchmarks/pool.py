@@ -1,4 +1,4 @@
-"""Two workers on two cores against one: pictures per second on the scenes plan, printed as ratios.
+"""Two workers on two cores against one: images per second on the scenes plan, printed as ratios.
 
 python benchmarks/pool.py --rounds 3
 
@@ -19,11 +19,11 @@ METRICS = ["deletion_aopc", "insertion_aopc", "pointing_game", "sparseness"]
 
 
 def throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
-    """Pictures per second, once every worker is at work."""
-    from vitreous.bench.cells import cells_of
-    from vitreous.bench.job import Job
+    """Images per second, once every worker is at work."""
+    from vitreous.bench.plan_parser import plan_from_flags
     from vitreous.bench.pool import processes
-    from vitreous.bench.read import plan_from_flags
+    from vitreous.bench.work_cells import cells_of
+    from vitreous.bench.worker_job import Job
 
     plan = plan_from_flags(
         models=["scenes"],

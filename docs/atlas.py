@@ -1,6 +1,6 @@
-"""Writes docs/methods.md and docs/composes.md from the registry, with a picture of every method from scenes.
+"""Writes docs/methods.md and docs/composes.md from the registry, with an image of every method from scenes.
 
-    python docs/atlas.py            # explains three pictures with every method, counts what it costs, writes pages
+    python docs/atlas.py            # explains three images with every method, counts what it costs, writes pages
     python docs/atlas.py --missing  # the same for new methods alone
     python docs/atlas.py --check    # compares the pages with what the registry says now; writes nothing
 
@@ -26,8 +26,8 @@ from PIL import Image
 import vitreous
 from vitreous import scenes
 from vitreous.core.errors import Caveat
-from vitreous.draw.board import FAINT, Board
 from vitreous.draw.captions import RAISED
+from vitreous.draw.figure_layout import FAINT, Board
 from vitreous.draw.overlay import overlay_image
 from vitreous.draw.scale import OPACITY, scale_of
 from vitreous.methods.attribution import Attribution
@@ -37,7 +37,7 @@ from vitreous.testing import Counter
 HERE = Path(__file__).parent
 IMAGES = HERE / "images" / "methods"
 COSTS = IMAGES / "costs.json"
-LARGEST = 25_000  # bytes of a picture
+LARGEST = 25_000  # bytes of an image
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ def shown(name: str) -> Method:
     return vitreous.resolve(name, **FEWER.get(name, {}))
 
 
-# ── pictures and costs ───────────────────────────────────────────────────────────────────────────
+# ── images and costs ───────────────────────────────────────────────────────────────────────────
 
 
 def explained(vit: Any, name: str) -> tuple[Attribution, list[float]]:
-    """The three maps, and the passes that they took, per picture."""
+    """The three maps, and the passes that they took, per image."""
     counter, pictures = Counter(), [asked.picture for asked in PICTURES]
     targets = [asked.scene.objects[asked.thing].label for asked in PICTURES]
     with warnings.catch_warnings():
@@ -91,7 +91,7 @@ def explained(vit: Any, name: str) -> tuple[Attribution, list[float]]:
 
 
 def strip(found: Attribution | None = None) -> Image.Image:
-    """The pictures, what decides outlined in green; with maps over them, each with its own scale."""
+    """The images, what decides outlined in green; with maps over them, each with its own scale."""
     wide, gap, top = 1.42, 0.12, 0.2
     board = Board(3 * wide + 4 * gap)
     for column, asked in enumerate(PICTURES):
@@ -130,7 +130,7 @@ def outlined(picture: Image.Image, asked: Asked) -> Image.Image:
 
 
 def make(only: Sequence[str]) -> None:
-    """Explain with every method, or with these; pictures and costs are written."""
+    """Explain with every method, or with these; images and costs are written."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     vit, costs = vitreous.load("scenes"), json.loads(COSTS.read_text()) if only else {}
     keep(strip(), "pictures")

@@ -10,7 +10,7 @@ from typing import Any
 import vitreous
 from vitreous.explanation import cautions
 from vitreous.methods import load_all
-from vitreous.methods.composes import ENDINGS, Cell, cells, two_readings
+from vitreous.methods.combination_table import ENDINGS, Cell, cells, two_readings
 from vitreous.methods.fold import Fold
 from vitreous.methods.method import METHODS, SPELLINGS, Method
 from vitreous.methods.options import written
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 FIRST = ("Gradients", "Class activation maps", "Attention", "Relevance and decomposition")  # other families follow
 LAST = ("Of this library", "Others", "Control")
-FEWER: dict[str, dict[str, int]] = {  # for the pictures here only, so that they are made in minutes
+FEWER: dict[str, dict[str, int]] = {  # for the images here only, so that they are made in minutes
     "rise": {"masks": 400},
     "tis": {"masks": 256},
     "lime": {"samples": 300},
@@ -29,7 +29,7 @@ FEWER: dict[str, dict[str, int]] = {  # for the pictures here only, so that they
     "ig": {"steps": 20},
 }
 LETTERS = """\
-t the score that is asked about · x the picture · X_l the tokens that enter block l (X without index: at the block the method
+t the score that is asked about · x the image · X_l the tokens that enter block l (X without index: at the block the method
 reads, the first unless its fold says otherwise), a their channels for the CAMs · g = ∂t/∂X · A attention, head h, to token i from
 token j · G = ∂t/∂A · ρ the row that the head reads (class token, mean of patches, …) · fₕⱼ = W_o vₕⱼ, what head h sends of token
 j · Y the stream between attention and MLP · L blocks · products ∏ₗ run from the last block to the first · ⊙ and ⊘ element by
@@ -131,7 +131,7 @@ def setting(preset: Mapping[str, Any]) -> str:
 
 
 def methods_page(costs: dict[str, list[float]], asked: str) -> str:
-    """Every method; `asked` says what its three pictures are."""
+    """Every method; `asked` says what its three images are."""
     load_all()
     bibliography, vit = papers(), vitreous.load("scenes")
     page = [
@@ -140,14 +140,14 @@ def methods_page(costs: dict[str, list[float]], asked: str) -> str:
         "*Made from the registry by `python docs/atlas.py`.*",
         "",
         f"The {sum(map(len, families().values()))} methods of the package, each with its formula, its facts, what it costs and its map of the same",
-        f"three pictures, explained with the embedded model `scenes`: {asked}. What decides is outlined in green. Red speaks",
+        f"three images, explained with the embedded model `scenes`: {asked}. What decides is outlined in green. Red speaks",
         "for the class and blue against it; maps that are never negative go from dark (least) to bright (most).",
         "",
         "![The three pictures](images/methods/pictures.png)",
         "",
         "**Letters.** " + LETTERS,
         "",
-        "**Cost** is counted, per picture of these three: passes through blocks, divided by the number of blocks, so that a backward",
+        "**Cost** is counted, per image of these three: passes through blocks, divided by the number of blocks, so that a backward",
         "pass that stops half-way counts one half. A pass of fewer tokens counts as one pass, and one that the three share as a third.",
         "",
         "| family | methods |",

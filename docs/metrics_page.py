@@ -39,11 +39,11 @@ bootstrap intervals follow the same rule.
 **Three classes are three choices**: the class that is explained (`target` when the map is made), the class whose probability is followed (`track`), and the
 class that counts as right (`judge`). Papers mix them.
 
-**Letters.** x the picture · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the followed class · r a share of
+**Letters.** x the image · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the followed class · r a share of
 patches or pixels, the top r being those of highest score · t the explained number
 
 **Equal scores** never win by the order in which they come: a peak is drawn evenly from equal ones, average precision moves over all
-pixels of a score at once, and patches of equal score leave in an order drawn from the picture's content. A constant map therefore scores what
+pixels of a score at once, and patches of equal score leave in an order drawn from the image's content. A constant map therefore scores what
 one that knows nothing scores; cut at its mean it marks nothing.
 
 Masks are 1 on the object, 0 beside it, and −1 where pixels do not count.
@@ -57,7 +57,7 @@ def entry(facts: dict[str, Any], bibliography: dict[str, str]) -> list[str]:
         DIRECTION[metric.higher_is_better],
         f"from {format_bounds(facts)}" if metric.bounds else "",
         "a·map + b scores as the map" if metric.affine_invariant else "",
-        "pooled over pictures" if facts["pooled"] else "",
+        "pooled over images" if facts["pooled"] else "",
         f"reads {reads}" if reads else "",
         cost(metric.forwards),
     ]
@@ -98,7 +98,7 @@ def protocol_part(one: Protocol, bibliography: dict[str, str]) -> list[str]:
     return [
         f"### Protocol {one.name}",
         "",
-        f"{bibliography[one.paper]}. Models: {', '.join(f'`{model}`' for model in one.models)}. Pictures as "
+        f"{bibliography[one.paper]}. Models: {', '.join(f'`{model}`' for model in one.models)}. Images as "
         f"`Preprocess.published({one.preprocess!r}, own)` prepares them.",
         "",
         "| published column | metric | explained class | data |",

@@ -18,7 +18,7 @@ from suite.row import Row  # noqa: E402 - the suite lies beside the package
 from suite.table import markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "performance.md"
-FIGURE = "Seconds against tokens, depth, pictures and masks on logarithmic axes, measured points joined and the theory's slope dotted"
+FIGURE = "Seconds against tokens, depth, images and masks on logarithmic axes, measured points joined and the theory's slope dotted"
 RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- (cpu|h200) (table|growth) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -86,7 +86,7 @@ def folder(variable: str) -> Path:
 
 @pytest.fixture(scope="session")
 def assets() -> Path:
-    """Real weights and real pictures."""
+    """Real weights and real images."""
     return folder("VITREOUS_ASSETS")
 
 

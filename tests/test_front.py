@@ -36,7 +36,7 @@ def images():
     return torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-# ── pictures ─────────────────────────────────────────────────────────────────────────────────────
+# ── images ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_tensor_a_picture_a_path_and_lists_of_these_are_taken(vit, picture, images, tmp_path):
@@ -63,15 +63,15 @@ def test_a_picture_and_its_file_get_the_same_map(vit, picture, tmp_path):
     [
         (torch.zeros(2, 4, 32, 32), "must be \\[b 3 H W\\]"),
         (torch.zeros(2, 3, 32, 32, dtype=torch.int64), "normalised floats, or uint8"),
-        (torch.zeros(0, 3, 32, 32), "at least one picture"),
-        (torch.zeros(1, 3, 33, 32), "takes 32x32 pictures"),
-        ([], "no pictures"),
+        (torch.zeros(0, 3, 32, 32), "at least one image"),
+        (torch.zeros(1, 3, 33, 32), "takes 32x32 images"),
+        ([], "no images"),
         ([torch.zeros(3, 32, 32), torch.zeros(3, 16, 16)], "one shape"),
         (np.zeros((32, 32, 3)), "float64 does not say which value is white; give uint8"),
         ([np.zeros((32, 32, 3), np.float32)], "float32 does not say which value is white"),
         (np.zeros((32, 32, 2), np.uint8), r"\[H, W, 3\].* not \[32, 32, 2\]"),
         (np.zeros((2, 2, 32, 32, 3), np.uint8), "not \\[2, 2, 32, 32, 3\\]"),
-        (np.zeros((0, 32, 32, 3), np.uint8), "no pictures"),
+        (np.zeros((0, 32, 32, 3), np.uint8), "no images"),
         ([np.zeros((32, 32, 3), np.uint8), torch.zeros(3, 32, 32)], "cannot be mixed"),
         (None, "not 'NoneType'"),
         ([torch.zeros(3, 32, 32), "one.png"], "cannot be mixed"),
@@ -83,7 +83,7 @@ def test_wrong_pictures_are_refused(vit, given, sentence):
 
 
 def test_a_missing_file_and_a_file_that_is_no_picture_name_themselves(vit, tmp_path):
-    (tmp_path / "text.png").write_text("not a picture")
+    (tmp_path / "text.png").write_text("not an image")
     with pytest.raises(vitreous.DataError, match=r"text\.png"):
         vitreous.explain(vit, tmp_path / "text.png")
     with pytest.raises(vitreous.DataError, match=r"nothing\.png"):
@@ -127,7 +127,7 @@ def test_a_class_may_be_named(vit, images):
     [
         (7, "classes 0 to 6"),
         (-1, "classes 0 to 6"),
-        ([1, 2], "2 entries for 3 pictures"),
+        ([1, 2], "2 entries for 3 images"),
         (torch.zeros(3), "whole numbers"),
         ([[1, 2], [3], [4, 5]], "target must be"),
         (True, "not True or False"),

@@ -42,7 +42,7 @@ GRADIENT_EXCEPTIONS = {
     "models/load.py": "models that are built here need no gradients",
     "models/scored.py": "a score without a gradient path to the images is refused",
     "scores.py": "an embedding to compare with is a constant",
-    "testing/law.py": "the contract tests check that `requires_grad` is unchanged",
+    "testing/contract.py": "the contract tests check that `requires_grad` is unchanged",
     "testing/models.py": "the contract tests compare gradients of the parts with those of the model",
 }
 

@@ -1,4 +1,4 @@
-"""Print the figures of the model card: accuracy on pictures that no training run has drawn.
+"""Print the figures of the model card: accuracy on images that no training run has drawn.
 
 python training/evaluate.py
 python training/evaluate.py --count 200    # quicker and coarser
@@ -28,7 +28,7 @@ GRID = SIZE // PATCH
 
 
 class Album:
-    """Pictures as a tensor, with what is true of each."""
+    """Images as a tensor, with what is true of each."""
 
     def __init__(self, kind: str, count: int, pool: ProcessPoolExecutor, **options: str) -> None:
         scenes: list[Scene] = list(pool.map(partial(_unseen, kind, options), range(count), chunksize=16))
@@ -48,7 +48,7 @@ def _unseen(kind: str, options: dict[str, str], index: int) -> Scene:
 def answers(
     model: VisionTransformer, album: Album, share: float = 1.0, keep: Bool[Tensor, "b p"] | None = None
 ) -> Float[Tensor, "b classes"]:
-    """Logits for every picture, when a random share of the patches or only those to keep enter the encoder."""
+    """Logits for every image, when a random share of the patches or only those to keep enter the encoder."""
     device = next(model.parameters()).device
     random = torch.Generator(device).manual_seed(UNSEEN)
     found = torch.empty(len(album.images), model.num_classes)
@@ -113,7 +113,7 @@ def figures(names: list[str], count: int, device: torch.device, folder: Path | N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=2000, help="pictures of each kind")
+    parser.add_argument("--count", type=int, default=2000, help="images of each kind")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--folder", type=Path, help="where the weights are, if not in the package")

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitreous.core.errors import ModelError, SpecError, VitreousError
 from vitreous.data import open_dataset
 from vitreous.models.checkpoint import read_checkpoint
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 from vitreous.models.timm import fitted
 from vitreous.models.timm_keys import timm_keys
 

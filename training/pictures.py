@@ -1,4 +1,4 @@
-"""What the models are shown: pictures drawn on the fly, kept for a while and augmented each time they are seen."""
+"""What the models are shown: images drawn on the fly, kept for a while and augmented each time they are seen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SORTS: dict[str, tuple[Callable[[int, int], Scene], Callable[[Scene], list[int |
 
 
 class Chunks(Dataset):
-    """Chunk `i` of the training pictures, each with the shares of its classes."""
+    """Chunk `i` of the training images, each with the shares of its classes."""
 
     def __init__(self, sorts: Mapping[str, float], size: int, count: int, seed: int) -> None:
         self.sorts, self.size, self.count, self.seed = dict(sorts), size, count, seed
@@ -58,7 +58,7 @@ class Chunks(Dataset):
 
 
 class Pool:
-    """The last pictures that were drawn, on the training device; a batch is the newest and some of the others."""
+    """The last images that were drawn, on the training device; a batch is the newest and some of the others."""
 
     def __init__(self, capacity: int, device: torch.device, seed: int) -> None:
         self.images = torch.empty((capacity, 3, SIZE, SIZE), dtype=torch.uint8, device=device)

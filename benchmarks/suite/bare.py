@@ -17,7 +17,7 @@ TENTHS = [tenth / 10 for tenth in range(1, 10)]
 
 
 def sequences(bed: Bed, lengths: Iterable[int], whole: int) -> Callable[[], None]:
-    """The encoder and head on as many sequences as there are lengths, those of one length together; the model on `whole` pictures."""
+    """The encoder and head on as many sequences as there are lengths, those of one length together; the model on `whole` images."""
     model: Any = bed.model
     tokens, counted = probed(bed).tokens, sorted(Counter(lengths).items())
 
@@ -39,7 +39,7 @@ def sequences(bed: Bed, lengths: Iterable[int], whole: int) -> Callable[[], None
 
 
 def pictures(bed: Bed, count: int, whole: int) -> Callable[[], None]:
-    """The model on `count` pictures, as many at a time as fit, and on `whole` clean ones in a batch of their own."""
+    """The model on `count` images, as many at a time as fit, and on `whole` clean ones in a batch of their own."""
     ready = made(bed, min(probed(bed).pictures_that_fit, count))
 
     @torch.no_grad()
@@ -52,7 +52,7 @@ def pictures(bed: Bed, count: int, whole: int) -> Callable[[], None]:
 
 
 def made(bed: Bed, count: int, different: int = 32) -> Tensor:
-    """Noise, a few pictures of it again and again: a CPU would draw thousands for seconds."""
+    """Noise, a few images of it again and again: a CPU would draw thousands for seconds."""
     draw = torch.Generator().manual_seed(2)
     some = torch.randn(min(count, different), *bed.images.shape[1:], generator=draw).to(bed.images)
     return some.repeat(-(-count // len(some)), 1, 1, 1)[:count]

@@ -1,4 +1,4 @@
-"""What every module of cases is given: a seeded model of a known size, and pictures for it."""
+"""What every module of cases is given: a seeded model of a known size, and images for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORDS = {"ti": "ViT-Ti/16", "b": "ViT-B/16", "l": "ViT-L/16", "eva": "EVA-L/14 a
 
 @dataclass(frozen=True)
 class Bed:
-    """A model on a device, and a batch of pictures; `quick` asks for fewer and smaller cases."""
+    """A model on a device, and a batch of images; `quick` asks for fewer and smaller cases."""
 
     device: str
     size: str
@@ -45,7 +45,7 @@ class Bed:
 
     @property
     def few(self) -> Tensor:
-        """On a GPU, pictures that keep it busy and a long row short."""
+        """On a GPU, images that keep it busy and a long row short."""
         return self.images[: FEW.get(self.size, self.batch)] if self.cuda else self.images
 
     @property
@@ -80,6 +80,6 @@ def backward(model: nn.Module, images: Tensor) -> Tensor:
 
 @torch.no_grad()
 def forward(model: nn.Module, images: Tensor, count: int | None = None) -> None:
-    """The floor of a method that samples: `count` pictures through the plain model, `images` of them at a time."""
+    """The floor of a method that samples: `count` images through the plain model, `images` of them at a time."""
     for start in range(0, len(images) if count is None else count, len(images)):
         model(images if count is None else images[: count - start])

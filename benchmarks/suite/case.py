@@ -18,10 +18,10 @@ class Case:
     against: str  # "forward + backward", "captum IntegratedGradients"
     ours: Callable[[], object]
     theirs: Callable[[], object]
-    at_most: float | None = None  # target: ours / theirs per picture
-    at_least: float | None = None  # target: theirs / ours per picture, a gain
-    smaller: float | None = None  # target: peak memory of theirs / ours per picture, weights excluded
+    at_most: float | None = None  # target: ours / theirs per image
+    at_least: float | None = None  # target: theirs / ours per image, a gain
+    smaller: float | None = None  # target: peak memory of theirs / ours per image, weights excluded
     pictures: tuple[float, float] = (1, 1)  # explained by one call of ours, of theirs; less than 1: a share of one
-    agree: Callable[[], float] | None = None  # how far the two agree (Spearman, worst picture), with
+    agree: Callable[[], float] | None = None  # how far the two agree (Spearman, worst image), with
     agreement: float | None = None  # the least that is allowed
     note: str = ""

@@ -22,7 +22,7 @@ from suite.table import document, joined, machine, markdown, write
 
 ABOUT = """Each method beside the work that its mathematics needs, and beside its peers.
 
-Every row is a ratio measured in one run, per picture: both sides take turns, the figure is the median of the ratios within rounds, the
+Every row is a ratio measured in one run, per image: both sides take turns, the figure is the median of the ratios within rounds, the
 spread their ends. On a CPU seconds are process time, so that neighbours do not count. Peers are installed by hand: benchmarks/requirements.txt.
 """
 MODULES = ("standins", "whitebox", "sampled", "pictures", "peers", "memory")  # each has `cases(bed)`, of its `GROUPS`
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         "--growth",
         type=Path,
         metavar="FIGURE",
-        help="instead: time against tokens, depth, masks and pictures, drawn here",
+        help="instead: time against tokens, depth, masks and images, drawn here",
     )
     made.add_argument(
         "--kept", action="store_true", help="the growth that the --json file holds is drawn, not measured"

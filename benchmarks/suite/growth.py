@@ -1,4 +1,4 @@
-"""How time grows with tokens, depth, masks and pictures, beside what counting multiplications says."""
+"""How time grows with tokens, depth, masks and images, beside what counting multiplications says."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Twice the pictures, masks or steps must not take more memory: the peak of the doubled work beside that of the single.
+"""Twice the images, masks or steps must not take more memory: the peak of the doubled work beside that of the single.
 
-What is handed back for more pictures must be held: so many bytes more are taken off the doubled peak, and the row says so.
+What is handed back for more images must be held: so many bytes more are taken off the doubled peak, and the row says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vitreous.capture.memory import free_bytes
 GROUPS = ("memory",)
 ALLOWED = 1.05
 BATCH = 32  # what `explain` and `evaluate` take at once unless told otherwise
-PICTURES = f"{2 * BATCH} pictures, not {BATCH}"
+PICTURES = f"{2 * BATCH} images, not {BATCH}"
 LEFT = 2**33  # bytes that a GPU is left with
 DRAWN = {"tis": "masks", "rise": "masks", "ig": "steps", "smoothgrad": "samples"}
 

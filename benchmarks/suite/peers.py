@@ -1,4 +1,4 @@
-"""Beside other tools, on the same work: the same model, pictures, steps and baseline, and as many pictures in memory at once.
+"""Beside other tools, on the same work: the same model, images, steps and baseline, and as many images in memory at once.
 
 They are installed for the benchmark only (`benchmarks/requirements.txt`); one that does not import is a row that says so.
 """
@@ -18,15 +18,15 @@ from suite.bed import Bed
 from suite.case import Case
 from suite.patched import with_lxt
 from suite.sides import explained, probed, targets_of, worst_spearman
-from vitreous.capture.paths import AT_ONCE
+from vitreous.capture.path_gradients import AT_ONCE
 from vitreous.capture.probe import Probe
 from vitreous.methods.regions import squares
 from vitreous.metrics.metric import resolve_metric
 
 GROUPS = ("peers",)
 DRAWN = "each draws its own {}, so only the work is the same"
-AT_MOST = "at most {} pictures at once on both sides"
-PAINTED = 2  # pictures of a GPU's rows that one call paints hundreds of times: minutes of more would say no more
+AT_MOST = "at most {} images at once on both sides"
+PAINTED = 2  # images of a GPU's rows that one call paints hundreds of times: minutes of more would say no more
 
 
 def cases(bed: Bed) -> Iterator[Case]:
@@ -78,7 +78,7 @@ def native(found: Any) -> Tensor:
 def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
     steps = 8 if bed.quick else 50 if bed.cuda else 16
     images, targets = bed.few, targets[: len(bed.few)]
-    each = max(1, AT_ONCE // len(images))  # points of every picture at once
+    each = max(1, AT_ONCE // len(images))  # points of every image at once
 
     def ig() -> Tensor:
         from captum.attr import IntegratedGradients
@@ -106,7 +106,7 @@ def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
 
         return InputXGradient(bed.model).attribute(images, target=targets).sum(1)
 
-    said, beside = f"{each} points of every picture at once on both sides", partial(row, bed, pictures=len(images))
+    said, beside = f"{each} points of every image at once on both sides", partial(row, bed, pictures=len(images))
     yield beside(f"ig(steps={steps}, rounded=True)", "captum IntegratedGradients", ig, native, at_most=1.0, note=said)
     spec, said = f"smoothgrad(samples={steps})", f"{said}; {DRAWN.format('noise')}"
     yield beside(spec, "captum NoiseTunnel(Saliency)", smoothgrad, native, same=False, at_most=1.0, note=said)
@@ -247,5 +247,5 @@ def flipping(bed: Bed, targets: Tensor) -> Case:
         pictures=(count, count),
         agree=lambda: worst_spearman(ours(), theirs()),
         agreement=0.999,
-        note="ours sees the clean picture too" + ("" if bed.cuda else "; on a CPU forwards are nearly all of both"),
+        note="ours sees the clean image too" + ("" if bed.cuda else "; on a CPU forwards are nearly all of both"),
     )

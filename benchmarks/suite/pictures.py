@@ -1,4 +1,4 @@
-"""Picture metrics beside their bare forwards: pixels painted over, and the model asked again.
+"""Image metrics beside their bare forwards: pixels painted over, and the model asked again.
 
 ROAD also solves its linear systems, and IDSDS sums cells; they have no target.
 """
@@ -22,10 +22,10 @@ GROUPS = ("metrics",)
 
 
 def forwards(steps: int) -> dict[str, int]:
-    """How many pictures beside the clean one every metric shows the model."""
+    """How many images beside the clean one every metric shows the model."""
     said = f"steps={steps}"
     found = {f"deletion({said}, baseline={baseline!r})": steps for baseline in ("blur", "black", "mean", "random")}
-    found[f"insertion({said})"] = steps - 1  # the last step is the clean picture
+    found[f"insertion({said})"] = steps - 1  # the last step is the clean image
     found[f"insertion_minus_deletion({said})"] = 2 * steps - 1
     found |= {"positive_auc": 9, "negative_auc": 9, "aopc": 20, "lodds": 20}
     return found | {"idsds(cells=4)": 16, "road(levels=(0.1, 0.5, 0.9))": 3}

@@ -1,4 +1,4 @@
-"""Plain research code, written from the papers: one picture at a time, every vector that the formula names.
+"""Plain research code, written from the papers: one image at a time, every vector that the formula names.
 
 It gives the numbers that the library gives (`tests/benchmarks/test_standins.py`); what differs is how much it computes.
 """
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.methods.controls import generators
+from vitreous.methods.random_control import generators
 
 
 @dataclass
 class Seen:
-    """What one picture leaves in a timm VisionTransformer: per block its input [n d], attention [h n n], and what the MLP is added to."""
+    """What one image leaves in a timm VisionTransformer: per block its input [n d], attention [h n n], and what the MLP is added to."""
 
     inputs: list[Tensor]
     attention: list[Tensor]
@@ -173,7 +173,7 @@ def kmeans_slowly(samples: Tensor, centroids: Tensor, rounds: int = 100, toleran
 
 @torch.no_grad()
 def tis_slowly(model: Any, image: Tensor, target: int, masks: int, kept: float = 0.5, at_once: int = 16) -> Tensor:
-    """Transformer Input Sampling of one picture: k-means on the CPU, a few subsets at a time."""
+    """Transformer Input Sampling of one image: k-means on the CPU, a few subsets at a time."""
     prefix = model.num_prefix_tokens
     tokens = model.norm_pre(model._pos_embed(model.patch_embed(image[None])))
     outputs, x = [], tokens

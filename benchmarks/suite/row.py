@@ -26,7 +26,7 @@ class Row:
     targets: dict[str, float] = field(default_factory=dict)  # at_most, at_least, smaller, agreement
     seconds: dict[str, list[float]] = field(default_factory=dict)  # ours, theirs: of one call, round by round
     peaks: dict[str, int] = field(default_factory=dict)  # bytes of one call
-    ratio: float | None = None  # ours / theirs per picture, median of the rounds; or the figure
+    ratio: float | None = None  # ours / theirs per image, median of the rounds; or the figure
     spread: tuple[float, float] | None = None  # least and largest of the rounds
     unit: str = ""
     agreement: float | None = None
@@ -41,7 +41,7 @@ class Row:
         return cls(*facts, pictures=case.pictures, targets=targets, note=case.note)
 
     def take(self, rounds: list[tuple[float, float]]) -> None:
-        """Ratios within rounds, per picture; the median of them is the figure."""
+        """Ratios within rounds, per image; the median of them is the figure."""
         self.seconds = {"ours": [a for a, _ in rounds], "theirs": [b for _, b in rounds]}
         mine, other = self.pictures
         ratios = [a / mine / (b / other) for a, b in rounds if b > 0]
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def smaller(self) -> float | None:
-        """How many times less memory a picture takes here than there."""
+        """How many times less memory an image takes here than there."""
         if not self.peaks.get("ours") or "theirs" not in self.peaks:
             return None
         mine, other = self.pictures

@@ -23,14 +23,14 @@ from suite.case import Case
 from suite.sides import real_pictures, worst_spearman
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.controls import generators
+from vitreous.methods.random_control import generators
 from vitreous.methods.shapley import coalitions, with_ends
 from vitreous.methods.spec import resolve
 from vitreous.methods.tis import clustered, largest, tis_of
 from vitreous.metrics.metric import resolve_metric
 from vitreous.models.vit import ViT
 
-Run = Callable[..., Tensor]  # (model, images=, classes=) → scores, a row per picture
+Run = Callable[..., Tensor]  # (model, images=, classes=) → scores, a row per image
 LARGE = ("b", "l", "eva")
 PAPER = 1024  # masks of TIS
 MAPS, POINTWISE = 8, 64  # photographs whose maps, and whose curves, two precisions are compared by
@@ -39,7 +39,7 @@ GROUPS = ("sampling", "metrics")
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work on some pictures, and its bare forwards."""
+    """A piece of work on some images, and its bare forwards."""
 
     group: str
     what: str
@@ -98,11 +98,11 @@ def methods(bed: Bed, few: Tensor, masks: int) -> Iterator[Work]:
     for draw in generators(few, 0):
         on = with_ends(coalitions(patches, samples, True, draw)[0])
         lengths += (prefix + on.sum(-1)).tolist()
-    said = "lengths of all pictures together"
+    said = "lengths of all images together"
     yield named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), said)
     fewer = (
         few[: max(1, len(few) // 4)] if bed.cuda else few
-    )  # one picture after the other: more would cost, and say no more
+    )  # one image after the other: more would cost, and say no more
     floor = bare.pictures(bed, (samples + 2) * len(fewer), len(fewer))
     yield named(f"kernelshap(samples={samples}, space='pixels')", fewer, floor)
 
@@ -225,7 +225,7 @@ def weighted(bed: Bed) -> tuple[str, ViT | None]:
 
 
 def agreeing(work: Work, vit: ViT, images: Tensor) -> float:
-    """Rank correlation of the scores in both precisions, of the picture where it is least; the subsets are the same."""
+    """Rank correlation of the scores in both precisions, of the image where it is least; the subsets are the same."""
     images = images if work.group == "metrics" else images[:MAPS]
     classes = predicted(vit, images)
     run = work.make(vit, images, classes)

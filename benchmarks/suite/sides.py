@@ -17,7 +17,7 @@ from vitreous.models.vit import ViT
 
 
 def targets_of(bed: Bed, images: Tensor | None = None) -> Tensor:
-    """The class that each picture gets."""
+    """The class that each image gets."""
     with torch.no_grad():
         return bed.vit.forward(bed.images if images is None else images).argmax(-1)
 
@@ -32,7 +32,7 @@ def probed(bed: Bed, question: str = "logit", images: Tensor | None = None) -> P
 
 
 def worst_spearman(ours: Tensor, theirs: Tensor) -> float:
-    """Rank correlation of two sets of maps, of the picture where it is least."""
+    """Rank correlation of two sets of maps, of the image where it is least."""
     return float(spearman(ours.flatten(1).double().cpu(), theirs.flatten(1).double().cpu()).min())
 
 
@@ -43,6 +43,6 @@ def real_pictures(vit: ViT, count: int) -> Tensor | None:
     files = sorted(p for p in Path(place).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png")) if place else []
     if not files or vit.preprocess is None:
         return None
-    from vitreous.models.picture import open_picture
+    from vitreous.models.image_input import open_picture
 
     return vit.preprocess.batch([open_picture(file) for file in files[:count]]).to(vit.device)

@@ -1,4 +1,4 @@
-"""Beside research code (`research.py`), which stands in for what papers publish: one picture at a time, all vectors explicit."""
+"""Beside research code (`research.py`), which stands in for what papers publish: one image at a time, all vectors explicit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from suite.sides import explained, worst_spearman
 from vitreous.capture.memory import free_bytes
 
 GAINS = {"b": (100, 20), "eva": (500, None)}  # faster, smaller: on a CUDA device
-MANY = 32  # pictures in a batch there
+MANY = 32  # images in a batch there
 GROUPS = ("stand-ins",)
 
 
@@ -82,7 +82,7 @@ def cases(bed: Bed) -> Iterator[Case]:
     yield Case(
         "stand-ins",
         f"tis(masks={masks})",
-        "one picture, 16 masks at a time",
+        "one image, 16 masks at a time",
         lambda: explained(bed, f"tis(masks={masks})", many),
         lambda: tis_slowly(model, picture, target, masks),
         pictures=(many, 1),
@@ -94,14 +94,14 @@ def cases(bed: Bed) -> Iterator[Case]:
 
 
 def same_lengths(bed: Bed) -> float:
-    """How far GlobEnc of the first picture agrees, in float64: lengths of 24 layers multiply to more than float32 can say."""
+    """How far GlobEnc of the first image agrees, in float64: lengths of 24 layers multiply to more than float32 can say."""
     model = copy.deepcopy(bed.model).double()
     exact = replace(bed, model=model, vit=vitreous.wrap(model), images=bed.images[:1].double(), batch=1)
     return worst_spearman(scores_of(exact, "globenc")[None], globenc_slowly(model, exact.images[0])[None])
 
 
 def scores_of(bed: Bed, spec: str) -> Tensor:
-    """Prefix and patches of the first picture."""
+    """Prefix and patches of the first image."""
     found = explained(bed, spec, 1)
     assert found.prefix is not None
     return torch.cat([found.prefix, found.patches], 1)[0]

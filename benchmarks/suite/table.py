@@ -165,7 +165,7 @@ def aim(row: Row) -> str:
 
 
 def memory(row: Row) -> str:
-    """Peaks of one call of either side; how many times smaller per picture."""
+    """Peaks of one call of either side; how many times smaller per image."""
     if "ours" not in row.peaks:
         return ""
     both = "\u00a0/\u00a0".join(f"{row.peaks[side] / 2**20:.3g}" for side in ("ours", "theirs") if side in row.peaks)

@@ -14,7 +14,7 @@ from suite.bed import Bed, backward
 from suite.case import Case
 from suite.row import Figure, Row
 from vitreous.capture.forward import Step
-from vitreous.capture.paths import AT_ONCE
+from vitreous.capture.path_gradients import AT_ONCE
 from vitreous.capture.probe import Probe
 
 GROUPS = ("one backward", "attention", "relevance", "paths")
@@ -73,7 +73,7 @@ def relevance(bed: Bed) -> Iterator[Case]:
     yield Case(
         "relevance",
         "transatt",
-        f"itself: a batch of {many} against one picture at a time",
+        f"itself: a batch of {many} against one image at a time",
         explained(bed, "transatt", images),
         explained(bed, "transatt", images[:1]),
         at_least=10 if bed.cuda else None,

@@ -71,7 +71,7 @@ def draw_trade(results: Results) -> Path | None:
             x, y = ({one.method: one for one in only(rows, model=model, metric=metric)} for metric in (AOPC[0], other))
             if x and y:
                 heading = f"{model}, {plan.removeprefix('skipplus').strip('-') or 'val'}"
-                most = max(one.n for one in x.values())  # what is undefined on most pictures has no place
+                most = max(one.n for one in x.values())  # what is undefined on most images has no place
                 panels[heading] = [(name, x[name], y[name]) for name in x if name in y and x[name].n > most / 2]
                 up[heading] = plots.unit_of(next(iter(y.values())))
     return (

@@ -1,4 +1,4 @@
-"""Figures and paired effects with 95 % intervals: pictures are resampled, the same ones for every method."""
+"""Figures and paired effects with 95 % intervals: images are resampled, the same ones for every method."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Figure:
     metric: str
     better: str  # "more", "less", or empty where it does not judge
     method: str
-    n: int  # pictures on which it is defined
+    n: int  # images on which it is defined
     undefined: int  # questions on which it is not
     mean: float
     low: float
@@ -44,7 +44,7 @@ class Effect:
     metric: str
     method: str
     against: str
-    n: int  # pictures on which both are defined
+    n: int  # images on which both are defined
     effect: float
     low: float
     high: float

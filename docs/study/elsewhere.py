@@ -52,7 +52,7 @@ def findings(quotes: Quotes) -> str:
     return f"""\
 - **Past the papers.** `temper`, one backward pass, is more faithful than each of {len(published)} published methods of that cost, {" / ".join(amount(one) for one in ahead if one)} over the best of them, {", ".join(f"`{one}`" for one in rivals)}
   (over AttnLRP under PLUS asked about the probability, which is no paper's, {faithful("open/better", "temper", PROBABLE["attnlrp"])}). `fuse`, two backward passes, is more faithful than TIS with 1024 masks at
-  {percent(cost("fuse") / cost("tis"))} of its cost, {faithful("better", "fuse", "tis")} ({rows[0].n} pictures that chose nothing).
+  {percent(cost("fuse") / cost("tis"))} of its cost, {faithful("better", "fuse", "tis")} ({rows[0].n} images that chose nothing).
 - **PLUS lifts DecompX**, {quotes.both("better", "decompx+plus", "decompx", "skipplus-pairs", "mean_aopc")} points of mean AOPC, but **TokenTM does not beat GenAtt** on masks of pets, {quotes.both("worse", "tokentm", "genatt", "tokentm-pets-pairs", "miou")} of mIoU.
 - **Faithfulness notices the truth.** Where the evidence is known, deletion and insertion by token removal put methods in the order of their AP: Kendall's τ {single} with one
   object, {pair} with two in the frame, and only {part} where a part of the object decides ([one small model](docs/study/scenes.md))."""

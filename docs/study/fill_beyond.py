@@ -90,7 +90,7 @@ def best_of(rows: list[Effect], model: str, method: str, kinds: tuple[str, ...])
 
 @fill("beyond-answer")
 def beyond(results: Results) -> str:
-    """Both bars, on pictures that chose nothing."""
+    """Both bars, on images that chose nothing."""
     rows = only(results.effects("beyond-pairs"), metric="faithfulness")
     if not rows:
         return NOTHING
@@ -143,7 +143,7 @@ def steps(results: Results) -> str:
 
 
 def everywhere(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
-    """Pairs down; sets of pictures and models across."""
+    """Pairs down; sets of images and models across."""
     columns = [
         (plan, model, words)
         for plan, words in SETS.items()
@@ -164,7 +164,7 @@ def sure(results: Results) -> str:
     """Pairs down; models and how sure they are across."""
     rows = results.effects("beyond-sure")
     columns = {
-        f"{one.model}<br>{one.dataset.split(', ')[-1]}<br>{one.n} pictures": of(
+        f"{one.model}<br>{one.dataset.split(', ')[-1]}<br>{one.n} images": of(
             one.model, one.metric, dataset=one.dataset
         )
         for one in rows
@@ -185,7 +185,7 @@ def costs(results: Results) -> str:
 
 @plot("beyond")
 def draw_beyond(results: Results) -> Path | None:
-    """Faithfulness less that of TIS with 1024 masks, in pairs, by what a map costs, on pictures that chose nothing: ours in orange, others in blue"""
+    """Faithfulness less that of TIS with 1024 masks, in pairs, by what a map costs, on images that chose nothing: ours in orange, others in blue"""
     rows = only(results.effects("beyond-pairs"), metric="faithfulness", against="tis")
     if not rows:
         return None

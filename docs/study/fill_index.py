@@ -89,7 +89,7 @@ def truths(results: Results) -> list[list[str]]:
 
 @fill("index-counts")
 def counts(results: Results) -> str:
-    """How many pictures every plan was run on."""
+    """How many images every plan was run on."""
     from study.run import ORDER
 
     lines = []
@@ -101,5 +101,5 @@ def counts(results: Results) -> str:
             models = ", ".join(one for one in dict.fromkeys(one.model for one in own) if "−" not in one)
             lines.append([f"`{name}`", models, dataset, str(max(one.n for one in own)), str(methods), str(metrics)])
     return (
-        table(["plan", "models", "pictures of", "pictures", "methods", "metrics"], lines, words=3) if lines else NOTHING
+        table(["plan", "models", "images of", "pictures", "methods", "metrics"], lines, words=3) if lines else NOTHING
     )

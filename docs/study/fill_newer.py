@@ -47,14 +47,14 @@ def chosen(results: Results) -> str:
         if "confirm" in one.dataset:
             before = only(rows, model=one.model, method=one.method, against=one.against)[0]
             lines.append(
-                f"- Does `{one.method}` beat `{one.against}`, the best published? {answer([one])} Where both were chosen it was {number(before.effect, 3, plus=True)}; {counted(one.n, 'picture')} each."
+                f"- Does `{one.method}` beat `{one.against}`, the best published? {answer([one])} Where both were chosen it was {number(before.effect, 3, plus=True)}; {counted(one.n, 'image')} each."
             )  # fmt: skip
     return "\n".join(lines) or NOTHING
 
 
 @plot("newer-grid")
 def draw_grid(results: Results) -> Path | None:
-    """Faithfulness of every signal, linearisation and fold on pictures to confirm; cells in a frame are published, and LeGrad's own fold is PLUS"""
+    """Faithfulness of every signal, linearisation and fold on images to confirm; cells in a frame are published, and LeGrad's own fold is PLUS"""
     rows = [one for one in only(results.figures("newer-grid"), metric="faithfulness") if "confirm" in one.dataset]
     if not rows:
         return None

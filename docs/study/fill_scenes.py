@@ -37,7 +37,7 @@ def truth(results: Results) -> str:
 
 
 def renamed(one):
-    """The data set as part of the metric's name, so that it has a column of its own."""
+    """The dataset as part of the metric's name, so that it has a column of its own."""
     return replace(one, metric=f"{title(one.metric)} {one.dataset}")
 
 
@@ -59,7 +59,7 @@ def answers(results: Results) -> str:
                 else f"{len(useless)} of {len(own) - 1} methods"
             )
             last = f"; not told to be above chance: {who}" if useless else ""
-            lines.append(f"- Evidence on `{dataset}`, {counted(best.n, 'picture')}: best is `{best.method}` with AP {ends(best)}{f', chance is {number(chance.mean, 2)}' if chance else ''}{last}.")  # fmt: skip
+            lines.append(f"- Evidence on `{dataset}`, {counted(best.n, 'image')}: best is `{best.method}` with AP {ends(best)}{f', chance is {number(chance.mean, 2)}' if chance else ''}{last}.")  # fmt: skip
     own = [one for one in only(rows, metric="class_discrimination") if one.method != "random" and not isnan(one.mean)]
     if own:
         best = max(own, key=lambda one: one.mean)
@@ -90,7 +90,7 @@ def exposing(results: Results) -> str:
     return (
         f"{len(shown)} of {counted(len(names), 'method')} show the stamp above the thing in the model that uses it; {len(clear)} of them show the thing in the model that does not, and so expose the shortcut"
         + (f", most clearly {joined([f'`{one}`' for one in best])}." if best else ".")
-        + f" The others show the stamp in both or in neither. {counted(max(one.n for one in rows), 'picture')}."
+        + f" The others show the stamp in both or in neither. {counted(max(one.n for one in rows), 'image')}."
     )
 
 
@@ -153,7 +153,7 @@ def orders_answer(results: Results) -> str:
                 for word, one in (("nearest", near), ("farthest", far))
             )
             lines.append(
-                f"- {title(name)} on `{dataset}`: {said} (the truth agrees with itself on other pictures to {number(self.tau, 2)})."
+                f"- {title(name)} on `{dataset}`: {said} (the truth agrees with itself on other images to {number(self.tau, 2)})."
             )
     return "\n".join(lines) or NOTHING
 

@@ -40,7 +40,7 @@ def lift(results: Results) -> str:
         for word, place, model in columns:
             main = next(iter(only(rows, model=model, method=specs[place], against=specs[0])), None)
             kinds[word, place, model] += [verdict(main)] if main else []
-            few = f"<br>{counted(main.n, 'picture')} only" if main and main.n < most else ""
+            few = f"<br>{counted(main.n, 'image')} only" if main and main.n < most else ""
             five = tally(family(results, (specs[place], specs[0]), model)).replace(" of ", "\u00a0of\u00a0")
             cells.append(f"{cell(main)}<br>{five}{few}")
         lines.append([name, *cells])
@@ -153,7 +153,7 @@ def against_random(results: Results) -> str:
 
 
 def vanished(results: Results, spec: str) -> str:
-    """On how many pictures the map is undefined, so that it orders nothing."""
+    """On how many images the map is undefined, so that it orders nothing."""
     said = []
     for one in only(results.figures("skipplus"), method=spec, metric=AOPC[0]):
         asked = max(row.n for row in only(results.figures("skipplus"), model=one.model, metric=AOPC[0]))
@@ -167,7 +167,7 @@ def beside_random(effects: list[Effect]) -> str:
     if not known:
         return ""
     worst = min(known, key=lambda one: one.effect)
-    return f"; where it is defined, against a random map, two models and two measures: {tally(known)}, at worst {amount(worst)} ({title(worst.metric)}, {worst.model}, {counted(worst.n, 'picture')})"
+    return f"; where it is defined, against a random map, two models and two measures: {tally(known)}, at worst {amount(worst)} ({title(worst.metric)}, {worst.model}, {counted(worst.n, 'image')})"
 
 
 @fill("skipplus-trade")
@@ -200,7 +200,7 @@ def separate(results: Results) -> str:
         if own:
             few = max(one.n for one in own) < FEW
             told = [one.method for one in own if (one.mean if few else one.low) > 0]
-            sure = "on average, which so few pictures do not settle" if few else "with their whole interval"
+            sure = "on average, which so few images do not settle" if few else "with their whole interval"
             lines.append(
                 f"- On {model} the class's own probability falls further than the other's for {len(told)} of {counted(len(own), 'method')} {sure}."
             )

@@ -99,7 +99,7 @@ def calm(results: Results) -> str:
     for model in MODELS:
         own = [row for row in only(rows, model=model) if row.against != "random"]
         if own and own[0].n < FEW:
-            lines.append(f"- {model}, {counted(own[0].n, 'picture')}: too few for a verdict; the figures are below.")
+            lines.append(f"- {model}, {counted(own[0].n, 'image')}: too few for a verdict; the figures are below.")
         elif own:
             kinds = {word: [row for row in own if verdict(row) == word] for word in ("worse", "better")}
             said = {
@@ -107,7 +107,7 @@ def calm(results: Results) -> str:
                 for word, some in kinds.items()
             }  # fmt: skip
             lines.append(
-                f"- {model}, {counted(own[0].n, 'picture')}: calmer than TIS are {said['worse']}; less calm {said['better']}."
+                f"- {model}, {counted(own[0].n, 'image')}: calmer than TIS are {said['worse']}; less calm {said['better']}."
             )
     for other in ("genatt", "rise(preset='tis', masks=1000)"):
         own = [one for one in only(rows, against=other) if one.n >= FEW]
@@ -171,7 +171,7 @@ def draw_options(results: Results) -> Path | None:
 
 @plot("tis-disagreement")
 def draw_gaps(results: Results) -> Path | None:
-    """Pointing game on wrongly classified pictures, by how much surer the model is of its own class than of the true one; gaps with eight pictures or more"""
+    """Pointing game on wrongly classified images, by how much surer the model is of its own class than of the true one; gaps with eight images or more"""
     rows = only(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')")
     if not rows:
         return None
@@ -201,7 +201,7 @@ def disagreement(results: Results) -> str:
     for model in MODELS:
         lines += usable(results, model)
         for one in only(rows, model=model, method=SURE, against="predicted class"):
-            where = f"gap {one.dataset.rsplit('gap ', 1)[1]}, {model}, {counted(one.n, 'picture')}"
+            where = f"gap {one.dataset.rsplit('gap ', 1)[1]}, {model}, {counted(one.n, 'image')}"
             if one.n < FEW:
                 lines.append(f"- {where}: too few to say anything.")
                 continue
@@ -211,7 +211,7 @@ def disagreement(results: Results) -> str:
             )
     share = only(results.effects("tis-disagreement-gap-pairs"), metric="energy_pointing", method=UNSURE, against=SURE)
     for model in MODELS:
-        said = [f"gap {one.dataset.rsplit('gap ', 1)[1]} {amount(one)} ({counted(one.n, 'picture')})" for one in only(share, model=model) if one.n >= FEW]  # fmt: skip
+        said = [f"gap {one.dataset.rsplit('gap ', 1)[1]} {amount(one)} ({counted(one.n, 'image')})" for one in only(share, model=model) if one.n >= FEW]  # fmt: skip
         lines += (
             [f"- Share of the map in the box (energy pointing), logit − probability, {model}: {'; '.join(said)}."]
             if said
@@ -221,12 +221,12 @@ def disagreement(results: Results) -> str:
 
 
 def usable(results: Results, model: str) -> list[str]:
-    """How many pictures the pointing game can use: boxes that cover half or more leave nothing to miss."""
+    """How many images the pointing game can use: boxes that cover half or more leave nothing to miss."""
     rows = only(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')", model=model, method=SURE, explained="label")  # fmt: skip
     kept, lost = (sum(getattr(one, name) for one in rows) for name in ("n", "undefined"))
     return (
         [
-            f"- {model}: of {counted(kept + lost, 'picture')} that it gets wrong {kept} have boxes that cover less than half."
+            f"- {model}: of {counted(kept + lost, 'image')} that it gets wrong {kept} have boxes that cover less than half."
         ]
         if rows
         else []

@@ -47,7 +47,7 @@ def asked_by(script: str) -> tuple[str, ...]:
     """The methods that a script would measure today: a table may hold others of earlier days."""
     from study import zebras
 
-    from vitreous.bench.read import read_plan
+    from vitreous.bench.plan_parser import read_plan
 
     if script == "zebras":
         return zebras.METHODS
@@ -79,7 +79,7 @@ def models(sheets: Sequence[Sheet]) -> list[str]:
 
 
 def exposed(sheets: list[Sheet]) -> list[Sheet]:
-    """The biased model less the other, picture by picture: a map that shows the stamp in both exposes nothing."""
+    """The biased model less the other, image by image: a map that shows the stamp in both exposes nothing."""
     made = []
     for metric in SCRIPTS["shortcut"]:
         biased, plain = (pick(sheets, metric, model) for model in ("scenes-biased", "scenes"))
@@ -113,7 +113,7 @@ def trades(sheets: list[Sheet]) -> list:
 
 
 def truthful(sheets: list[Sheet]) -> list:
-    """Every metric's order of methods against every truth's, and the truth's against itself on other pictures."""
+    """Every metric's order of methods against every truth's, and the truth's against itself on other images."""
     found = []
     for dataset in dict.fromkeys(sheet.dataset for sheet in sheets):
         own = [sheet for sheet in sheets if sheet.dataset == dataset]
@@ -146,7 +146,7 @@ def order_of_tables(sheets: list[Sheet]) -> list:
 
 
 def gaps(sheets: list[Sheet]) -> list[Figure]:
-    """Pictures that the model gets wrong, by its confidence."""
+    """Images that the model gets wrong, by its confidence."""
     found: list[Figure] = []
     for model in models(sheets):
         for metric in dict.fromkeys(sheet.metric for sheet in sheets):
@@ -164,7 +164,7 @@ def gap_pairs(sheets: list[Sheet]) -> list:
 
 
 def sureness(sheets: list[Sheet]) -> list:
-    """Where a slope and coalitions help: on pictures of which the model is sure, or on the others?"""
+    """Where a slope and coalitions help: on images of which the model is sure, or on the others?"""
     return [one for model in models(sheets) for one in by_sureness(pick(sheets, "faithfulness", model), BY_SURENESS)]
 
 

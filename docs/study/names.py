@@ -131,7 +131,7 @@ FUSE_LESS = {
     "the slope alone: exact, not tempered": ("presence", "presence@tempered"),
 }
 ANNEAL_LESS = {
-    "16 halves, not the whole picture alone": ("anneal", "fuse"),
+    "16 halves, not the whole image alone": ("anneal", "fuse"),
     "16 halves, not 8": ("anneal", "anneal(coalitions=8)"),
     "32 halves, not 16": ("anneal(coalitions=32)", "anneal"),
     "halves, not quarters and their complements": ("anneal", "anneal(kept=0.25)"),
@@ -141,7 +141,7 @@ ANNEAL_LESS = {
     "share and slope, not the share alone": ("anneal", "anneal(of='temper')"),
     "not the slope alone": ("anneal", "anneal(of='presence')"),
     "asked about the probability, not the logit": ("anneal", "anneal(question='logit')"),
-    "the share alone: 16 halves, not the whole picture": ("anneal(of='temper')", TEMPERED),
+    "the share alone: 16 halves, not the whole image": ("anneal(of='temper')", TEMPERED),
 }
 OURS = (TEMPERED, "presence", "fuse", "anneal")
 BY_SURENESS = (("presence", TEMPERED), ("fuse", TEMPERED), ("anneal", "fuse"), ("tis", TEMPERED))

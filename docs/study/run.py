@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     given.add_argument("--device", help="cpu, cuda, cuda:1; GPUs if there are any")
     given.add_argument("--out", type=Path, default=Path("runs/study"))
     given.add_argument("--plans", type=Path, default=PLANS, help="another folder of plans, by their file names")
-    given.add_argument("--pictures", type=int, help="of each data set, in place of what the plans say")
+    given.add_argument("--pictures", type=int, help="of each dataset, in place of what the plans say")
     given.add_argument("--jobs", type=int, default=1, help="plans at once, each in a process of its own")
     given.add_argument(
         "--minutes", type=float, default=float("inf"), help="end after so many, between two pieces of work"
@@ -115,9 +115,9 @@ def run(name: str, asked: argparse.Namespace, end: float) -> str:
 
         script = {"zebras": zebras, "shortcut": shortcut}[name]
         return f"{script.write(asked.out / f'{name}.csv', asked.device, asked.pictures)} rows"
-    from vitreous.bench.check import check
-    from vitreous.bench.drive import execute
-    from vitreous.bench.read import read_plan
+    from vitreous.bench.plan_check import check
+    from vitreous.bench.plan_parser import read_plan
+    from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
 
     plan = read_plan(asked.plans / f"{name}.toml", device=asked.device, pictures=asked.pictures)
@@ -128,7 +128,7 @@ def run(name: str, asked: argparse.Namespace, end: float) -> str:
     failed = sum(told.failed.values())
     for sentence, often in list(told.failed.items())[:5]:
         print(f"  failed {often} ×: {sentence}", flush=True)
-    return f"{told.pictures} pictures, {told.rows} new rows" + (f", {failed} failed" if failed else "")
+    return f"{told.pictures} images, {told.rows} new rows" + (f", {failed} failed" if failed else "")
 
 
 def until(end: float) -> Callable[[Any], None]:

@@ -8,7 +8,7 @@ from math import isnan
 from study.effects import Effect
 from study.special import Order
 
-FEW = 8  # pictures below which an interval over pictures is not believed
+FEW = 8  # images below which an interval over images is not believed
 PERCENT = ("preset='skipplus'", "mean_aopc", "preset='tokentm'")  # shown from 0 to 100
 TITLES = {
     "faithfulness": "faithfulness",
@@ -61,7 +61,7 @@ def title(metric: str) -> str:
 
 
 def amount(one: Effect, plus: bool = True) -> str:
-    """An effect with its interval; without one where no picture differs from another."""
+    """An effect with its interval; without one where no image differs from another."""
     digits = digits_of(one.metric)
     if one.low == one.high:
         return f"{number(one.effect, digits, plus)} (all equal)"
@@ -87,7 +87,7 @@ def turned(one: Effect) -> Effect:
 
 
 def verdict(one: Effect) -> str:
-    """ "better", "worse", "open" where the interval holds 0, or "unknown", which it is of a few pictures."""
+    """ "better", "worse", "open" where the interval holds 0, or "unknown", which it is of a few images."""
     if isnan(one.effect) or isnan(one.low) or one.n < FEW:
         return "unknown"
     return "better" if one.low > 0 else "worse" if one.high < 0 else "open"
@@ -108,7 +108,7 @@ def answer(effects: Sequence[Effect], yes: str = "yes", no: str = "no") -> str:
                 said.append(f"no difference that can be told on {one.model} ({amount(one)})")
             case _ if one.n < FEW and not isnan(one.effect):
                 apart = number(one.effect, digits_of(one.metric), plus=True)
-                said.append(f"too few to say on {one.model} ({apart} on {counted(one.n, 'picture')})")
+                said.append(f"too few to say on {one.model} ({apart} on {counted(one.n, 'image')})")
             case _:
                 said.append(f"not known on {one.model}")
     text = "; ".join(said)
@@ -137,7 +137,7 @@ def held(effects: Sequence[Effect], claim: str) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """`"1 picture"`, `"3 pictures"`."""
+    """`"1 image"`, `"3 images"`."""
     return f"{count} {thing}" + ("" if count == 1 else "s")
 
 

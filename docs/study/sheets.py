@@ -1,4 +1,4 @@
-"""Stores as sheets: of one model, data set, explained class and metric, the score of every method on every question."""
+"""Stores as sheets: of one model, dataset, explained class and metric, the score of every method on every question."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def derived(sheets: Sequence[Sheet]) -> list[Sheet]:
 
 
 def read_table(path: Path, higher: Mapping[str, bool | None], methods: Sequence[str] = ()) -> list[Sheet]:
-    """A table of a script: model, picture, method, metric, value."""
+    """A table of a script: model, image, method, metric, value."""
     with path.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if not methods or row["method"] in methods]
     found = []

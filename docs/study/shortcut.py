@@ -1,6 +1,6 @@
 """Does a map expose a shortcut? `scenes-biased` believes the stamp in a corner, `scenes` the thing; each shows the class it predicts.
 
-Three numbers per picture, model and method: the chance that a pixel of the stamp scores above one of the thing's evidence, the
+Three numbers per image, model and method: the chance that a pixel of the stamp scores above one of the thing's evidence, the
 average precision of the stamp, and whether the peak lies on it. All three should be high for the one model and low for the other.
 """
 
@@ -19,8 +19,8 @@ METRICS = {"class_discrimination": "stamp_above_thing", "ap": "stamp_ap", "point
 def write(path: Path, device: str | None = None, pictures: int | None = None) -> int:
     """The table of both models and every method of the plan on scenes; how many rows it has."""
     import vitreous
+    from vitreous.bench.plan_parser import read_plan
     from vitreous.bench.pool import devices
-    from vitreous.bench.read import read_plan
     from vitreous.scenes import Scenes
 
     plan = read_plan(Path(__file__).parent / "plans" / "scenes.toml", device=device)
@@ -37,7 +37,7 @@ def write(path: Path, device: str | None = None, pictures: int | None = None) ->
 
 
 def measured(vit, scenes, method: str) -> list[tuple[str, str, str, float]]:
-    """Rows of one method: picture, method, metric, value."""
+    """Rows of one method: image, method, metric, value."""
     import numpy as np
     import torch
     from PIL import Image

@@ -76,7 +76,7 @@ def mean_tau(quotes: Quotes, reading: str) -> float:
 
 
 def apart(quotes: Quotes) -> set[tuple[str, str]]:
-    """Models and pictures on which the intervals of all readings of the steps share no point."""
+    """Models and images on which the intervals of all readings of the steps share no point."""
     rows = [one for one in published(quotes.results) if one.metric in READINGS and one.tau == one.tau]
     sets = {key: [one for one in rows if (one.model, one.dataset) == key] for key in {(one.model, one.dataset) for one in rows}}  # fmt: skip
     return {key for key, own in sets.items() if max(one.tau_low for one in own) > min(one.tau_high for one in own)}
@@ -94,10 +94,10 @@ def tis(quotes: Quotes) -> str:
     changed = partial(quotes.figures, table="tis-sensitivity", metric=CALM)
     return points(
         f"**TIS is first among the paper's methods** on three of four baselines on both models (black: {first('better', against='genatt', metric=BLACK)} over GenAtt), and behind Integrated Gradients on blur ({first('worse', against=IG, metric=blur)}), both as published.",
-        f"**AttnLRP summed over layers, which it did not meet, cannot be told from it** on black, mean and random, on {counted} pictures and at less than a hundredth of the cost: TIS less AttnLRP∘PLUS is {first('open', against='attnlrp+plus', metric=BLACK)} on black, {first('open', against='attnlrp+plus', metric=mean)} on mean and {first('open', against='attnlrp+plus', metric=noise)} on random. On blur AttnLRP∘PLUS is ahead on DeiT-Tiny: {first('open/worse', against='attnlrp+plus', metric=blur)}.",
+        f"**AttnLRP summed over layers, which it did not meet, cannot be told from it** on black, mean and random, on {counted} images and at less than a hundredth of the cost: TIS less AttnLRP∘PLUS is {first('open', against='attnlrp+plus', metric=BLACK)} on black, {first('open', against='attnlrp+plus', metric=mean)} on mean and {first('open', against='attnlrp+plus', metric=noise)} on random. On blur AttnLRP∘PLUS is ahead on DeiT-Tiny: {first('open/worse', against='attnlrp+plus', metric=blur)}.",
         f"**Pointing game:** no difference to GenAtt can be told ({peak('open', against='genatt')}); the paper has TIS well ahead of GenAtt, and on ViT-B behind BT-H and BT-T (0.823 against 0.855 and 0.846).",
-        f"**Max-sensitivity goes as published:** TIS has {changed(TIS)} (the paper's ViT-B / DeiT-B: 0.156 / 0.162), RISE is calmer ({calm('worse', against=RISE)}) and so is TAM ({calm('worse', against=TAM)}); Integrated Gradients and TransAtt are far less calm ({calm('better', against=IG)} and {calm('better', against=TRANSATT)}). Eight pictures.",
+        f"**Max-sensitivity goes as published:** TIS has {changed(TIS)} (the paper's ViT-B / DeiT-B: 0.156 / 0.162), RISE is calmer ({calm('worse', against=RISE)}) and so is TAM ({calm('worse', against=TAM)}); Integrated Gradients and TransAtt are far less calm ({calm('better', against=IG)} and {calm('better', against=TRANSATT)}). Eight images.",
         f'**Masks:** 1024 less 128 is {options("better", against="tis(masks=128)", metric="faithfulness")} of faithfulness, 1024 less 512 {options("open", against="tis(masks=512)", metric="faithfulness")}, so that "little gain" begins at 512 rather than at 128.',
         f"**Removing tokens instead of painting pixels over**, the paper's point, brings {options('better', against=PAINTED, metric='faithfulness')} where the metric removes tokens too, and {options('open', against=PAINTED, metric=BLACK)} where it paints pixels over as the paper's does: some of the gain is in the metric.",
-        f"**Where the model is sure of another class** there are too few pictures to say whether the logit moves the peak; by energy pointing it does not help on ViT-Tiny ({sure}).",
+        f"**Where the model is sure of another class** there are too few images to say whether the logit moves the peak; by energy pointing it does not help on ViT-Tiny ({sure}).",
     )

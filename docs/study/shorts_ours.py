@@ -31,7 +31,7 @@ def newer(quotes: Quotes) -> str:
         f"**Of what is published `fullgrad@libra+plus` is the best** with one backward, {over('better', 'fullgrad@libra+plus')} over DecompX∘SkipPLUS. AttnLRP as published, read at the first layer, is {over('worse/better', 'attnlrp')}, LeGrad {over('worse', 'legrad')}.",
         f"**AttnLRP summed over layers**, which nobody published, is {over('better', 'attnlrp+plus')} over DecompX∘SkipPLUS. Input × gradient summed over layers has {held('ixg+plus')} of faithfulness with plain gradients and {held('ixg@libra+plus')} with Libra's, as means and not in pairs.",
         f"**Ask about the probability, not the logit:** {ask('better', SHARE, 'decompx+plus')} for DecompX∘PLUS, {ask('better', LRP, 'attnlrp+plus')} for AttnLRP∘PLUS; no method loses by it.",
-        f"**A cell that nobody published beats the best published one** on pictures that did not choose it: `fullgrad@tempered+plus`, {best('better', 'fullgrad@tempered+plus', 'fullgrad@libra+plus')}. [Beyond](beyond.md) goes on from there.",
+        f"**A cell that nobody published beats the best published one** on images that did not choose it: `fullgrad@tempered+plus`, {best('better', 'fullgrad@tempered+plus', 'fullgrad@libra+plus')}. [Beyond](beyond.md) goes on from there.",
     )
 
 
@@ -71,7 +71,7 @@ def beyond(quotes: Quotes) -> str:
     share = cost("anneal") / cost("tis")
     quotes.holds(share <= EIGHTH, "anneal costs at most an eighth of TIS")
     return points(
-        f"**One backward:** `temper` beats every published method of that cost on both models, {val('better', 'temper', 'fullgrad@libra+plus')} of faithfulness over the best of them, `fullgrad@libra+plus`, on pictures that chose nothing.",
+        f"**One backward:** `temper` beats every published method of that cost on both models, {val('better', 'temper', 'fullgrad@libra+plus')} of faithfulness over the best of them, `fullgrad@libra+plus`, on images that chose nothing.",
         f"**As faithful as TIS with 1024 masks at an eighth of its cost:** more than that. `fuse`, {cost('fuse'):g} forward passes' worth ({percent(cost('fuse') / cost('tis'))}), is ahead by {val('better', 'fuse', 'tis')}, `anneal` ({percent(share)}) by {val('better', 'anneal', 'tis')}.",
         f"**`anneal` buys little over `fuse`:** {val('better/open', 'anneal', 'fuse')}, at {cost('anneal') / cost('fuse'):g} times the cost.",
         f"**On pets** the same three: {pets('better', 'temper', 'fullgrad@libra+plus')}, {pets('better', 'fuse', 'tis')} and {pets('better', 'anneal', 'tis')}.",

@@ -1,4 +1,4 @@
-"""Single pictures of a plan, question by question: what a run of somebody else's must give again, not only on average."""
+"""Single images of a plan, question by question: what a run of somebody else's must give again, not only on average."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SLICES = {  # methods and metrics
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """One method by one metric on one question about one picture."""
+    """One method by one metric on one question about one image."""
 
     model: str
     dataset: str
     picture: str
-    question: int  # of that picture
+    question: int  # of that image
     method: str
     metric: str
     value: float
 
 
 def singles(plan: str, sheets: Sequence[Sheet]) -> list[Single]:
-    """The first pictures of a plan."""
+    """The first images of a plan."""
     methods, metrics = SLICES[plan]
     found = []
     for sheet in sheets:

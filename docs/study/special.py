@@ -24,7 +24,7 @@ class Order:
     truth: str
     among: str  # "all" methods, or the "better half" by the truth
     methods: int
-    n: int  # pictures
+    n: int  # images
     tau: float  # Kendall's τ-b
     tau_low: float
     tau_high: float
@@ -34,7 +34,7 @@ class Order:
 
 
 def orders(metric: Sheet, truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
-    """Both orders anew for every resample of the pictures; the interval is that of their agreement."""
+    """Both orders anew for every resample of the images; the interval is that of their agreement."""
     kept, figures_of = comparable(metric, truth, among)
     names = list(dict.fromkeys(metric.pictures))
     weights = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
@@ -53,7 +53,7 @@ def around(value: float, drawn: np.ndarray) -> tuple[float, float]:
 
 
 def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
-    """How far the truth agrees with itself on other pictures: two random halves."""
+    """How far the truth agrees with itself on other images: two random halves."""
     kept, figures_of = comparable(truth, truth, among)
     names = list(dict.fromkeys(truth.pictures))
     draw, pairs = np.random.default_rng(seed), []
@@ -61,15 +61,15 @@ def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) 
         half = np.isin(np.arange(len(names)), draw.permutation(len(names))[: len(names) // 2]).astype(float)
         pairs.append(agreement(figures_of(half)[0], figures_of(1 - half)[0]))
     found = np.array(pairs)
-    where = (truth.model, truth.dataset, "the same truth, other pictures", truth.metric, among, len(kept), len(names))
+    where = (truth.model, truth.dataset, "the same truth, other images", truth.metric, among, len(kept), len(names))
     tau, rho = (float(np.nanmean(one)) if not np.isnan(one).all() else nan for one in found.T)
     return Order(*where, tau, *interval(found[:, 0], LEVEL), rho, *interval(found[:, 1], LEVEL))
 
 
 def comparable(metric: Sheet, truth: Sheet, among: str):
-    """Methods that both define on most questions, and a function from weights of the pictures to both figures, more being better."""
+    """Methods that both define on most questions, and a function from weights of the images to both figures, more being better."""
     if metric.pictures != truth.pictures:
-        raise LookupError(f"{metric.metric} and {truth.metric} were measured on different pictures")
+        raise LookupError(f"{metric.metric} and {truth.metric} were measured on different images")
     both = [one for one in truth.methods if one in metric.methods]
     sides = [
         np.array([sheet.row(one)["score"] for one in both]) * (-1 if sheet.higher is False else 1)
@@ -116,11 +116,11 @@ def tradeoff(first: Sheet, second: Sheet) -> Order:
 
 
 def regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
-    """The middle start less the best one, which is chosen on the other half of the pictures: choosing by luck gains nothing."""
+    """The middle start less the best one, which is chosen on the other half of the images: choosing by luck gains nothing."""
     specs = list(starts.values())
     scores = np.array([sheet.row(spec)["score"] for spec in specs])
     halves = np.arange(len(sheet.pictures)) % 2
-    whole = ~np.isnan(scores).any(0)  # starts are compared on the same pictures
+    whole = ~np.isnan(scores).any(0)  # starts are compared on the same images
     best = np.full(len(sheet.pictures), nan)
     for half in (0, 1):
         level = scores[:, whole & (halves != half)].sum(1) * (-1 if sheet.higher is False else 1)
@@ -150,7 +150,7 @@ GAPS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 
 
 def in_gaps(label: Sheet, predicted: Sheet) -> list[tuple[Sheet, Sheet]]:
-    """Wrongly classified pictures, by how much surer the model is of its own class than of the true one; both classes."""
+    """Wrongly classified images, by how much surer the model is of its own class than of the true one; both classes."""
     places = {picture: place for place, picture in enumerate(predicted.pictures)}
     theirs = np.array([places[picture] for picture in label.pictures])
     gap = predicted.probability[theirs] - label.probability
@@ -196,7 +196,7 @@ SURE = (0.0, 0.5, 0.9, 1.0)
 
 
 def by_sureness(sheet: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
-    """Differences among pictures of whose explained class the model is about as sure."""
+    """Differences among images of whose explained class the model is about as sure."""
     band = np.searchsorted(SURE[1:-1], sheet.probability, side="right")
     found = []
     for place, (low, high) in enumerate(pairwise(SURE)):

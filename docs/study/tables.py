@@ -71,7 +71,7 @@ def level(one: Figure | None) -> float:
 
 
 def extreme(rows: Sequence[Figure | None]) -> str:
-    """The method with the best figure; none where the metric does not judge, or on few pictures."""
+    """The method with the best figure; none where the metric does not judge, or on few images."""
     known = [one for one in rows if one is not None and not isnan(one.mean) and one.better and one.n >= FEW]
     return max(known, key=level).method if known else ""
 

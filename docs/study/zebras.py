@@ -1,6 +1,6 @@
 """Zebra and elephant in one frame (SkipPLUS, figure 6): how unlike are the maps of the two classes, as numbers.
 
-Two per picture and method: the rank correlation of its two maps (1: the same map, whatever is asked), and how much further the
+Two per image and method: the rank correlation of its two maps (1: the same map, whatever is asked), and how much further the
 class's own probability falls than the other's as its highest patches leave the encoder.
 """
 
@@ -23,9 +23,9 @@ COLUMNS = ("model", "picture", "method", "metric", "value")
 
 def write(path: Path, device: str | None = None, pictures: int | None = None) -> int:
     """The table of every model, frame and method; how many rows it has."""
-    from vitreous.bench.job import loaded
+    from vitreous.bench.plan_parser import read_plan
     from vitreous.bench.pool import devices
-    from vitreous.bench.read import read_plan
+    from vitreous.bench.worker_job import loaded
     from vitreous.data.reader import located
 
     plan = read_plan(Path(__file__).parent / "plans" / "skipplus.toml", device=device)
@@ -42,7 +42,7 @@ def write(path: Path, device: str | None = None, pictures: int | None = None) ->
 
 
 def measured(vit: object, frames: list[Path], method: str) -> list[tuple[str, str, str, float]]:
-    """Rows of one method: picture, method, metric, value."""
+    """Rows of one method: image, method, metric, value."""
     import torch
 
     import vitreous

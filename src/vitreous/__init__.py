@@ -29,10 +29,10 @@ HOMES = {
     "vitreous.capture.operation_registry": ("operation_rule",),
     "vitreous.capture.probe": ("Probe",),
     "vitreous.capture.see_through": ("see_through",),
-    "vitreous.capture.texts": ("TextTarget", "text_target"),
+    "vitreous.capture.text_target": ("TextTarget", "text_target"),
     "vitreous.models.model_registry": ("NamedModule", "adapter", "source"),
     "vitreous.models.model": ("BlackBox", "Network"),
-    "vitreous.models.picture": ("Preprocess",),
+    "vitreous.models.image_input": ("Preprocess",),
     "vitreous.models.vit": ("ViT",),
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from vitreous.capture.operation_registry import operation_rule as operation_rule
     from vitreous.capture.probe import Probe as Probe
     from vitreous.capture.see_through import see_through as see_through
-    from vitreous.capture.texts import TextTarget as TextTarget
-    from vitreous.capture.texts import text_target as text_target
+    from vitreous.capture.text_target import TextTarget as TextTarget
+    from vitreous.capture.text_target import text_target as text_target
     from vitreous.core.errors import Caveat as Caveat
     from vitreous.core.errors import DataError as DataError
     from vitreous.core.errors import ModelError as ModelError
@@ -85,12 +85,12 @@ if TYPE_CHECKING:
     from vitreous.metrics.metric import MetricResult as MetricResult
     from vitreous.metrics.metric import metric as metric
     from vitreous.metrics.metric import resolve_metric as resolve_metric
+    from vitreous.models.image_input import Preprocess as Preprocess
     from vitreous.models.model import BlackBox as BlackBox
     from vitreous.models.model import Network as Network
     from vitreous.models.model_registry import NamedModule as NamedModule
     from vitreous.models.model_registry import adapter as adapter
     from vitreous.models.model_registry import source as source
-    from vitreous.models.picture import Preprocess as Preprocess
     from vitreous.models.vit import ViT as ViT
 
 

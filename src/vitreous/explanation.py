@@ -9,12 +9,12 @@ import torch
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN
-from vitreous.capture.question import Question, ask
+from vitreous.capture.score_function import Question, ask
 from vitreous.capture.targets import Target
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.models.model import BlackBox
-from vitreous.models.shapes import Images
+from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
 
 

@@ -16,9 +16,8 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.black_box_probe import as_constant
-from vitreous.capture.blackbox import is_black_box
 from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
-from vitreous.capture.question import PROBABILITIES, Question, ask
+from vitreous.capture.score_function import PROBABILITIES, Question, ask
 from vitreous.capture.see_through import examined
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.defaults import DEFAULT_METHOD
@@ -28,14 +27,14 @@ from vitreous.methods.attribution import TENSORS, Attribution
 from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method, black_box_methods
 from vitreous.methods.spec import resolve
+from vitreous.models.black_box import greet, opaque
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.image_input import open_picture
 from vitreous.models.load import adapt, build
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.opaque import greet, opaque
 from vitreous.models.outputs import check_declared, checked_names
-from vitreous.models.picture import open_picture
-from vitreous.models.quiet import evaluating
 from vitreous.models.scored import scored
-from vitreous.models.shapes import Images
+from vitreous.models.tensor_types import Images
 from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
 
@@ -388,7 +387,7 @@ def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Image
     if isinstance(images, Tensor) and not is_eight_bit(images):
         batch = images[None] if images.ndim == 3 else images
         if batch.ndim != 4 or batch.shape[1] != 3 or not len(batch):
-            raise ShapeError(f"images must be [b 3 H W] with at least one picture, not {list(images.shape)}")
+            raise ShapeError(f"images must be [b 3 H W] with at least one image, not {list(images.shape)}")
         if not batch.is_floating_point():
             raise ShapeError(
                 f"images must be normalised floats, or uint8 colours from 0 to 255 to have them prepared, not {batch.dtype}"
@@ -396,23 +395,23 @@ def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Image
         return None, batch.clone() if batch.is_inference() else batch
     sources: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
     if not sources:
-        raise ShapeError("no pictures were given")
+        raise ShapeError("no images were given")
     for source in sources:
         if not isinstance(source, Tensor | np.ndarray | str | bytes | PathLike | Image):
             raise ShapeError(
-                f"a picture is a path, a PIL image, a uint8 array [H, W, 3] or a tensor, not {type(source).__name__!r}"
+                f"an image is a path, a PIL image, a uint8 array [H, W, 3] or a tensor, not {type(source).__name__!r}"
             )
     prepared = [isinstance(source, Tensor) and not is_eight_bit(source) for source in sources]
     if any(prepared) and not all(prepared):
-        raise ShapeError("tensors and pictures cannot be mixed in one list")
+        raise ShapeError("tensors and images cannot be mixed in one list")
     if all(prepared):
         shapes = {tuple(source.shape) for source in sources}
         if len(shapes) > 1:
-            raise ShapeError(f"pictures of one batch must have one shape, not {sorted(shapes)}")
+            raise ShapeError(f"images of one batch must have one shape, not {sorted(shapes)}")
         return as_images(vit, torch.stack([t[0] if t.ndim == 4 and len(t) == 1 else t for t in sources]))
     if vit.preprocess is None:
-        wrapped = f"wrap(model, {'black_box=True, ' if is_black_box(vit) else ''}preprocess=…)"
-        raise ModelError(f"{vit.name!r} does not say how pictures are prepared; pass tensors, or {wrapped}")
+        wrapped = f"wrap(model, {'' if isinstance(vit, Network) else 'black_box=True, '}preprocess=…)"
+        raise ModelError(f"{vit.name!r} does not say how images are prepared; pass tensors, or {wrapped}")
     pictures = tuple(open_picture(source) for source in sources)
     return pictures, vit.preprocess.batch(list(pictures))
 

@@ -11,8 +11,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.blackbox import is_black_box, probe_of
-from vitreous.capture.question import QUESTIONS
+from vitreous.capture.probe import probe_of
+from vitreous.capture.score_function import QUESTIONS
 from vitreous.capture.targets import class_index, class_indices
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.front import answered, as_images, check_batch_size, load, wrap
@@ -20,8 +20,8 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import METRICS, Metric, MetricResult, join_results, resolve_metric
-from vitreous.models.model import BlackBox
-from vitreous.models.quiet import evaluating
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.model import BlackBox, Network
 
 
 @overload
@@ -120,7 +120,7 @@ def evaluate(
     if images is None and isinstance(attribution, Attribution):  # a stored attribution has one image per row
         share = 1
     elif len(found) % len(tensor):
-        raise ShapeError(f"there are {len(found)} maps of {len(tensor)} pictures")
+        raise ShapeError(f"there are {len(found)} maps of {len(tensor)} images")
     else:
         share = len(found) // len(tensor)
     given = {
@@ -219,7 +219,7 @@ def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> 
         raise ShapeError("maps of your own need target=…, the class that they explain")
     if not isinstance(maps, Tensor) or maps.ndim not in (2, 3) or len(maps) != targets.numel():
         raise ShapeError(
-            f"maps are a tensor [{targets.numel()} patches] or [{targets.numel()} H W], one per picture and target"
+            f"maps are a tensor [{targets.numel()} patches] or [{targets.numel()} H W], one per image and target"
         )
     if maps.ndim == 2 and maps.shape[-1] == layout.patches:
         return Attribution(maps, layout, targets.flatten(), "given")
@@ -230,8 +230,8 @@ def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> 
 
         sums = patch_sums(maps, layout)
         return Attribution(sums, layout, targets.flatten(), "given", native="pixel", native_pixels=maps)
-    patches = "" if is_black_box(vit) else f"has {layout.patches} patches on a grid {list(layout.grid)} and "
-    raise ShapeError(f"maps are {list(maps.shape)}; the model {patches}sees pictures {list(layout.size)}")
+    patches = "" if not isinstance(vit, Network) else f"has {layout.patches} patches on a grid {list(layout.grid)} and "
+    raise ShapeError(f"maps are {list(maps.shape)}; the model {patches}sees images {list(layout.size)}")
 
 
 def masks(given: Tensor | None, name: str) -> Tensor | None:
@@ -252,7 +252,7 @@ def classes(vit: BlackBox, labels: Any, pictures: int) -> Int[Tensor, " b"]:
         listed = [given] * pictures if isinstance(given, str | int) else list(given)
         found = torch.tensor([class_index(vit, one) for one in listed], dtype=torch.long)
     except (TypeError, ValueError):
-        raise ShapeError(f"labels are one class per picture, not {given!r}") from None
+        raise ShapeError(f"labels are one class per image, not {given!r}") from None
     if odd := [one for one in found.tolist() if not -1 <= one < vit.outputs]:
         raise ShapeError(f"label {odd[0]} is not a class: the model has 0 to {vit.outputs - 1}, and −1 says unknown")
     return found
@@ -265,7 +265,7 @@ def corners(boxes: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         found = None
     if found is None or not (found[:, :2] <= found[:, 2:]).all():
-        raise ShapeError(f"boxes of a picture are [k 4] as x0 y0 x1 y1, x0 ≤ x1 and y0 ≤ y1, not {boxes!r}")
+        raise ShapeError(f"boxes of an image are [k 4] as x0 y0 x1 y1, x0 ≤ x1 and y0 ≤ y1, not {boxes!r}")
     return found
 
 
@@ -274,7 +274,7 @@ def spread(name: str, value: Any, pictures: int, share: int) -> Any:
     if len(value) == pictures * share:
         return value
     if len(value) != pictures:
-        raise ShapeError(f"{name} has {len(value)} entries for {pictures} pictures")
+        raise ShapeError(f"{name} has {len(value)} entries for {pictures} images")
     if isinstance(value, list):
         return [one for one in value for _ in range(share)]
     return value.repeat_interleave(share, 0)

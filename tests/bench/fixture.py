@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vitreous.bench.drive import Progress, execute
 from vitreous.bench.plan import Plan
+from vitreous.bench.plan_parser import plan_from_flags
 from vitreous.bench.pool import Executor, serial
-from vitreous.bench.read import plan_from_flags
 from vitreous.bench.rows import COSTS
+from vitreous.bench.run_plan import Progress, execute
 from vitreous.bench.store import Store
 
 SMALL: dict[str, Any] = {
@@ -33,7 +33,7 @@ def fill(folder: Path, executor: Executor = serial, **changes: Any) -> Progress:
 
 
 def small_store(folder: Path, **changes: Any) -> Store:
-    """An open store that holds one run of the small plan: 4 pictures × 2 methods × 3 metrics, and the maps."""
+    """An open store that holds one run of the small plan: 4 images × 2 methods × 3 metrics, and the maps."""
     fill(folder, **changes)
     return Store(folder)
 

@@ -6,12 +6,12 @@ import pytest
 from PIL import Image
 
 from tests.bench.fixture import SMALL, small_plan
-from vitreous.bench.cells import cells_of, shard_of
-from vitreous.bench.check import check
-from vitreous.bench.drive import execute
 from vitreous.bench.plan import Evaluation, as_toml
-from vitreous.bench.read import plan_from_flags, read_plan
+from vitreous.bench.plan_check import check
+from vitreous.bench.plan_parser import plan_from_flags, read_plan
+from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
+from vitreous.bench.work_cells import cells_of, shard_of
 from vitreous.core.errors import SpecError, VitreousError
 
 GOOD = """\
@@ -44,9 +44,9 @@ BROKEN = {
     "unknown metric option": ('"pointing_game"', '"pointing_game(tolerence=3)"', ["line 3", "did you mean 'tolerance'?"]),
     "unknown protocol": ('metrics = ["pointing_game"]', 'protocol = "skiplus"', ["line 3", "skiplus", "skipplus"]),
     "protocol and metrics": ("pictures = 2", 'protocol = "skipplus"', ["line 1", "metrics or a protocol, not both"]),
-    "pictures below one": ("pictures = 2", "pictures = 0", ["line 1", "whole number from 1 on, not 0"]),
-    "pictures in words": ("pictures = 2", 'pictures = "two"', ["line 1", "not 'two'"]),
-    "too many pictures": ("pictures = 2", "pictures = 9", ["line 1", "has 4 pictures", "1 to 4 would work"]),
+    "images below one": ("pictures = 2", "pictures = 0", ["line 1", "whole number from 1 on, not 0"]),
+    "images in words": ("pictures = 2", 'pictures = "two"', ["line 1", "not 'two'"]),
+    "too many images": ("pictures = 2", "pictures = 9", ["line 1", "has 4 images", "1 to 4 would work"]),
     "seed": ("pictures = 2", "seed = -1", ["line 1", "from 0 on", "'first'"]),
     "precision": ("pictures = 2", 'precision = "fp8"', ["line 1", "'fp8'", "float32, bf16, float64"]),
     "targets": ("pictures = 2", 'targets = "best"', ["line 1", "'best'", "'predicted', 'label', 'predicted+label', 'pair', 'top 2'"]),
@@ -65,7 +65,7 @@ BROKEN = {
     "unknown data option": ("count=4", "cout=4", ["line 10", "did you mean 'count'?"]),
     "no folder": ("scenes:single?count=4", "folder:nowhere", ["line 10", "does not exist"]),
     "data for nobody": ("count=4\"", 'count=4"\nmodels = ["vit"]', ["line 11", "which the plan does not have"]),
-    "data entry": ("spec = ", "place = ", ["line 9", "a data set is a spec"]),
+    "data entry": ("spec = ", "place = ", ["line 9", "a dataset is a spec"]),
 }  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_file_is_said_to_be_none(make, said, tmp_path):
         ({"metrics": ["pointing"]}, "--metric: no metric 'pointing'"),
         ({"models": None}, "add --model"),
         ({"datasets": None}, "add --data"),
-        ({"pictures": -1}, "--pictures: pictures is a whole number"),
+        ({"pictures": -1}, "--pictures: images is a whole number"),
     ],
 )
 def test_flags_are_named_where_there_is_no_line(changes, said):
@@ -143,7 +143,7 @@ def plain_folder(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"metrics": ["pointing_game"]}, "metric 'pointing_game' needs masks or boxes, and data set"),
+        ({"metrics": ["pointing_game"]}, "metric 'pointing_game' needs masks or boxes, and dataset"),
         ({"metrics": ["class_discrimination"]}, "needs masks and masks of a second class"),
         ({"targets": "label", "metrics": ["sparseness"]}, 'targets = "label" needs labels'),
         ({"targets": "pair", "metrics": ["sparseness"]}, 'targets = "pair" needs masks of a second class'),
@@ -158,9 +158,9 @@ def test_what_the_data_does_not_have_is_said_before_it_is_missed(changes, said, 
 
 def test_a_folder_of_damaged_pictures_is_refused(plain_folder):
     for path in plain_folder.iterdir():
-        path.write_bytes(b"no picture")
+        path.write_bytes(b"no image")
 
-    with pytest.raises(SpecError, match="none of the first 16 pictures"):
+    with pytest.raises(SpecError, match="none of the first 16 images"):
         check(small_plan(datasets=[f"folder:{plain_folder}"], metrics=["sparseness"]))
 
 
@@ -250,7 +250,7 @@ def test_columns_are_those_of_a_protocol(changes, said):
 
 
 def test_metrics_that_count_hits_need_labels(plain_folder):
-    with pytest.raises(SpecError, match="needs labels, and data set"):
+    with pytest.raises(SpecError, match="needs labels, and dataset"):
         check(small_plan(datasets=[f"folder:{plain_folder}"], metrics=["positive_auc(preset='tokentm')"]))
 
 

@@ -15,12 +15,12 @@ import pytest
 
 from tests.bench.fixture import fill, small_plan, told
 from vitreous.bench import pool
-from vitreous.bench.cells import cells_of
-from vitreous.bench.drive import execute
-from vitreous.bench.job import Job
 from vitreous.bench.pool import given_up, processes, serial
 from vitreous.bench.run import run_cell
+from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
+from vitreous.bench.work_cells import cells_of
+from vitreous.bench.worker_job import Job
 
 
 def same(folder: Path, other: Path) -> bool:
@@ -89,7 +89,7 @@ def test_a_cell_that_kills_every_worker_is_given_up_and_said(tmp_path, monkeypat
 
     (sentence,) = done.failed
     assert "took its worker down 1 times" in sentence
-    assert len(told(tmp_path)) == 2 * 2 * 3  # of two pictures, two methods and three metrics
+    assert len(told(tmp_path)) == 2 * 2 * 3  # of two images, two methods and three metrics
     fill(tmp_path)  # it is not taken for done
     assert same(tmp_path, original)
 
@@ -132,15 +132,15 @@ def test_a_cell_that_was_given_up_is_no_finished_cell(tmp_path):
 
 # Every run is killed at one step of its writing: when it opens, renames or removes a file of the store, or connects to its
 # index. A file that was about to be renamed is cut in half, as if the machine had stopped before it was written.
-KILLING_STEPS = (1, 2, 3, 4, 5, 7, 9, 12, 19, 12)  # of the first picture, then of later ones: each takes eight steps
+KILLING_STEPS = (1, 2, 3, 4, 5, 7, 9, 12, 19, 12)  # of the first image, then of later ones: each takes eight steps
 KILLED = """
     import os, signal, sys
     import torch
     torch.set_num_threads(1)
     from tests.bench.fixture import small_plan
-    from vitreous.bench.cells import opened
-    from vitreous.bench.drive import execute
-    from vitreous.bench.job import loaded
+    from vitreous.bench.work_cells import opened
+    from vitreous.bench.run_plan import execute
+    from vitreous.bench.worker_job import loaded
     from vitreous.bench.store import Store
 
     folder, plan = sys.argv[1], small_plan(slice=1, datasets=["scenes:single?count=8"])
@@ -208,7 +208,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path):
         import os
         from tests.bench.fixture import small_plan
         from vitreous.bench.pool import crew
-        from vitreous.bench.job import Job
+        from vitreous.bench.worker_job import Job
 
         if __name__ == "__main__":
             with crew(Job(small_plan()), 1, 1) as pool:

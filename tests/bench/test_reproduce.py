@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from tests.toy_data import MAKERS
-from vitreous.bench.cells import cells_of
-from vitreous.bench.check import check
-from vitreous.bench.drive import execute
-from vitreous.bench.read import read_plan
+from vitreous.bench.plan_check import check
+from vitreous.bench.plan_parser import read_plan
 from vitreous.bench.reproduce import keep_models, list_reproductions, plan_reproduction, reproduction
+from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise_metric
+from vitreous.bench.work_cells import cells_of
 from vitreous.cli.main import main
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import open_dataset, read_subset
@@ -309,9 +309,9 @@ def test_a_list_of_images_gives_their_indices(text, places, toys, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "lists no pictures"),
-        ("7\n", "index 7, and imagenet-val has 3 pictures"),
-        ("cat.jpg\n", "'cat.jpg', and imagenet-val has no such picture"),
+        ("", "lists no images"),
+        ("7\n", "index 7, and imagenet-val has 3 images"),
+        ("cat.jpg\n", "'cat.jpg', and imagenet-val has no such image"),
         ("0\n0\n", "twice"),
     ],
 )

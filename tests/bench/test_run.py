@@ -12,13 +12,13 @@ from PIL import Image
 
 import vitreous
 from tests.bench.fixture import fill, small_plan, told
-from vitreous.bench import work
-from vitreous.bench.cells import cells_of
-from vitreous.bench.drive import execute
-from vitreous.bench.job import Job
+from vitreous.bench import worker
 from vitreous.bench.keys import hash_of, hash_of_weights, identity
 from vitreous.bench.run import run_cell
+from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
+from vitreous.bench.work_cells import cells_of
+from vitreous.bench.worker_job import Job
 from vitreous.data import batches, open_dataset
 from vitreous.methods.method import METHODS
 from vitreous.methods.spec import resolve
@@ -32,9 +32,9 @@ def rows_of(folder, kind="scores") -> list[dict]:
 
 @contextmanager
 def counting(monkeypatch):
-    """Names of the methods and metrics that are run, with how many pictures each."""
+    """Names of the methods and metrics that are run, with how many images each."""
     seen: list[tuple[str, int]] = []
-    explain, judge = vitreous.methods.method.Method.__call__, work.measured
+    explain, judge = vitreous.methods.method.Method.__call__, worker.measured
 
     def watched(self, probe):
         seen.append((self.name, len(probe.images)))
@@ -46,7 +46,7 @@ def counting(monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(vitreous.methods.method.Method, "__call__", watched)
-        patched.setattr(work, "measured", watched_metric)
+        patched.setattr(worker, "measured", watched_metric)
         yield seen
 
 
@@ -341,7 +341,7 @@ def test_other_masks_make_another_row():
 
 @pytest.fixture
 def whole_folder(tmp_path):
-    """Three pictures."""
+    """Three images."""
     place = tmp_path / "pictures"
     place.mkdir()
     for number, scene in enumerate(vitreous.scenes.Scenes("single", 3, 0)):
@@ -419,7 +419,7 @@ def test_a_method_that_refuses_a_model_leaves_the_others_alone(tmp_path):
 @pytest.mark.slow
 def test_one_bad_picture_does_not_spoil_its_batch(tmp_path):
     def moody(probe):
-        """Refuses dark pictures."""
+        """Refuses dark images."""
         if (probe.images.mean((1, 2, 3)) < threshold).any():
             raise RuntimeError("too\ndark")
         return probe.images.new_ones(probe.rows, probe.layout.patches)

@@ -24,11 +24,11 @@ PAUSED_RUN = """
 import sys, time
 from functools import partial
 
-from vitreous.bench import drive
+from vitreous.bench import run_plan
 from vitreous.cli.main import main
 
 if __name__ == "__main__":
-    write, pauses = drive.write, [600]
+    write, pauses = run_plan.write, [600]
 
     def write_and_pause(store, run, held, *rest):
         rows = len(held)
@@ -37,8 +37,8 @@ if __name__ == "__main__":
             print("written", flush=True)
             time.sleep(pauses.pop())
 
-    drive.write = write_and_pause
-    drive.execute = partial(drive.execute, patience=0)
+    run_plan.write = write_and_pause
+    run_plan.execute = partial(run_plan.execute, patience=0)
     sys.exit(main(sys.argv[1:]))
 """
 BENCH = ["bench", "--model", "scenes", "--data", SMALL["datasets"][0], "--device", "cpu", "--slice", "2"]
@@ -115,7 +115,7 @@ def test_a_stopped_run_keeps_its_rows_and_goes_on(
 
     assert process.returncode == 128 + number, stderr
     *before, interrupted, resume = stderr.splitlines()
-    assert interrupted == f"interrupted; 2 of 4 pictures are done and kept in {folder}, 16 new rows"
+    assert interrupted == f"interrupted; 2 of 4 images are done and kept in {folder}, 16 new rows"
     assert resume.startswith("to go on: vitreous bench --model scenes --data 'scenes:single?count=4' --device cpu")
     assert all(line.endswith(" so far)") for line in before), stderr  # progress, and no warning or traceback
     assert group_is_gone(process.pid)
@@ -131,7 +131,7 @@ def test_a_map_that_is_stopped_says_so_too(tmp_path: Path) -> None:
     stderr = process.communicate()[1]
 
     assert process.returncode == 143
-    assert f"interrupted; 1 of 2 pictures are done and kept in {tmp_path / 'maps' / 'store'}, 1 new rows" in stderr
+    assert f"interrupted; 1 of 2 images are done and kept in {tmp_path / 'maps' / 'store'}, 1 new rows" in stderr
     assert "to go on: vitreous map 'scenes:single?count=2' --model scenes" in stderr
 
 

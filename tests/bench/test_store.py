@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.bench.fixture import fill, small_plan, told
-from vitreous.bench import ledger
-from vitreous.bench.cells import Cell
-from vitreous.bench.job import Outcome
-from vitreous.bench.parts import read_part
+from vitreous.bench import index_db
+from vitreous.bench.atomic_files import read_part
 from vitreous.bench.store import Store
+from vitreous.bench.work_cells import Cell
+from vitreous.bench.worker_job import Outcome
 from vitreous.core.errors import DataError
 
 
@@ -160,8 +160,8 @@ def test_what_nobody_may_write_can_be_read(filled, monkeypatch):
 
     with Store(filled) as store:
         before = store.table()
-    monkeypatch.setattr(ledger, "connect", refuse)
-    monkeypatch.setattr(ledger.os, "access", lambda *_: False)
+    monkeypatch.setattr(index_db, "connect", refuse)
+    monkeypatch.setattr(index_db.os, "access", lambda *_: False)
 
     with Store(filled, create=False) as store:
         assert store.table().equals(before)
@@ -238,7 +238,7 @@ def test_many_open_a_new_store_at_once(tmp_path):
 
 @pytest.mark.slow
 def test_shards_are_merged_into_what_one_run_gives(tmp_path, original):
-    from vitreous.bench.drive import execute, missing_cells
+    from vitreous.bench.run_plan import execute, missing_cells
 
     plan = small_plan()
     for number in (1, 2):

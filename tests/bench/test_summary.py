@@ -55,7 +55,7 @@ def test_means_intervals_and_ties_are_those_of_a_plain_loop():
         apart = [np.mean([own[i] - values["good"][i] for i in one]) for one in chosen]
         low, high = np.quantile(apart, [0.025, 0.975])
         assert found[name].tied == (low <= 0 <= high)
-    # by itself the worst cannot be told from the best; picture by picture it can
+    # by itself the worst cannot be told from the best; image by image it can
     assert found["bad"].high > found["good"].low
     assert [found[name].tied for name in values] == [True, True, False]
     assert [found[name].rank for name in values] == sorted(found[name].rank for name in values)
@@ -103,7 +103,7 @@ def test_a_figure_that_rests_on_one_of_many_pictures_has_no_interval():
 
     assert np.isnan([found["a"].low, found["a"].high]).all()
     assert found["b"].low < found["b"].high
-    assert found["b"].tied  # on the one picture that both define, nothing can be told
+    assert found["b"].tied  # on the one image that both define, nothing can be told
 
 
 def test_ties_are_told_on_the_rows_that_both_define():
@@ -147,7 +147,7 @@ def test_parts_are_pooled_and_not_averaged():
 
 @pytest.mark.parametrize("lengths", [(2, 2, 2, 2), (2, 1, 2, 1)])
 def test_rows_of_one_picture_are_drawn_together(lengths):
-    """Two rows that always say the same are one picture's worth of evidence."""
+    """Two rows that always say the same are one image's worth of evidence."""
     values = [0.0, 1.0, 0.0, 1.0]
     rows = [
         {**row, "picture": str(place), "index": place, "role": role}

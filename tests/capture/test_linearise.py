@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.cases import each
 from tests.models.families import FAMILIES, pictures, seen, tiny
-from tests.twins.scene import TARGETS, scene_of
+from tests.reference.scene import TARGETS, scene_of
 from vitreous.capture.linearise import (
     ATTNLRP,
     CONSERVATIVE,

@@ -282,7 +282,7 @@ def test_on_keeps_several_targets_per_image() -> None:
 def test_on_takes_as_many_images_as_there_were() -> None:
     probe = Probe(seen("vit"), pictures(), torch.tensor([[0, 1], [2, 3]]))
 
-    with pytest.raises(ShapeError, match="2 pictures, not 4"):  # whose classes would the others' be?
+    with pytest.raises(ShapeError, match="2 images, not 4"):  # whose classes would the others' be?
         probe.on(pictures(4))
 
 

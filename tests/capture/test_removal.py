@@ -69,7 +69,7 @@ def test_with_no_patch_at_all_there_is_still_an_answer(family: str) -> None:
     said = Probe(seen(family), pictures()).logits(keep)
 
     assert said.isfinite().all()
-    torch.testing.assert_close(said[0], said[1])  # nothing of the pictures is left
+    torch.testing.assert_close(said[0], said[1])  # nothing of the images is left
     if model.global_pool == "avg" and not getattr(model, "pool_include_prefix", False):  # reads the zero vector
         nothing = model.head(model.fc_norm(torch.zeros(1, model.embed_dim, dtype=torch.float64)))
         torch.testing.assert_close(said[0], nothing, rtol=1e-12, atol=1e-12)

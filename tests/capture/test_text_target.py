@@ -17,7 +17,7 @@ from vitreous.capture.handshake import handshake
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
-from vitreous.models.texts import likened
+from vitreous.models.text_head import likened
 from vitreous.testing import check_method
 
 load_all()
@@ -384,7 +384,7 @@ def test_a_black_box_may_answer_with_embeddings():
     ("make", "sentence"),
     [
         (lambda: vitreous.text_target(texts(WIDE + 1)), r"9 numbers, but .* embeddings of 8"),
-        (lambda: vitreous.text_target(texts(3, WIDE)), "texts for 3 pictures, and 2 were given"),
+        (lambda: vitreous.text_target(texts(3, WIDE)), "texts for 3 images, and 2 were given"),
         (lambda: vitreous.text_target(texts(2, WIDE), names=["a", "b", "c"]), "3 names for 2 x 1 texts"),
         (lambda: vitreous.text_target(texts(1, 1, 2, WIDE)), r"known: \[d\]"),
         (lambda: vitreous.text_target(torch.tensor([1, 2])), "not torch.int64"),

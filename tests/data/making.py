@@ -1,4 +1,4 @@
-"""Small pictures and trees of files, in the formats of the data sets."""
+"""Small images and trees of files, in the formats of the datasets."""
 
 from __future__ import annotations
 

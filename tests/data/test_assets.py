@@ -1,4 +1,4 @@
-"""Real data sets read as they are."""
+"""Real datasets read as they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from vitreous.data import batches, open_dataset, subset
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 SEES = Preprocess((224, 224), (248, 248), "shortest")
 

@@ -1,4 +1,4 @@
-"""Pictures, masks and boxes go through one geometry; what is broken is a row of its own and stops nothing."""
+"""Images, masks and boxes go through one geometry; what is broken is a row of its own and stops nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from tests.data.making import noise
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import Album, Sample, batches, open_dataset, subset
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 SEES = Preprocess((16, 16), (20, 20), "shortest")
 
@@ -127,7 +127,7 @@ def test_senseless_sizes_are_refused(options):
 
 
 def test_a_mask_must_fit_its_picture():
-    with pytest.raises(DataError, match=r"mask of 'a' has 12×9 pixels and its picture 12×8"):
+    with pytest.raises(DataError, match=r"mask of 'a' has 12×9 pixels and its image 12×8"):
         Sample("a", noise(12, 8), 0, np.zeros((9, 12), dtype=np.int8))
 
 
@@ -135,7 +135,7 @@ def test_a_mask_must_fit_its_picture():
 
 
 def two_classes(cover: float) -> Sample:
-    """Class 5 is largest in the picture, but lies at its rim; class 9 is what is left after the cut."""
+    """Class 5 is largest in the image, but lies at its rim; class 9 is what is left after the cut."""
     rim, middle = mask_of(64, 16, 0, 0, 22, 16), mask_of(64, 16, 28, 4, 36, 12)
     return Sample("a", noise(64, 16), 5, rim, None, {9: middle}, cover)
 
@@ -180,7 +180,7 @@ def test_the_largest_rival_stands_for_all():
     assert (batch.rivals[1] == -1).all()
 
 
-# ── which pictures ───────────────────────────────────────────────────────────────────────────────
+# ── which images ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_subset_is_numpys_permutation_of_the_sorted_names():
@@ -193,7 +193,7 @@ def test_a_subset_is_numpys_permutation_of_the_sorted_names():
     assert [keys[index].rsplit("/", 1)[-1] for index in chosen] == names.tolist()
     assert subset(dataset, 2, None) == (0, 1)
     assert sorted(subset(dataset, None, 0)) == [0, 1, 2, 3, 4]
-    with pytest.raises(SpecError, match="five has 5 pictures, so 6 cannot be chosen"):
+    with pytest.raises(SpecError, match="five has 5 images, so 6 cannot be chosen"):
         subset(dataset, 6, 0)
 
 
@@ -201,7 +201,7 @@ def test_places_count_from_both_ends_and_no_further():
     dataset = open_dataset("scenes:single?count=3")
 
     assert dataset[-1].key == dataset[2].key == dataset.keys[2]
-    with pytest.raises(IndexError, match="scenes has 3 pictures, none at 3"):
+    with pytest.raises(IndexError, match="scenes has 3 images, none at 3"):
         dataset[3]
 
 

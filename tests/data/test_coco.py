@@ -14,7 +14,7 @@ from tests.data.making import noise, save, turned, write
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import batches, open_dataset
 from vitreous.data.coco import decompressed, from_polygon
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 CATEGORIES = [{"id": 24, "name": "zebra"}, {"id": 1, "name": "person"}, {"id": 22, "name": "elephant"}]
 WIDTH, HEIGHT = 12, 8

@@ -1,4 +1,4 @@
-"""A plain folder: pictures, and whatever lies beside them."""
+"""A plain folder: images, and whatever lies beside them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PIL import Image
 from tests.data.making import noise, save, turned, write
 from vitreous.core.errors import DataError
 from vitreous.data import batches, open_dataset
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 
 def test_pictures_alone(tmp_path):
@@ -42,7 +42,7 @@ def test_labels_boxes_and_masks_beside_them(tmp_path):
     a, b, c = (dataset[index] for index in range(3))
 
     assert [one.label for one in (a, b, c)] == [4, 2, None]
-    assert a.boxes.tolist() == [[3, 2, 9, 5]]  # drawn in a picture of twice the size; class 5 is another's
+    assert a.boxes.tolist() == [[3, 2, 9, 5]]  # drawn in an image of twice the size; class 5 is another's
     assert b.boxes.tolist() == [[1, 2, 3, 4]]
     assert c.boxes is None
     assert np.array_equal(a.mask, np.where(ids == 255, -1, ids == 7))
@@ -83,7 +83,7 @@ def test_imagenet_classes_by_wordnet_id(tmp_path):
         ("labels.csv", "file,label\na.png,-2\n", "class -2; classes count from 0"),
         ("labels.csv", "picture,label\na.png,1\n", "labels.csv' has no column file"),
         ("labels.csv", "file,colour\na.png,1\n", "says no class"),
-        ("labels.csv", "file,label\nother.png,1\n", "labels.csv' names none of the pictures"),
+        ("labels.csv", "file,label\nother.png,1\n", "labels.csv' names none of the images"),
         ("labels.csv", "file,wnid\na.png,n1\n", "'n1', which is not a class"),
         ("boxes.csv", "file,x0,y0,x1,y1\na.png,1,2,3,\n", "line 2 of '.*boxes.csv' has '' where a number"),
         ("boxes.csv", "file,x0,y0,x1,y1\na.png,1\n", "line 2 of '.*boxes.csv' is cut short"),
@@ -104,7 +104,7 @@ def test_a_wrong_table_names_its_line(tmp_path, table, text, said):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_annotations_turn_with_their_picture(tmp_path, orientation):
-    """Masks and boxes are of the pixels as stored; the picture is shown upright, and they follow it."""
+    """Masks and boxes are of the pixels as stored; the image is shown upright, and they follow it."""
     pixels = np.zeros((10, 16, 3), dtype=np.uint8)
     pixels[2:5, 3:11] = 255
     save(pixels, tmp_path / "images" / "a.png", exif=turned(orientation))
@@ -123,7 +123,7 @@ def test_annotations_turn_with_their_picture(tmp_path, orientation):
 def test_damaged_files_are_rows_of_failure(tmp_path):
     for name in ("a.png", "b.png", "c.png", "d.png"):
         save(noise(), tmp_path / "images" / name)
-    (tmp_path / "images" / "b.png").write_bytes(b"no picture")
+    (tmp_path / "images" / "b.png").write_bytes(b"no image")
     write(tmp_path / "masks" / "c.png", "no mask")
     save(noise(), tmp_path / "masks" / "d.png")
 
@@ -131,7 +131,7 @@ def test_damaged_files_are_rows_of_failure(tmp_path):
 
     assert batch.keys == ("a.png",)
     assert [key for key, _ in batch.failures] == ["b.png", "c.png", "d.png"]
-    for (_, sentence), word in zip(batch.failures, ("not a picture", "damaged", "in colour"), strict=True):
+    for (_, sentence), word in zip(batch.failures, ("not an image", "damaged", "in colour"), strict=True):
         assert word in sentence
         assert str(tmp_path) in sentence
 
@@ -151,5 +151,5 @@ def test_grey_and_palette_masks_are_numbers(tmp_path):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no picture in"):
+    with pytest.raises(DataError, match="no image in"):
         open_dataset(tmp_path)

@@ -1,4 +1,4 @@
-"""Hugging Face data sets, built here and read without a network."""
+"""Hugging Face datasets, built here and read without a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lazy import LazyModule
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import batches, open_dataset
 from vitreous.data.huggingface import from_hf
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 datasets = LazyModule("datasets")
 
@@ -81,7 +81,7 @@ def test_columns_can_be_chosen():
     assert chosen[1].picture.tobytes() == noise(seed=5).tobytes()
     with pytest.raises(SpecError, match=r"no column 'foto'; it has image, label"):
         from_hf(other, image="foto")
-    with pytest.raises(SpecError, match="2 columns of pictures"):
+    with pytest.raises(SpecError, match="2 columns of images"):
         from_hf(other.rename_column("image", "scan").remove_columns("seg"))
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.data.making import GOLDFISH, TENCH, ZEBRA, noise, save, write
 from vitreous.core.errors import DataError
 from vitreous.data import batches, open_dataset
+from vitreous.models.image_input import Preprocess
 from vitreous.models.imagenet import wnids
-from vitreous.models.picture import Preprocess
 
 NAMES = [f"ILSVRC2012_val_{number:08d}" for number in (1, 2, 3)]
 CLASSES = [ZEBRA, TENCH, GOLDFISH]  # 340, 0, 1
@@ -124,13 +124,13 @@ def test_numbers_that_may_be_either_must_be_named(flat):
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        ("val.txt", "0\n1\n", "has 2 lines, and none is for the picture 'ILSVRC2012_val_00000003'"),
+        ("val.txt", "0\n1\n", "has 2 lines, and none is for the image 'ILSVRC2012_val_00000003'"),
         ("val.txt", "x.JPEG 0\n", "no class for 'ILSVRC2012_val_00000001'"),
         ("val.txt", "0\n1\nzebra\n", "line 3 of '.*val.txt' has 'zebra'"),
         ("val.txt", "0\n1\n1400\n", "classes from 0 to 1400"),
         ("val.txt", "", "val.txt' is empty"),
         ("LOC_val_solution.csv", "ImageId,PredictionString\na,n01440764 1 2 3\n", "line 2 of '.*csv' has 4 entries"),
-        (DEVKIT + ".bak", "1", "3 pictures and no label file"),
+        (DEVKIT + ".bak", "1", "3 images and no label file"),
     ],
 )
 def test_wrong_label_files_name_themselves(flat, file, text, said):
@@ -168,7 +168,7 @@ def test_xml_boxes_of_the_own_class_only(per_class):
         boxes / f"{NAMES[0]}.xml",
         annotation(20, 10, (ZEBRA, 1, 2, 11, 8), (TENCH, 0, 0, 20, 10), (ZEBRA, 12, 0, 15, 3)),
     )
-    write(boxes / f"{NAMES[1]}.xml", annotation(40, 20, (TENCH, 2, 4, 20, 10)))  # drawn before the picture was halved
+    write(boxes / f"{NAMES[1]}.xml", annotation(40, 20, (TENCH, 2, 4, 20, 10)))  # drawn before the image was halved
     write(boxes / f"{NAMES[2]}.xml", annotation(20, 10, (TENCH, 2, 4, 20, 10)))
 
     dataset = open_dataset(per_class)

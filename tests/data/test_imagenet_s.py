@@ -8,8 +8,8 @@ import pytest
 from tests.data.making import GOLDFISH, TENCH, ZEBRA, noise, save, write
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import batches, open_dataset
+from vitreous.models.image_input import Preprocess
 from vitreous.models.imagenet import wnids
-from vitreous.models.picture import Preprocess
 
 
 def painted(ids: np.ndarray) -> np.ndarray:
@@ -114,7 +114,7 @@ def test_the_list_may_lie_beside_the_folder(tmp_path):
 
 
 def test_merged_classes(tmp_path):
-    """Sunglasses (837) are painted as sunglass (836); a picture that still lies in its own folder keeps its class."""
+    """Sunglasses (837) are painted as sunglass (836); an image that still lies in its own folder keeps its class."""
     write(tmp_path / "ImageNetS_categories_im1.txt", "n04355933\n")
     put(tmp_path, "n04355933", "a", strip((1, 20)))
     put(tmp_path, "n04356056", "b", strip((1, 20)))

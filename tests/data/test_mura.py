@@ -51,7 +51,7 @@ def test_what_is_missing_is_said(archive):
     with pytest.raises(DataError, match=r"train' does not exist; expected MURA-v1.1"):
         open_dataset(f"mura:{archive}?split=train")
     (archive / "MURA-v1.1" / NAMES[0]).unlink()
-    with pytest.raises(DataError, match=r"no picture at '.*image2.png'"):
+    with pytest.raises(DataError, match=r"no image at '.*image2.png'"):
         open_dataset(archive)[0]
     write(archive / "MURA-v1.1" / "valid_image_paths.csv", "something.png\n")
     with pytest.raises(DataError, match=r"has the line 'something.png'"):

@@ -63,7 +63,7 @@ def test_wrong_names_are_refused_with_what_would_work():
         open_dataset("scenes:trio")
     with pytest.raises(SpecError, match="mask='shadow'; known: 'object', 'evidence'"):
         open_dataset("scenes:pair?mask=shadow")
-    with pytest.raises(DataError, match=r"no data set at '/nowhere'.*imagenet-val:"):
+    with pytest.raises(DataError, match=r"no dataset at '/nowhere'.*imagenet-val:"):
         open_dataset("/nowhere")
 
 
@@ -202,7 +202,7 @@ def test_a_missing_package_is_one_sentence():
 
 
 def test_no_name_is_not_the_folder_one_stands_in():
-    with pytest.raises(SpecError, match="no data set is named"):
+    with pytest.raises(SpecError, match="no dataset is named"):
         open_dataset("")
 
 
@@ -226,5 +226,5 @@ def test_unlabelled_files_named_as_imagenets_are_a_plain_folder(tmp_path, where,
     assert list(dataset.keys) == [name.format(1), name.format(2)]
     assert (dataset.classes, dataset[0].label) == (None, None)
     for spec, options in ((f"imagenet-val:{tmp_path / 'photos'}", {}), (str(tmp_path / "photos"), {"ids": "caffe"})):
-        with pytest.raises(DataError, match="has 2 pictures and no label file; expected val/<wnid>"):
+        with pytest.raises(DataError, match="has 2 images and no label file; expected val/<wnid>"):
             open_dataset(spec, **options)

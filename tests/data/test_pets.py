@@ -74,5 +74,5 @@ def test_damage_names_its_file(archive):
 def test_masks_of_another_size_are_refused(archive):
     save(TRIMAP[:2], archive / "annotations" / "trimaps" / "Abyssinian_1.png")
 
-    with pytest.raises(DataError, match="mask of 'Abyssinian_1' has 4×2 pixels and its picture 4×4"):
+    with pytest.raises(DataError, match="mask of 'Abyssinian_1' has 4×2 pixels and its image 4×4"):
         open_dataset(archive)[0]

@@ -11,7 +11,7 @@ import torch
 from tests.data.making import noise, write
 from vitreous.core.errors import DataError
 from vitreous.data import batches, open_dataset
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 h5py = pytest.importorskip("h5py")
 SIZES = [(7, 5), (6, 9), (8, 4)]  # width, height
@@ -78,5 +78,5 @@ def test_damage_is_said(matlab, tmp_path):
         file["value/img"][1, 0] = h5py.Reference()
     (batch,) = batches(open_dataset(matlab), Preprocess.plain(8))
     assert batch.keys == ("00002",)
-    assert "outline of picture 0" in batch.failures[0][1]
-    assert "picture 1 of" in batch.failures[1][1]
+    assert "outline of image 0" in batch.failures[0][1]
+    assert "image 1 of" in batch.failures[1][1]

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.data.making import noise, turned
 from vitreous.core.errors import DataError
 from vitreous.data import batches, open_dataset
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 
 def encoded(picture: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -43,7 +43,7 @@ def test_pictures_classes_masks_and_boxes(tmp_path):
         "001.png": encoded(noise(seed=1)),
         "001.json": json.dumps({"label": 3, "boxes": [[1, 2, 3, 4]]}).encode(),
         "002.png": encoded(noise(seed=2)),
-        "readme.txt": b"no picture",
+        "readme.txt": b"no image",
     }
     dataset = open_dataset(shard(tmp_path / "s-000.tar", files))
     first, second, third = (dataset[index] for index in range(3))
@@ -71,7 +71,7 @@ def test_ranges_patterns_and_folders_name_many_shards(tmp_path):
 
 def test_damaged_files_are_rows_of_failure(tmp_path):
     files = {
-        "a.jpg": b"no picture",
+        "a.jpg": b"no image",
         "b.jpg": encoded(noise()),
         "b.cls": b"zebra",
         "c.jpg": encoded(noise()),
@@ -120,7 +120,7 @@ def test_keys_are_unique_and_pictures_are_there(tmp_path):
     twice = shard(tmp_path / "t.tar", {"a.png": encoded(noise()), "b.png": encoded(noise()), "a.cls": b"1"})
     with pytest.raises(DataError, match="key 'a' more than once"):
         open_dataset(twice)
-    with pytest.raises(DataError, match="no picture in"):
+    with pytest.raises(DataError, match="no image in"):
         open_dataset(shard(tmp_path / "e.tar", {"a.txt": b"x"}))
     with tarfile.open(tmp_path / "names.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("folder.d/x"))

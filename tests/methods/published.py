@@ -19,7 +19,7 @@ def targets(golden: Golden) -> tuple[str, ...]:
 
 
 def few(golden: Golden, reference: np.ndarray) -> np.ndarray:
-    """Of the real model one picture will do."""
+    """Of the real model one image will do."""
     return reference[:1] if golden.name == "real" else reference
 
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import vitreous
 from tests.models.families import pictures, seen, tiny
-from tests.twins.scene import look
-from tests.twins.tokens import token_x_gradient
-from tests.twins.twin import HELD
+from tests.reference.reference import HELD
+from tests.reference.scene import look
+from tests.reference.tokens import token_x_gradient
 from vitreous.capture import coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
@@ -84,7 +84,7 @@ def test_coalitions_may_be_drawn_one_by_one():
     found = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "anneal(coalitions=1, kept=0.1, complements=False)")
     whole = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "fuse")
     alone = drawn_coalitions(pictures(), 12, 1, 0.1, False, seed=0)[:, 0]
-    assert found.patches.isfinite().all()  # a patch in no coalition is still in the whole picture
+    assert found.patches.isfinite().all()  # a patch in no coalition is still in the whole image
     torch.testing.assert_close(found.patches[~alone], whole.patches[~alone])
 
 

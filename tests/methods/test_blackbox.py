@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 import vitreous
 from tests.models.families import pictures, seen, tiny
-from vitreous.capture.blackbox import BlackBox
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import pieces, reporting
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
-from vitreous.models.opaque import opaque
+from vitreous.models.black_box import opaque
 from vitreous.testing import fingerprint
 
 load_all()
@@ -129,7 +129,7 @@ def test_what_looks_inside_is_refused_by_name_with_what_works():
 
 
 def test_a_model_that_is_no_classifier_is_refused():
-    with pytest.raises(ModelError, match=r"answers a picture with shape \(1, 8, 30, 30\)"):
+    with pytest.raises(ModelError, match=r"answers an image with shape \(1, 8, 30, 30\)"):
         vitreous.explain(nn.Sequential(nn.Conv2d(3, 8, 3)), images(), method="rise(masks=3)")
     with pytest.raises(ModelError, match="has no classifier"):
         opaque(SwinTransformer(img_size=32, embed_dim=8, depths=(1,), num_heads=(1,), window_size=4, num_classes=0))
@@ -140,7 +140,7 @@ def test_a_model_that_is_no_classifier_is_refused():
 
 
 def test_a_black_box_has_no_tokens_and_says_so():
-    probe = BlackBox(opaque(swin()), images())
+    probe = BlackBoxProbe(opaque(swin()), images())
 
     for ask in (
         lambda: probe.tokens,

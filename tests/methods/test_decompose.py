@@ -11,7 +11,7 @@ from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
 from tests.models.families import pictures, seen, tiny
-from tests.twins.scene import QUESTIONS, Scene, look
+from tests.reference.scene import QUESTIONS, Scene, look
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods import decompose

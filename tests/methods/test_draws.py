@@ -1,4 +1,4 @@
-"""Noise is what each picture's own source gives, in however many blocks and threads; subsets are sorted by their size."""
+"""Noise is what each image's own source gives, in however many blocks and threads; subsets are sorted by their size."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from vitreous.capture.subsets import Sizes
 from vitreous.capture.threads import crew
-from vitreous.methods import controls, masks
-from vitreous.methods.paths import several
+from vitreous.methods import masks, random_control
+from vitreous.methods.path_methods import several
 from vitreous.metrics import imputation
 
 PICTURES = torch.randn(3, 3, 8, 6, generator=torch.Generator().manual_seed(0))
@@ -24,7 +24,7 @@ def at_work(request, monkeypatch):
 
 
 def sources(row: list[int], subset: list[int]) -> list[int]:
-    return [controls.content_seeds(PICTURES[r : r + 1], 7)[0] + s for r, s in zip(row, subset, strict=True)]
+    return [random_control.content_seeds(PICTURES[r : r + 1], 7)[0] + s for r, s in zip(row, subset, strict=True)]
 
 
 def test_noise_of_a_pair_is_one_draw_of_its_source(at_work):
@@ -56,7 +56,7 @@ def test_uniform_noise_is_splitmix64_of_its_source_four_numbers_a_word(shape):
     seeds = [0, 1, 2**63 - 1, -(2**63) + 5, *sources([1, 1], [3, 4])]
     size = torch.Size(shape).numel()
 
-    found = controls.uniform(torch.tensor(seeds), shape)
+    found = random_control.uniform(torch.tensor(seeds), shape)
 
     assert found.dtype == torch.float32
     for one, seed in zip(found, seeds, strict=True):
@@ -68,7 +68,7 @@ def test_uniform_noise_is_splitmix64_of_its_source_four_numbers_a_word(shape):
 
 
 def test_uniform_noise_is_uniform_and_its_neighbours_are_strangers():
-    found = controls.uniform(torch.arange(100), (3, 40, 40)).flatten(1).double()
+    found = random_control.uniform(torch.arange(100), (3, 40, 40)).flatten(1).double()
 
     spread = torch.histc(found, 16, 0, 1) / found.numel()
     torch.testing.assert_close(spread, torch.full((16,), 1 / 16).double(), rtol=0, atol=2e-3)
@@ -82,18 +82,18 @@ def test_threads_stay_and_every_process_has_its_own():
 
 
 def test_draws_of_one_source_follow_each_other(at_work):
-    found = several(PICTURES.shape[1:], controls.generators(PICTURES, 1), 4, PICTURES.device)
+    found = several(PICTURES.shape[1:], random_control.generators(PICTURES, 1), 4, PICTURES.device)
 
-    for places, source in zip(found, controls.generators(PICTURES, 1), strict=True):
+    for places, source in zip(found, random_control.generators(PICTURES, 1), strict=True):
         assert all(torch.equal(place, torch.randn(3, 8, 6, generator=source)) for place in places)
 
 
 def test_a_picture_has_its_seed_whatever_its_strides_and_neighbours(at_work):
-    seeds = controls.content_seeds(PICTURES, 3)
+    seeds = random_control.content_seeds(PICTURES, 3)
 
     assert len(set(seeds)) == len(PICTURES)
-    assert controls.content_seeds(PICTURES.to(memory_format=torch.channels_last).flip(0), 3) == seeds[::-1]
-    assert controls.content_seeds(PICTURES.repeat_interleave(2, 0)[::2], 3) == seeds
+    assert random_control.content_seeds(PICTURES.to(memory_format=torch.channels_last).flip(0), 3) == seeds[::-1]
+    assert random_control.content_seeds(PICTURES.repeat_interleave(2, 0)[::2], 3) == seeds
 
 
 def test_pictures_are_filled_in_the_same_side_by_side(at_work, monkeypatch):

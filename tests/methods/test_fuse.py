@@ -8,9 +8,9 @@ import torch
 import vitreous
 from tests.methods.test_presence import fading
 from tests.models.families import pictures, seen, tiny
-from tests.twins.scene import look
-from tests.twins.tokens import token_x_gradient
-from tests.twins.twin import HELD
+from tests.reference.reference import HELD
+from tests.reference.scene import look
+from tests.reference.tokens import token_x_gradient
 from vitreous.core.errors import SpecError
 
 TARGETS = [3, 1]

@@ -9,7 +9,7 @@ import torch
 
 import vitreous
 from vitreous.capture.targets import ClassTarget, Target
-from vitreous.capture.texts import text_target
+from vitreous.capture.text_target import text_target
 from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods import decompose, options
 from vitreous.methods.fold import first

@@ -1,4 +1,4 @@
-"""TransAtt, partial LRP and LRP: held to rules written with autograd, one picture at a time, and to Chefer's code."""
+"""TransAtt, partial LRP and LRP: held to rules written with autograd, one image at a time, and to Chefer's code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import vitreous
 from tests.methods.published import agree, agrees, arrays, golden, probe_of  # noqa: F401 - a fixture
-from tests.methods.walk import TARGETS, Walk, walked
+from tests.methods.relevance_reference import TARGETS, Walk, walked
 from tests.models.families import pictures, seen
 from vitreous.capture.probe import Probe
 from vitreous.capture.relevance import RULES, relevances

@@ -67,7 +67,7 @@ def same(found: Tensor, slow: Tensor, tolerance: float = 1e-9) -> None:
 
 
 def each(slowly, family: str) -> Tensor:
-    """The slow way, picture by picture."""
+    """The slow way, image by image."""
     return torch.stack([slowly(tiny(family), pictures()[i], TARGETS[i]) for i in range(2)])
 
 
@@ -248,7 +248,7 @@ def test_hsic_finds_the_one_cell_that_matters():
 
 
 def test_lime_is_a_weighted_ridge_regression():
-    from vitreous.methods.controls import generators
+    from vitreous.methods.random_control import generators
 
     def slowly(model, picture, target):
         on = torch.rand(40, 12, generator=generators(picture[None], 2)[0]) < 0.5

@@ -1,4 +1,4 @@
-"""Random draws belong to the picture and the seed, whatever precision the model has."""
+"""Random draws belong to the image and the seed, whatever precision the model has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitreous.capture.probe import Probe
-from vitreous.methods.paths import gaussian
+from vitreous.methods.path_methods import gaussian
 from vitreous.testing import tiny_vits
 
 

@@ -37,7 +37,7 @@ def slow_kmeans(samples: Tensor, centroids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def slow_tis(family: str, image: int, count: int, ratios: tuple[float, ...], pixels: bool = False) -> Tensor:
-    from vitreous.methods.controls import content_seeds, generators, uniform
+    from vitreous.methods.random_control import content_seeds, generators, uniform
 
     model, picture, target = tiny(family), pictures()[image], TARGETS[image]
     tokens, outputs = model.norm_pre(model._pos_embed(model.patch_embed(picture[None]))), []

@@ -1,4 +1,4 @@
-"""Faithfulness the slow way: one picture, one step, timm's own module, loops and plain arithmetic in float64."""
+"""Faithfulness the slow way: one image, one step, timm's own module, loops and plain arithmetic in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.models.families import pictures, seen, tiny
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
 from vitreous.metrics.metric import MetricResult, resolve_metric
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 from vitreous.models.vit import ViT
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -32,7 +32,7 @@ def images() -> Tensor:
 
 
 def probe(family: str = "vit", share: int = 1, some: slice = slice(None)) -> Probe:
-    """`share` targets of every picture."""
+    """`share` targets of every image."""
     targets = torch.tensor([[1, 0], [0, 1], [1, 0]])[some, :share]
     return Probe(model(family), images()[some], targets)
 

@@ -299,7 +299,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence():
 
     with pytest.raises(ShapeError, match="1 maps and 2 masks"):
         ap(found, objects=torch.zeros(2, 4, 4, dtype=torch.bool))
-    with pytest.raises(ShapeError, match="1 maps and boxes of 2 pictures"):
+    with pytest.raises(ShapeError, match="1 maps and boxes of 2 images"):
         pointing_game(found, boxes=[torch.zeros(1, 4), torch.zeros(1, 4)])
     with pytest.raises(SpecError, match=r"nothing to point at; give objects=… or boxes=…"):
         pointing_game(found)

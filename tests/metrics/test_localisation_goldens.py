@@ -13,7 +13,6 @@ from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.spec import resolve
 from vitreous.metrics.complexity import entropy, sparseness
-from vitreous.metrics.frame import at_size
 from vitreous.metrics.localisation import (
     ap,
     energy_pointing,
@@ -24,6 +23,7 @@ from vitreous.metrics.localisation import (
     pixel_accuracy,
     pointing_game,
 )
+from vitreous.metrics.map_frame import at_size
 from vitreous.metrics.robustness import max_sensitivity, sensitivity_to
 
 __all__ = ["golden"]  # the fixture serves here too
@@ -104,7 +104,7 @@ def test_pointing_agrees_with_tis(golden, which):
 
     close(golden, "metric_pointing_game", hits.scores, arrays[f"{which}_hit"])
     close(golden, "metric_pointing_game", energy.scores, arrays[f"{which}_energy"])
-    assert hits.undefined == 1  # one box covers more than half of its picture
+    assert hits.undefined == 1  # one box covers more than half of its image
 
 
 @pytest.mark.parametrize("which", MAPS)
@@ -142,7 +142,7 @@ def test_max_sensitivity_agrees_with_captum(golden):
 def test_quantus_agrees_where_the_definitions_do(golden, which):
     """Quantus takes magnitudes, divided by the largest of the batch, and adds 1e-7 before the Gini index.
 
-    So a picture's sparseness depends on the others in its batch; ours does not.
+    So an image's sparseness depends on the others in its batch; ours does not.
     """
     file = "metric_quantus"
     arrays, found = golden.arrays(file), exact_map(golden, which)

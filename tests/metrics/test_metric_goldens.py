@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from tests.methods.test_goldens import Golden, golden
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
-from vitreous.metrics.answers import shown_pixels
 from vitreous.metrics.baselines import over
 from vitreous.metrics.metric import resolve_metric
+from vitreous.metrics.model_outputs import shown_pixels
 from vitreous.metrics.perturbation import blackened, changes
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 __all__ = ["golden"]  # the fixture serves here too
 

@@ -13,7 +13,7 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.protocols import CHOICES, PROTOCOLS, protocol
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 from vitreous.testing import tiny_vits
 
 NAMES = ("skipplus", "released", "tokentm", "tis", "chefer")

@@ -1,4 +1,4 @@
-"""Explained again: each metric beside a twin that explains one picture at a time."""
+"""Explained again: each metric beside a twin that explains one image at a time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import pytest
 import torch
 
 import vitreous
-from vitreous.capture.blackbox import probe_of
-from vitreous.capture.probe import Probe
+from vitreous.capture.probe import Probe, probe_of
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.controls import generators
 from vitreous.methods.method import Method, make_method
+from vitreous.methods.random_control import generators
 from vitreous.methods.spec import resolve
 from vitreous.metrics.ranks import spearman
 from vitreous.metrics.robustness import max_sensitivity, parameter_randomisation, parts_of
@@ -32,7 +31,7 @@ def images(vit):
     return torch.randn(3, 3, *vit.size, generator=torch.Generator().manual_seed(1)).double()
 
 
-# ── of a picture that changed a little ───────────────────────────────────────────────────────────
+# ── of an image that changed a little ───────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("spec", ["genatt", "ixg(space='pixels')", "decompx+skipplus"])
@@ -63,7 +62,7 @@ def test_many_samples_are_explained_in_pieces(vit, images):
     few = max_sensitivity.with_options(samples=12)(method(probe), probe=probe, method=method).scores
     more = max_sensitivity.with_options(samples=25)(method(probe), probe=probe, method=method).scores
 
-    assert (more >= few - 1e-12).all()  # the first samples are the same: those of a picture come one after the other
+    assert (more >= few - 1e-12).all()  # the first samples are the same: those of an image come one after the other
     assert (few > 0).all()
 
 
@@ -152,7 +151,7 @@ def test_the_map_is_compared_with_that_of_a_copy_whose_weights_are_drawn_anew(vi
     assert fingerprint(vit.module) == before
     assert (result.scores.abs() < 0.9).all()
     assert result.curve is None
-    torch.testing.assert_close(again.scores, result.scores[:2])  # the random model does not depend on the pictures
+    torch.testing.assert_close(again.scores, result.scores[:2])  # the random model does not depend on the images
     other = parameter_randomisation.with_options(sign=sign, seed=1)(found, probe=probe, method=method)
     assert not other.scores.allclose(result.scores)
 

@@ -13,7 +13,7 @@ from torch import nn
 import vitreous
 from vitreous.core.errors import DataError, ModelError
 from vitreous.models.checkpoint import load_into, read_checkpoint
-from vitreous.models.quiet import evaluating
+from vitreous.models.eval_mode import evaluating
 
 WEIGHTS = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.ones(2)}
 

@@ -15,9 +15,9 @@ from tests.cases import each
 from tests.lazy import LazyModule
 from tests.models.runner import run_parts
 from vitreous.core.errors import DataError, ModelError, ShapeError
+from vitreous.models.eval_mode import evaluating
 from vitreous.models.huggingface import from_huggingface
 from vitreous.models.load import build
-from vitreous.models.quiet import evaluating
 from vitreous.testing import check_model
 
 transformers = LazyModule("transformers")
@@ -35,7 +35,7 @@ DINO = {"mlp_ratio": 2, "layerscale_value": 0.7, "drop_path_rate": 0.5}
 
 
 def tower(config: str, vision: str, **changes):
-    """CLIP and SigLIP keep their picture side in a config of its own."""
+    """CLIP and SigLIP keep their image side in a config of its own."""
     settings = {**BODY, "intermediate_size": 40, "attention_dropout": 0.5, **changes}
     labels = settings.pop("num_labels")
     return getattr(transformers, config)(

@@ -15,8 +15,8 @@ from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.draw.captions import describe_rank, describe_target, label, probability
 from vitreous.draw.scale import scale_of
 from vitreous.methods.attribution import Attribution
+from vitreous.models.black_box import greet
 from vitreous.models.model import Layout, Outputs
-from vitreous.models.opaque import greet
 from vitreous.models.timm import from_timm
 
 Z = tiny("vit-one-output")(pictures()).detach()[:, 0]

@@ -107,7 +107,7 @@ def test_other_picture_sizes_are_the_models_own(family: str, size: tuple[int, in
 
 
 def test_a_picture_size_that_the_model_does_not_take_is_named() -> None:
-    with pytest.raises(ShapeError, match=r"24x32 pictures, not 40x24.*dynamic_img_size=True"):
+    with pytest.raises(ShapeError, match=r"24x32 images, not 40x24.*dynamic_img_size=True"):
         Probe(seen("vit"), pictures(1, (40, 24)))
     with pytest.raises(ShapeError, match="36x24 does not divide into patches of 8x8"):
         Probe(seen("vit-dynamic"), pictures(1, (36, 24)))

@@ -1,4 +1,4 @@
-"""torchvision's transformer, seen in parts, says what it says itself; other picture sizes by its own interpolation."""
+"""torchvision's transformer, seen in parts, says what it says itself; other image sizes by its own interpolation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torchvision.models import vision_transformer as tv
 
 from tests.models.runner import run_parts
 from vitreous.core.errors import ModelError, ShapeError
+from vitreous.models.eval_mode import evaluating
 from vitreous.models.load import build
-from vitreous.models.quiet import evaluating
 from vitreous.models.torchvision import from_torchvision
 from vitreous.testing import check_model
 
@@ -112,7 +112,7 @@ def test_what_is_not_known_is_refused_by_name():
         build("torchvision:alexnet", pretrained=False)
     with pytest.raises(ModelError, match="no weights 'V9' for 'vit_b_16'; known: IMAGENET1K_V1"):
         build("torchvision:vit_b_16", weights="V9")
-    with pytest.raises(ShapeError, match="takes 24x24 pictures, not 24x32; load it with image_size"):
+    with pytest.raises(ShapeError, match="takes 24x24 images, not 24x32; load it with image_size"):
         from_torchvision(tiny()).layout((24, 32))
 
 

@@ -16,7 +16,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 import vitreous
 from vitreous.core.errors import Caveat, ModelError, ShapeError
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 from vitreous.models.transforms import OpaquePreprocess, TransformPreprocess, as_preprocess
 from vitreous.testing import tiny_vits
 

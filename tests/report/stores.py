@@ -11,7 +11,7 @@ from typing import Any
 
 from vitreous.bench.store import Store
 
-Scores = Mapping[str, Mapping[str, Sequence[float]]]  # metric → method → one number per picture
+Scores = Mapping[str, Mapping[str, Sequence[float]]]  # metric → method → one number per image
 HIGHER = {
     "deletion_accuracy": False,
     "insertion_aopc": False,

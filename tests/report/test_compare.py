@@ -16,7 +16,7 @@ from vitreous.report.compare import Change, compare_runs, comparison_page
 
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[Path, Path]:
-    """a is 0.1 better on every picture, b is 0.1 worse in a metric where less is better, c is the same, d is gone."""
+    """a is 0.1 better on every image, b is 0.1 worse in a metric where less is better, c is the same, d is gone."""
     base = [0.1, 0.5, 0.9, 0.3]
     old = rows_of({"ap": {"a": base, "c": base, "d": base}, "deletion_accuracy": {"b": base}})
     new = rows_of(
@@ -51,7 +51,7 @@ def test_what_is_in_one_run_alone_is_said(two: tuple[Path, Path]) -> None:
 
     assert ("before", "method", "d (m on d)") in found.only
     assert ("after", "method", "e (m on d)") in found.only
-    assert ("after", "questions", "1 picture × class (m on d)") in found.only
+    assert ("after", "questions", "1 image × class (m on d)") in found.only
     assert "m on d: vitreous went from 0 to 1" in found.caveats
 
 

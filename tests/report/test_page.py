@@ -128,8 +128,8 @@ targets = "pair"
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from vitreous.bench.drive import execute
-    from vitreous.bench.read import read_plan
+    from vitreous.bench.plan_parser import read_plan
+    from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
 
     folder = tmp_path_factory.mktemp("real")
@@ -152,7 +152,7 @@ def test_a_real_run_makes_a_whole_page(real: Path, capsys: pytest.CaptureFixture
     assert page.open == []
     pictures = [attributes["src"] or "" for tag, attributes in page.tags if tag == "img"]
     assert all(one.startswith("data:image/webp;base64,") for one in pictures)
-    # gallery 2 × (picture + 6), layers 13, two pictures × two classes × (picture + all but random), deletion 2 × (map + 3)
+    # gallery 2 × (image + 6), layers 13, two images × two classes × (image + all but random), deletion 2 × (map + 3)
     assert len(pictures) == 14 + 13 + 24 + 8
     assert "http" not in text.replace("http-equiv", "")
     for title in (
@@ -164,7 +164,7 @@ def test_a_real_run_makes_a_whole_page(real: Path, capsys: pytest.CaptureFixture
         "Protocol and provenance",
     ):
         assert f"{title}</h" in text
-    assert "Made again for these pictures, since the run keeps no such maps: <code>decompx+" in text
+    assert "Made again for these images, since the run keeps no such maps: <code>decompx+" in text
     assert text.count("Made again") == 1  # the run's own maps were not
 
 
@@ -203,7 +203,7 @@ def test_data_that_changed_is_not_shown_as_if_it_had_not(real: Path, tmp_path: P
     assert easel.attribution("genatt", question).patches is not None
 
     stale = type(easel)(easel.vit, easel.dataset, easel.section, easel.maps.assign(pixels="0" * 32))
-    with pytest.raises(DataError, match="no longer the picture that was measured"):
+    with pytest.raises(DataError, match="no longer the image that was measured"):
         stale.attribution("genatt", question)
 
 

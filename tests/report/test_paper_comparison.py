@@ -76,7 +76,7 @@ def test_axes_of_several_data_sets_are_on_one_radar(tmp_path: Path) -> None:
     written = write_report(put(tmp_path / "run", rows), tmp_path / "report.html", gallery=0)
 
     page = (tmp_path / "report.html").read_text()
-    assert "Strengths over data sets" in page
+    assert "Strengths over datasets" in page
     assert "by deletion_aopc on val, insertion_accuracy on val, ap on s; outward is better" in page
     radar = next(table for table in written.papers if table.slug.startswith("skipplus"))
     assert radar.groups == [("val", 2), ("s", 1)]

@@ -63,9 +63,9 @@ def test_a_pooled_figure_is_pooled_and_its_interval_is_of_the_pooled_figure(tmp_
     ]
     one = only(tmp_path, rows)
 
-    assert one.values.tolist() == pytest.approx([2 / 100, 99 / 100])  # means over pictures would be 0.505 and 0.5
+    assert one.values.tolist() == pytest.approx([2 / 100, 99 / 100])  # means over images would be 0.505 and 0.5
     assert fields(one, "rank") == [2, 1]
-    assert spans(one)[0] == pytest.approx((1 / 99, 1.0))  # two pictures: both, or one of them twice
+    assert spans(one)[0] == pytest.approx((1 / 99, 1.0))  # two images: both, or one of them twice
 
 
 def test_lower_is_better_where_the_metric_says_so_and_equals_share_a_rank(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_metric_that_does_not_judge_gives_no_ranks(tmp_path: Path) -> None:
 
 
 def test_ties_are_told_in_pairs(tmp_path: Path) -> None:
-    """Pictures differ by far more than methods do, yet on every picture the first is ahead."""
+    """Images differ by far more than methods do, yet on every image the first is ahead."""
     hard = np.linspace(0, 0.9, 40)
     one = only(tmp_path, rows_of({"ap": {"a": hard + 0.02, "b": hard, "c": hard + 0.02 * (-1) ** np.arange(40)}}))
     (low, high), (other_low, other_high), _ = spans(one)
@@ -142,7 +142,7 @@ def test_two_classes_of_one_picture_share_a_block_and_are_drawn_together(tmp_pat
     one = standings_of(block)[0]
 
     assert len(block.clusters) == 2
-    assert spans(one)[0] == (0.0, 1.0)  # one picture twice; four rows drawn apart would give a narrower one
+    assert spans(one)[0] == (0.0, 1.0)  # one image twice; four rows drawn apart would give a narrower one
     assert [standings_of(block.of_role(role))[0].values.tolist() for role in block.roles] == [[0.5], [0.5]]
 
 
@@ -199,7 +199,7 @@ def test_a_difference_of_pooled_figures_is_pooled() -> None:
     after = {"score": np.array([0.0, 1.0]), "correct": np.array([0.0, 99.0]), "labelled": np.array([1.0, 99.0])}
     gap, _, _ = difference(before, after, shares, ["a", "b"])
 
-    assert gap == pytest.approx(0.98)  # means over pictures would say 0
+    assert gap == pytest.approx(0.98)  # means over images would say 0
 
 
 def test_no_common_number_is_no_difference() -> None:

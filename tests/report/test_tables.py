@@ -107,7 +107,7 @@ def test_the_main_table_shows_figures_intervals_ranks_ties_undefined_and_cost(tm
     assert (cells["genatt"][2].text, cells["genatt"][2].aside) == ("20 ms", "1 fwd, 1 bwd")
     assert cells["rollout"][2].aside == "1 fwd, 0 bwd"
     notes = " ".join(made.notes)
-    assert "3 pictures" in notes
+    assert "3 images" in notes
     assert "1 row failed: 'bad' is damaged" in notes
     assert "undefined on questions on which others are not" in notes
 
@@ -173,7 +173,7 @@ def test_the_tables_of_tokentm(tmp_path: Path) -> None:
     found = told(tmp_path, rows)
 
     first = found["TokenTM, table 1"][0].table
-    assert [head.title for head in first.heads] == ["Neg. (Pred.) ↑", "Pos. (Pred.) ↓"]  # what both data sets have
+    assert [head.title for head in first.heads] == ["Neg. (Pred.) ↑", "Pos. (Pred.) ↓"]  # what both datasets have
     full = dict(first.rows)["TokenTM: tokentm"]
     assert render_macro("cell", full[0]) == '<td data-v="60.0"><b>60.00</b> / <b>61.00</b></td>'
     assert render_macro("cell", full[1]) == '<td data-v="60.0"><u>60.00</u> / <u>61.00</u></td>'
@@ -197,7 +197,7 @@ def test_a_run_without_their_numbers_gets_a_line_each(tmp_path: Path) -> None:
 
     assert all(one.table is None and one.missing for several in found.values() for one in several)
     assert len(found) == 9
-    assert found["TokenTM, table 1"][0].missing == "m was measured on one data set; it needs two"
+    assert found["TokenTM, table 1"][0].missing == "m was measured on one dataset; it needs two"
 
 
 def test_shares_that_are_percent_already_are_not_multiplied(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def upward(metric) -> bool | None:
 
 
 def sheets_of(plan, pictures: int = 12, seed: int = 0, wrong: float = 0.4) -> list[Sheet]:
-    """Every sheet that a run of the plan would make; a share of the pictures is classified wrongly."""
+    """Every sheet that a run of the plan would make; a share of the images is classified wrongly."""
     draw, found = np.random.default_rng(seed), []
     roles = {"predicted+label": ("predicted", "label")}.get(str(plan.targets), ("",))
     asked = 2 * pictures if plan.targets == "pair" else pictures

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench.fixture import fill as fill_store
 from tests.study.made_up import STUDY, sheets_of
-from vitreous.bench.read import read_plan
+from vitreous.bench.plan_parser import read_plan
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise
 

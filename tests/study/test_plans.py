@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.study.made_up import STUDY
-from vitreous.bench.cells import cells_of, chosen
-from vitreous.bench.check import check
-from vitreous.bench.read import read_plan
+from vitreous.bench.plan_check import check
+from vitreous.bench.plan_parser import read_plan
+from vitreous.bench.work_cells import cells_of, chosen
 
 from study import names, zebras  # isort: skip
 from study.run import ORDER, SCRIPTS  # isort: skip

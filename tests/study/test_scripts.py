@@ -42,11 +42,11 @@ def small(tmp_path):
 @pytest.mark.slow
 def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
     assert small("small", "--pictures", "2") == 0
-    assert "2 pictures, 4 new rows" in capsys.readouterr().out
+    assert "2 images, 4 new rows" in capsys.readouterr().out
     assert small() == 0
-    assert "3 pictures, 2 new rows" in capsys.readouterr().out
+    assert "3 images, 2 new rows" in capsys.readouterr().out
     assert small() == 0
-    assert "3 pictures, 0 new rows" in capsys.readouterr().out
+    assert "3 images, 0 new rows" in capsys.readouterr().out
 
 
 def test_time_that_is_up_ends_it_between_two_pieces_of_work(small, capsys):
@@ -61,7 +61,7 @@ def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(sm
     assert small() == 1
     said = capsys.readouterr().out.splitlines()
     assert "no method 'genat'; did you mean 'genatt'?" in said[0]
-    assert "3 pictures, 6 new rows" in said[1]
+    assert "3 images, 6 new rows" in said[1]
 
 
 @pytest.mark.slow
@@ -73,8 +73,8 @@ def test_plans_at_once_are_each_in_a_process_and_one_that_fails_is_said_by_name(
     said = sorted(capsys.readouterr().out.splitlines())
     assert [line.split(":")[0] for line in said] == ["fails", "other", "small"]
     assert "no method 'genat'" in said[0]
-    assert "2 pictures, 4 new rows" in said[1]
-    assert "3 pictures, 6 new rows" in said[2]
+    assert "2 images, 4 new rows" in said[1]
+    assert "3 images, 6 new rows" in said[2]
     assert small("other", "small") == 0  # they left what they would have left alone
     assert capsys.readouterr().out.count("0 new rows") == 2
 

@@ -95,7 +95,7 @@ def test_numbers_and_names_are_written_for_people():
 
 
 def test_small_words():
-    assert [counted(count, "picture") for count in (0, 1, 3)] == ["0 pictures", "1 picture", "3 pictures"]
+    assert [counted(count, "image") for count in (0, 1, 3)] == ["0 images", "1 image", "3 images"]
     assert [joined(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
     assert between(an(-0.12, -0.16, -0.08)) == "0.120 [0.080, 0.160] below"
     assert between(an(0.12, -0.01, 0.2)) == "0.120 [−0.010, 0.200] above"
@@ -134,4 +134,4 @@ def test_an_end_near_0_shows_its_side_and_equal_differences_have_no_interval():
 def test_few_pictures_have_no_verdict():
     sure = an(0.1, 0.05, 0.2)
     assert [verdict(replace(sure, n=n)) for n in (FEW - 1, FEW)] == ["unknown", "better"]
-    assert answer([replace(sure, n=5)]) == "Too few to say on ViT-Tiny (+0.100 on 5 pictures)."
+    assert answer([replace(sure, n=5)]) == "Too few to say on ViT-Tiny (+0.100 on 5 images)."

@@ -1,4 +1,4 @@
-"""What the study published is what comes out again: single pictures by the digit, means within their interval."""
+"""What the study published is what comes out again: single images by the digit, means within their interval."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.study.made_up import STUDY, sheet
-from vitreous.bench.drive import execute
-from vitreous.bench.read import read_plan
+from vitreous.bench.plan_parser import read_plan
+from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 
 from study.effects import Figure, figures, loaded  # isort: skip
@@ -46,7 +46,7 @@ def key(one: Single):
 
 
 def lies_within(plan: str, sheets) -> None:
-    """Few pictures vary more than all: their mean is held to the published interval, widened by √(n / few) and to 99.9 %."""
+    """Few images vary more than all: their mean is held to the published interval, widened by √(n / few) and to 99.9 %."""
     said = {(one.model, one.dataset, one.metric, one.method): one for one in loaded(RESULTS / f"{plan}.csv", Figure)}
     for one in [one for own in sheets for one in figures(own, draws=2)]:
         whole = said[one.model, one.dataset, one.metric, one.method]

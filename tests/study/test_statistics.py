@@ -45,7 +45,7 @@ def quantiles(values):
 def test_figures_are_those_of_the_slow_twin(draw):
     scores = draw.normal(size=(3, 14))
     scores[1, 4] = np.nan
-    made = sheet(scores, pictures=[f"p{k // 2}" for k in range(14)])  # two questions a picture
+    made = sheet(scores, pictures=[f"p{k // 2}" for k in range(14)])  # two questions an image
 
     for row, found in zip(scores, figures(made, draws=300), strict=True):
         drawn = [slow_mean([row[place] for place in places]) for places in resamples(made.pictures, 300)]
@@ -125,7 +125,7 @@ def test_the_better_half_is_by_the_truth():
 
 
 def test_other_pictures_are_not_compared(draw):
-    with pytest.raises(LookupError, match="different pictures"):
+    with pytest.raises(LookupError, match="different images"):
         orders(sheet(np.eye(3)), sheet(np.eye(3), pictures=["a", "b", "c"]))
 
 
@@ -256,7 +256,7 @@ def test_tables_come_back_as_they_were(tmp_path):
 def test_starts_are_compared_on_pictures_that_all_of_them_have():
     scores = np.tile(np.array([[0.2], [0.5]]), (1, 8))
     ragged = scores.copy()
-    ragged[0, 4:] = np.nan  # one start was measured on half of the pictures, and easy ones at that
+    ragged[0, 4:] = np.nan  # one start was measured on half of the images, and easy ones at that
     ragged[1, 4:] = 9.0
 
     found = [regret(sheet(one), {0: "m0", 6: "m1"}, 0) for one in (scores, ragged)]

@@ -77,8 +77,8 @@ def test_the_metric_nearest_to_the_truth_is_bold_and_the_ceiling_last():
         return Order("Scenes", "pair", metric, "ap", "all", 9, 9, tau, tau - 0.1, tau + 0.1, tau, tau, tau)
 
     text = agreements(
-        [an("the same truth, other pictures", 0.9), an("aopc", 0.2), an("lodds", 0.5)], [("pair", "ap")], "all"
+        [an("the same truth, other images", 0.9), an("aopc", 0.2), an("lodds", 0.5)], [("pair", "ap")], "all"
     )
     assert rows_of(text)[2:] == [
-        ["LOdds", "**0.50 [0.40, 0.60]**"], ["AOPC", "0.20 [0.10, 0.30]"], ["the same truth, other pictures", "0.90 [0.80, 1.00]"],
+        ["LOdds", "**0.50 [0.40, 0.60]**"], ["AOPC", "0.20 [0.10, 0.30]"], ["the same truth, other images", "0.90 [0.80, 1.00]"],
     ]  # fmt: skip

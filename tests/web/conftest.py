@@ -37,7 +37,7 @@ def modules() -> None:
         "draw",
         "metrics.localisation",
         "bench.cost",
-        "metrics.answers",
+        "metrics.model_outputs",
         "web.render",
         "web.layerwise",
         "web.export_scores",

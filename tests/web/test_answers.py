@@ -17,7 +17,7 @@ from PIL import Image
 import vitreous
 from tests.web.conftest import SUBJECT, png
 from vitreous.core.errors import ShapeError
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 from vitreous.web import render
 from vitreous.web.class_search import find_classes
 from vitreous.web.layerwise import explain_layers
@@ -252,7 +252,7 @@ def test_an_upload_is_named_by_its_bytes_and_explained(client):
     vit = vitreous.load("scenes")
     found = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [0]}).json()["maps"][0]
     close(found["scores"], vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0])
-    assert found["evidence"] is None  # nobody knows it of a stranger's picture
+    assert found["evidence"] is None  # nobody knows it of a stranger's image
     code = client.post("/api/python", json={**subject, "methods": ["genatt"], "targets": [0]}).json()["code"]
     assert "Image.open('image.png')" in code
 

@@ -39,7 +39,7 @@ def test_whatever_comes_is_answered_as_documented(case):
 @schema.include(path_regex="says|explain|curve|film|scores|python|seen|evidence|picture$|model").parametrize()
 @MODEST
 def test_of_a_picture_that_is_there_too(case):
-    """The same where model and picture exist, so that the work itself is reached."""
+    """The same where model and image exist, so that the work itself is reached."""
     case.headers = {**(case.headers or {}), "host": "localhost"}
     for part in (case.body, case.query):
         if isinstance(part, dict):

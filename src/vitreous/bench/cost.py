@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
-from vitreous.bench.cells import Cell
-from vitreous.bench.job import loaded
 from vitreous.bench.plan import Evaluation, Plan
 from vitreous.bench.pool import devices
-from vitreous.capture.blackbox import is_black_box, probe_of
+from vitreous.bench.work_cells import Cell
+from vitreous.bench.worker_job import loaded
+from vitreous.capture.probe import probe_of
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
-from vitreous.models.model import BlackBox
+from vitreous.models.model import BlackBox, Network
 from vitreous.models.vit import ViT
 
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
@@ -200,7 +200,7 @@ def calibrated(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, f
             pass
 
     forward = timed(ahead, vit.device, budget / 2)
-    backward = 0.0 if is_black_box(vit) else max(timed(both, vit.device, budget / 2) - forward, 0.0)
+    backward = 0.0 if not isinstance(vit, Network) else max(timed(both, vit.device, budget / 2) - forward, 0.0)
     return forward / len(images), backward / len(images)
 
 

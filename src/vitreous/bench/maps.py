@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitreous.bench.parts import put_whole
+from vitreous.bench.atomic_files import put_whole
 from vitreous.bench.store import Store
 
 if TYPE_CHECKING:

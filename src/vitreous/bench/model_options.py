@@ -12,11 +12,11 @@ import torch
 
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.front import load, wrap
+from vitreous.models.black_box import greet
 from vitreous.models.class_names import read_class_names
+from vitreous.models.image_input import Preprocess, Triple
 from vitreous.models.load import build_module
 from vitreous.models.model import BlackBox
-from vitreous.models.opaque import greet
-from vitreous.models.picture import Preprocess, Triple
 
 
 @dataclass(frozen=True, slots=True)

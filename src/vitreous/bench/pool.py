@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from vitreous.bench.cells import Cell
-from vitreous.bench.job import Job, Outcome
 from vitreous.bench.plan import Plan
 from vitreous.bench.run import run_cell
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals
+from vitreous.bench.work_cells import Cell
+from vitreous.bench.worker_job import Job, Outcome
 from vitreous.capture.threads import given_cores
 from vitreous.core.errors import Caveat, ModelError
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vitreous.bench.cells import Cell
-from vitreous.bench.job import Job, Outcome
 from vitreous.bench.pool import LOSSES, Executor, cores, given_up
 from vitreous.bench.run import run_cell
+from vitreous.bench.work_cells import Cell
+from vitreous.bench.worker_job import Job, Outcome
 from vitreous.core.errors import DataError, SpecError
 
 JOBS: dict[str, Job] = {}  # in a worker: the job, fetched once per worker

@@ -14,9 +14,9 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from vitreous.bench.origin import Origin, near
 from vitreous.bench.plan import Plan
-from vitreous.bench.read import make_plan
+from vitreous.bench.plan_parser import make_plan
+from vitreous.bench.plan_source import Origin, near
 from vitreous.core.errors import SpecError
 from vitreous.data.reader import split
 from vitreous.metrics.protocols import protocol

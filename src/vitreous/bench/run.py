@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from vitreous.bench.cells import Cell, opened
-from vitreous.bench.job import Column, Job, Loaded, Outcome, loaded
 from vitreous.bench.keys import key_of
-from vitreous.bench.subject import Subject, subject_of
-from vitreous.bench.work import compute, failure, sentence
+from vitreous.bench.labelled_batch import Subject, subject_of
+from vitreous.bench.work_cells import Cell, opened
+from vitreous.bench.worker import compute, failure, sentence
+from vitreous.bench.worker_job import Column, Job, Loaded, Outcome, loaded
 from vitreous.data import batches
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 
 def run_cell(job: Job, cell: Cell) -> Outcome:

@@ -15,7 +15,7 @@ the library. A row is therefore computed once, even if several plans need it. Th
 that order. Columns of `kind="scores"` (pyarrow types in `vitreous.bench.rows`):
 
     model, dataset    labels in the plan
-    picture, index    key of the image in its dataset, and its index there
+    image, index    key of the image in its dataset, and its index there
     target            explained class; target_name: its name; role: "predicted", "label", "rival", "class" (given) or
                       "top 1", "top 2", …
     label, predicted  true class (−1 if unknown) and predicted class; probability: softmax probability of the target on
@@ -54,8 +54,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.ledger import open_ledger
-from vitreous.bench.parts import is_whole, read_part, write_part
+from vitreous.bench.atomic_files import is_whole, read_part, write_part
+from vitreous.bench.index_db import open_ledger
 from vitreous.bench.rows import COLUMNS, as_table, need_pyarrow, schema
 from vitreous.core.errors import DataError
 
@@ -160,7 +160,7 @@ class Store:
         outcomes
             Outcomes of the cells.
         asked
-            Fingerprints by cell number, see `vitreous.bench.cells.asked_of`.
+            Fingerprints by cell number, see `vitreous.bench.work_cells.asked_of`.
 
         Returns
         -------

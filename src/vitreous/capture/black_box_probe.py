@@ -12,12 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.forward import Reading
+from vitreous.capture.layer import weave
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.pixels import Pictures, Read, said_of
-from vitreous.capture.question import Question, ask
+from vitreous.capture.score_function import Question, ask
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
-from vitreous.models.shapes import Images, Logits, Tokens
+from vitreous.models.tensor_types import Images, Logits, Tokens
 
 AnyProbe = TypeVar("AnyProbe", bound="BlackBoxProbe")
 
@@ -84,7 +85,7 @@ class BlackBoxProbe:
             If the number of images differs.
         """
         if len(images) != len(self.images):
-            raise ShapeError(f"the probe asks about {len(self.images)} pictures, not {len(images)}; make a new Probe")
+            raise ShapeError(f"the probe asks about {len(self.images)} images, not {len(images)}; make a new Probe")
         return type(self)(self.model, images, self.targets.view(len(self.images), -1), self.question, self.hold)
 
     def asking(self: AnyProbe, question: str | Question | Any) -> AnyProbe:
@@ -249,13 +250,25 @@ class BlackBoxProbe:
     ) -> Float[Tensor, "b s c"]:
         pictures = pictures if isinstance(pictures, Pictures) else Pictures.of(pictures.to(self.images))
         if pictures.rows not in (len(self.images), self.rows):
-            raise ShapeError(f"pictures are asked about for {len(self.images)} images, not for {pictures.rows}")
+            raise ShapeError(f"images are asked about for {len(self.images)} images, not for {pictures.rows}")
         read = None if reader is None else reader(pictures.rows)
         return said_of(pictures, self.say, self.pictures_that_fit, self.images.device, read)
 
     def say(self, images: Images) -> Logits:
         """Return the model's logits for images of the same size as the probe's."""
         return self.model.forward(images)
+
+    def pixel_gradient(self) -> Float[Tensor, "r c H W"]:
+        """Gradient of the score in the pixels, through the model's forward function."""
+        return self._gradient_through(self.say)
+
+    def _gradient_through(self, logits_of: Callable[[Images], Logits]) -> Float[Tensor, "r c H W"]:
+        """Gradient of the score in the pixels, through a function from images to logits."""
+        images = self.images.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = logits_of(images)
+            scores = [self.answer(logits, t).sum() for t in self.targets.view(len(images), -1).unbind(1)]
+        return weave([torch.autograd.grad(s, images, retain_graph=s is not scores[-1])[0] for s in scores])
 
     # ── what only other kinds of models have ─────────────────────────────────────────────────────
 

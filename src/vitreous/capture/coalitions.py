@@ -10,11 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.memory import rows_that_fit
-from vitreous.capture.paths import AT_ONCE, owned
+from vitreous.capture.path_gradients import AT_ONCE, owned
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
 from vitreous.capture.subsets import Sizes, tokens_of
-from vitreous.models.shapes import Keep
+from vitreous.models.tensor_types import Keep
 from vitreous.models.vit import Place
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from vitreous.models.shapes import Images, Tokens
+from vitreous.models.tensor_types import Images, Tokens
 from vitreous.models.vit import ViT
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vitreous.capture.linearise import PLAIN, Linearisation, attention_at, softmax_at
-from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Images, Logits, Mixing, PerHead, Pooled, Tokens
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.tensor_types import Images, Logits, Mixing, PerHead, Pooled, Tokens
 from vitreous.models.vit import AttentionPool, Block, Feed, LinearPool, Place, ViT
 
 

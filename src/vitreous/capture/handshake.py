@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from vitreous.capture.forward import adapter_logits
-from vitreous.core.errors import ModelError, VitreousError
+from vitreous.core.errors import ModelError, VitreousError, describe_error
+from vitreous.models.eval_mode import evaluating
 from vitreous.models.outputs import with_outputs
-from vitreous.models.quiet import evaluating
 from vitreous.models.vit import LinearPool, ViT
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
@@ -79,7 +79,7 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
     except VitreousError:
         raise
     except Exception as problem:
-        reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+        reason = describe_error(problem)
         raise ModelError(
             f"{vit.name!r} cannot be run on a random image of {vit.size[0]}x{vit.size[1]} ({reason}); "
             "a model whose own forward takes such an image would work"
@@ -87,7 +87,7 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
     if own.shape != ours.shape:
         raise ModelError(f"{vit.name!r} answers with shape {tuple(own.shape)}, its parts with {tuple(ours.shape)}")
     if not own.isfinite().all():
-        raise ModelError(f"{vit.name!r} gives logits that are not finite on a random picture; are its weights loaded?")
+        raise ModelError(f"{vit.name!r} gives logits that are not finite on a random image; are its weights loaded?")
     gap = ((own - ours).abs().max() / own.abs().max().clamp(min=1e-6)).item()
     if not gap <= TOLERANCE.get(vit.dtype, 1e-3):
         raise ModelError(

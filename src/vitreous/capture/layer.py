@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitreous.capture.forward import Step
 from vitreous.core.errors import SpecError
-from vitreous.models.shapes import Tokens
+from vitreous.models.tensor_types import Tokens
 from vitreous.models.vit import Block, Layout, Place
 
 

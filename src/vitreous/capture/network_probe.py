@@ -17,8 +17,9 @@ from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import Backward, Segment, Trace, backward, share, trace
 from vitreous.core.errors import ModelError, SpecError
+from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import Layout, Network, TokenGrid
-from vitreous.models.quiet import evaluating
+from vitreous.models.tensor_types import Images
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,14 +254,13 @@ class NetworkProbe(BlackBoxProbe):
 
     def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r c H W"]:
         """Gradient of the score in the pixels, under a linearisation of the whole network."""
-        images = self.images.detach().requires_grad_()
-        columns = self.targets.view(len(images), -1).unbind(1)
-        with torch.enable_grad(), evaluating(self.model.module):
-            with LinearisedForward(lin):
+
+        def logits(images: Images) -> Tensor:
+            with evaluating(self.model.module), LinearisedForward(lin):
                 output = self.model.call(images)
-            logits = self.model.read(output)
-            scores = [self.answer(logits, targets).sum() for targets in columns]
-        return weave([torch.autograd.grad(s, images, retain_graph=s is not scores[-1])[0] for s in scores])
+            return self.model.read(output)
+
+        return self._gradient_through(logits)
 
     def _refuse(self, what: str) -> NoReturn:
         raise ModelError(needs_vit(self.model, what))

@@ -13,8 +13,8 @@ from vitreous.capture.linearise import PLAIN
 from vitreous.capture.pixels import Read
 from vitreous.capture.progress import pieces
 from vitreous.capture.subsets import Sizes, tokens_of
-from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Logits, Pooled, Tokens
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.tensor_types import Logits, Pooled, Tokens
 from vitreous.models.vit import Attend, AttentionPool, Layout, LinearPool, Place, ViT
 
 Packed = Float[Tensor, "1 all d"]  # tokens of all sequences, concatenated

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.progress import pieces
-from vitreous.models.shapes import Images, Logits
+from vitreous.models.tensor_types import Images, Logits
 
 Index = Int[Tensor, " k"]
 Read = Callable[[Logits, Index], Tensor]  # reduces logits [m c] to [m …], given the row of each

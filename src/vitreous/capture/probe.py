@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,17 +15,17 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe, per_row
 from vitreous.capture.embedding import embed
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
+from vitreous.capture.head_backward import Top, top_of
 from vitreous.capture.layer import Layer, backward, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.packed import said_among
 from vitreous.capture.pixels import Read
-from vitreous.capture.question import Question
-from vitreous.capture.top import Top, top_of
+from vitreous.capture.score_function import Question
 from vitreous.core.errors import ShapeError
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.shapes import Images, Keep, Logits, Tokens
+from vitreous.models.tensor_types import Images, Keep, Logits, Tokens
 from vitreous.models.vit import Place, ViT
 
 
@@ -257,11 +258,13 @@ class Probe(NetworkProbe):
 
     def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r 3 H W"]:
         """Gradient of the score in the pixels, under a linearisation of the blocks and the head."""
-        layer = None
-        for layer in self.layers(lin, attention=False):  # noqa: B007 - the first block comes last
-            pass
-        assert layer is not None
-        return self.pixel_grad(layer.hidden_grad)
+        embedded = self.embedded()  # before the layers, which use its tokens
+        return self.pixel_grad(self.token_gradient(lin), embedded)
+
+    def token_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r n d"]:
+        """Gradient of the score at the input of the first block."""
+        layer = deque(self.layers(lin, attention=False), maxlen=1)[0]  # the first block comes last
+        return layer.hidden_grad
 
     # ── logits and scores with patches removed ───────────────────────────────────────────────────
 
@@ -295,7 +298,7 @@ class Probe(NetworkProbe):
         """
         if keep.shape[-1] != self.layout.patches or len(keep) not in (len(self.images), self.rows):
             raise ShapeError(
-                f"keep must be [{len(self.images)} s {self.layout.patches}] (pictures, subsets, patches), not {list(keep.shape)}"
+                f"keep must be [{len(self.images)} s {self.layout.patches}] (images, subsets, patches), not {list(keep.shape)}"
             )
         tokens = self.tokens
         room = rows_that_fit(1, tokens.shape[-1], tokens.element_size(), tokens.device)

@@ -15,12 +15,12 @@ from vitreous.capture.diagnosis import operations_without_rule
 from vitreous.capture.linearise import LINEARISATIONS
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import backward, trace
-from vitreous.core.errors import ModelError, ShapeError, VitreousError
-from vitreous.models.model import Inputs, Layout, Network, forward_of, logits_of
-from vitreous.models.opaque import classes_of, preprocess_of
+from vitreous.core.errors import ModelError, ShapeError, VitreousError, describe_error
+from vitreous.models.black_box import classes_of, preprocess_of, refuse_without_parameters
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.model import Inputs, Layout, Network, forward_of, logits_of, tensors_of
 from vitreous.models.outputs import with_outputs
-from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Images
+from vitreous.models.tensor_types import Images
 
 LARGEST_MISSING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
 
@@ -95,7 +95,11 @@ def see_through(
 
 
 def examined(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:
-    """The network with blocks, token places and completeness found on an image [1 c H W] of another size."""
+    """The network with blocks, token places and completeness found on an image [1 c H W].
+
+    `blocks` as for `see_through`; those that the network has already are found again for another image size.
+    """
+    blocks = blocks or [block.name for block in model.blocks] or None
 
     def call(images: Images) -> Any:
         with evaluating(model.module):
@@ -107,28 +111,28 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
     except VitreousError:
         raise
     except Exception as problem:
-        reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+        reason = describe_error(problem)
         raise ModelError(
             f"{model.name!r} cannot be run on a random image {list(image.shape[1:])} ({reason}); pass size=(height, width), "
             "or images that it takes"
         ) from problem
     refuse_random(model.name, first, second)
-    found = find_blocks(model.module, call, image, blocks)
-    fine = max((block.tokens.grid for block in found), key=lambda grid: grid[0] * grid[1])
+    located = find_blocks(model.module, call, image, blocks)
+    fine = max((block.tokens.grid for block in located), key=lambda grid: grid[0] * grid[1])
     size = (image.shape[-2], image.shape[-1])
     if size[0] % fine[0] or size[1] % fine[1]:
         raise ModelError(
             f"images of {size[0]}x{size[1]} do not divide into the {fine[0]}x{fine[1]} tokens of {model.name!r}; images whose "
             "sides are multiples of its stride would work"
         )
-    uneven = [grid for block in found if (grid := block.tokens.grid) and not nests(grid, fine)]
+    uneven = [grid for block in located if (grid := block.tokens.grid) and not nests(grid, fine)]
     if uneven:
         raise ModelError(
             f"the {uneven[0][0]}x{uneven[0][1]} tokens of a block of {model.name!r} do not cover whole tokens of its finest grid "
             f"{fine[0]}x{fine[1]}; images of another size, or blocks=… of one resolution would work"
         )
-    layout = Layout(fine, (size[0] // fine[0], size[1] // fine[1]), max(block.tokens.others for block in found))
-    model = replace(model, blocks=found, layout=fixed_layout(layout, model.name), size=size)
+    layout = Layout(fine, (size[0] // fine[0], size[1] // fine[1]), max(block.tokens.others for block in located))
+    model = replace(model, blocks=located, layout=fixed_layout(layout, model.name), size=size)
     with suppress(ShapeError):  # no logits: a score has to say what is explained
         if (logits := model.read(first)).ndim == 2 and model.output_type is None:
             model = with_outputs(model, logits.shape[-1])
@@ -143,14 +147,16 @@ def nests(coarse: tuple[int, int], fine: tuple[int, int]) -> bool:
 def fixed_layout(layout: Layout, name: str) -> Callable[[tuple[int, int]], Layout]:
     def for_size(size: tuple[int, int]) -> Layout:
         if size != layout.size:
-            raise ModelError(f"{name!r} was examined on images of {layout.size}, not {size}; wrap it with size={size}")
+            raise ModelError(
+                f"{name!r} was examined on images of {layout.size}, not {size}; see_through(module, size={size}) would work"
+            )
         return layout
 
     return for_size
 
 
 def unplaced_layout(size: tuple[int, int]) -> Layout:
-    raise ModelError("the blocks of this network have not been found yet; vitreous.wrap finds them")
+    raise ModelError("the blocks of this network have not been found yet; vitreous.see_through finds them")
 
 
 def refuse_unsuited(module: nn.Module, name: str) -> None:
@@ -158,8 +164,7 @@ def refuse_unsuited(module: nn.Module, name: str) -> None:
         raise ModelError(
             f"{name!r} is a scripted model (torch.jit), whose operations cannot be seen; the model it was made from would work"
         )
-    if not any(p.is_floating_point() for p in module.parameters()):
-        raise ModelError(f"{name!r} has no parameters, so its device and precision are not known")
+    refuse_without_parameters(module, name)
 
 
 def refuse_random(name: str, first: Any, second: Any) -> None:
@@ -169,17 +174,6 @@ def refuse_random(name: str, first: Any, second: Any) -> None:
             f"{name!r} gives different outputs for the same image, so it draws random numbers in its forward; "
             "a model that does not would work"
         )
-
-
-def tensors_of(output: Any) -> list[Tensor]:
-    """All floating-point tensors in what a model returns, in order."""
-    if isinstance(output, Tensor):
-        return [output] if output.is_floating_point() else []
-    if isinstance(output, Mapping):
-        return [tensor for value in output.values() for tensor in tensors_of(value)]
-    if isinstance(output, list | tuple):
-        return [tensor for value in output for tensor in tensors_of(value)]
-    return []
 
 
 def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:

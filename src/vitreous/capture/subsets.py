@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from vitreous.models.shapes import Keep
+from vitreous.models.tensor_types import Keep
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from vitreous.capture.linearise import PLAIN
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import pieces
-from vitreous.models.shapes import Logits, Tokens
+from vitreous.models.tensor_types import Logits, Tokens
 from vitreous.models.vit import Block, Place
 
 

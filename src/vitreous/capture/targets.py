@@ -12,12 +12,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.blackbox import probe_of
 from vitreous.capture.linearise import Linearisation
-from vitreous.capture.question import Question
+from vitreous.capture.probe import probe_of
+from vitreous.capture.score_function import Question
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import BlackBox
-from vitreous.models.shapes import Images
+from vitreous.models.tensor_types import Images
 
 Explained = TypeVar("Explained", bound=Any)  # an `Attribution`, which is defined above this layer of the package
 
@@ -119,7 +119,7 @@ def class_indices(vit: BlackBox, target: Any, pictures: int) -> Int[Tensor, "b k
             raise
         except (TypeError, ValueError, OverflowError, RuntimeError):
             raise ShapeError(
-                f"target must be a class, one per picture, or [pictures, k]; got {target!r} for {pictures} pictures"
+                f"target must be a class, one per image, or [pictures, k]; got {target!r} for {pictures} images"
             ) from None
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ShapeError(
@@ -127,14 +127,12 @@ def class_indices(vit: BlackBox, target: Any, pictures: int) -> Int[Tensor, "b k
         )
     target = target.expand(pictures) if target.ndim == 0 else target
     if target.ndim > 2 or len(target) != pictures:
-        hint = (
-            f"; for several classes of one picture write target=[{target.flatten().tolist()}]" if pictures == 1 else ""
-        )
-        raise ShapeError(f"target has {len(target)} entries for {pictures} pictures{hint}")
+        hint = f"; for several classes of one image write target=[{target.flatten().tolist()}]" if pictures == 1 else ""
+        raise ShapeError(f"target has {len(target)} entries for {pictures} images{hint}")
     target = target.reshape(pictures, -1).long()
     count = vit.outputs
     if not target.numel():
-        raise ShapeError(f"target holds no class for {pictures} pictures; give at least one for each, or None")
+        raise ShapeError(f"target holds no class for {pictures} images; give at least one for each, or None")
     if target.min() < 0 or target.max() >= count:
         wrong = int(target.max() if target.min() >= 0 else target.min())
         if vit.scalar:

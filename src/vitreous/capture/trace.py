@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
-from vitreous.models.quiet import evaluating
+from vitreous.models.eval_mode import evaluating
 
 ACTIVE: ContextVar[Tracer | None] = ContextVar("vitreous_tracer", default=None)
 

@@ -61,7 +61,7 @@ def bench(
 ) -> int:
     """Measure methods on models and datasets. Finished work is not computed again: run it twice, add a method, kill it."""
     from vitreous.cli.console import caveats_as_notes, spinner
-    from vitreous.cli.standings import resumable
+    from vitreous.cli.run_output import resumable
 
     arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     entries = {
@@ -73,7 +73,7 @@ def bench(
         with spinner("reading the plan", lines=True):
             checked_plan = make_plan(plan, entries)
         if shard is not None:
-            from vitreous.bench.cells import shard_of
+            from vitreous.bench.work_cells import shard_of
 
             shard_of([], shard)  # check the shard before a folder is created for it
         folder = Path(checked_plan.out or (f"runs/{plan.stem}" if plan else "runs/bench"))
@@ -102,7 +102,7 @@ def model_entries(names: Several, checkpoint: str | None, arguments: dict[str, A
 
 def make_plan(path: Path | None, entries: dict[str, Any]) -> Any:
     """Make a plan from a file, with `entries` replacing those of the file, or from `entries` alone."""
-    from vitreous.bench.read import plan_from_flags, read_plan
+    from vitreous.bench.plan_parser import plan_from_flags, read_plan
 
     if path is not None:
         return read_plan(path, **entries)
@@ -113,7 +113,7 @@ def make_plan(path: Path | None, entries: dict[str, Any]) -> Any:
 
 def check_plan(plan: Any) -> None:
     """Check a plan and print notes about it; raise an error if it cannot run."""
-    from vitreous.bench.check import check
+    from vitreous.bench.plan_check import check
 
     for note in check(plan):
         typer.echo(f"note: {note}", err=True)
@@ -135,9 +135,9 @@ def store_folder(folder: Path, shard: str | None) -> Path:
 
 def run_plan(plan: Any, folder: Path, executor: Any, shard: str | None, *, recheck: bool, as_json: bool) -> int:
     """Compute what is missing, then print the table; return the exit status."""
-    from vitreous.bench.drive import execute
+    from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
-    from vitreous.cli.standings import print_standings, run_display
+    from vitreous.cli.run_output import print_standings, run_display
 
     with Store(store_folder(folder, shard)) as store:
         with run_display(store.folder) as display:
@@ -147,10 +147,10 @@ def run_plan(plan: Any, folder: Path, executor: Any, shard: str | None, *, reche
 
 
 def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
-    from vitreous.bench.cells import cells_of
-    from vitreous.bench.drive import Progress, missing_cells
+    from vitreous.bench.run_plan import Progress, missing_cells
     from vitreous.bench.store import Store
-    from vitreous.cli.standings import print_standings
+    from vitreous.bench.work_cells import cells_of
+    from vitreous.cli.run_output import print_standings
 
     shards = sorted((folder / "shards").glob("*-of-*"))
     if not shards:
@@ -170,9 +170,9 @@ def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
 
 def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, as_json: bool) -> int:
     """Print cells, forward and backward passes and time; finished cells of this plan in the store are not counted."""
-    from vitreous.bench.cells import asked_of, cells_of, shard_of
     from vitreous.bench.cost import estimate
     from vitreous.bench.store import Store
+    from vitreous.bench.work_cells import asked_of, cells_of, shard_of
     from vitreous.cli.console import format_duration, new_table, print_json, print_table, spinner
 
     cells = cells_of(plan)

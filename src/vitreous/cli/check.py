@@ -91,14 +91,18 @@ def run_file(file: Path) -> None:
 
 def model_facts(vit: Any) -> dict[str, Any]:
     """Properties of a model as JSON values."""
-    from vitreous.capture.blackbox import is_black_box
     from vitreous.capture.handshake import handshake
+    from vitreous.models.model import Network
+    from vitreous.models.vit import ViT
 
-    if is_black_box(vit):
+    if not isinstance(vit, Network):
         return {"black box": "yes", "input": list(vit.size), "outputs": vit.outputs}
     layout = vit.layout(vit.size)
+    checked = (
+        {"largest logit difference": float(handshake(vit))} if isinstance(vit, ViT) else {"missing share": vit.missing}
+    )
     return {
-        "largest logit difference": float(handshake(vit)),
+        **checked,
         "blocks": vit.depth,
         "grid": list(layout.grid),
         "patch": list(layout.patch),

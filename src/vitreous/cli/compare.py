@@ -49,7 +49,7 @@ def print_comparison(comparison: Any) -> None:
             table.add_row(name, *(" ".join(part for part in (cell.text, cell.span) if part) for cell in cells))
         print_table(table)
     if not comparison.changes:
-        console.print("the two runs have no model, data set, method and metric in common")
+        console.print("the two runs have no model, dataset, method and metric in common")
     for sentence in comparison.caveats:
         typer.echo(f"note: {sentence}")
     for side, kind, name in comparison.only:

@@ -104,7 +104,7 @@ class Explainer:
 
     def __init__(self, request: Request) -> None:
         from vitreous.bench.model_options import load_model
-        from vitreous.capture.question import ask
+        from vitreous.capture.score_function import ask
         from vitreous.capture.targets import class_index
         from vitreous.methods.spec import resolve
 
@@ -132,7 +132,7 @@ def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dic
 
     with spinner(f"loading {request.model}"):
         from vitreous.cli.results import Results, print_failure, print_line, print_record
-        from vitreous.models.picture import open_picture
+        from vitreous.models.image_input import open_picture
 
         explainer, results = Explainer(request), Results(shelf, **look)
     print_result = print_record if len(sources) <= TABLES else print_line
@@ -187,4 +187,4 @@ def summary(request: Request, records: list[Any], failed: list[Any]) -> dict[str
 
 def print_count(done: int, failed: int, folder: Path) -> None:
     lost = f", {failed} failed" if failed else ""
-    typer.echo(f"{done} picture{'' if done == 1 else 's'} explained in {folder}{lost}")
+    typer.echo(f"{done} image{'' if done == 1 else 's'} explained in {folder}{lost}")

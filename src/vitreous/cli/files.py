@@ -26,12 +26,12 @@ def expand(source: str) -> list[Path]:
     if path.is_dir():
         inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
         if not inside:
-            raise DataError(f"folder '{source}' holds no pictures ({', '.join(SUFFIXES)})")
+            raise DataError(f"folder '{source}' holds no images ({', '.join(SUFFIXES)})")
         return [p for p in inside if not p.name.startswith(".")]
     if path.exists():
         return [path]
     if not glob.has_magic(source):
-        raise DataError(f"no picture at '{source}'; give a file, a folder or a pattern such as 'photos/*.jpg'")
+        raise DataError(f"no image at '{source}'; give a file, a folder or a pattern such as 'photos/*.jpg'")
     matches = [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
     files = [p for p in matches if p.is_file()]
     if not files:

@@ -60,7 +60,7 @@ def map(  # noqa: A001 - the verb
     """Explain every image of a dataset. Maps are float16 grids with a scale, in files that need no Vitreous to be read."""
     from vitreous.cli.bench import check_plan, choose_executor, make_plan, model_entries
     from vitreous.cli.console import caveats_as_notes, spinner
-    from vitreous.cli.standings import resumable
+    from vitreous.cli.run_output import resumable
 
     if format not in ("parquet", "safetensors"):
         raise SpecError(f"--format {format!r} is not known; known: parquet, safetensors")
@@ -79,11 +79,11 @@ def map(  # noqa: A001 - the verb
 
 def compute_maps(plan: Any, folder: Path, executor: Any, file_format: str, *, recheck: bool, as_json: bool) -> int:
     """Compute the maps that are missing, then export all of them; return the exit status."""
-    from vitreous.bench.drive import execute
     from vitreous.bench.maps import export_parquet, export_safetensors
+    from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
     from vitreous.cli.console import print_json
-    from vitreous.cli.standings import print_standings, run_display
+    from vitreous.cli.run_output import print_standings, run_display
 
     with Store(folder / "store") as store:
         with run_display(store.folder) as display:

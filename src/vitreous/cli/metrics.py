@@ -111,7 +111,7 @@ def describe(metric: dict[str, Any]) -> None:
     facts.add_row("direction", better[metric["higher_is_better"]])
     facts.add_row("from … to", format_bounds(metric))
     facts.add_row("a·map + b", "scores as the map does" if metric["affine_invariant"] else "may score differently")
-    facts.add_row("of a set", "pooled over pictures" if metric["pooled"] else "mean over pictures")
+    facts.add_row("of a set", "pooled over images" if metric["pooled"] else "mean over images")
     facts.add_row("reads", format_data(metric))
     facts.add_row("forwards", format_cost(metric))
     facts.add_row("family", metric["family"] or "–")

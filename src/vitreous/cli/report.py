@@ -29,5 +29,5 @@ def report(
 
         written = write_report(run, out or run / "report.html", gallery=gallery, run=name)
     for sentence in written.unreached:
-        typer.echo(f"note: no pictures: {sentence}", err=True)
+        typer.echo(f"note: no images: {sentence}", err=True)
     typer.echo(f"{written.page} and {len(written.tables)} tables in {written.tables[0].parent}")

@@ -54,7 +54,7 @@ def reproduce(
     from vitreous.bench.reproduce import keep_models, parse_model, parse_pairs, plan_reproduction, reproduction
     from vitreous.cli.bench import check_plan, choose_executor, print_estimate
     from vitreous.cli.console import caveats_as_notes, spinner
-    from vitreous.cli.standings import resumable
+    from vitreous.cli.run_output import resumable
 
     wanted = reproduction(name)
     named = models or []
@@ -114,10 +114,10 @@ def name_subsets(wanted: Any, given: Any) -> dict[str, str]:
 
 def run_and_report(wanted: Any, plan: Any, folder: Path, executor: Any) -> int:
     """Compute what is missing, write the report and print the table; return the exit status."""
-    from vitreous.bench.drive import execute
+    from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
     from vitreous.cli.console import spinner
-    from vitreous.cli.standings import run_display
+    from vitreous.cli.run_output import run_display
     from vitreous.report import write_report
     from vitreous.report.tables import to_markdown
 
@@ -128,7 +128,7 @@ def run_and_report(wanted: Any, plan: Any, folder: Path, executor: Any) -> int:
     with spinner("writing the report"):
         written = write_report(folder, folder / "report.html", gallery=6 if wanted.shows_images else 0)
     for sentence in written.unreached:
-        typer.echo(f"note: no pictures: {sentence}", err=True)
+        typer.echo(f"note: no images: {sentence}", err=True)
     for table in written.papers:
         typer.echo(to_markdown(table))
     for table in written.comparisons:

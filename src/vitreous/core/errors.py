@@ -63,7 +63,7 @@ class ShapeError(VitreousError, ValueError):
     >>> vitreous.explain(vitreous.load("scenes"), torch.zeros(1, 4, 112, 112))
     Traceback (most recent call last):
     ...
-    vitreous.core.errors.ShapeError: images must be [b 3 H W] with at least one picture, not [1, 4, 112, 112]
+    vitreous.core.errors.ShapeError: images must be [b 3 H W] with at least one image, not [1, 4, 112, 112]
     """
 
 
@@ -89,3 +89,8 @@ class Caveat(UserWarning):
     >>> import vitreous
     >>> warnings.simplefilter("ignore", vitreous.Caveat)  # once the limits of a map are known
     """
+
+
+def describe_error(problem: BaseException) -> str:
+    """Type and message of an unexpected error on one line, for the text of one of our own errors."""
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from typing import Generic, TypeVar
 
-from vitreous.core.errors import SpecError, VitreousError
+from vitreous.core.errors import SpecError, VitreousError, describe_error
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class Registry(Generic[T]):
                 raise
             except Exception as problem:
                 self._plugins_loaded = False
-                reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+                reason = describe_error(problem)
                 raise SpecError(
                     f"the plugin {point.name!r} of {self.group} could not be loaded from {point.value!r} ({reason}); "
                     "correct it, or uninstall the package that brings it"

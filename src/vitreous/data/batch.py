@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.sample import Dataset, Sample
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 
 Seen: TypeAlias = Int8[Tensor, "H W"]
 Corners: TypeAlias = Float[Tensor, "_ 4"]
@@ -225,7 +225,7 @@ def subset(dataset: Dataset, count: int | None, seed: int | None = None) -> tupl
     total = len(dataset)
     count = total if count is None else count
     if not 0 < count <= total:
-        raise SpecError(f"{dataset.name} has {total} pictures, so {count} cannot be chosen; 1 to {total} would work")
+        raise SpecError(f"{dataset.name} has {total} images, so {count} cannot be chosen; 1 to {total} would work")
     if seed is None:
         return tuple(range(count))
     by_name = sorted(range(total), key=lambda place: (dataset.keys[place].rsplit("/", 1)[-1], dataset.keys[place]))

@@ -139,9 +139,9 @@ def part_of(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarra
     content = unpickle(path, layout)
     pixels, labels = content.get("data"), content.get(column)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
-        raise DataError(f"'{path}' has no data of 3072 bytes per picture; expected {layout}")
+        raise DataError(f"'{path}' has no data of 3072 bytes per image; expected {layout}")
     if not isinstance(labels, list) or len(labels) != len(pixels) or not all(isinstance(one, int) for one in labels):
-        raise DataError(f"'{path}' has no {column}, one for each of its {len(pixels)} pictures; expected {layout}")
+        raise DataError(f"'{path}' has no {column}, one for each of its {len(pixels)} images; expected {layout}")
     return pixels, np.asarray(labels, dtype=np.int64)
 
 

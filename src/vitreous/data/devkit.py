@@ -54,7 +54,7 @@ def read_list(path: Path, stems: list[str], ids: Ids | None = None, meta: Path |
     lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     values = [int(number(line[-1], f"line {i} of '{path}'", "whole")) for i, line in enumerate(lines, 1)]
     if not values:
-        raise DataError(f"the label file '{path}' is empty; expected one line per picture, its class last")
+        raise DataError(f"the label file '{path}' is empty; expected one line per image, its class last")
     if (ids or kind_of(path, values)) == "devkit":
         classes = class_of_id(path, meta)
         if unknown := sorted(set(values) - classes.keys()):
@@ -74,7 +74,7 @@ def by_line(stems: list[str], values: list[int], path: Path) -> dict[str, int]:
         match = NUMBER.search(stem)
         line = int(match[1]) if match else 0
         if not 1 <= line <= len(values):
-            raise DataError(f"'{path}' has {len(values)} lines, and none is for the picture {stem!r}")
+            raise DataError(f"'{path}' has {len(values)} lines, and none is for the image {stem!r}")
         found[stem] = values[line - 1]
     return found
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitreous.core.errors import DataError
 from vitreous.data.sample import Boxes
-from vitreous.models.decode import open_picture
+from vitreous.models.image_decoding import open_picture
 
 SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ORIENTATION = 0x0112
@@ -73,7 +73,7 @@ def ids_in(path: Path | bytes, turn: int = 1, name: str = "") -> np.ndarray:
             # Of a palette image, the indices are the ids; the colours are for display only.
             values = np.asarray(stored.convert("L") if stored.mode in ("1", "LA") else stored)
     except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
-        raise DataError(f"the mask {name} is damaged or not a picture; a whole PNG would work") from None
+        raise DataError(f"the mask {name} is damaged or not an image; a whole PNG would work") from None
     return upright(values, turn)
 
 

@@ -23,7 +23,7 @@ from vitreous.data.reader import folder_at, reader
 from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
 from vitreous.models.imagenet import index_of_wnid
 
-LAYOUT = "a folder of pictures (or images/), beside them labels.csv, boxes.csv and masks/ if there are any"
+LAYOUT = "a folder of images (or images/), beside them labels.csv, boxes.csv and masks/ if there are any"
 LABELS = ("label", "imagenet_label")
 ASIDE = ("masks", "trimaps", "annotations")
 
@@ -54,7 +54,7 @@ def folder(place: str | Path, ignore: int | None = None, labels: str | None = "a
     base = root / "images" if (root / "images").is_dir() else root
     names = pictures_in(base, ASIDE if base == root else ())
     if not names:
-        raise DataError(f"there is no picture in '{base}'; expected {LAYOUT}")
+        raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
     boxes = read_boxes(root / "boxes.csv", names) if (root / "boxes.csv").is_file() else {}
     classes = None
     if labels is None:
@@ -143,7 +143,7 @@ def named(found: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return `found`; raise `DataError` if it is empty, that is if no row of the table is about one of the images."""
     if not found:
         raise DataError(
-            f"'{path}' names none of the pictures; its column file gives their paths from the folder of pictures"
+            f"'{path}' names none of the images; its column file gives their paths from the folder of images"
         )
     return found
 
@@ -202,7 +202,7 @@ def labels_of_boxes(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]
         labels = {label for label, _ in rows if label is not None}
         if len(labels) > 1:
             raise DataError(
-                f"'{path}' has boxes of the classes {sorted(labels)} for '{name}'; labels.csv must say which is the picture's"
+                f"'{path}' has boxes of the classes {sorted(labels)} for '{name}'; labels.csv must say which is the image's"
             )
         known.update(dict.fromkeys([name], *labels) if labels else {})
     return known

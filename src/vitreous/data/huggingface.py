@@ -11,7 +11,7 @@ from vitreous.data.files import flat, ids_in, turn_of
 from vitreous.data.folder import binary
 from vitreous.data.reader import has, located, need, reader
 from vitreous.data.sample import Album, Sample, digest
-from vitreous.models.decode import open_picture
+from vitreous.models.image_decoding import open_picture
 
 
 @reader("hf", recognises=has("dataset_dict.json", "dataset_info.json"))
@@ -45,7 +45,7 @@ def hf(
     SpecError
         If a split must be chosen, or a column does not exist or cannot be determined.
     """
-    datasets = need("datasets", f"the data set 'hf:{place}'")
+    datasets = need("datasets", f"the dataset 'hf:{place}'")
     folder = located(place)
     try:
         if folder.is_dir() and any((folder / one).is_file() for one in ("state.json", "dataset_dict.json")):
@@ -91,9 +91,9 @@ def from_hf(
     SpecError
         If a column does not exist, or the column of images cannot be determined.
     """
-    datasets = need("datasets", "a Hugging Face data set")
+    datasets = need("datasets", "a Hugging Face dataset")
     features = table.features
-    image = image or only(features, datasets.Image, "pictures", "image", name)
+    image = image or only(features, datasets.Image, "images", "image", name)
     classes = [one for one, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if label is None:
         label = classes[0] if len(classes) == 1 else "label" if "label" in features else None
@@ -143,4 +143,4 @@ def source_of(cell: Any, where: str) -> bytes | Path:
         return cell["bytes"]
     if cell and cell.get("path"):
         return Path(cell["path"])
-    raise DataError(f"{where} has no picture")
+    raise DataError(f"{where} has no image")

@@ -82,7 +82,7 @@ def imagenet_val(
     else:
         files = flat_files(root, base, labels, ids, None if meta is None else located(meta))
     if not files:
-        raise DataError(f"there is no picture in '{base}'; expected {LAYOUT}")
+        raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
     keys = {f"val/{wnids()[label]}/{Path(name).stem}": name for name, label in files.items()}
     names, order = [keys[key] for key in sorted(keys)], sorted(keys)
     drawn = boxes_of(root, boxes)
@@ -101,10 +101,10 @@ def flat_files(root: Path, base: Path, labels: str | Path | None, ids: Ids | Non
     places = [folder / name for name in LISTS for folder in (root, base, root.parent, root / "data")]
     found = located(labels) if labels else next((one for one in places if one.is_file()), None)
     if found is None:
-        raise UnlabelledImagesError(f"'{root}' has {len(names)} pictures and no label file; expected {LAYOUT}", base)
+        raise UnlabelledImagesError(f"'{root}' has {len(names)} images and no label file; expected {LAYOUT}", base)
     classes = read_list(found, stems, ids, meta)
     if missing := [stem for stem in stems if stem not in classes]:
-        raise DataError(f"'{found}' has no class for {missing[0]!r} ({len(missing)} pictures in all)")
+        raise DataError(f"'{found}' has no class for {missing[0]!r} ({len(missing)} images in all)")
     return {name: classes[stem] for name, stem in zip(names, stems, strict=True)}
 
 

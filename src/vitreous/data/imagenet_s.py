@@ -68,7 +68,7 @@ def imagenet_s(
     base, painted = folder_at(root / split, LAYOUT), folder_at(root / f"{split}-segmentation", LAYOUT)
     names = [name for name in pictures_in(base) if name.count("/") == 1]
     if not names:
-        raise DataError(f"there is no picture in '{base}'; expected {LAYOUT}")
+        raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
     wnids = categories_of(root, painted, categories)
     keys = [f"{split}/{name.rsplit('.', 1)[0]}" for name in names]
     rest = -1 if ignored == "exclude" else 0

@@ -11,7 +11,7 @@ from vitreous.core.errors import DataError
 from vitreous.data.files import pictures_in
 from vitreous.data.reader import choice, folder_at, has, reader
 from vitreous.data.sample import Album, Sample
-from vitreous.models.decode import open_picture
+from vitreous.models.image_decoding import open_picture
 
 LAYOUT = "MURA-v1.1/{train,valid}/XR_<BODY>/patient<n>/study<k>_{positive,negative}/image<m>.png, listed in <split>_image_paths.csv"
 CLASSES = ("negative", "positive")  # positive: abnormal
@@ -61,7 +61,7 @@ def listed(root: Path, split: str) -> list[str]:
     else:
         names = [f"{split}/{name}" for name in pictures_in(folder_at(root / split, LAYOUT))]
     if not names:
-        raise DataError(f"'{root}' has no picture of {split}; expected {LAYOUT}")
+        raise DataError(f"'{root}' has no image of {split}; expected {LAYOUT}")
     return names
 
 

@@ -35,7 +35,7 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
     import_submodules("vitreous.data")
     kind, place, given = split(str(spec))
     if not kind and not place:
-        raise SpecError(f"no data set is named; give a path, or one of {kinds()} with where it lies")
+        raise SpecError(f"no dataset is named; give a path, or one of {kinds()} with where it lies")
     if kind == "assets":
         kind, place = "", str(located(f"assets:{place}"))
     name = kind or recognise(located(place))
@@ -64,9 +64,9 @@ def recognise(path: Path) -> str:
         if recognises is not None and recognises(path):
             return kind
     if not path.exists():
-        raise DataError(f"there is no data set at '{path}'; give an existing path, or a kind before it: {kinds()}")
+        raise DataError(f"there is no dataset at '{path}'; give an existing path, or a kind before it: {kinds()}")
     if not path.is_dir():
-        raise DataError(f"'{path}' is no data set that is known by its looks; say its kind before it: {kinds()}")
+        raise DataError(f"'{path}' is no dataset that is known by its looks; say its kind before it: {kinds()}")
     return "folder"
 
 

@@ -95,7 +95,7 @@ def pets(
     else:
         raise DataError(f"'{root}' is not laid out as {LAYOUT}")
     if not entries:
-        raise DataError(f"'{root}' lists no picture; expected {LAYOUT}")
+        raise DataError(f"'{root}' lists no image; expected {LAYOUT}")
     names = sorted(entries)
     facts = {"split": split, "border": border, "labels": digest(f"{name} {entries[name]}" for name in names)}
     keys = [Path(name).stem for name in names]

@@ -61,7 +61,7 @@ class Sample:
         for height, width in {mask.shape for mask in masks}:
             if (width, height) != self.picture.size:
                 raise DataError(
-                    f"the mask of {self.key!r} has {width}×{height} pixels and its picture "
+                    f"the mask of {self.key!r} has {width}×{height} pixels and its image "
                     f"{self.picture.width}×{self.picture.height}; they must be alike"
                 )
 
@@ -111,7 +111,7 @@ class Album:
     def __getitem__(self, index: int) -> Sample:
         place = operator.index(index)
         if not -len(self) <= place < len(self):
-            raise IndexError(f"{self.name} has {len(self)} pictures, none at {index}")
+            raise IndexError(f"{self.name} has {len(self)} images, none at {index}")
         return self.read(place % len(self))
 
     def describe(self) -> dict[str, Any]:

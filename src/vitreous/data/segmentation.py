@@ -13,9 +13,9 @@ from PIL import Image
 from vitreous.core.errors import DataError
 from vitreous.data.reader import located, need, reader
 from vitreous.data.sample import Album, Mask, Sample
-from vitreous.models.decode import open_picture
+from vitreous.models.image_decoding import open_picture
 
-LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to pictures in /value/img and to outlines in /value/gt"
+LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to images in /value/img and to outlines in /value/gt"
 
 
 @reader("imagenet-seg", recognises=lambda path: path.suffix == ".mat")
@@ -56,7 +56,7 @@ class Drawer:
             raise DataError(f"'{self.path}' has no /{missing[0]}; expected {LAYOUT}")
         pictures, outlines = file["value/img"].shape, file["value/gt"].shape
         if pictures != outlines or len(pictures) != 2 or pictures[1] != 1:
-            raise DataError(f"'{self.path}' has {pictures} pictures and {outlines} outlines; expected {LAYOUT}")
+            raise DataError(f"'{self.path}' has {pictures} images and {outlines} outlines; expected {LAYOUT}")
         return pictures[0]
 
     def __call__(self, index: int) -> Sample:
@@ -67,16 +67,14 @@ class Drawer:
         except DataError:
             raise
         except Exception:  # noqa: BLE001 - h5py raises many exceptions on damaged files
-            raise DataError(f"picture {index} of '{self.path}' is damaged; expected {LAYOUT}") from None
+            raise DataError(f"image {index} of '{self.path}' is damaged; expected {LAYOUT}") from None
         if pixels.ndim not in (2, 3) or outline.ndim != 2 or pixels.dtype != np.uint8:
-            raise DataError(
-                f"picture {index} of '{self.path}' has {pixels.shape} pixels and {outline.shape} of outline"
-            )
+            raise DataError(f"image {index} of '{self.path}' has {pixels.shape} pixels and {outline.shape} of outline")
         # MATLAB is column-major, so h5py returns transposed arrays.
         picture = open_picture(Image.fromarray(np.ascontiguousarray(pixels.T.squeeze())))
         return Sample(f"{index:05d}", picture, mask=self.mask(outline.T, index))
 
     def mask(self, outline: np.ndarray, index: int) -> Mask:
         if not np.isin(outline, (0, 1)).all():
-            raise DataError(f"the outline of picture {index} of '{self.path}' has numbers other than 0 and 1")
+            raise DataError(f"the outline of image {index} of '{self.path}' has numbers other than 0 and 1")
         return np.ascontiguousarray(outline, dtype=np.int8)

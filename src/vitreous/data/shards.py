@@ -21,7 +21,7 @@ from vitreous.data.files import SUFFIXES, flat, ids_in, number, turn_of, upright
 from vitreous.data.folder import binary
 from vitreous.data.reader import has, located, reader
 from vitreous.data.sample import Album, Sample, digest
-from vitreous.models.decode import open_picture
+from vitreous.models.image_decoding import open_picture
 
 LAYOUT = "uncompressed tar files of key.jpg (or png, webp), key.cls or key.json, and key.mask.png if there are masks"
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
@@ -71,7 +71,7 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
             samples[f"{shard.stem}/{key}"] = parts
     keys = [key for key, parts in samples.items() if image_in(parts)]
     if not keys:
-        raise DataError(f"there is no picture in '{place}'; expected {LAYOUT}")
+        raise DataError(f"there is no image in '{place}'; expected {LAYOUT}")
     facts = {
         "ignore": ignore,
         "parts": digest(f"{key} {[(n, p.size) for n, p in samples[key].items()]}" for key in keys),

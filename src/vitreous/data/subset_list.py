@@ -38,10 +38,10 @@ def read_subset(dataset: Dataset, path: str | Path) -> tuple[int, ...]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "it is not text in UTF-8"
-        raise DataError(f"the list of pictures '{path}' cannot be read: {reason}") from None
+        raise DataError(f"the list of images '{path}' cannot be read: {reason}") from None
     entries = list_entries(text)
     if not entries:
-        raise DataError(f"'{path}' lists no pictures; expected one index or file name per line")
+        raise DataError(f"'{path}' lists no images; expected one index or file name per line")
     by_name = group_by_name(dataset.keys)
     places = [place_of(entry, dataset, by_name, path) for entry in entries]
     if len(set(places)) < len(places):
@@ -74,11 +74,11 @@ def place_of(entry: str, dataset: Dataset, by_name: dict[str, list[int]], path: 
     """Index of the image that an entry names; a number that is also a name counts as the index."""
     if entry.isdecimal():
         if int(entry) >= len(dataset):
-            raise DataError(f"'{path}' lists index {entry}, and {dataset.name} has {len(dataset)} pictures")
+            raise DataError(f"'{path}' lists index {entry}, and {dataset.name} has {len(dataset)} images")
         return int(entry)
     name = PurePosixPath(entry)
     places = by_name.get(entry) or by_name.get(name.name) or by_name.get(name.stem) or []
     if len(places) != 1:
-        what = "has no such picture" if not places else f"has {len(places)} pictures of that name"
+        what = "has no such image" if not places else f"has {len(places)} images of that name"
         raise DataError(f"'{path}' lists {entry!r}, and {dataset.name} {what}; give indices or keys")
     return places[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitreous.demo.chapters import CHAPTERS, METHODS, Chapter, ChapterResult, ExplainedClass, MethodScore, run
 from vitreous.demo.page import page
+from vitreous.demo.sections import CHAPTERS, METHODS, Chapter, ChapterResult, ExplainedClass, MethodScore, run
 
 __all__ = ["CHAPTERS", "METHODS", "Chapter", "ChapterResult", "ExplainedClass", "MethodScore", "page", "run"]

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from vitreous import __version__, scenes
-from vitreous.demo.chapters import METHODS, ChapterResult, ExplainedClass
+from vitreous.demo.sections import METHODS, ChapterResult, ExplainedClass
 from vitreous.draw import overlay_image
 from vitreous.draw.captions import remarks
 from vitreous.methods.attribution import Attribution

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.core.errors import ShapeError
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, toned
 from vitreous.methods.attribution import Attribution
-from vitreous.models.picture import open_picture, resample
+from vitreous.models.image_input import open_picture, resample
 from vitreous.models.transforms import OpaquePreprocess
 
 Mode = Literal["nearest", "bilinear", "bicubic"]

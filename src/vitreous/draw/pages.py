@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitreous.core.errors import ShapeError
-from vitreous.draw.board import FAINT, Board, covers, is_printable
 from vitreous.draw.captions import class_name, class_specific, describe_rank, describe_target, footnotes, label, remarks
+from vitreous.draw.figure_layout import FAINT, Board, covers, is_printable
 from vitreous.draw.overlay import LARGE, Mode, Window, backdrop, bare_image, overlay_image
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, find_negligible_rows, merge_scales, scale_of
 from vitreous.methods.attribution import Attribution
@@ -186,7 +186,7 @@ def check_same_rows(attributions: Sequence[Attribution]) -> Attribution:
     first = attributions[0]
     for other in attributions[1:]:
         if other.targets.tolist() != first.targets.tolist():
-            raise ShapeError(f"{other.method!r} and {first.method!r} are about different classes or pictures")
+            raise ShapeError(f"{other.method!r} and {first.method!r} are about different classes or images")
     return first
 
 

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitreous.core.errors import ShapeError, SpecError
-from vitreous.draw.board import FAINT, Board
 from vitreous.draw.captions import class_specific, describe_target, label
+from vitreous.draw.figure_layout import FAINT, Board
 from vitreous.draw.overlay import LARGE, Mode, backdrop, bare_image, overlay_image
 from vitreous.draw.pages import (
     GAP,

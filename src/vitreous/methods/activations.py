@@ -13,10 +13,10 @@ from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import Linearisation
-from vitreous.capture.paths import Look
+from vitreous.capture.path_gradients import Look
 from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
-from vitreous.capture.question import PROBABILITIES
+from vitreous.capture.score_function import PROBABILITIES
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import noise, piled
 from vitreous.methods.method import method
@@ -24,7 +24,7 @@ from vitreous.methods.options import Positive, Seed
 from vitreous.methods.regions import linked
 from vitreous.methods.run import described
 from vitreous.methods.sampling import PixelScores
-from vitreous.models.shapes import Images, PatchScores, Tokens, TokenScores
+from vitreous.models.tensor_types import Images, PatchScores, Tokens, TokenScores
 
 
 def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
@@ -87,7 +87,7 @@ def channels_together(layer: Layer) -> TokenScores:
     presets={"grad-cam": {"relu": False}},
 )
 def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchScores, dict[str, Any]]:
-    """Activations weighted by what the model says of the picture seen through their channel.
+    """Activations weighted by what the model says of the image seen through their channel.
 
     Weights are a softmax over channels, so the score of a baseline image would cancel. Under a fold (`scorecam+plus`)
     the channels of every layer are weighted this way, with one forward pass per channel and layer.

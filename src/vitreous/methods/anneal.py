@@ -15,13 +15,13 @@ from torch import Tensor
 from vitreous.capture.coalitions import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.controls import generators
 from vitreous.methods.fuse import slopes_beside
 from vitreous.methods.method import Method, method
 from vitreous.methods.options import Range, Seed
+from vitreous.methods.random_control import generators
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.spec import resolve
-from vitreous.models.shapes import Images, Keep, PatchScores
+from vitreous.models.tensor_types import Images, Keep, PatchScores
 
 Part = Annotated[float | int, Range(0, 1, above=True, below=True)]
 

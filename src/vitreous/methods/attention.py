@@ -15,8 +15,8 @@ from vitreous.methods.fold import first, last, plus
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.method import method
 from vitreous.methods.options import Range
-from vitreous.methods.tokens import input_x_gradient, meets_one_norm
-from vitreous.models.shapes import PatchScores, TokenScores
+from vitreous.methods.token_gradients import input_x_gradient, meets_one_norm
+from vitreous.models.tensor_types import PatchScores, TokenScores
 
 Matrix = Float[Tensor, "r n n"]
 Heads = Literal["mean", "max", "min"]

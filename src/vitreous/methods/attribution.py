@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.core.errors import DataError, ShapeError, VitreousError
-from vitreous.models.picture import Preprocess, size_of
+from vitreous.models.image_input import Preprocess, size_of
 from vitreous.models.transforms import OpaquePreprocess
 from vitreous.models.vit import Layout
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
-from vitreous.models.shapes import TokenScores
+from vitreous.models.tensor_types import TokenScores
 
 
 class BiasAccounting:

@@ -17,8 +17,8 @@ from vitreous.capture.layer import Layer
 from vitreous.methods.fold import last
 from vitreous.methods.method import method
 from vitreous.methods.options import Share
-from vitreous.methods.tokens import meets_one_norm
-from vitreous.models.shapes import TokenScores
+from vitreous.methods.token_gradients import meets_one_norm
+from vitreous.models.tensor_types import TokenScores
 
 Of = Literal["input", "norm1"]
 Averaged = Literal["all", "patches"]

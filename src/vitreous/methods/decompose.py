@@ -24,10 +24,10 @@ from vitreous.capture.linearise import DECOMPX
 from vitreous.capture.probe import Probe, Walk
 from vitreous.capture.progress import Tally
 from vitreous.capture.relevance import affine, at_the_logits, side_by_side
-from vitreous.capture.values import secant, tangent
+from vitreous.capture.value_vectors import secant, tangent
 from vitreous.core.errors import ModelError
-from vitreous.methods.tokens import input_x_gradient, token_times_gradient
-from vitreous.models.shapes import TokenScores
+from vitreous.methods.token_gradients import input_x_gradient, token_times_gradient
+from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import Block, Feed, LinearPool
 
 Parts = Float[Tensor, "s n d"]  # of n tokens, per source s

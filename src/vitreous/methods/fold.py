@@ -20,7 +20,7 @@ from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.options import Number, OptionFunction, Options, fit_options
-from vitreous.models.shapes import TokenScores
+from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method

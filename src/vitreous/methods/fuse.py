@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, TEMPERED, Linearisation
-from vitreous.capture.paths import Look
+from vitreous.capture.path_gradients import Look
 from vitreous.capture.probe import Probe
 from vitreous.methods.fold import plus
 from vitreous.methods.method import method
-from vitreous.methods.tokens import input_x_gradient
-from vitreous.models.shapes import TokenScores
+from vitreous.methods.token_gradients import input_x_gradient
+from vitreous.models.tensor_types import TokenScores
 
 
 def slopes_beside(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Layer]:

@@ -19,7 +19,7 @@ from vitreous.methods.method import Method
 from vitreous.methods.options import OptionFunction, defaults
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.transition import transition
-from vitreous.models.shapes import TokenScores
+from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

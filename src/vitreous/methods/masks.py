@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.pixels import Pictures
-from vitreous.methods.controls import content_seeds, drawn
-from vitreous.models.shapes import Images
+from vitreous.methods.random_control import content_seeds, drawn
+from vitreous.models.tensor_types import Images
 
 Index = Int[Tensor, " k"]
 Masks = Callable[[Index], Float[Tensor, "k H W"]]  # masks at the given indices

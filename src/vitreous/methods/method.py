@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.question import PROBABILITIES, ask
+from vitreous.capture.score_function import PROBABILITIES, ask
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods import compose, run
@@ -18,7 +18,7 @@ from vitreous.methods.fold import Fold, first
 from vitreous.methods.options import Option, OptionFunction, as_option_function, defaults
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, ProbeFunction, Recipe
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.shapes import TokenScores
+from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import ViT
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from vitreous.capture.layer import Layer
 from vitreous.methods.fold import plus
 from vitreous.methods.method import method
-from vitreous.models.shapes import TokenScores
+from vitreous.models.tensor_types import TokenScores
 
 
 @method(

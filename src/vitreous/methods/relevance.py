@@ -15,13 +15,13 @@ from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.paths import Look
+from vitreous.capture.path_gradients import Look
 from vitreous.capture.probe import Probe
 from vitreous.capture.relevance import RULES, Rules, of_pixels, relevances
 from vitreous.methods.fold import last
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.method import Method, method
-from vitreous.models.shapes import TokenScores
+from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import ViT
 
 Matrix = Float[Tensor, "r n n"]

@@ -19,7 +19,7 @@ from vitreous.methods.attribution import Attribution, patch_sums
 from vitreous.methods.bias_accounting import BiasAccounting
 from vitreous.methods.compose import effective_fold
 from vitreous.methods.recipe import LayerSignal
-from vitreous.models.shapes import TokenScores
+from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
@@ -131,7 +131,7 @@ def run_in_pixels(method: Method, recipe: LayerSignal, probe: BlackBoxProbe, set
     assert recipe.pixel is not None
     if recipe.fold.name != "first" or recipe.changes_pass(method.options):
         other = f"fold {recipe.fold.name!r}" if recipe.fold.name != "first" else f"{method.spec!r}"
-        raise SpecError(f"space='pixels' reads the picture itself; it does not compose with {other}")
+        raise SpecError(f"space='pixels' reads the image itself; it does not compose with {other}")
     assert isinstance(probe, NetworkProbe)
     gradient = probe.pixel_gradient(recipe.linearisation)
     images = probe.images.repeat_interleave(probe.targets_per_image, 0)

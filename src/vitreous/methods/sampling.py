@@ -21,7 +21,7 @@ from vitreous.methods.method import method
 from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
 from vitreous.methods.regions import SQUARES, many_regions
 from vitreous.methods.run import described
-from vitreous.models.shapes import PatchScores
+from vitreous.models.tensor_types import PatchScores
 
 PixelScores = Float[Tensor, "r H W"]
 IN_PIXELS: dict[str, Any] = {"space": "pixels"}
@@ -168,7 +168,7 @@ def pami(
     radius: Annotated[int, Range(0, 65_536)] = 40,
     stride: Pixels = 6,
 ) -> PixelScores:
-    """Mean answer over the regions that hold a pixel, each shown alone on a blurred picture.
+    """Mean answer over the regions that hold a pixel, each shown alone on a blurred image.
 
     The preset "published" omits SEEDS superpixels, which scikit-image does not provide.
 

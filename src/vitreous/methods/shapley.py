@@ -13,12 +13,12 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import Pictures
-from vitreous.methods.controls import generators
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Positive, Range, Seed
+from vitreous.methods.random_control import generators
 from vitreous.methods.regions import regions_of
 from vitreous.methods.sampling import IN_PIXELS, PixelScores, Space
-from vitreous.models.shapes import PatchScores
+from vitreous.models.tensor_types import PatchScores
 
 Regions = Literal["patches", "slic", "quickshift", "felzenszwalb", "watershed"]
 Fill = Literal["zero", "mean"]
@@ -123,7 +123,7 @@ def lime(
     alpha: Positive = 1.0,
     seed: Seed = 0,
 ) -> PatchScores | PixelScores:
-    """Weights of a linear model that says what the model says of pictures like this one.
+    """Weights of a linear model that says what the model says of images like this one.
 
     Each part is present with probability ½; in the first sample all are. A sample has weight exp(−d²/2·width²), where
     d is its cosine distance from the whole image.

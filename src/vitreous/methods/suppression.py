@@ -14,7 +14,7 @@ from vitreous.capture.suppress import suppressed_score
 from vitreous.methods.method import method
 from vitreous.methods.options import Number, Range
 from vitreous.methods.run import described
-from vitreous.models.shapes import PatchScores
+from vitreous.models.tensor_types import PatchScores
 
 Cosine = Annotated[float | int, Range(-1, 1)]
 

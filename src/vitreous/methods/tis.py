@@ -11,10 +11,10 @@ from torch import Tensor
 from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.controls import content_seeds, generators, uniform
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, PartialShare, Seed
-from vitreous.models.shapes import Images, Keep, PatchScores
+from vitreous.methods.random_control import content_seeds, generators, uniform
+from vitreous.models.tensor_types import Images, Keep, PatchScores
 
 ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a CPU and on other devices
 

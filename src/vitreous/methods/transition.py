@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.values import head_values, second_normed
+from vitreous.capture.value_vectors import head_values, second_normed
 from vitreous.methods.fold import at, rollout
 from vitreous.methods.method import method
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.values import feed_scale, head_values, second_norm
+from vitreous.capture.value_vectors import feed_scale, head_values, second_norm
 from vitreous.methods.fold import rollout
 from vitreous.methods.method import method, spelling
 from vitreous.methods.options import Share, choice

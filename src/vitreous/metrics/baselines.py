@@ -10,11 +10,11 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError
-from vitreous.methods.controls import drawn, generators
 from vitreous.methods.masks import blurred
 from vitreous.methods.options import choice
-from vitreous.metrics.answers import Index, Paint
-from vitreous.models.shapes import Images
+from vitreous.methods.random_control import drawn, generators
+from vitreous.metrics.model_outputs import Index, Paint
+from vitreous.models.tensor_types import Images
 from vitreous.models.transforms import OpaquePreprocess
 
 Baseline = Literal["blur", "blur-rise", "black", "mean", "random"]

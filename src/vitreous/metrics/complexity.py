@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Positive, choice
-from vitreous.metrics.frame import PerRow, at_size
+from vitreous.metrics.map_frame import PerRow, at_size
 from vitreous.metrics.metric import metric
 from vitreous.metrics.robustness import native
 

@@ -13,11 +13,11 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.masks import noise as noise_of
 from vitreous.methods.options import Positive, Seed, choice
-from vitreous.metrics.answers import Class, Index, Labels, Memo, Paint, classes_of, shown_pixels
 from vitreous.metrics.baselines import normalisation
 from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.model_outputs import Class, Index, Labels, Memo, Paint, classes_of, shown_pixels
 from vitreous.metrics.order import ORDERS, TENTHS, Area, Levels, Order, Show, checked_levels, count_of, summed_up
-from vitreous.models.shapes import Images
+from vitreous.models.tensor_types import Images
 
 # weights of the eight neighbours of a pixel: the four adjacent ones count twice as much as the four diagonal ones
 NEIGHBOURS = {(y, x): 1 / 6 if 0 in (y, x) else 1 / 12 for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0)}
@@ -57,7 +57,7 @@ def road(
     choice("order", order, ORDERS)
     levels = checked_levels("levels", levels)
     if levels[-1] == 1:
-        raise SpecError("levels end below 1: of a picture without a pixel nothing can be filled in")
+        raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
     pixels = probe.images.shape[-2] * probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
     side = "bottom" if order == "descending" else "top"

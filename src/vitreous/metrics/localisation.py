@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Range, Share, choice
-from vitreous.metrics.frame import Boxes, Frame, Interpolation, Masks, PerRow, framed, grown, searched
+from vitreous.metrics.map_frame import Boxes, Frame, Interpolation, Masks, PerRow, framed, grown, searched
 from vitreous.metrics.metric import Figures, Measured, Parts, metric
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import average_precision
@@ -58,13 +58,13 @@ def counts(frame: Frame, *masks: Tensor) -> list[PerRow]:
     affine_invariant=True,
     reduce=shares,
     paper="chefer2021transformer",
-    formula="Σ [S > mean S] = mask / Σ labelled, pooled over pictures",
+    formula="Σ [S > mean S] = mask / Σ labelled, pooled over images",
     aliases=("pixacc",),
 )
 def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> Measured:
     """Share of pixels that the map, cut at its mean, puts on the right side of the object's outline.
 
-    A score is of one picture; the figure of a set pools pixels over its pictures. A constant map marks nothing.
+    A score is of one image; the figure of a set pools pixels over its images. A constant map marks nothing.
     """
     frame = framed(attribution, objects, interpolation)
     everything = torch.ones_like(frame.inside)
@@ -77,7 +77,7 @@ def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Inte
     affine_invariant=True,
     reduce=class_ious,
     paper="chefer2021transformer",
-    formula="½ (IoU of the object + IoU of the background), intersections and unions pooled over pictures",
+    formula="½ (IoU of the object + IoU of the background), intersections and unions pooled over images",
 )
 def miou(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> Measured:
     """Mean of the intersections over unions of object and background, the map cut at its mean."""
@@ -96,7 +96,7 @@ def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
 
 @metric(**FACTS, affine_invariant=True, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
 def f1(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> PerRow:
-    """F1 of the map, cut at its mean, over the whole picture."""
+    """F1 of the map, cut at its mean, over the whole image."""
     frame = framed(attribution, objects, interpolation)
     return f_score(*counts(frame, frame.marked & frame.inside, frame.marked, frame.inside))
 
@@ -160,7 +160,7 @@ def ap(
 ) -> PerRow:
     """Average precision of the object's pixels: the area under precision over recall.
 
-    A constant map scores the object's share of the picture. `ignored`: pixels of −1 are skipped, or count as "background".
+    A constant map scores the object's share of the image. `ignored`: pixels of −1 are skipped, or count as "background".
     """
     frame = framed(attribution, objects, interpolation, ignored)
     found = average_precision(frame.scores, frame.inside.flatten(1), frame.counted.flatten(1))
@@ -208,8 +208,8 @@ def pointing_game(
 ) -> PerRow:
     """Chance that the map's peak lies on the object, or within `tolerance` pixels of it.
 
-    Needs objects or boxes (`of`: which, if both are there). `max_coverage`: pictures whose object covers as much or more are
-    left out. `missing="miss"`: a picture whose object the cut has lost counts as missed. `ties="first"`: the first of
+    Needs objects or boxes (`of`: which, if both are there). `max_coverage`: images whose object covers as much or more are
+    left out. `missing="miss"`: an image whose object the cut has lost counts as missed. `ties="first"`: the first of
     several peaks instead of the chance that one drawn evenly hits.
     """
     choice("ties", ties, ("even", "first"))

@@ -24,11 +24,11 @@ from vitreous.methods.options import Option, OptionFunction, choice, defaults, f
 from vitreous.methods.spec import take_options, take_word, unspaced
 
 FIXTURES = {
-    "probe": "the model and the pictures",
-    "labels": "labels=…, the true class of every picture, −1 where nobody knows",
+    "probe": "the model and the images",
+    "labels": "labels=…, the true class of every image, −1 where nobody knows",
     "objects": "objects=…, masks [b H W] in the frame the model sees (1 the object, 0 not, −1 does not count)",
     "rivals": "rivals=…, masks [b H W] of the other class in the same frame",
-    "boxes": "boxes=…, for every picture [k 4] as x0 y0 x1 y1 in the frame the model sees",
+    "boxes": "boxes=…, for every image [k 4] as x0 y0 x1 y1 in the frame the model sees",
     "method": "an attribution that a method of the registry made, or method=…",
     "memo": "",  # dict shared by the metrics of one batch, to cache common results
 }

@@ -14,8 +14,8 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.controls import generators
 from vitreous.methods.options import choice
+from vitreous.methods.random_control import generators
 from vitreous.metrics.metric import Measured
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))

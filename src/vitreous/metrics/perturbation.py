@@ -19,9 +19,9 @@ from vitreous.capture.pixels import Pictures
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Range, Seed, Share, choice
-from vitreous.metrics.answers import Answers, Class, Index, Labels, Memo, classes_of, read, whole_of
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
 from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.model_outputs import Answers, Class, Index, Labels, Memo, classes_of, read, whole_of
 from vitreous.metrics.order import (
     ORDERS,
     TENTHS,
@@ -36,9 +36,9 @@ from vitreous.metrics.order import (
     pixel_scores,
     summed_up,
 )
-from vitreous.metrics.pictures import against
+from vitreous.metrics.pixel_removal import against
 from vitreous.metrics.ranks import spearman
-from vitreous.models.shapes import Images
+from vitreous.models.tensor_types import Images
 
 FLOOR = math.log(1e-12)  # lower limit of log-probabilities, so that lodds stays bounded
 FACTS = {"family": "faithfulness", "affine_invariant": True, "trial": {"levels": (0.25, 0.5, 0.75)}}
@@ -99,7 +99,7 @@ def positive_auc(
     """Accuracy as the highest pixels become black.
 
     `judge`: the class that counts as right ("label", as published also where the predicted class is explained; "predicted",
-    "explained"). `clean`: the untouched picture is a point of the curve. `empty`: the accuracy taken for granted when all is black.
+    "explained"). `clean`: the untouched image is a point of the curve. `empty`: the accuracy taken for granted when all is black.
     The parts are what published code stores beside the hits: how the largest probability and logit change, and
     log p(right class) − log p(second class), 0 where the right class is second.
     """
@@ -241,9 +241,9 @@ def idsds(
     track: Class = "explained",
     seed: Seed = 0,
 ) -> Measured:
-    """Rank correlation between what a cell of the picture scores and how far the logit drops without it.
+    """Rank correlation between what a cell of the image scores and how far the logit drops without it.
 
-    In-domain, as its authors mean it, for a model that was trained on pictures with missing cells; of any other it is their
+    In-domain, as its authors mean it, for a model that was trained on images with missing cells; of any other it is their
     single-deletion score. A map or a model that tells no two cells apart has no ranks: NaN.
     """
     cell = cells_of(probe, cells)
@@ -271,6 +271,6 @@ def cells_of(probe: BlackBoxProbe, cells: int) -> Tensor:
     """Index of the cell at every pixel [H W]; SpecError if `cells` x `cells` do not divide the image evenly."""
     height, width = probe.images.shape[-2:]
     if not isinstance(cells, int) or cells < 2 or height % cells or width % cells:
-        raise SpecError(f"cells={cells!r}; at least 2 x 2 cells must divide a picture of {height} x {width} evenly")
+        raise SpecError(f"cells={cells!r}; at least 2 x 2 cells must divide an image of {height} x {width} evenly")
     down, right = (torch.arange(length, device=probe.images.device) * cells // length for length in (height, width))
     return down[:, None] * cells + right

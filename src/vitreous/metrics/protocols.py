@@ -185,7 +185,7 @@ published(
             "normalises.",
             "Token-to-token maps are read at the class token, also for EVA-L, whose head reads the mean of patches; leave out `row='cls'` to read "
             "them where the head reads.",
-            "5000 pictures of ImageNet, 2000 of MURA's training set on a model that was trained with tokens missing.",
+            "5000 images of ImageNet, 2000 of MURA's training set on a model that was trained with tokens missing.",
         ),
         preprocess="skipplus",
     )
@@ -300,16 +300,16 @@ published(
         },
         models=("timm:vit_base_patch16_224", "timm:deit_base_patch16_224"),
         notes=(
-            "Baselines live in normalised space: “black” is the data set's mean colour, “mean” one grey of the picture, “random” U[0, 1) per value.",
-            "Curves have no point for the untouched picture; the mean over 224 steps is ours, the code stores the curve.",
-            "The pointing game has no tolerance, leaves out pictures whose boxes cover half or more, and counts a box that the crop lost as a miss.",
+            "Baselines live in normalised space: “black” is the dataset's mean colour, “mean” one grey of the image, “random” U[0, 1) per value.",
+            "Curves have no point for the untouched image; the mean over 224 steps is ours, the code stores the curve.",
+            "The pointing game has no tolerance, leaves out images whose boxes cover half or more, and counts a box that the crop lost as a miss.",
             "“Att. Rollout” is vit-explain's, which discards nine tenths of the attention and divides columns by the sums of rows.",
             "RISE explains the logit; SmoothGrad's noise has deviation 1; TAM, BT-H and BT-T start at the first block.",
             "Both models see ImageNet's colours, also the ViT that was trained on others. DeiT is the one without distillation.",
             "In table 1 the row of ViT-CX does not agree with its own differences.",
             "TIS is equation 5 and sparseness shifts negative maps only; the released code rescales TIS to [0, 1] (`tis(preset='released')`) "
             "and shifts every map (`sparseness(preset='tis-released')`).",
-            "5000 pictures of ImageNet; sparseness is reported, not ranked.",
+            "5000 images of ImageNet; sparseness is reported, not ranked.",
         ),
         preprocess="tis",
     )
@@ -340,10 +340,10 @@ published(
         models=("timm:vit_base_patch16_224",),
         notes=(
             "Accuracy is against the label, also where the predicted class is explained.",
-            "The code stores hits at 10 to 90 % and computes no area; transformerinterp adds the clean picture and takes accuracy 0 at 100 % "
+            "The code stores hits at 10 to 90 % and computes no area; transformerinterp adds the clean image and takes accuracy 0 at 100 % "
             "(`preset='transformerinterp'`).",
             "“GradCAM” weights attention heads by their gradient.",
-            "mF1 averages the F1 of pixel rows; the picture's own is `f1`.",
+            "mF1 averages the F1 of pixel rows; the image's own is `f1`.",
             "TransAtt and rollout start at the second block in the experiments.",
         ),
         preprocess="chefer",

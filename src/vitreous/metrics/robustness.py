@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ShapeError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.controls import generators
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Positive, Seed, choice
-from vitreous.metrics.frame import Interpolation, Masks, PerRow, framed
+from vitreous.methods.random_control import generators
+from vitreous.metrics.map_frame import Interpolation, Masks, PerRow, framed
 from vitreous.metrics.metric import Measured, metric
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import outranking, spearman
@@ -64,9 +64,9 @@ def max_sensitivity(
     radius: Positive = 0.02,
     seed: Seed = 0,
 ) -> PerRow:
-    """Largest change of the map, relative to its length, among slightly changed pictures.
+    """Largest change of the map, relative to its length, among slightly changed images.
 
-    Noise is added to the picture as the model takes it and drawn from the seed and the picture's content; the class asked
+    Noise is added to the image as the model takes it and drawn from the seed and the image's content; the class asked
     about stays. Lengths are taken at the map's own resolution; a map of length 0 is divided by 1.
     """
     noise = [
@@ -197,7 +197,7 @@ def class_discrimination(
     by: Literal["rank", "mass"] = "rank",
     interpolation: Interpolation = "bilinear",
 ) -> PerRow:
-    """Chance that a pixel of the class's own object stands above a pixel of the other class's object in the same picture.
+    """Chance that a pixel of the class's own object stands above a pixel of the other class's object in the same image.
 
     ½ is chance: a constant map's score, and the mean of a method that gives every class the same map, asked about both.
     `by="mass"`: mean positive score on the own object, as a share of that and of the mean on the rival's. Pixels of both, or that

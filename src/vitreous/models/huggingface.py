@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import read_checkpoint, refuse
+from vitreous.models.eval_mode import evaluating
 from vitreous.models.huggingface_blocks import beit_block, dinov2_block, plain_block, probe_pool, tower_block
+from vitreous.models.image_input import Preprocess
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
-from vitreous.models.picture import Preprocess
-from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Images, Logits, Pooled, Tokens
+from vitreous.models.tensor_types import Images, Logits, Pooled, Tokens
 from vitreous.models.vit import (
     AttentionPool,
     Block,
@@ -296,7 +296,7 @@ def assemble(
         else embeddings.patch_embedding
     )
     if conv.in_channels != 3:
-        raise ModelError(f"{name!r} reads pictures of {conv.in_channels} channels; known: 3")
+        raise ModelError(f"{name!r} reads images of {conv.in_channels} channels; known: 3")
     if any(isinstance(part, nn.Identity) for key, part in model.named_children() if key.endswith("classifier")):
         raise ModelError(f"{name!r} has no classifier (num_labels=0); give it a head with num_labels=…")
 
@@ -337,7 +337,7 @@ def assemble(
 def layout_of(built: tuple[int, int], patch: tuple[int, int], prefix: int, size: tuple[int, int]) -> Layout:
     (height, width), (tall, wide) = size, patch
     if height < tall or width < wide or height % tall or width % wide:
-        raise ShapeError(f"a picture of {height}x{width} does not divide into patches of {tall}x{wide}")
+        raise ShapeError(f"an image of {height}x{width} does not divide into patches of {tall}x{wide}")
     if built[0] != built[1] and (height, width) != built:
         raise ShapeError(
             f"positions made for {built[0]}x{built[1]} are not interpolated to {height}x{width}; squares are"

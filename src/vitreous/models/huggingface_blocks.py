@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.models.shapes import Hidden, PerHead, Tokens
+from vitreous.models.tensor_types import Hidden, PerHead, Tokens
 from vitreous.models.vit import Attend, AttentionPool, Block, Feed, Place, no_bias
 
 Scale = Callable[[Tokens], Tokens]

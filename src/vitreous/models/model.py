@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError
-from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Images, Logits
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.tensor_types import Images, Logits
 
 if TYPE_CHECKING:
-    from vitreous.models.picture import Preprocess
+    from vitreous.models.image_input import Preprocess
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,26 @@ class Inputs:
         return {self.image: images, **repeated}
 
 
+def tensors_of(output: Any) -> list[Tensor]:
+    """All floating-point tensors in what a model returns (a tensor, list, dict or Hugging Face output), in order."""
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, Mapping):
+        return [tensor for value in output.values() for tensor in tensors_of(value)]
+    if isinstance(output, list | tuple):
+        return [tensor for value in output for tensor in tensors_of(value)]
+    return []
+
+
 def logits_of(output: Any) -> Tensor:
     """Logits of what a model returns: its field `logits`, the first item of a tuple or list, or the tensor itself."""
-    found = getattr(output, "logits", output)
-    found = found[0] if isinstance(found, tuple | list) and len(found) else found
-    if not isinstance(found, Tensor):
+    logits = getattr(output, "logits", output)
+    logits = logits[0] if isinstance(logits, tuple | list) and len(logits) else logits
+    if not isinstance(logits, Tensor):
         raise ShapeError(
-            f"the model answers with {type(found).__name__!r}, in which no logits were found; score=… may say what to explain"
+            f"the model answers with {type(logits).__name__!r}, in which no logits were found; score=… may say what to explain"
         )
-    return found
+    return logits
 
 
 def forward_of(
@@ -183,6 +194,11 @@ class BlackBox:
     reason: str = ""
     read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks whose states are known: none of a black box."""
+        return 0
 
     @property
     def parameter(self) -> Tensor:
@@ -327,10 +343,10 @@ class Network(BlackBox):
         )
 
 
-Model = TypeVar("Model", bound=BlackBox)
+AnyModel = TypeVar("AnyModel", bound=BlackBox)
 
 
-def with_module(model: Model, module: nn.Module) -> Model:
+def with_module(model: AnyModel, module: nn.Module) -> AnyModel:
     """The same description for another module of the same architecture; not for a `ViT`, whose parts are bound."""
     changes: dict[str, Any] = {"module": module, "forward": forward_of(module, model.read, model.inputs)}
     if isinstance(model, Network):

@@ -14,7 +14,7 @@ from torch import nn
 
 from vitreous.core.errors import ModelError
 from vitreous.core.registry import Registry, import_submodules
-from vitreous.models.picture import Preprocess
+from vitreous.models.image_input import Preprocess
 from vitreous.models.vit import ViT
 
 GROUP = "vitreous.models"

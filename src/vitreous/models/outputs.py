@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from vitreous.core.errors import ModelError
-from vitreous.models.model import BlackBox, Outputs
-
-Model = TypeVar("Model", bound=BlackBox)
+from vitreous.models.model import AnyModel, Outputs
 
 
-def with_outputs(vit: Model, count: int, classes: Any = None, outputs: str | None = None) -> Model:
+def with_outputs(vit: AnyModel, count: int, classes: Any = None, outputs: str | None = None) -> AnyModel:
     """Return `vit` with `output_type` set and with class names that fit it.
 
     Parameters

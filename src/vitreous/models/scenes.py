@@ -8,8 +8,8 @@ from typing import Any
 from vitreous import scenes
 from vitreous.core.errors import ModelError
 from vitreous.models.checkpoint import load_into, read_checkpoint
+from vitreous.models.image_input import Preprocess
 from vitreous.models.model_registry import NamedModule, source
-from vitreous.models.picture import Preprocess
 
 
 @source(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitreous.core.errors import ShapeError, SpecError, VitreousError
-from vitreous.models.model import BlackBox, Outputs, forward_of
-from vitreous.models.shapes import Logits
+from vitreous.core.errors import ShapeError, SpecError, VitreousError, describe_error
+from vitreous.models.model import AnyModel, Outputs, forward_of, tensors_of
+from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
 
-Model = TypeVar("Model", bound=BlackBox)
 
-
-def scored(model: Model, score: Any) -> Model:
+def scored(model: AnyModel, score: Any) -> AnyModel:
     """The model with one output per image: a score of whatever its module returns.
 
     Parameters
@@ -57,27 +55,23 @@ def scored(model: Model, score: Any) -> Model:
 def one_per_image(score: Callable[..., object], output: Any, name: str) -> Logits:
     """Scores [b 1]; raise a `ShapeError` unless `score` gives one floating-point number per image."""
     try:
-        found = score(output)
+        values = score(output)
     except VitreousError:
         raise
     except Exception as problem:
-        reason = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+        reason = describe_error(problem)
         raise ShapeError(
             f"score {name!r} failed on the model's output {type(output).__name__!r} ({reason})"
         ) from problem
-    if not isinstance(found, Tensor) or found.ndim != 1 or not found.is_floating_point():
-        given = f"{found.dtype} of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(values, Tensor) or values.ndim != 1 or not values.is_floating_point():
+        given = f"{values.dtype} of shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise ShapeError(f"score {name!r} must give one number per image [images], not {given}")
-    if torch.is_grad_enabled() and not found.requires_grad and depends_on_images(output):
+    if (
+        torch.is_grad_enabled()
+        and not values.requires_grad
+        and any(tensor.requires_grad for tensor in tensors_of(output))
+    ):
         raise ShapeError(
             f"score {name!r} has no gradient path to the images; a differentiable function of the model's output would work"
         )
-    return found[:, None]
-
-
-def depends_on_images(output: Any) -> bool:
-    """Whether some tensor of an output carries a graph."""
-    if isinstance(output, Tensor):
-        return output.requires_grad
-    values = output.values() if hasattr(output, "values") else output if isinstance(output, list | tuple) else ()
-    return any(depends_on_images(value) for value in values)
+    return values[:, None]

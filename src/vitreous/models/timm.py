@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.image_input import Preprocess
 from vitreous.models.imagenet import imagenet_classes
 from vitreous.models.model_registry import SOURCES, NamedModule, adapter, library_of, source
-from vitreous.models.picture import Preprocess
-from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
+from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
 from vitreous.models.timm_keys import timm_arguments, timm_keys
 from vitreous.models.vit import (
     Attend,
@@ -155,10 +155,10 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
     patches: Any = model.patch_embed
     channels = getattr(base_layer(patches.proj), "in_channels", None)
     if channels != 3:
-        raise ModelError(f"{name!r} reads pictures of {channels} channels; known: 3")
+        raise ModelError(f"{name!r} reads images of {channels} channels; known: 3")
     (height, width), patch = patches.img_size, tuple(patches.patch_size)
     if height % patch[0] or width % patch[1]:
-        raise ModelError(f"a picture of {height}x{width} does not divide into patches of {patch[0]}x{patch[1]}")
+        raise ModelError(f"an image of {height}x{width} does not divide into patches of {patch[0]}x{patch[1]}")
     return ViT(
         name=name,
         module=model,
@@ -191,11 +191,11 @@ def layout_of(model: Any, size: tuple[int, int]) -> Layout:
     if tuple(size) != built:
         if not getattr(model, "dynamic_img_size", False):
             raise ShapeError(
-                f"this model takes {built[0]}x{built[1]} pictures, not {size[0]}x{size[1]}; "
+                f"this model takes {built[0]}x{built[1]} images, not {size[0]}x{size[1]}; "
                 f"load it with img_size={tuple(size)} or dynamic_img_size=True"
             )
         if getattr(model.patch_embed, "dynamic_img_pad", False) or any(s % p for s, p in zip(size, patch, strict=True)):
-            raise ShapeError(f"a picture of {size[0]}x{size[1]} does not divide into patches of {patch[0]}x{patch[1]}")
+            raise ShapeError(f"an image of {size[0]}x{size[1]} does not divide into patches of {patch[0]}x{patch[1]}")
     return Layout((size[0] // patch[0], size[1] // patch[1]), patch, model.num_prefix_tokens)
 
 

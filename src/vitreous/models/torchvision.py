@@ -18,10 +18,10 @@ from torchvision.models.vision_transformer import EncoderBlock, VisionTransforme
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.image_input import Preprocess
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
-from vitreous.models.picture import Preprocess
-from vitreous.models.quiet import evaluating
-from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, Tokens
+from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
 from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, ViT, token_rows
 
 
@@ -199,7 +199,7 @@ def embed(model: VisionTransformer, images: Images) -> Tokens:
 def layout_of(built: int, patch: int, size: tuple[int, int]) -> Layout:
     if tuple(size) != (built, built):
         raise ShapeError(
-            f"this model takes {built}x{built} pictures, not {size[0]}x{size[1]}; "
+            f"this model takes {built}x{built} images, not {size[0]}x{size[1]}; "
             "load it with image_size=… for other squares, or take the model from timm or Hugging Face"
         )
     return Layout((built // patch, built // patch), (patch, patch), 1)

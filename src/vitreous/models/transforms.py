@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitreous.core.errors import Caveat, ModelError
-from vitreous.models.decode import Source, open_picture
-from vitreous.models.picture import Preprocess, Triple, triple
+from vitreous.models.image_decoding import Source, open_picture
+from vitreous.models.image_input import Preprocess, Triple, triple
 
 Transform = Callable[[Image.Image], Any]
 

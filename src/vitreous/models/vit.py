@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.models.model import Layout, Network
-from vitreous.models.shapes import Hidden, Images, Logits, PerHead, Pooled, TokenIndex, Tokens
+from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, TokenIndex, Tokens
 
 
 @dataclass(frozen=True, slots=True)

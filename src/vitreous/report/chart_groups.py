@@ -163,7 +163,7 @@ def draw_joined_radars(
             for base, own in group_folds(first.methods).items()
             if len(own) < len(first.methods)
         ]
-    return ChartGroup("Strengths over data sets", READ_RADAR, cards, is_wide=True) if cards else None
+    return ChartGroup("Strengths over datasets", READ_RADAR, cards, is_wide=True) if cards else None
 
 
 def split_axes(judging: Sequence[MetricSummary]) -> list[tuple[str, Sequence[MetricSummary]]]:
@@ -215,7 +215,7 @@ def draw_curves(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
         chart = draw_lines(lines, level_label(scores.metric), scores.metric)
         note = f"Of the figure in the table, {DIRECTIONS[scores.higher_is_better]}." if scores.sign else ""
         cards += [ChartCard(scores.metric, chart, note)] if chart else []
-    text = f"Means over pictures, level by level; bands are pointwise 95 % intervals.{note_left_out(section)}"
+    text = f"Means over images, level by level; bands are pointwise 95 % intervals.{note_left_out(section)}"
     return ChartGroup("Curves", text, cards, make_legend(section, rows)) if cards else None
 
 

@@ -221,14 +221,14 @@ def alone(before: StoredRun, after: StoredRun) -> list[tuple[str, str, str]]:
             where = block.title
             twin = blocks[rest].get(key)
             if twin is None:
-                found.append((side, "model and data set", where))
+                found.append((side, "model and dataset", where))
                 continue
             found += [(side, "method", f"{one} ({where})") for one in block.methods if one not in twin.methods]
             metrics = {column.metric for column in twin.metrics}
             found += [(side, "metric", f"{c.metric} ({where})") for c in block.metrics if c.metric not in metrics]
             asked = {question.key for question in twin.questions}
             missing = sum(key not in asked for key in {question.key for question in block.questions})
-            found += [(side, "questions", f"{format_count(missing, 'picture')} × class ({where})")] if missing else []
+            found += [(side, "questions", f"{format_count(missing, 'image')} × class ({where})")] if missing else []
     return found
 
 

@@ -128,7 +128,7 @@ def make_gallery(loader: MapLoader, summaries: Sequence[MetricSummary], count: i
     for place, margin in choose_questions(loader.section, summaries, count):
         question = loader.section.questions[place]
         note = "outline: the class" if loader.mask(question) is not None else ""
-        cards = [make_card(outline_class(loader, question), "picture", note=note)]
+        cards = [make_card(outline_class(loader, question), "image", note=note)]
         for row in rows:
             image = overlay_image(loader.attribution(methods[row], question), longest=480)
             cards.append(make_card(image, methods[row], is_spec=True, scores=map_scores(summaries, row, place)))

@@ -93,16 +93,16 @@ def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> li
     """Notes on how to read the numbers and on their limits."""
     pictures, questions = len(section.clusters), len(section.questions)
     roles = ", ".join(section.roles)
-    several = f", {format_count(questions, 'question')} (picture × class: {roles})" if questions > pictures else ""
+    several = f", {format_count(questions, 'question')} (image × class: {roles})" if questions > pictures else ""
     notes = [
-        f"{format_count(pictures, 'picture')}{several}. Best bold, second underlined; brackets hold the 95 % interval over {DRAWS} "
-        "resamplings of the pictures, the same for every method; ≈ is not told from the best (the interval of the paired "
+        f"{format_count(pictures, 'image')}{several}. Best bold, second underlined; brackets hold the 95 % interval over {DRAWS} "
+        "resamplings of the images, the same for every method; ≈ is not told from the best (the interval of the paired "
         "difference holds 0; not corrected for many comparisons)."
     ]
     if pictures < FEW:
-        notes.append("One picture has no interval.")
+        notes.append("One image has no interval.")
     elif pictures < UNSURE:
-        notes.append(f"Intervals from {format_count(pictures, 'picture')} are too narrow more often than they say.")
+        notes.append(f"Intervals from {format_count(pictures, 'image')} are too narrow more often than they say.")
     if any(len({entry.undefined for entry in one.aligned}) > 1 for one in summaries):
         notes.append(
             "Some methods are undefined on questions on which others are not: every figure is over the questions on which its own "
@@ -110,7 +110,7 @@ def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> li
         )
     if any(len({entry.errors > 0 for entry in one.aligned}) > 1 for one in summaries):
         notes.append(
-            "Pictures on which a method failed are left out for all of them, so that all figures are over the same ones."
+            "Images on which a method failed are left out for all of them, so that all figures are over the same ones."
         )
     return notes + [f"{format_count(count, 'row')} failed: {text}" for text, count in section.failures.items()]
 

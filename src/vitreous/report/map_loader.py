@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitreous.bench.cells import opened
-from vitreous.bench.job import loaded
 from vitreous.bench.keys import hash_of
 from vitreous.bench.plan import Plan
-from vitreous.bench.read import Origin, make_plan
+from vitreous.bench.plan_parser import Origin, make_plan
 from vitreous.bench.scores import ImageTarget, ScoreSection
+from vitreous.bench.work_cells import opened
+from vitreous.bench.worker_job import loaded
 from vitreous.core.errors import Caveat, DataError, VitreousError
 from vitreous.data import Dataset
 from vitreous.front import explain
 from vitreous.methods.attribution import Attribution
+from vitreous.models.image_input import Preprocess
 from vitreous.models.model import BlackBox
-from vitreous.models.picture import Preprocess
 from vitreous.report.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ class MapLoader:
         assert self.vit.preprocess is not None  # runs on datasets need preprocessing
         image = self.vit.preprocess(picture)
         if row["pixels"] and hash_of(image) != row["pixels"]:
-            raise DataError(
-                f"{question.picture!r} of {self.section.dataset} is no longer the picture that was measured"
-            )
+            raise DataError(f"{question.picture!r} of {self.section.dataset} is no longer the image that was measured")
         layout = self.vit.layout((image.shape[-2], image.shape[-1]))
         grid = torch.tensor(np.array(row["grid"], np.float32) * np.float32(row["scale"]))[None]
         scores: dict[str, Any] = {"patches": grid}

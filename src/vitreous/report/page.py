@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
-from vitreous.bench.parts import put_whole
+from vitreous.bench.atomic_files import put_whole
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, order_by_rank, summarise_metric
 from vitreous.core.errors import DataError, VitreousError
@@ -141,11 +141,7 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
             images = show_images(loader, summaries, gallery, str(stored.entries.get("reproduces", "")))
         except (VitreousError, OSError) as error:
             unreached = " ".join(str(error).split())
-    patches, depth = (
-        (None, None)
-        if loader is None
-        else (loader.vit.layout(loader.vit.size).patches, getattr(loader.vit, "depth", 0))
-    )
+    patches, depth = (None, None) if loader is None else (loader.vit.layout(loader.vit.size).patches, loader.vit.depth)
     by_role = {}
     for role in section.roles if len(section.roles) > 1 else ():
         own = section.of_role(role)
@@ -170,7 +166,7 @@ def make_page(
     sections = [part.section for part in parts]
     counts = {
         "model": len({section.model for section in sections}),
-        "data set": len({section.dataset for section in sections}),
+        "dataset": len({section.dataset for section in sections}),
         "method": len({method for section in sections for method in section.methods}),
         "metric": len({scores.metric for section in sections for scores in section.metrics}),
     }
@@ -180,7 +176,7 @@ def make_page(
     metrics = dict.fromkeys(scores.metric for section in sections for scores in section.metrics)
     return render_page(
         "report.html",
-        scope=f"{scope}, {format_count(images, 'picture')}",
+        scope=f"{scope}, {format_count(images, 'image')}",
         run=stored,
         made=f"{datetime.fromtimestamp(stored.made, UTC):%Y-%m-%d %H:%M}",
         parts=parts,

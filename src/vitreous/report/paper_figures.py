@@ -90,7 +90,7 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
         ]
         for method in loader.section.methods:
             maps = [loader.attribution(method, target) for target in targets]
-            cards = [make_card(delete_top(maps[0], 0.0), "picture")]
+            cards = [make_card(delete_top(maps[0], 0.0), "image")]
             cards += [
                 make_card(map_image(attribution), f"{target.role}: {target.target_name}", note=method)
                 for attribution, target in zip(maps, targets, strict=True)
@@ -111,7 +111,7 @@ def layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Paper
         return PaperFigure(title, missing="no method of the run scores the tokens of every layer")
     base, specs = sweep
     question = loader.section.questions[picked[0][0]]
-    cards = [make_card(delete_top(loader.attribution(specs[0][1], question), 0.0), "picture")]
+    cards = [make_card(delete_top(loader.attribution(specs[0][1], question), 0.0), "image")]
     cards += [make_card(map_image(loader.attribution(spec, question)), f"layer {layer}") for layer, spec in specs]
     text = Markup("{} fed with the tokens that enter each layer, first to last (SkipPLUS, fig. 2).").format(
         format_code(base)
@@ -134,7 +134,7 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
             return rest.removesuffix("+at"), [(layer, methods[row]) for layer, row in starts]
     for row in order_by_rank(summaries):
         base = strip_fold(methods[row])
-        specs = [(layer, f"{base}+at(layer={layer})") for layer in range(getattr(loader.vit, "depth", 0))]
+        specs = [(layer, f"{base}+at(layer={layer})") for layer in range(loader.vit.depth)]
         try:
             method = resolve(specs[0][1])
         except VitreousError:
@@ -150,7 +150,7 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
 
 def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
     """Images for which several classes were explained: one row per class, one column per method."""
-    title = "Several classes in one picture"
+    title = "Several classes in one image"
     targets: dict[str, dict[int, ImageTarget]] = {}
     for question in loader.section.questions:
         targets.setdefault(question.picture, {}).setdefault(question.target, question)
@@ -158,7 +158,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Paper
     ranked = [loader.section.methods[row] for row in order_by_rank(summaries)]
     methods = [method for method in ranked if class_specific(method)][:MOST]
     if not several:
-        reason = 'every picture was asked about one class; targets = "pair" or "top 2" in the plan would ask about two'
+        reason = 'every image was asked about one class; targets = "pair" or "top 2" in the plan would ask about two'
         return PaperFigure(title, missing=reason)
     if not methods:
         return PaperFigure(title, missing="no method of the run depends on the class")
@@ -173,7 +173,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Paper
                 image = overlay_image(loader.attribution(method, question), longest=480)
                 cards.append(make_card(image, method, is_spec=True))
         strips.append(ImageStrip(cards, 1 + len(methods), remark=questions[0].picture))
-    text = "The same picture, asked about each of its classes in turn (SkipPLUS, fig. 6); methods that do not know the class are left out."
+    text = "The same image, asked about each of its classes in turn (SkipPLUS, fig. 6); methods that do not know the class are left out."
     return PaperFigure(title, text, strips)
 
 
@@ -197,7 +197,7 @@ def deletion_figure(
     steps
         Fractions to delete.
     """
-    title = "The picture after deletion"
+    title = "The image after deletion"
     methods = loader.section.methods
     curves = {one.metric.split("(", maxsplit=1)[0]: one for one in summaries if one.scores.curve is not None}
     summary = next((curves[name] for name in DELETE if name in curves), None)
@@ -213,7 +213,7 @@ def deletion_figure(
         pair = (row_by_name[names[0]], row_by_name[names[1]])
     gaps = np.abs(scores.scores[pair[0]] - scores.scores[pair[1]])
     if np.isnan(gaps).all():
-        return PaperFigure(title, missing=f"{summary.metric} is defined on no picture for both methods")
+        return PaperFigure(title, missing=f"{summary.metric} is defined on no image for both methods")
     place = int(np.nanargmax(gaps))
     question = loader.section.questions[place]
     levels = dict.fromkeys(int(np.abs(np.array(scores.levels) - step).argmin()) for step in steps)
@@ -228,7 +228,7 @@ def deletion_figure(
                 make_card(delete_top(attribution, scores.levels[at]), f"{scores.levels[at]:.0%} deleted", note=note)
             )
     text = Markup(
-        "The picture on which the two differ most by {}, as its highest scores go (TIS, fig. 4); what is gone is shown grey, and the probability is "
+        "The image on which the two differ most by {}, as its highest scores go (TIS, fig. 4); what is gone is shown grey, and the probability is "
         "that of the {} class. Equal scores of a stored map may go in another order than they did when it was measured."
     ).format(format_code(summary.metric), scores.protocol.get("track", "explained"))
     return PaperFigure(title, text, [ImageStrip(cards, 1 + len(levels))], question)

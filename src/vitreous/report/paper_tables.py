@@ -195,10 +195,10 @@ def title_of(*sections: ScoreSection) -> str:
 
 def accuracy_tables(families: Families) -> Iterator[PaperTable]:
     """Table 1: two datasets in one cell, of one model or of models that were fine-tuned on one of them each."""
-    title = "TokenTM, table 1: impact on accuracy, two data sets"
+    title = "TokenTM, table 1: impact on accuracy, two datasets"
     for family, group in families.items():
         if len(group) < 2:
-            yield PaperTable(title, None, f"{family} was measured on one data set; it needs two")
+            yield PaperTable(title, None, f"{family} was measured on one dataset; it needs two")
             continue
         filled = {slug: fill_columns(section, ACCURACY) for slug, section in group.items()}
         missing = sorted({name for _, names in filled.values() for name in names})

@@ -6,9 +6,9 @@ scene.image, scene.objects[0].name, scene.objects[0].evidence
 """
 
 from vitreous.scenes.model import MODELS, build_model, load_model
-from vitreous.scenes.plan import CLASSES, KINDS, Item, Plan, plan, twin_of
+from vitreous.scenes.scene_plan import CLASSES, KINDS, Item, Plan, plan, twin_of
+from vitreous.scenes.scene_sets import MEAN, PATCH, STD, Scene, SceneObject, Scenes, draw, picture, render, tensor
 from vitreous.scenes.sprite import SIZE, Pose
-from vitreous.scenes.world import MEAN, PATCH, STD, Scene, SceneObject, Scenes, draw, picture, render, tensor
 
 __all__ = [
     "CLASSES",

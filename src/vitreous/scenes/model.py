@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitreous.core.errors import ModelError
-from vitreous.scenes.plan import CLASSES
+from vitreous.scenes.scene_plan import CLASSES
+from vitreous.scenes.scene_sets import PATCH
 from vitreous.scenes.sprite import SIZE
-from vitreous.scenes.world import PATCH
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer

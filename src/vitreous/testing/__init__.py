@@ -3,13 +3,13 @@
 For example, `vitreous.testing.check_method("genatt")`.
 """
 
-from vitreous.testing.law import SHAPE as SHAPE
-from vitreous.testing.law import Counter as Counter
-from vitreous.testing.law import LawBroken as LawBroken
-from vitreous.testing.law import fingerprint as fingerprint
-from vitreous.testing.law import randomise as randomise
-from vitreous.testing.law import require as require
-from vitreous.testing.law import tiny_vits as tiny_vits
+from vitreous.testing.contract import SHAPE as SHAPE
+from vitreous.testing.contract import Counter as Counter
+from vitreous.testing.contract import LawBroken as LawBroken
+from vitreous.testing.contract import fingerprint as fingerprint
+from vitreous.testing.contract import randomise as randomise
+from vitreous.testing.contract import require as require
+from vitreous.testing.contract import tiny_vits as tiny_vits
 from vitreous.testing.methods import check_method as check_method
 from vitreous.testing.metrics import check_metric as check_metric
 from vitreous.testing.models import check_model as check_model

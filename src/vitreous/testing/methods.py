@@ -16,13 +16,12 @@ from vitreous.front import explain
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
-from vitreous.models.model import BlackBox
 from vitreous.models.vit import ViT
-from vitreous.testing.law import TOLERANCE, Counter, LawBroken, fingerprint, require, tiny_vits
+from vitreous.testing.contract import TOLERANCE, Counter, LawBroken, fingerprint, require, tiny_vits
 
 
 def check_method(
-    method: str | Method, vits: dict[str, BlackBox] | None = None, dtype: torch.dtype = torch.float64, **options: Any
+    method: str | Method, vits: dict[str, ViT] | None = None, dtype: torch.dtype = torch.float64, **options: Any
 ) -> dict[str, str]:
     """Check the declared properties of a method.
 
@@ -72,7 +71,7 @@ class Case:
     """
 
     method: Method
-    vit: BlackBox
+    vit: ViT
 
     @property
     def images(self) -> Tensor:
@@ -91,9 +90,7 @@ class Case:
     def map_scores(self) -> Tensor:
         return flat_scores(self.attribution)
 
-    def run(
-        self, images: Tensor | None = None, targets: Tensor | None = None, vit: BlackBox | None = None
-    ) -> Attribution:
+    def run(self, images: Tensor | None = None, targets: Tensor | None = None, vit: ViT | None = None) -> Attribution:
         images = self.images if images is None else images
         return explain(vit or self.vit, images, self.targets if targets is None else targets, self.method)
 
@@ -127,10 +124,10 @@ def one_finite_score_per_patch(case: Case) -> None:
 
 
 def batch_is_single(case: Case) -> None:
-    """A picture gets the same map alone, in a batch, and in a batch in another order."""
+    """An image gets the same map alone, in a batch, and in a batch in another order."""
     together = case.map_scores
     alone = torch.cat([case.scores(case.images[i : i + 1], case.targets[i : i + 1]) for i in range(3)])
-    require(case.same(alone, together), "a picture alone and in a batch get different maps")
+    require(case.same(alone, together), "an image alone and in a batch get different maps")
     order = torch.tensor([2, 0, 1])
     require(case.same(case.scores(case.images[order], case.targets[order]), together[order]), "the order matters")
 
@@ -141,7 +138,7 @@ def same_twice(case: Case) -> None:
 
 
 def several_targets_are_single_ones(case: Case) -> None:
-    """Several targets of a picture give the maps that each would get alone."""
+    """Several targets of an image give the maps that each would get alone."""
     pair = torch.stack([case.targets, (case.targets + 1) % case.vit.outputs], 1)
     rows = case.scores(targets=pair).unflatten(0, (3, 2))
     for column, alone in enumerate((case.map_scores, case.scores(targets=pair[:, 1]))):
@@ -186,8 +183,6 @@ def model_is_untouched(case: Case) -> None:
     def broken(*_: Any) -> Tensor:
         raise RuntimeError("on purpose")
 
-    if not isinstance(case.vit, ViT):
-        return
     blocks = list(case.vit.blocks)
     blocks[1] = replace(blocks[1], feed=replace(blocks[1].feed, contract=broken))
     try:
@@ -199,8 +194,6 @@ def model_is_untouched(case: Case) -> None:
 
 def cost_is_as_stated(case: Case) -> None:
     """No more forwards and backwards than it says."""
-    if not isinstance(case.vit, ViT):
-        return
     counter = Counter()
     with counter.watching(case.vit) as watched:
         case.run(vit=watched)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
 from vitreous.metrics.metric import Metric, resolve_metric
-from vitreous.testing.law import LawBroken, fingerprint, require
-from vitreous.testing.worlds import GRID, World, added_up, explained_again, remapped
+from vitreous.testing.contract import LawBroken, fingerprint, require
+from vitreous.testing.synthetic_models import GRID, World, added_up, explained_again, remapped
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-4}
 DRAWS = 6
@@ -167,7 +167,7 @@ def unknown_stays_unknown(case: MetricCase) -> None:
 
 
 def missing_is_nan(case: MetricCase) -> None:
-    """A picture that lacks what the metric looks for scores NaN, and the others score what they did."""
+    """An image that lacks what the metric looks for scores NaN, and the others score what they did."""
     taken = [name for name in ("objects", "rivals", "boxes") if name in case.metric.takes]
     optional = [name for name in taken if name not in case.metric.needs]  # any one of them is sufficient
     for names in [[name] for name in taken if name in case.metric.needs] + ([optional] if optional else []):
@@ -175,9 +175,9 @@ def missing_is_nan(case: MetricCase) -> None:
         for name in names:
             world = world.without(name, 1)
         scores, whole, what = case.scores(world=world), case.scores(), " and ".join(names)
-        require(bool(scores[1].isnan()), f"a picture without {what} scores {scores[1]:.4g}")
+        require(bool(scores[1].isnan()), f"an image without {what} scores {scores[1]:.4g}")
         others = torch.arange(len(scores)) != 1
-        require(case.same(scores[others], whole[others]), f"a picture without {what} changes the scores of others")
+        require(case.same(scores[others], whole[others]), f"an image without {what} changes the scores of others")
 
 
 GENERAL: tuple[Callable[[MetricCase], None], ...] = (
@@ -271,4 +271,4 @@ MAPS: tuple[Callable[[MetricCase], None], ...] = (
 def told(a: Tensor, b: Tensor) -> str:
     """The pair of scores that differs most, for the error message."""
     row = int((a - b).nan_to_num(0).abs().argmax())
-    return f"{abs(a[row].item()):.4g} and {abs(b[row].item()):.4g} on picture {row} of {GRID}x{GRID} patches"
+    return f"{abs(a[row].item()):.4g} and {abs(b[row].item()):.4g} on image {row} of {GRID}x{GRID} patches"

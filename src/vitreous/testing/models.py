@@ -16,10 +16,10 @@ from vitreous.capture.handshake import TOLERANCE, compare_with_model, confirm
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import Caveat, ModelError
 from vitreous.front import explain, wrap
+from vitreous.models.eval_mode import evaluating
 from vitreous.models.load import adapt
-from vitreous.models.quiet import evaluating
 from vitreous.models.vit import Attend, Block, Place, ViT
-from vitreous.testing.law import LawBroken, fingerprint, require
+from vitreous.testing.contract import LawBroken, fingerprint, require
 from vitreous.testing.methods import check_method
 
 

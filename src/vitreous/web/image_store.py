@@ -110,7 +110,7 @@ def open_upload(data: bytes, max_pixels: int) -> Image:
     """Decode an untrusted image; its format and size are checked before any of it is unpacked."""
     from PIL import Image
 
-    from vitreous.models.picture import open_picture
+    from vitreous.models.image_input import open_picture
 
     try:
         with warnings.catch_warnings():

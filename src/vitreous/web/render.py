@@ -13,7 +13,7 @@ from vitreous.web.image_store import SceneName
 from vitreous.web.model_pool import EMBEDDED
 
 if TYPE_CHECKING:
-    from vitreous.models.picture import Preprocess
+    from vitreous.models.image_input import Preprocess
 
 SIDE, THUMBNAIL_SIDE, CROP_SIDE = 560, 168, 360
 OUTLINE_WIDTH = 2  # pixels on either side of the evidence's edge

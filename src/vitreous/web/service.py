@@ -189,7 +189,7 @@ class Service:
         import torch
 
         from vitreous.capture.probe import Probe
-        from vitreous.metrics.answers import shown_tokens
+        from vitreous.metrics.model_outputs import shown_tokens
         from vitreous.metrics.order import area_under, has_order, patch_ranks
 
         (payload, *_) = payloads

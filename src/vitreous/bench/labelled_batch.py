@@ -1,0 +1,241 @@
+"""A batch of images with target classes and annotations, as input of methods and metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitreous.bench.keys import digest, hash_of
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.probe import probe_of
+from vitreous.capture.targets import class_indices
+from vitreous.data import Batch
+from vitreous.metrics.metric import Metric
+from vitreous.models.model import BlackBox
+from vitreous.models.tensor_types import Images
+
+EVIDENCE = ("labels", "objects", "rivals", "boxes")
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A batch of b images with k target classes each, that is, b · k rows; the rows of an image are consecutive.
+
+    Parameters
+    ----------
+    vit
+        The model.
+    keys, places
+        Key and index of every image in its dataset.
+    images
+        Preprocessed images.
+    targets
+        Target classes.
+    roles
+        Roles of the k target columns.
+    labels
+        True classes; −1 if unknown.
+    logits
+        Logits of the whole images.
+    given
+        Annotations that metrics may read, one entry per row.
+    front
+        The probe that computed the logits, if it has the same targets.
+    """
+
+    vit: BlackBox
+    keys: tuple[str, ...]
+    places: tuple[int, ...]
+    images: Images
+    targets: Int[Tensor, "b k"]
+    roles: tuple[str, ...]
+    labels: Int[Tensor, " b"]
+    logits: Float[Tensor, "b c"]
+    given: dict[str, Any]
+    front: BlackBoxProbe | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def share(self) -> int:
+        """Number of target classes, and so of rows, per image."""
+        return len(self.roles)
+
+    @property
+    def rows(self) -> int:
+        return len(self) * self.share
+
+    @cached_property
+    def probe(self) -> BlackBoxProbe:
+        """Probe whose forward pass all methods share."""
+        made = self.front or probe_of(self.vit, self.images, self.targets)
+        _ = made.reading  # run the forward pass here, so that it is not timed with the first method
+        return made
+
+    @property
+    def labelled(self) -> Bool[Tensor, " b"]:
+        """Mask of the images whose true class is known and is one of the model's classes."""
+        return (self.labels >= 0) & (self.labels < self.vit.outputs)
+
+    @cached_property
+    def pixels(self) -> list[str]:
+        """Hash of every image."""
+        return [hash_of(image) for image in self.images]
+
+    def only(self, pictures: Sequence[int], columns: Sequence[int] | None = None) -> Subject:
+        """Subset of the images and, if `columns` is given, of their target columns."""
+        kept = range(self.share) if columns is None else columns
+        if len(pictures) == len(self) and len(kept) == self.share:
+            return self
+        index = torch.tensor(pictures)
+        rows = [picture * self.share + column for picture in pictures for column in kept]
+        return replace(
+            self,
+            keys=tuple(self.keys[p] for p in pictures),
+            places=tuple(self.places[p] for p in pictures),
+            images=self.images[index],
+            targets=self.targets[index][:, list(kept)],
+            roles=tuple(self.roles[column] for column in kept),
+            labels=self.labels[index],
+            logits=self.logits[index],
+            given={
+                name: [value[row] for row in rows] if isinstance(value, list) else value[torch.tensor(rows)]
+                for name, value in self.given.items()
+            },
+            front=None,
+        )
+
+    @cached_property
+    def hashes(self) -> dict[str, list[str]]:
+        """Hashes of the annotations of every row, by name."""
+        return {
+            name: ["" if one is None else hash_of(torch.as_tensor(one)) for one in value]
+            for name, value in self.given.items()
+        }
+
+    def evidence(self, row: int, metric: Metric | None) -> str:
+        """Hash of the annotations that a metric reads for this row; an empty string if it reads none."""
+        takes = () if metric is None else metric.takes
+        read = [name for name in EVIDENCE if name in takes and name in self.given]
+        return digest(*(self.hashes[name][row].encode() for name in read)) if read else ""
+
+    def about(self, row: int) -> dict[str, Any]:
+        """Columns that describe the image and the target of a row."""
+        picture, column = divmod(row, self.share)
+        target = int(self.targets[picture, column])
+        return {
+            "picture": self.keys[picture],
+            "index": self.places[picture],
+            "target": target,
+            "target_name": self.vit.class_name(target),
+            "role": self.roles[column],
+            "label": int(self.labels[picture]),
+            "predicted": int(self.logits[picture].argmax()),
+            "probability": math.nan if self.vit.scalar else float(self.logits[picture].double().softmax(-1)[target]),
+            "pixels": self.pixels[picture],
+        }
+
+
+def subject_of(
+    vit: BlackBox, batch: Batch, places: Sequence[int], wanted: str | tuple[int | str, ...]
+) -> tuple[Subject | None, list[tuple[str, str]]]:
+    """Prepare a batch.
+
+    Parameters
+    ----------
+    vit
+        The model.
+    batch
+        Images with annotations.
+    places
+        Indices of the images in their dataset.
+    wanted
+        The classes to explain, as the entry `targets` of a plan.
+
+    Returns
+    -------
+    tuple
+        The images that have valid targets (None if there are none), and key and reason for every other image.
+    """
+    targets, roles = targets_of(vit, batch, wanted)
+    failures, good = [], list(range(len(batch)))
+    if targets is not None:
+        reasons = {place: why for place, row in enumerate(targets.tolist()) if (why := unfit(row, roles, vit.outputs))}
+        failures = [(batch.keys[place], f"{batch.keys[place]!r} has {why}") for place, why in reasons.items()]
+        good = [place for place in good if place not in reasons]
+    if not good:
+        return None, failures
+    index = torch.tensor(good)
+    probe = probe_of(vit, batch.images[index], None if targets is None else targets[index])
+    logits = probe.full_logits.cpu()
+    if targets is None and roles != ("predicted",):
+        found, front = logits.topk(len(roles)).indices, None
+    else:
+        found, front = probe.targets.view(len(good), -1).cpu(), probe
+    return Subject(
+        vit,
+        tuple(batch.keys[place] for place in good),
+        tuple(places[place] for place in good),
+        batch.images[index],
+        found,
+        roles,
+        batch.labels[index],
+        logits,
+        fixtures(batch, good, roles),
+        front,
+    ), failures
+
+
+def fixtures(batch: Batch, pictures: Sequence[int], roles: tuple[str, ...]) -> dict[str, Any]:
+    """Annotations that metrics may read, one entry per row; for a `rival` target, object and rival are swapped."""
+    rows = torch.tensor([picture for picture in pictures for _ in roles])
+    other = torch.tensor([role == "rival" for _ in pictures for role in roles])
+    given: dict[str, Any] = {"labels": batch.labels[rows]}
+    objects, rivals = batch.objects, batch.rivals
+    if objects is not None:
+        given["objects"] = objects[rows] if rivals is None else rivals[rows].where(other[:, None, None], objects[rows])
+    if rivals is not None and objects is not None:
+        given["rivals"] = objects[rows].where(other[:, None, None], rivals[rows])
+    if batch.boxes is not None:
+        drawn = [batch.boxes[row] for row in rows.tolist()]
+        given["boxes"] = [None if swapped else boxes for boxes, swapped in zip(drawn, other.tolist(), strict=True)]
+    return given
+
+
+def targets_of(
+    vit: BlackBox, batch: Batch, targets: str | tuple[int | str, ...]
+) -> tuple[Int[Tensor, "b k"] | None, tuple[str, ...]]:
+    """Target classes and their roles; the classes are None for "predicted" and "top n", which depend on the logits."""
+    match targets:
+        case "predicted":
+            return None, ("predicted",)
+        case "label":
+            return batch.labels[:, None], ("label",)
+        case "predicted+label":
+            predicted = probe_of(vit, batch.images).targets.cpu()
+            return torch.stack([predicted, batch.labels], 1), ("predicted", "label")
+        case "pair":
+            rivals = batch.rival_labels if batch.rival_labels is not None else torch.full_like(batch.labels, -1)
+            return torch.stack([batch.labels, rivals], 1), ("label", "rival")
+        case str():
+            count = min(int(targets.split()[1]), vit.outputs)
+            return None, tuple(f"top {place + 1}" for place in range(count))
+    return class_indices(vit, [list(targets)] * len(batch), len(batch)), ("class",) * len(targets)
+
+
+def unfit(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:
+    """Reason why the targets are invalid, or an empty string."""
+    for target, role in zip(targets, roles, strict=True):
+        if target < 0:
+            return {"label": "no label", "rival": "no second class"}.get(role, "no target")
+        if target >= classes:
+            return f"the {role} {target}, and the model knows {classes} classes"
+    return ""

@@ -1,0 +1,156 @@
+"""Run a plan: compute the rows that the store lacks, write them as they arrive, and report progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from vitreous.bench.plan import Plan
+from vitreous.bench.pool import Executor, serial
+from vitreous.bench.signals import deferred_signals
+from vitreous.bench.store import Store
+from vitreous.bench.work_cells import Cell, asked_of, cells_of, opened, shard_of
+from vitreous.bench.worker_job import Job, Outcome
+
+PATIENCE = 2.0  # seconds to collect outcomes before writing, to avoid many small files
+
+
+@dataclass(slots=True)
+class Progress:
+    """State of a run.
+
+    Parameters
+    ----------
+    cells, pictures
+        Total number of cells and images.
+    done_cells, done_pictures
+        Finished ones, including those that the store had before.
+    known_pictures
+        Images that the store had before the run began.
+    rows
+        Number of new rows written.
+    skipped
+        Number of images that the protocol leaves out.
+    failed
+        Number of failures by error message.
+    mended
+        Names of damaged parts that were removed from the store.
+    begun
+        Start of the run on the monotonic clock.
+    """
+
+    cells: int
+    pictures: int
+    done_cells: int = 0
+    done_pictures: int = 0
+    known_pictures: int = 0
+    rows: int = 0
+    skipped: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    mended: list[str] = field(default_factory=list)
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def pictures_per_second(self) -> float:
+        return (self.done_pictures - self.known_pictures) / max(time.monotonic() - self.begun, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        """Estimated remaining time; NaN before the first new image is done."""
+        rate = self.pictures_per_second
+        return (self.pictures - self.done_pictures) / rate if rate else float("nan")
+
+    def add(self, outcome: Outcome) -> None:
+        self.done_cells += 1
+        self.done_pictures += outcome.pictures
+        self.skipped += outcome.skipped
+        for sentence in outcome.failed:
+            self.failed[sentence] = self.failed.get(sentence, 0) + 1
+
+
+def execute(
+    plan: Plan,
+    store: Store,
+    executor: Executor = serial,
+    *,
+    shard: str | None = None,
+    recheck: bool = False,
+    patience: float = PATIENCE,
+    report: Callable[[Progress], object] | None = None,
+) -> Progress:
+    """Compute all rows of the plan that the store does not have.
+
+    Parameters
+    ----------
+    plan, store
+        What to compute and where to keep it.
+    executor
+        Runs the cells, see `vitreous.bench.pool` and `vitreous.bench.ray`.
+    shard
+        "i/n" to compute every n-th cell from the i-th on; None for all cells.
+    recheck
+        Whether to read the images of finished cells again and compute those that have changed. By default they are
+        assumed to be unchanged.
+    patience
+        Seconds to collect outcomes before writing them.
+    report
+        Called with the progress before the first cell and after every cell.
+
+    Returns
+    -------
+    Progress
+    """
+    mended = store.mend()
+    opened.cache_clear()  # images may have been added to the folder since it was opened
+    cells = cells_of(plan)
+    mine = cells if shard is None else shard_of(cells, shard)
+    store.begin(plan.run, plan.toml, {"cells": len(cells), "source": plan.source, "shard": shard})
+    asked = asked_of(plan, cells)
+    store.forget(plan.run, asked)
+    finished = set() if recheck else store.done(plan.run)
+    open_cells = [cell for cell in mine if cell.number not in finished]
+    told = Progress(len(mine), pictures_in(mine), mended=mended)
+    told.done_cells = len(mine) - len(open_cells)
+    told.done_pictures = told.known_pictures = told.pictures - pictures_in(open_cells)
+    if report:
+        report(told)
+    if not open_cells:
+        return told
+    known = b"".join(sorted(store.known()))
+    held: list[Outcome] = []
+    since = time.monotonic()
+    try:
+        with closing(executor(Job(plan, known), open_cells)) as outcomes:
+            for outcome in outcomes:
+                with deferred_signals():  # keeps the count and the list of outcomes consistent
+                    held.append(outcome)
+                    told.add(outcome)
+                if time.monotonic() - since >= patience or told.done_cells == told.cells:
+                    write(store, plan.run, held, asked, told)
+                    since = time.monotonic()
+                if report:
+                    report(told)
+    finally:
+        write(store, plan.run, held, asked, told)  # keeps finished cells when the run is interrupted
+    return told
+
+
+def write(store: Store, run: str, held: list[Outcome], asked: dict[int, str], told: Progress) -> None:
+    """Write the collected outcomes and count their new rows; stop signals are deferred until both are done."""
+    with deferred_signals():
+        told.rows += store.record(run, held, asked) if held else 0
+        held.clear()
+
+
+def pictures_in(cells: Sequence[Cell]) -> int:
+    """Total number of images of some cells."""
+    return sum(len(cell.places) for cell in cells)
+
+
+def missing_cells(plan: Plan, store: Store) -> list[int]:
+    """Numbers of the cells that are not finished: rows are missing or failed, or the fingerprint has changed."""
+    cells = cells_of(plan)
+    finished = store.done(plan.run, asked_of(plan, cells))
+    return [cell.number for cell in cells if cell.number not in finished]

@@ -1,0 +1,207 @@
+"""Run one method on a batch: compute its maps once, then all metrics, with time and memory. Errors become rows."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitreous.bench.keys import written
+from vitreous.bench.labelled_batch import Subject
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.targets import ClassTarget
+from vitreous.core.errors import ModelError, SpecError, VitreousError
+from vitreous.explanation import choose_score_function, explain_batch
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.method import Method
+from vitreous.metrics.metric import Metric, MetricResult
+
+Fragment = dict[str, Any]  # columns of one row
+PEAK = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+
+def compute(
+    subject: Subject, method: Method, metrics: Sequence[Metric | None], question: str | None
+) -> list[list[Fragment]]:
+    """Compute a method and its metrics on a batch.
+
+    If it fails on several images, each half of the batch is tried separately.
+
+    Parameters
+    ----------
+    subject
+        The batch.
+    method
+        The method.
+    metrics
+        Metrics of its maps; None for the map itself.
+    question
+        Name of the score function; None for the method's own.
+
+    Returns
+    -------
+    list of list of dict
+        For every metric and every row, the columns of the result.
+    """
+    try:
+        made, target = method.for_model(subject.vit), ClassTarget(subject.targets)
+        score_function = choose_score_function(subject.vit, target, made, question)
+        probe = subject.probe.asking(score_function)
+        with costing(subject.vit.device) as cost:
+            found = explain_batch(subject.vit, subject.images, target, made, score_function, probe=probe)
+    except Exception as problem:  # noqa: BLE001 - one image must not stop the run
+        return again(problem, subject, method, metrics, question)
+    about = written(found.provenance)
+    shared = {"map_seconds": cost.seconds / subject.rows, "peak_mib": cost.mib, "about": about}
+    memo: dict[Any, Any] = {}
+    columns = []
+    for metric in metrics:
+        try:
+            rows = drawn(found) if metric is None else measured(metric, found, probe, subject, made, memo)
+        except Exception as problem:  # noqa: BLE001
+            (rows,) = again(problem, subject, method, [metric], question)
+        columns.append([{**shared, **row} for row in rows])
+    return columns
+
+
+def again(
+    problem: Exception, subject: Subject, method: Method, metrics: Sequence[Metric | None], question: str | None
+) -> list[list[Fragment]]:
+    """Handle an error of `compute`.
+
+    Two halves of the batch are tried separately if single images or memory may be the cause; otherwise every row gets
+    the error.
+    """
+    if len(subject) > 1 and not isinstance(problem, SpecError | ModelError):
+        if isinstance(problem, torch.OutOfMemoryError):
+            problem.__traceback__ = None  # its frames keep references to the tensors to be freed
+            torch.cuda.empty_cache()
+        half = len(subject) // 2
+        halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
+        parts = [compute(some, method, metrics, question) for some in halves]
+        return [first + second for first, second in zip(*parts, strict=True)]
+    return [[failure(sentence(problem))] * subject.rows for _ in metrics]
+
+
+def failure(said: str) -> Fragment:
+    """Columns of a row that failed."""
+    return {"error": said, "value": float("nan")}
+
+
+def sentence(problem: Exception) -> str:
+    """One-line error message; unexpected errors are prefixed with their type."""
+    if os.environ.get("VITREOUS_DEBUG"):
+        import traceback
+
+        traceback.print_exception(problem)
+    said = " ".join(str(problem).split())[:500]
+    return said if isinstance(problem, VitreousError) else f"{type(problem).__name__}: {said}"
+
+
+def measured(
+    metric: Metric, found: Attribution, probe: BlackBoxProbe, subject: Subject, method: Method, memo: dict[Any, Any]
+) -> list[Fragment]:
+    """Compute a metric and return the columns of every row."""
+    device = subject.vit.device
+    given = {
+        name: value.to(device) if isinstance(value, torch.Tensor) else value
+        for name, value in subject.given.items()
+        if name in metric.takes and (name != "labels" or subject.labelled.all())
+    }
+    with costing(device) as cost:
+        result = metric(found, probe=probe, method=method, memo=memo, **given)
+        scores = result.scores.double().cpu().tolist()  # synchronises with the device, inside the timed block
+    return numbers(result, scores, cost.seconds / len(found))
+
+
+def numbers(result: MetricResult, scores: list[float], seconds: float) -> list[Fragment]:
+    """Columns of every row from the result of a metric."""
+    parts = {name: part.double().cpu().tolist() for name, part in result.parts.items()}
+    curve = None if result.curve is None else result.curve.double().cpu().tolist()
+    same = {
+        "metric": result.metric,
+        "higher_is_better": result.higher_is_better,
+        "levels": None if result.levels is None else list(result.levels),
+        "seconds": seconds,
+        "protocol": written(result.protocol),
+    }
+    return [
+        {
+            **same,
+            "value": value,
+            "parts": [(name, part[row]) for name, part in parts.items()],
+            "curve": None if curve is None else curve[row],
+        }
+        for row, value in enumerate(scores)
+    ]
+
+
+def drawn(found: Attribution) -> list[Fragment]:
+    """Columns of every map: a float16 grid and the factor that it is multiplied by."""
+    maps = found.maps().float().cpu().numpy()
+    score = [float("nan")] * len(maps) if found.score is None else found.score.double().cpu().tolist()
+    rows = []
+    for row, one in enumerate(maps):
+        largest = np.abs(one[np.isfinite(one)]).max(initial=0)
+        scale = np.float32(largest if largest > 0 else 1)
+        rows.append(
+            {
+                "grid": (one / scale).astype(np.float16).ravel(),
+                "scale": float(scale),
+                "rows": one.shape[0],
+                "columns": one.shape[1],
+                "native": found.native,
+                "signed": found.signed,
+                "score": score[row],
+            }
+        )
+    return rows
+
+
+# ── cost ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class Cost:
+    """Elapsed time in seconds and peak memory in MiB."""
+
+    seconds: float = 0.0
+    mib: float = float("nan")
+
+
+@contextmanager
+def costing(device: torch.device) -> Iterator[Cost]:
+    """Context manager that measures time and peak memory of its block."""
+    cost, peak = Cost(), watch_memory(device)
+    begun = time.perf_counter()
+    yield cost
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    cost.seconds, cost.mib = time.perf_counter() - begun, peak()
+
+
+def watch_memory(device: torch.device) -> Callable[[], float]:
+    """Start measuring peak memory of the device, or of the process on a CPU; call the result to get it in MiB."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return lambda: torch.cuda.max_memory_allocated(device) / 2**20
+    reset, status = PEAK
+    try:
+        reset.write_text("5")  # Linux: reset the peak
+        return lambda: next(
+            float(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM")
+        )
+    except OSError:
+        # the peak since the process began, since it cannot be reset here
+        unit = 2**20 if sys.platform == "darwin" else 1024
+        return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -1,0 +1,170 @@
+"""Input and output of workers: the job that is sent to them, and the outcome of each cell that they return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+
+from vitreous.bench.keys import hash_of_weights, identity
+from vitreous.bench.model_options import load_model
+from vitreous.bench.plan import Evaluation, ModelSpec, Plan
+from vitreous.bench.work_cells import Cell, stamp
+from vitreous.methods.method import Method
+from vitreous.methods.spec import resolve
+from vitreous.metrics.metric import Metric, resolve_metric
+from vitreous.models.model import BlackBox
+
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A model and the hash of its weights."""
+
+    vit: BlackBox
+    weights: str
+
+
+def loaded(model: ModelSpec, precision: str, device: str | None) -> Loaded:
+    """Load a model; the last two are cached per process, until the checkpoint or the file of class names changes."""
+    files = (model.checkpoint, dict(model.arguments).get("classes"))
+    return as_stored(model, precision, device, "; ".join(map(stamp, files)))
+
+
+@lru_cache(maxsize=2)
+def as_stored(model: ModelSpec, precision: str, device: str | None, stamp: str) -> Loaded:
+    """Load a model; its weights are hashed before they are converted to `precision`."""
+    vit = load_model(model.name, model.checkpoint, model.pretrained, device, dict(model.arguments))
+    weights = hash_of_weights(vit.module)
+    vit.module.to(DTYPES[precision])
+    return Loaded(vit, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One result that is computed for every row: a metric of a method's map, or the map itself.
+
+    Parameters
+    ----------
+    method
+        The method.
+    metric
+        The metric; None for the map itself.
+    method_id, metric_id
+        Hashes of method and metric with all their options.
+    roles
+        Roles of the targets for which the result is computed; all if empty.
+    """
+
+    method: Method
+    metric: Metric | None
+    method_id: str
+    metric_id: str
+    roles: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Kind of rows in the store: "maps" or "scores"."""
+        return "maps" if self.metric is None else "scores"
+
+    @cached_property
+    def spec(self) -> str:
+        """Spec of the method; cached since every row contains it."""
+        return self.method.spec
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A plan and the keys of rows that are already known, as sent to workers.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    known
+        Keys of known rows, 16 bytes each, concatenated.
+    device
+        Device to use in place of the plan's; None for the plan's.
+    """
+
+    plan: Plan
+    known: bytes = b""
+    device: str | None = None
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Known keys as hexadecimal strings."""
+        return frozenset(self.known[at : at + 16].hex() for at in range(0, len(self.known), 16))
+
+    @cached_property
+    def columns(self) -> tuple[tuple[Column, ...], ...]:
+        """All results to compute on every dataset, grouped by method; the map comes first if the plan keeps maps."""
+        return tuple(self.list_columns(evaluation) for evaluation in self.plan.evaluations)
+
+    def list_columns(self, evaluation: Evaluation) -> tuple[Column, ...]:
+        """Results to compute for one evaluation."""
+        roles = evaluation.roles or ((),) * len(evaluation.metrics)
+        metrics = [(resolve_metric(spec), own) for spec, own in zip(evaluation.metrics, roles, strict=True)]
+        wanted = [*([(None, ())] if self.plan.maps else []), *metrics]
+        return tuple(
+            Column(method, metric, identity(method), identity(metric), own)
+            for method in map(resolve, self.plan.methods)
+            for metric, own in wanted
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"plan": self.plan, "known": self.known, "device": self.device}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Result of a cell.
+
+    Parameters
+    ----------
+    at
+        The cell.
+    model, dataset
+        Labels.
+    rows
+        New rows by kind ("scores" or "maps").
+    listed
+        Role, label and row keys of every image, keys that were known before included.
+    places
+        Index of every image in its dataset, by image key.
+    failed
+        Error messages, one sentence each.
+    skipped
+        Number of images that the protocol leaves out.
+    seconds
+        Time that the cell took.
+    """
+
+    at: Cell
+    model: str
+    dataset: str
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"scores": [], "maps": []})
+    listed: dict[str, list[tuple[str, int, list[str]]]] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    skipped: int = 0
+    seconds: float = 0.0
+
+    @property
+    def cell(self) -> int:
+        return self.at.number
+
+    @property
+    def pictures(self) -> int:
+        return len(self.at.places)
+
+    @property
+    def listing(self) -> dict[str, Any]:
+        """Labels and row keys of the cell as JSON values, as the store keeps them."""
+        rows = [
+            (picture, place, *row) for picture, place in self.places.items() for row in self.listed.get(picture, ())
+        ]
+        return {"model": self.model, "dataset": self.dataset, "rows": rows, "failed": bool(self.failed)}

@@ -1,0 +1,58 @@
+"""Backward pass through the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.forward import Reading, run_head
+from vitreous.capture.layer import bias_map, weave
+from vitreous.capture.linearise import Linearisation
+from vitreous.models.tensor_types import Tokens
+from vitreous.models.vit import ViT
+
+Scores = Callable[[Reading], list[Float[Tensor, " b"]]]  # scores to explain, one tensor per target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Top:
+    """Gradients of the score at the encoder's output. Rows r: image by image, then target by target."""
+
+    grads: list[Tokens]  # one tensor per target
+    biases: Float[Tensor, "r n"] | None = None
+    pooled_biases: Float[Tensor, " r"] | None = None
+    presence: Float[Tensor, "r n"] | None = None
+
+
+def top_of(vit: ViT, tokens: Tokens, scores: Scores, lin: Linearisation, biases: bool, presence: bool) -> Top:
+    """Run the head forward once, and backward once per target."""
+    leaf = tokens.detach().requires_grad_()
+    there = torch.zeros_like(leaf[..., 0]).requires_grad_() if presence else None
+    with torch.enable_grad():
+        reading = run_head(vit, leaf, lin, biases, there)
+        totals = [score.sum() for score in scores(reading)]
+    taps = (*reading.token_taps, *reading.pooled_taps)
+    inputs = [leaf, *(output for output, _ in taps), *([] if there is None else [there])]
+    grads, token_biases, pooled_biases, presences = [], [], [], []
+    for place, total in enumerate(totals):
+        found = torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=place + 1 < len(totals))
+        grads.append(torch.zeros_like(leaf) if found[0] is None else found[0])
+        if there is not None:
+            found, moved = found[:-1], found[-1]
+            presences.append(torch.zeros_like(there) if moved is None else moved)
+        if biases:
+            split = 1 + len(reading.token_taps)
+            # an attention pooler may skip prefix tokens; they have no taps, and their share is 0
+            token_biases.append(bias_map(reading.token_taps, found[1:split], leaf))
+            pooled = bias_map(reading.pooled_taps, found[split:], None)
+            pooled_biases.append(leaf.new_zeros(len(leaf)) if pooled is None else pooled)
+    return Top(
+        grads,
+        weave(token_biases) if biases else None,
+        weave(pooled_biases) if biases else None,
+        weave(presences) if presence else None,
+    )

@@ -1,0 +1,202 @@
+"""Gradients of the score at given points: other images, or other input tokens of a block.
+
+Points have shape [b s …], s for every image of the probe. They run in small batches, so that the memory of the backward
+pass does not grow with s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.black_box_probe import AnyProbe, BlackBoxProbe
+from vitreous.capture.forward import classified, run_block, run_head
+from vitreous.capture.layer import Layer, weave
+from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.probe import Probe
+from vitreous.capture.progress import Tally, pieces
+from vitreous.core.errors import ModelError, SpecError
+from vitreous.models.vit import LinearPool
+
+AT_ONCE = 32  # images whose graphs are in memory together
+
+Look = Callable[..., Iterator[Layer]]
+
+
+def at_once(probe: BlackBoxProbe) -> int:
+    """Number of points per image to pass in one call, so that the results stay small too."""
+    return max(1, AT_ONCE // probe.rows)
+
+
+def inside(probe: BlackBoxProbe, start: int) -> int:
+    """Return `start` if the model has a block of that index; raise a `SpecError` otherwise."""
+    if not 0 <= start < probe.vit.depth:
+        raise SpecError(f"start={start}, but the model has layers 0 to {probe.vit.depth - 1}")
+    return start
+
+
+def pixel_gradients(
+    probe: BlackBoxProbe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
+) -> Float[Tensor, "r s 3 H W"]:
+    """Gradient of the score in the pixels of other images; for a black box, through its forward function.
+
+    Parameters
+    ----------
+    probe
+        Model, targets and score function.
+    pictures
+        s images for each image of the probe.
+    tally
+        Progress counter; None counts these points alone.
+    """
+
+    def gradient(part: BlackBoxProbe) -> Tensor:
+        return part.pixel_gradient()
+
+    return at_points(probe, pictures, lambda images, owner: owned(probe, images, owner), gradient, tally)
+
+
+def token_gradients(
+    probe: BlackBoxProbe,
+    tokens: Float[Tensor, "b s n d"],
+    start: int,
+    lin: Linearisation = PLAIN,
+    tally: Tally | None = None,
+) -> Float[Tensor, "r s n d"]:
+    """Gradient of the score in the input tokens of block `start`; only the blocks from there on run.
+
+    Parameters
+    ----------
+    probe
+        Model, targets and score function.
+    tokens
+        s token sequences for each image of the probe.
+    start
+        Index of the block.
+    lin
+        Which factors the backward pass treats as constants.
+    tally
+        Progress counter; None counts these points alone.
+    """
+
+    def gradient(part: BlackBoxProbe) -> Tensor:
+        assert isinstance(part, Probe)  # of `entering`
+        return part.token_gradient(lin)
+
+    return at_points(probe, tokens, lambda x, owner: entering(probe, x, owner, start), gradient, tally)
+
+
+def last_attention_gradients(
+    probe: BlackBoxProbe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
+) -> Float[Tensor, "r s h n n"]:
+    """Gradient of the score in the last block's attention, for other images; no other block is backpropagated."""
+
+    def gradient(part: BlackBoxProbe) -> Tensor:
+        return next(part.layers(attention=True, down_to=part.vit.depth - 1)).attention_grad
+
+    return at_points(probe, pictures, lambda images, owner: owned(probe, images, owner), gradient, tally)
+
+
+def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> Float[Tensor, " r"]:
+    """Score at one point per image, without gradient.
+
+    Parameters
+    ----------
+    probe
+        Model, targets and score function.
+    points
+        Images [b 3 H W], or if `start` is given, input tokens [b n d] of that block.
+    start
+        Index of the block.
+    """
+    owner = torch.arange(len(points), device=points.device)
+    part = owned(probe, points, owner) if start is None else entering(probe, points, owner, start)
+    with torch.no_grad():
+        return part.answer(part.reading.logits.repeat_interleave(part.targets_per_image, 0), part.targets)
+
+
+# ── points in small batches ──────────────────────────────────────────────────────────────────────
+
+
+def owned(probe: AnyProbe, images: Float[Tensor, "m 3 H W"], owner: Tensor) -> AnyProbe:
+    """Return a probe for other images, where image i has the targets of the probe's image `owner[i]`."""
+    targets = probe.targets.view(len(probe.images), -1)[owner]
+    return type(probe)(probe.model, images, targets, probe.question, probe.hold)
+
+
+def entering(probe: BlackBoxProbe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> Probe:
+    """Return a probe for the sub-network from block `start` on, with these input tokens."""
+    if not isinstance(probe, Probe):
+        raise ModelError(f"{probe.model.name!r} has no tokens that can be replaced; space='pixels' would work")
+    below = replace(probe.vit, blocks=probe.vit.blocks[start:])
+    part = owned(probe, probe.images[owner], owner)
+    part.model, part.tokens = below, tokens
+    return part
+
+
+def at_points(
+    probe: BlackBoxProbe,
+    points: Tensor,
+    fed: Callable[[Tensor, Tensor], BlackBoxProbe],
+    found: Callable[[BlackBoxProbe], Tensor],
+    tally: Tally | None,
+) -> Tensor:
+    """Apply `found` to the probes that `fed` makes of the points; results for every point and target, [r s …]."""
+    (b, s), k = points.shape[:2], probe.targets_per_image
+    flat, owner = points.flatten(0, 1), torch.arange(b, device=points.device).repeat_interleave(s)
+
+    def work(piece: slice) -> Tensor:
+        return found(fed(flat[piece], owner[piece]))
+
+    whole = torch.cat([part for _, part in pieces(work, b * s, max(1, AT_ONCE // k), tally)])  # [b·s·k …]
+    return whole.view(b, s, k, *whole.shape[1:]).transpose(1, 2).flatten(0, 1)
+
+
+# ── early exits ──────────────────────────────────────────────────────────────────────────────────
+
+
+def early_answers(
+    probe: BlackBoxProbe, look: Look, lin: Linearisation, pool: Literal["head", "mean"] = "head"
+) -> Iterator[Layer]:
+    """Yield every block's attention with its gradient, as if the head followed that block directly.
+
+    Parameters
+    ----------
+    probe
+        Model, images, targets and score function.
+    look
+        `probe.layers`, or a function with its arguments.
+    lin
+        Which factors the backward pass treats as constants.
+    pool
+        "head": the model's own pooling; "mean": the mean of all tokens, prefix included.
+    """
+    for layer in look(gradients=False, attention=False):
+        columns = probe.targets.view(len(probe.images), -1).unbind(1)
+        with torch.enable_grad():
+            x = layer.step.hidden.detach().requires_grad_()
+            step = run_block(layer.block, x, layer.place, lin, attention=True)
+            logits = (
+                run_head(probe.vit, step.output, lin).logits if pool == "head" else of_mean(probe, step.output, lin)
+            )
+            scores = [probe.answer(logits, targets).sum() for targets in columns]
+        assert step.attention is not None
+        found = [
+            torch.autograd.grad(score, step.attention, retain_graph=score is not scores[-1])[0] for score in scores
+        ]
+        yield replace(layer, step=replace(step, attention=step.attention.detach()), grads={"attention": weave(found)})
+
+
+def of_mean(probe: BlackBoxProbe, tokens: Float[Tensor, "b n d"], lin: Linearisation) -> Float[Tensor, "b c"]:
+    """Logits when every input of the head is the mean of all tokens, prefix included."""
+    vit = probe.vit
+    if not isinstance(vit.pool, LinearPool):
+        raise ModelError("pool='mean' is not defined for a model with attention pooling; use pool='head'")
+    mean = lin.normalise(vit.norm, tokens.mean(1, keepdim=True))
+    reads = len(vit.pool.rows(tokens.shape[1]))
+    return classified(vit, lin.normalise(vit.pooled_norm, mean).expand(-1, reads, -1), lin)

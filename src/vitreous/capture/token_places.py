@@ -1,0 +1,199 @@
+"""Where the tokens at the input of a block lie in the image: by their shape, and by what changes them.
+
+Where each token of a sequence lies is measured: parts of a random image are replaced in patterns that spell the bits of row
+and column, and a token belongs to the cell whose pattern changes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vitreous.models.model import TokenGrid
+from vitreous.models.tensor_types import Images
+
+MOST_OTHERS = 128  # tokens of a sequence that belong to no patch (YOLOS has 100 detection tokens)
+ROUNDS = 4  # draws of noise
+FEW = 100  # patches below which a measured order is confirmed by further draws
+AGREEING = 0.8  # fraction of tokens whose measured place must be the expected one
+
+Pair = tuple[Tensor, Tensor]  # squared changes per token when the cells with a bit are replaced, and those without
+
+
+def expected_grid(state: Tensor, size: tuple[int, int]) -> TokenGrid | None:
+    """The grid that a block input of one image has by its shape, or None if it is none of the known forms."""
+    if len(state) != 1 or not 3 <= state.ndim <= 4:
+        return None
+    if state.ndim == 3:
+        return expected_sequence(state.shape[1], size)
+    last, first = covers(state.shape[1:3], size), covers(state.shape[2:], size)
+    if first and not (last and state.shape[1] < state.shape[-1]):
+        return TokenGrid("channels_first", (state.shape[2], state.shape[3]))
+    return TokenGrid("channels_last", (state.shape[1], state.shape[2])) if last else None
+
+
+def covers(grid: Sequence[int], size: tuple[int, int]) -> bool:
+    """Whether a grid has the proportions of the image, up to rounding of a stride; a single cell has no place."""
+    if min(grid) < 2 or any(cells > length for cells, length in zip(grid, size, strict=True)):
+        return False
+    strides = {math.floor(size[0] / grid[0]), math.ceil(size[0] / grid[0])}
+    return any(
+        all(cells in (length // s, -(-length // s)) for length, cells in zip(size, grid, strict=True)) for s in strides
+    )
+
+
+def expected_sequence(count: int, size: tuple[int, int]) -> TokenGrid | None:
+    """The grid of a token sequence: the smallest number of other tokens that leaves the proportions of the image."""
+    height, width = size
+    for others in range(min(MOST_OTHERS, count // 2) + 1):
+        rows = round(math.sqrt((count - others) * height / width))
+        if rows < 2 or (count - others) % rows:
+            continue
+        columns = (count - others) // rows
+        if columns >= 2 and covers((rows, columns), size) and height % rows == 0 == width % columns:
+            return TokenGrid("sequence", (rows, columns), None, others)
+    return None
+
+
+def measure_grid(expected: TokenGrid, image: Images, input_of: Callable[[Images], Tensor]) -> TokenGrid | None:
+    """The grid of a block input with the measured order of its tokens, or None if the measurement does not give one.
+
+    Parameters
+    ----------
+    expected
+        The grid that the input has by its shape.
+    image
+        One image [1 c H W], parts of which are replaced by noise.
+    input_of
+        Input of the block for such an image.
+    """
+    size = (image.shape[-2], image.shape[-1])
+
+    def state(images: Images) -> Tensor:
+        return expected.tokens(input_of(images)).double()[0].cpu()
+
+    own = state(image)
+
+    def change(images: Images) -> Tensor:
+        return (state(images) - own).square().sum(-1)
+
+    def draw(seed: int) -> TokenGrid | None:
+        noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(seed + 1)).to(image)
+        pairs = []
+        for bit in cell_bits(expected.grid):
+            cells = stretch(bit, size).to(image.device)
+            pairs.append((change(torch.where(cells, noise, image)), change(torch.where(cells, image, noise))))
+        return decoded_grid(expected, pairs)
+
+    try:
+        measured = draw(0)
+        if measured is not None:  # a few tokens may spell a grid by chance, but not the same one again
+            again = range(1, ROUNDS if expected.patches < FEW else 1)
+            return measured if all(same_order(measured, draw(seed)) for seed in again) else None
+        return sorted_grid(expected, size, *centres(image, change)) if expected.form == "sequence" else None
+    except RuntimeError:  # the shape of the input depends on the image
+        return None
+
+
+def same_order(first: TokenGrid, second: TokenGrid | None) -> bool:
+    if second is None or first.order is None or second.order is None:
+        return second is not None and first.order is second.order
+    return torch.equal(first.order, second.order)
+
+
+def centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Row and column in pixels of the centre of what each token depends on, and how strongly it depends on the image.
+
+    Noise whose variance grows along an axis changes a token by the mean of that ramp over what the token depends on.
+    """
+    height, width = image.shape[-2:]
+    down = torch.linspace(0, 1, height).sqrt()[:, None].to(image)
+    across = torch.linspace(0, 1, width).sqrt().to(image)
+    sums = torch.zeros(3, 1, dtype=torch.float64)
+    for seed in range(ROUNDS):
+        noise = 0.1 * torch.randn(image.shape, generator=torch.Generator().manual_seed(seed + 2)).to(image)
+        sums = sums + torch.stack([change(image + noise * ramp) for ramp in (torch.ones_like(across), down, across)])
+    total = sums[0].clamp(min=1e-300)
+    return sums[1] / total * (height - 1), sums[2] / total * (width - 1), sums[0]
+
+
+def sorted_grid(
+    expected: TokenGrid, size: tuple[int, int], row: Tensor, column: Tensor, strength: Tensor
+) -> TokenGrid | None:
+    """The grid with tokens ordered by their centres, or None unless the centres separate into rows and columns."""
+    own = strength.argsort(descending=True)[: expected.patches]
+    by_row = own[row[own].argsort()].view(expected.grid)
+    order = by_row.gather(1, column[by_row].argsort(1))
+    rows, columns = row[order], column[order]
+    for centre, cells, length in zip((rows, columns), expected.grid, size, strict=True):
+        spread = (centre.max() - centre.min()) / length
+        if spread < 0.5 * (cells - 1) / cells:  # tokens that depend on the whole image have their centre in the middle
+            return None
+    apart = rows[1:].amin(1) > rows[:-1].amax(1) if len(rows) > 1 else torch.ones(1, dtype=torch.bool)
+    if not apart.all() or not (columns[:, 1:].amin(0) > columns[:, :-1].amax(0)).all():
+        return None
+    return replace(expected, order=with_others(order.flatten(), expected.others + expected.patches))
+
+
+def cell_bits(grid: tuple[int, int]) -> list[Tensor]:
+    """For every bit of the Gray codes of row and column: which cells [rows columns] have it.
+
+    Gray codes of neighbours differ in one bit, so a token that depends on two cells is placed at one of the two.
+    """
+    rows, columns = gray(torch.arange(grid[0])), gray(torch.arange(grid[1]))
+    by_row = [((rows >> k) & 1).bool()[:, None].expand(grid) for k in range((grid[0] - 1).bit_length())]
+    by_column = [((columns >> k) & 1).bool()[None].expand(grid) for k in range((grid[1] - 1).bit_length())]
+    return [*by_row, *by_column]
+
+
+def gray(number: Tensor) -> Tensor:
+    return number ^ (number >> 1)
+
+
+def stretch(mask: Tensor, size: tuple[int, int]) -> Tensor:
+    """A mask of cells at the size of the image."""
+    rows = (torch.arange(size[0]) // -(-size[0] // mask.shape[0])).clamp(max=mask.shape[0] - 1)
+    columns = (torch.arange(size[1]) // -(-size[1] // mask.shape[1])).clamp(max=mask.shape[1] - 1)
+    return mask[rows][:, columns]
+
+
+def decoded_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
+    """The grid whose order of tokens is spelled by the measured bits, or None if they do not spell a whole grid."""
+    bits = torch.stack([a > b for a, b in pairs]).long()
+    rows, columns = expected.grid
+    row_bits = (rows - 1).bit_length()
+    row, column = decoded(bits[:row_bits]), decoded(bits[row_bits:])
+    place = row * columns + column
+    count = expected.others + expected.patches
+    wanted = torch.arange(expected.patches)
+    near = int(min(expected.grid) > 4)  # convolutions that overlap blur a cell with its neighbour
+    for front in dict.fromkeys((expected.others, *range(expected.others))):
+        own = torch.arange(front, front + expected.patches)
+        distance = torch.maximum((row[own] - wanted // columns).abs(), (column[own] - wanted % columns).abs())
+        if (distance <= near).double().mean() >= AGREEING:
+            return replace(expected, order=None if front == expected.others else with_others(own, count))
+    if expected.form != "sequence":
+        return None
+    touched = torch.stack([a + b for a, b in pairs]).sum(0)
+    own = touched.argsort(descending=True)[: expected.patches]
+    if len(place[own].unique()) < expected.patches or place[own].max() >= expected.patches:
+        return None
+    return replace(expected, order=with_others(own[place[own].argsort()], count))
+
+
+def decoded(bits: Tensor) -> Tensor:
+    """Whole numbers [n] of the bits [k n] of their Gray codes, the lowest first."""
+    if not len(bits):
+        return torch.zeros(bits.shape[1], dtype=torch.long)
+    plain = bits.flip(0).cumsum(0).flip(0) % 2  # a bit of the number is the parity of the higher bits of its code
+    return (plain << torch.arange(len(bits))[:, None]).sum(0)
+
+
+def with_others(own: Tensor, count: int) -> Tensor:
+    """Positions of the tokens that belong to no patch, then those of the patches."""
+    outside = torch.ones(count, dtype=torch.bool).index_fill(0, own, False)
+    return torch.cat([outside.nonzero()[:, 0], own])

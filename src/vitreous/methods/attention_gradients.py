@@ -1,0 +1,222 @@
+"""Attention weighted by gradients: TAM, BT (heads and tokens), LeGrad.
+
+TAM and BT multiply attention through the blocks, then weight the result by the last block's attention gradient,
+averaged over images scaled from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitreous.capture.layer import Layer
+from vitreous.capture.path_gradients import at_once, early_answers, last_attention_gradients
+from vitreous.capture.probe import Probe
+from vitreous.capture.progress import Tally
+from vitreous.capture.value_vectors import head_values
+from vitreous.core.errors import ModelError, SpecError
+from vitreous.methods.attribution import zero_to_one
+from vitreous.methods.fold import plus, skipplus
+from vitreous.methods.method import method
+from vitreous.methods.options import Steps
+from vitreous.models.tensor_types import PatchScores, TokenScores
+
+Matrix = Float[Tensor, "r n n"]
+Row = Literal["readout", "cls"]
+Rows = Float[Tensor, "r q n"]  # rows of a token-to-token matrix that the head reads
+
+
+def rows_read(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, "r q"]]:
+    """Indices and weights of the tokens that the head reads; for `row="cls"` the first token, as in published code."""
+    readout = probe.reading.readout.repeat_interleave(probe.targets_per_image, 0)
+    if row == "cls":
+        if probe.layout.prefix == 0:
+            raise ModelError("row='cls' reads the class token, and this model has none; use row='readout'")
+        readout = torch.zeros_like(readout)
+        readout[:, 0] = 1
+    tokens = (readout != 0).any(0).nonzero()[:, 0]
+    return tokens, readout[:, tokens]
+
+
+def feedback(probe: Probe, steps: int) -> Matrix:
+    """mean_h relu((1/S) Σ_α ∂t/∂A) of the last block, at α times the image, with S values of α from 0 to 1."""
+    total, tally = None, Tally(len(probe.images) * steps)
+    for scales in torch.linspace(0, 1, steps, dtype=torch.float64).to(probe.images).split(at_once(probe)):
+        pictures = probe.images[:, None] * scales[:, None, None, None]
+        gradient = last_attention_gradients(probe, pictures, tally).sum(1)
+        total = gradient if total is None else total + gradient
+    assert total is not None
+    return (total / steps).clamp(min=0).mean(1)
+
+
+def weighed(probe: Probe, rows: Rows, steps: int, row: Row) -> PatchScores:
+    """Σ_i ρ_i F_ij P_ij: rows P that the head reads, weighted by the gradient F (`feedback`), summed with weights ρ."""
+    tokens, share = rows_read(probe, row)
+    scores = (share[:, :, None] * rows * feedback(probe, steps)[:, tokens]).sum(1)
+    return scores[:, probe.layout.prefix :]
+
+
+def first_block(probe: Probe, start: int | None, authors: int, base: int) -> int:
+    """Index from 0 of the first block read; by default the authors' (the last block, if the model has fewer).
+
+    `start` and `authors` count from `base`.
+    """
+    depth = probe.vit.depth
+    if start is None:
+        return min(authors - base, depth - 1)
+    if not base <= start < depth + base:
+        raise SpecError(f"start={start}, but the model has layers {base} to {depth - 1 + base}")
+    return start - base
+
+
+PATH = {"signed": False, "class_specific": True, "attention": True, "forwards": "steps + 1", "trial": {"steps": 4}}
+BT = {**PATH, "paper": "chen2022beyond"}
+
+
+@method(
+    "tam",
+    family="Attention",
+    formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = Ā_{L−1} ∏ₗ (I + Āₗ), Ā = meanₕ A, F = meanₕ relu(mean_α G_{L−1}(αx))",
+    presets={"tis": {"start": 0}},
+    backwards="steps",
+    aliases=("transition-attention-maps", "transitionattentionmaps"),
+    paper="yuan2021explaining",
+    **PATH,
+)
+def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
+    """Attention carried from the last block back to block `start`, times the last block's gradient on the way to the image.
+
+    Parameters
+    ----------
+    start
+        First block that is read, counted from 0; by default the authors' block 4. TIS uses block 0.
+    steps
+        Number of scaled images at which the gradient is averaged.
+    row
+        "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
+    """
+    rows = None
+    for layer in probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 4, base=0)):
+        mixing = layer.attention.mean(1)
+        rows = mixing[:, rows_read(probe, row)[0]] if rows is None else rows + rows @ mixing
+    assert rows is not None
+    return weighed(probe, rows, steps, row)
+
+
+def carried(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
+    """Rows that the head reads of ∏ (I + C), multiplied from the last block's C to the first."""
+    rows = None
+    for mixing in mixings:
+        start = torch.eye(mixing.shape[-1]).to(mixing)[rows_read(probe, row)[0]] if rows is None else rows
+        rows = start + start @ mixing
+    assert rows is not None
+    return rows
+
+
+@method(
+    "bth",
+    family="Attention",
+    formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = ∏ₗ (I + Σₕ Iₕ Aₗₕ), Iₕ ∝ mean |AₕᵀGₕ|, F = meanₕ relu(mean_α G_{L−1}(αx))",
+    presets={"tis": {"start": 1}},
+    backwards="steps + 1",
+    aliases=("bt-h", "bt_h", "bt-head"),
+    **BT,
+)
+def bth(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
+    """Attention carried through the blocks, each head by its share of |Aᵀ∂t/∂A|, times the last block's gradient on the way.
+
+    Parameters
+    ----------
+    start
+        First block that is read, counted from 1 as in the paper; by default the authors' block 4. TIS uses block 1.
+    steps
+        Number of scaled images at which the gradient is averaged.
+    row
+        "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
+    """
+    down_to = first_block(probe, start, 4, base=1)
+    rows = carried(probe, map(by_heads, probe.layers(attention=True, down_to=down_to)), row)
+    return weighed(probe, rows, steps, row)
+
+
+def by_heads(layer: Layer) -> Matrix:
+    """Σ_h I_h A_h, I_h the head's share of mean |A_hᵀ G_h|."""
+    importance = (layer.attention.mT @ layer.attention_grad).abs().mean((-2, -1))  # [r h]
+    share = importance / importance.sum(-1, keepdim=True).clamp(min=torch.finfo(importance.dtype).tiny)
+    return (share[:, :, None, None] * layer.attention).sum(1)
+
+
+@method(
+    "btt",
+    family="Attention",
+    formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = ∏ₗ (I + meanₕ Aₗ · diag(‖W_o vⱼ‖/‖Xⱼ‖)), F = meanₕ relu(mean_α G_{L−1}(αx))",
+    presets={"tis": {"start": 1}},
+    backwards="steps",
+    aliases=("bt-t", "bt_t", "bt-token"),
+    **BT,
+)
+def btt(
+    probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout", layerscale: bool = True
+) -> PatchScores:
+    """Attention carried through the blocks, each token by how much longer attention's values make it, times the gradient.
+
+    Parameters
+    ----------
+    start
+        First block that is read, counted from 1 as in the paper; by default the authors' block 7. TIS uses block 1.
+    steps
+        Number of scaled images at which the gradient is averaged.
+    row
+        "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
+    layerscale
+        Whether LayerScale, which the authors' models lack, is part of the values whose length is measured.
+    """
+    layers = probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 7, base=1))
+    rows = carried(probe, (by_lengths(layer, layerscale) for layer in layers), row)
+    return weighed(probe, rows, steps, row)
+
+
+@torch.no_grad()
+def by_lengths(layer: Layer, layerscale: bool) -> Matrix:
+    """(mean_h A) diag(m), m_j = ‖W_o v_j‖ / ‖x_j‖."""
+    sent = head_values(layer).sum(1)
+    factor = None if layerscale else layer.block.attend.layer_scale()
+    sent = sent / factor if isinstance(factor, Tensor) else sent
+    return layer.attention.mean(1) * (sent.norm(dim=-1) / layer.hidden.norm(dim=-1))[:, None]
+
+
+# ── LeGrad ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
+    """Scores rescaled to [0, 1], if `minmax`."""
+    return zero_to_one(patches) if minmax else patches
+
+
+@method(
+    "legrad",
+    family="Attention",
+    formula="sⱼ = Σₗ meanₕᵢ relu(∂tₗ/∂Aₗ)ₕᵢⱼ, tₗ what the head says right after block l",
+    fold=plus,
+    through=early_answers,
+    finish=stretched,
+    attention=True,
+    signed=False,
+    class_specific=True,
+    forwards=2,
+    presets={"released": {"fold": skipplus.with_options(start=-2), "pool": "mean", "minmax": True}},
+    paper="bousselham2025legrad",
+)
+def legrad(layer: Layer) -> TokenScores:
+    """Positive gradient of the attention, from what the head would say right after the block, averaged over heads and rows.
+
+    Summed over all blocks. The option `pool` selects how the head reads a block's tokens: as it reads the encoder's
+    output ("head", the paper), or their mean with prefix tokens included ("mean"). The authors' release uses the mean,
+    for the last two blocks, and rescales the map to [0, 1] (`preset="released"`). Its separate form for models with
+    attention pooling is not implemented; such models are read through their pooling layer.
+    """
+    return layer.attention_grad.clamp(min=0).mean((1, 2))

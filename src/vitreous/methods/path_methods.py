@@ -1,0 +1,269 @@
+"""Gradients averaged over points: around the image (SmoothGrad) or on a path to it (integrated gradients)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.layer import Layer
+from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.path_gradients import Look, at_once, inside, pixel_gradients, score_at, token_gradients
+from vitreous.capture.progress import Tally
+from vitreous.methods.method import method
+from vitreous.methods.options import Count, Number, Positive, Seed, Steps
+from vitreous.methods.random_control import drawn, generators
+from vitreous.methods.run import described
+from vitreous.models.tensor_types import TokenScores
+
+PixelMap = Float[Tensor, "r H W"]
+Noise = Float[Tensor, "b s 3 H W"]
+Fields = dict[str, Any]  # of `Attribution`
+Channels = Literal["sum", "max"]
+Rule = Literal["gausslegendre", "trapezoid"]
+
+
+# ── SmoothGrad ───────────────────────────────────────────────────────────────────────────────────
+
+
+def noisy_means(
+    probe: BlackBoxProbe, look: Look, lin: Linearisation, samples: Count = 50, sigma: Positive = 1.0, seed: Seed = 0
+) -> Iterator[Layer]:
+    """Layers with the mean absolute gradient at noisy copies of their tokens; every layer gets the same noise."""
+    for layer in look(gradients=False):
+        tokens, chunk = probe.states[layer.index], at_once(probe)
+        sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
+        for first in range(0, samples, chunk):
+            count = min(chunk, samples - first)
+            points = tokens[:, None] + sigma * several(tokens.shape[1:], sources, count, tokens.device).to(tokens)
+            part = token_gradients(probe, points, layer.index, lin, tally).abs().sum(1)
+            total = part if total is None else total + part
+        assert total is not None
+        yield replace(layer, grads={"hidden": total / samples})
+
+
+def mean_size(layer: Layer) -> TokenScores:
+    """Mean absolute gradient, summed over a token's channels."""
+    return layer.hidden_grad.sum(-1)
+
+
+@method(
+    "smoothgrad",
+    family="Gradients",
+    formula="s = Σ_rgb mean_ε |∂t/∂x (x + ε)|, ε ~ N(0, σ²)",
+    native="pixel",
+    signed=False,
+    class_specific=True,
+    black_box={},
+    trial={"samples": 6},
+    forwards="samples + 1",
+    backwards="samples",
+    through=noisy_means,
+    layered=mean_size,
+    presets={"tis": {}, "original": {"rel_sigma": 0.15, "abs": False}},
+    paper="smilkov2017smoothgrad",
+)
+def smoothgrad(
+    probe: BlackBoxProbe,
+    samples: Count = 50,
+    sigma: Positive = 1.0,
+    rel_sigma: Positive | None = None,
+    abs: bool = True,  # noqa: A002 - captum's name
+    channels: Channels = "sum",
+    seed: Seed = 0,
+) -> tuple[PixelMap, Fields]:
+    """Gradient at the pixels, averaged over noisy copies of the image.
+
+    Noise depends on the image and the seed, not on the position in a batch. Under a fold (`smoothgrad+plus`) noise is
+    added to the tokens that enter each layer, and absolute gradients are summed over channels.
+
+    Parameters
+    ----------
+    samples
+        Number of noisy copies.
+    sigma
+        Standard deviation of the noise in units of the normalised image (1 in captum and therefore in TIS).
+    rel_sigma
+        Standard deviation as a share of the image's value range (the paper: 0.1 to 0.2); replaces `sigma`.
+    abs
+        Whether to take absolute values before the mean.
+    channels
+        Reduction over colour channels after the mean: "sum" or "max".
+    seed
+        Seed of the noise.
+    """
+    noise = gaussian(probe, samples, sigma, rel_sigma, seed)
+    return mean_gradient(probe, noise, samples, abs, channels), {"signed": not abs}
+
+
+def gaussian(
+    probe: BlackBoxProbe, samples: int, sigma: Positive, rel_sigma: Positive | None, seed: int
+) -> Iterator[Noise]:
+    """Noise for every image, in chunks of samples; each sample is a separate draw, so chunk size has no effect."""
+    images, chunk = probe.images, at_once(probe)
+    span = images.flatten(1).amax(1) - images.flatten(1).amin(1)
+    width = torch.full_like(span, sigma) if rel_sigma is None else span * rel_sigma
+    sources = generators(probe.originals, seed)
+    for first in range(0, samples, chunk):
+        count = min(chunk, samples - first)
+        yield several(images.shape[1:], sources, count, images.device).to(images) * width[:, None, None, None, None]
+
+
+def several(
+    shape: torch.Size, sources: list[torch.Generator], count: int, device: torch.device
+) -> Float[Tensor, "b s *shape"]:
+    """`count` Gaussian draws of every source."""
+
+    def fill(places: Float[Tensor, "s *shape"], source: torch.Generator) -> None:
+        for place in places:
+            place.normal_(generator=source)
+
+    return drawn(fill, sources, (count, *shape), device)
+
+
+def mean_gradient(
+    probe: BlackBoxProbe, noise: Iterable[Noise], samples: int, absolute: bool, channels: Channels
+) -> PixelMap:
+    """(1/S) Σ |∂t/∂x (x + ε)|, reduced over colour channels; without | · | if not `absolute`."""
+    total, tally = None, Tally(len(probe.images) * samples)
+    for part in noise:
+        points = probe.images[:, None] + part
+        del part  # frees memory before the graph is built
+        gradient = pixel_gradients(probe, points, tally)
+        summed = (gradient.abs() if absolute else gradient).sum(1)
+        total = summed if total is None else total + summed
+        del points, gradient, summed
+    assert total is not None
+    mean = total / samples
+    return mean.sum(1) if channels == "sum" else mean.amax(1)
+
+
+# ── integrated gradients ─────────────────────────────────────────────────────────────────────────
+
+
+def quadrature(rule: Rule, steps: int, rounded: bool) -> list[tuple[float, float]]:
+    """Nodes in [0, 1] and their weights.
+
+    "trapezoid" is captum's rule: weights 1/steps, halved at both ends, which add up to 1 − 1/steps. `rounded` rounds
+    the weights, and the nodes of this rule, to single precision.
+    """
+    if rule == "gausslegendre":
+        nodes, weights = np.polynomial.legendre.leggauss(steps)
+        nodes, weights = (nodes + 1) / 2, weights / 2
+    else:
+        nodes = torch.linspace(0, 1, steps, dtype=torch.float32 if rounded else torch.float64).numpy()
+        weights = np.full(steps, 1 / steps)
+        weights[[0, -1]] /= 2
+    weights = weights.astype(np.float32) if rounded else weights
+    return list(zip(nodes.tolist(), weights.tolist(), strict=True))
+
+
+def along(
+    probe: BlackBoxProbe,
+    end: Tensor,
+    baseline: Number,
+    nodes: list[tuple[float, float]],
+    start: int | None,
+    lin: Linearisation,
+) -> Tensor:
+    """Mean gradient on the straight line from the baseline to `end` [b …]: images, or tokens entering block `start`."""
+    total, chunk, tally = None, at_once(probe), Tally(len(end) * len(nodes))
+    weights = end.new_tensor([weight for _, weight in nodes])  # one transfer: each waits for the GPU
+    for first in range(0, len(nodes), chunk):
+        points = torch.stack([baseline + (end - baseline) * alpha for alpha, _ in nodes[first : first + chunk]], 1)
+        if start is None:
+            gradients = pixel_gradients(probe, points, tally)
+        else:
+            gradients = token_gradients(probe, points, start, lin, tally)
+        part = torch.einsum("s,rs...->r...", weights[first : first + chunk], gradients)
+        total = part if total is None else total + part
+        del points, gradients, part  # frees memory before the next graph is built
+    assert total is not None
+    return total
+
+
+def path_means(
+    probe: BlackBoxProbe,
+    look: Look,
+    lin: Linearisation,
+    steps: Steps = 50,
+    rule: Rule = "gausslegendre",
+    baseline: Number = 0.0,
+    rounded: bool = False,
+) -> Iterator[Layer]:
+    """Layers with (token − baseline) × mean gradient per channel, on a separate path for every layer."""
+    nodes = quadrature(rule, steps, rounded)
+    for layer in look(gradients=False):
+        mean = along(probe, probe.states[layer.index], baseline, nodes, layer.index, lin)
+        yield replace(layer, grads={"hidden": (layer.hidden - baseline) * mean})
+
+
+def path_share(layer: Layer) -> TokenScores:
+    """Integrated gradient of each token, summed over channels."""
+    return layer.hidden_grad.sum(-1)
+
+
+@method(
+    "ig",
+    family="Gradients",
+    formula="s = Σ_rgb (x − x′) ⊙ ∫₀¹ ∂t/∂x (x′ + α(x − x′)) dα",
+    native="pixel",
+    signed=True,
+    class_specific=True,
+    black_box={"space": "pixels"},
+    trial={"steps": 6},
+    forwards="steps + 2",
+    backwards="steps",
+    through=path_means,
+    layered=path_share,
+    aliases=("integrated-gradients", "integratedgradients", "integrated_gradients"),
+    presets={"tis": {"rounded": True}, "captum": {"rounded": True}, "skipplus": {"rounded": True, "space": "tokens"}},
+    paper="sundararajan2017axiomatic",
+)
+def ig(
+    probe: BlackBoxProbe,
+    steps: Steps = 50,
+    rule: Rule = "gausslegendre",
+    baseline: Number = 0.0,
+    rounded: bool = False,
+    space: Literal["pixels", "tokens"] = "pixels",
+    start: int = 0,
+) -> tuple[Float[Tensor, "r H W"] | Float[Tensor, "r p"], Fields]:
+    """Integrated gradients: what each pixel adds to the score on the straight way from a baseline to the image.
+
+    Of the attribution, `bias` is the score of the baseline and `residual` the quadrature error, score − bias − Σ.
+    Under a fold (`ig+plus`) the path runs over the tokens that enter each layer.
+
+    Parameters
+    ----------
+    steps
+        Number of quadrature nodes.
+    rule
+        "gausslegendre", or "trapezoid" as in captum.
+    baseline
+        Start of the path; 0 in normalised units is the mean colour.
+    rounded
+        Whether weights and the nodes of the trapezoid rule are rounded to single precision, as in captum.
+    space
+        Path over "pixels", or over the "tokens" that enter block `start`, from tokens that equal `baseline`.
+    start
+        Block for `space="tokens"`.
+    """
+    layer = None if space == "pixels" else inside(probe, start)
+    end = probe.images if layer is None else probe.states[layer]
+    mean = along(probe, end, baseline, quadrature(rule, steps, rounded), layer, PLAIN)
+    shares = (end - baseline).repeat_interleave(probe.targets_per_image, 0) * mean
+    base = score_at(probe, torch.full_like(end, baseline), layer)
+    missing = described(probe)["score"] - base - shares.flatten(1).sum(-1)
+    fields: Fields = {"bias": base, "residual": missing}
+    if layer is None:
+        return shares.sum(1), fields
+    prefix = probe.layout.prefix
+    scores = shares.sum(-1)
+    return scores[:, prefix:], {**fields, "prefix": scores[:, :prefix]}

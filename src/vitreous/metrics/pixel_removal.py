@@ -1,0 +1,171 @@
+"""Insertion and deletion of pixels against a baseline image, as in RISE and TIS."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.core.errors import SpecError
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.options import Count, Seed
+from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
+from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.model_outputs import Answers, Class, Labels, Memo, once, shown_pixels
+from vitreous.metrics.order import SHOWS, Area, Show, summed_up, whole
+
+FACTS = {
+    "family": "faithfulness",
+    "affine_invariant": True,
+    "paper": "petsiuk2018rise",
+    "trial": {"steps": 8, "baseline": "black"},
+}
+TIS = {"steps": 224, "start": False, "area": "mean", "space": "normalised", "track": "label"}
+RISE = {"steps": 224, "start": True, "area": "normalised", "space": "normalised", "track": "predicted"}
+
+
+def grid(pixels: int, steps: int, start: bool) -> list[int]:
+    """Number of replaced pixels after every step.
+
+    Steps have ceil(pixels / steps) pixels, the last one the remainder, so there may be fewer than `steps`. `start` adds
+    0 as the first point.
+    """
+    if whole("steps", steps) > pixels:
+        raise SpecError(f"steps={steps!r}; an image of {pixels} pixels goes in 1 to {pixels} steps")
+    each = -(-pixels // steps)
+    gone = [min(each * step, pixels) for step in range(1, -(-pixels // each) + 1)]
+    return [0, *gone] if start else gone
+
+
+def against(
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    labels: Labels,
+    memo: Memo | None,
+    side: str,
+    counts: list[int],
+    baseline: str,
+    space: str,
+    seed: int,
+) -> Answers:
+    """Model outputs when `counts` pixels are from the image and the others from the baseline."""
+    memo = {} if memo is None else memo
+    key = (baseline, space, *((seed,) if baseline == "random" else ()))
+    rest = once(memo, f"baseline {key}", lambda: baseline_of(probe, baseline, space, seed))
+    return shown_pixels(attribution, probe, labels, memo, side, counts, over(probe, rest), key)
+
+
+def curve_of(
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    labels: Labels,
+    memo: Memo | None,
+    insert: bool,
+    baseline: str,
+    space: str,
+    steps: int,
+    start: bool,
+    track: str,
+    seed: int,
+) -> tuple[Float[Tensor, "r s"], list[float]]:
+    """Probability of the class `track` after every step, and the fraction of pixels inserted or deleted so far."""
+    pixels = probe.images.shape[-2] * probe.images.shape[-1]
+    gone = grid(pixels, steps, start)
+    counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")
+    said = against(attribution, probe, labels, memo, side, counts, baseline, space, seed)
+    return said.probability(track)[0], [count / pixels for count in gone]
+
+
+@metric(
+    higher_is_better=True,
+    formula="mean over k of p(the baseline with the top k pixels of x)",
+    bounds=(0, 1),
+    forwards="1 + steps",
+    presets={"tis": TIS, "rise": {**RISE, "baseline": "blur-rise"}},
+    **FACTS,
+)
+def insertion(
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    baseline: Baseline = "blur",
+    space: Space = "normalised",
+    steps: Count = 224,
+    start: bool = False,
+    track: Class = "explained",
+    area: Area = "mean",
+    show: Show = "fraction",
+    seed: Seed = 0,
+) -> Measured:
+    """Probability of a class as the highest pixels enter a baseline image.
+
+    `baseline`: "blur", "black", "mean", "random", or "blur-rise", RISE's blur; `space`: "normalised", as published, or "pixels",
+    as the words say. `start`: the first point is the untouched baseline (RISE), or what one step makes of it (TIS).
+    `track`: "explained", "predicted" or "label". `area`: "mean" of the points, or trapezoids ("normalised", "trapezoid").
+    """
+    curve, levels = curve_of(attribution, probe, labels, memo, True, baseline, space, steps, start, track, seed)
+    return summed_up(attribution, curve, levels, area, show)
+
+
+@metric(
+    higher_is_better=False,
+    formula="mean over k of p(x with its top k pixels from the baseline)",
+    bounds=(0, 1),
+    forwards="1 + steps",
+    presets={"tis": TIS, "rise": {**RISE, "baseline": "black"}},
+    **FACTS,
+)
+def deletion(
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    baseline: Baseline = "black",
+    space: Space = "normalised",
+    steps: Count = 224,
+    start: bool = False,
+    track: Class = "explained",
+    area: Area = "mean",
+    show: Show = "fraction",
+    seed: Seed = 0,
+) -> Measured:
+    """Probability of a class as the highest pixels give way to a baseline image; options as for `insertion`."""
+    curve, levels = curve_of(attribution, probe, labels, memo, False, baseline, space, steps, start, track, seed)
+    return summed_up(attribution, curve, levels, area, show)
+
+
+@metric(
+    higher_is_better=True,
+    formula="insertion − deletion",
+    bounds=(-1, 1),
+    forwards="1 + 2 steps",
+    presets={"tis": TIS, "rise": {**RISE, "baseline": ("blur-rise", "black")}},
+    **FACTS,
+)
+def insertion_minus_deletion(
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    labels: Labels = None,
+    memo: Memo | None = None,
+    baseline: Baseline | tuple[Baseline, ...] = "blur",
+    space: Space = "normalised",
+    steps: Count = 224,
+    start: bool = False,
+    track: Class = "explained",
+    area: Area = "mean",
+    show: Show = "fraction",
+    seed: Seed = 0,
+) -> Measured:
+    """Insertion less deletion; options as for `insertion`, and `baseline` may be one for each, ("blur", "black")."""
+    if show == "complement":
+        raise SpecError(f"show={show!r} has no meaning for a difference; known: {', '.join(map(repr, SHOWS[:2]))}")
+    pair = (baseline, baseline) if isinstance(baseline, str) else tuple(baseline)
+    if len(pair) != 2:
+        raise SpecError(f"baseline={baseline!r}; give one baseline, or one for insertion and one for deletion")
+    (inserted, levels), (deleted, _) = (
+        curve_of(attribution, probe, labels, memo, insert, one, space, steps, start, track, seed)
+        for insert, one in zip((True, False), pair, strict=True)
+    )
+    parts = {"insertion": inserted, "deletion": deleted}
+    return summed_up(attribution, inserted - deleted, levels, area, show, parts=parts)

@@ -1,0 +1,352 @@
+"""Faithfulness by removing patches: both orders (SRG), one group at a time (SaCo), between the best and the worst order (NAOPC)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitreous.capture.probe import Probe
+from vitreous.capture.progress import pieces
+from vitreous.core.errors import SpecError
+from vitreous.methods.attribution import Attribution, zero_to_one
+from vitreous.methods.options import Range, Seed
+from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
+from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.model_outputs import Answers, Class, Labels, Paint, classes_of, read, whole_of
+from vitreous.metrics.order import (
+    Levels,
+    Order,
+    area_under,
+    checked_levels,
+    count_of,
+    drawn_cells,
+    has_order,
+    patch_ranks,
+    per_row,
+    pixel_ranks,
+    pixel_scores,
+    ranked,
+)
+from vitreous.models.tensor_types import Images
+
+Remove = Literal["pixels", "tokens"]
+Subsets = Bool[Tensor, "r m p"]
+EXACT = 20  # most units whose subsets are all evaluated
+PERCENT = tuple(step / 100 for step in range(101))
+
+
+def answers_with(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels,
+    keep: Subsets,
+    remove: Remove,
+    baseline: Baseline,
+    space: Space,
+    seed: int,
+) -> Answers:
+    """Model outputs when only the kept patches are there; the others leave the encoder, or get a baseline's pixels."""
+    classes = classes_of(attribution, probe, labels)
+    count = keep.shape[1]
+    if remove == "tokens":
+        logits = probe.logits(keep)
+        wanted = classes[:, None].expand(-1, count, -1).flatten(0, 1)
+        table = read(logits.flatten(0, 1), wanted).unflatten(0, keep.shape[:2])
+        return Answers(table, whole_of(probe, classes), labels is not None)
+    (height, width), grid = probe.layout.patch, probe.layout.grid
+
+    def visible(row: Tensor, subset: Tensor) -> Bool[Tensor, "k H W"]:
+        return keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
+
+    table = painted(probe, classes, count, visible, over(probe, baseline_of(probe, baseline, space, seed)))
+    return Answers(table, whole_of(probe, classes), labels is not None)
+
+
+@torch.no_grad()
+def painted(probe: Probe, classes: Int[Tensor, "r 3"], count: int, visible, paint: Paint) -> Float[Tensor, "r m 7"]:
+    """Model outputs of `count` images per row; `visible(row, subset)` gives their visible pixels."""
+    rows, share = len(classes), probe.targets_per_image
+
+    def some(piece: slice) -> Float[Tensor, "k 7"]:
+        index = torch.arange(piece.start, piece.stop, device=classes.device)
+        row, subset = index // count, index % count
+        images: Images = paint(visible(row, subset), row // share, subset)
+        return read(probe.sides(probe.say(images)), classes[row])
+
+    found = [table for _, table in pieces(some, rows * count, probe.pictures_that_fit)]
+    return torch.cat(found).unflatten(0, (rows, count))
+
+
+def tracked(answers: Answers, track: str, of: str) -> tuple[Float[Tensor, "r m"], Float[Tensor, "r 1"]]:
+    """Probability or logit of a class with the kept patches, and for the unchanged image."""
+    if of == "probability":
+        return answers.probability(track)
+    some, whole = answers.log_p(track)
+    return some + answers.table[..., 5], whole + answers.whole[:, None, 5]
+
+
+# ── both orders ──────────────────────────────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=True,
+    formula="∫ f(x without the lowest r of patches) − f(x without the top r of patches) dr",
+    bounds=(-torch.inf, torch.inf),
+    affine_invariant=True,
+    forwards="1 + 2 levels",
+    family="faithfulness",
+    paper="bluecher2024decoupling",
+    trial={"levels": (0.25, 0.5, 0.75)},
+    presets={"reslrp": {"of": "logit", "track": "label", "levels": PERCENT}},
+)
+def srg(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    levels: Levels | None = None,
+    of: Literal["probability", "logit"] = "probability",
+    track: Class = "explained",
+    remove: Remove = "pixels",
+    baseline: Baseline = "black",
+    space: Space = "normalised",
+    seed: Seed = 0,
+) -> Measured:
+    """Symmetric relevance gain: how much higher the curve is when the lowest patches go first than when the highest do.
+
+    `levels`: removed shares, 0 and 1 always among them; None removes one patch at a time. `of`: the probability or the
+    logit of the class `track`; the logit's area has its scale and is not comparable across models. `remove`: the patches'
+    "pixels" are replaced by the `baseline`, or their "tokens" leave the encoder. The parts are the areas of both curves.
+    """
+    rank, total = patch_ranks(attribution, probe), probe.layout.patches
+    shares = (
+        range(total + 1) if levels is None else [count_of(level, total) for level in checked_levels("levels", levels)]
+    )
+    counts = torch.tensor(sorted({0, *shares, total}), device=rank.device)[:, None]
+    keep = torch.cat([rank[:, None] >= counts, rank[:, None] < total - counts], 1)
+    values, _ = tracked(answers_with(attribution, probe, labels, keep, remove, baseline, space, seed), track, of)
+    highest_first, lowest_first = values.chunk(2, 1)
+    fractions = (counts[:, 0].double() / total).tolist()
+    known = has_order(attribution)
+    areas = [area_under(curve, fractions, "trapezoid") for curve in (highest_first, lowest_first)]
+    parts = dict(zip(("highest_first", "lowest_first"), areas, strict=True))
+    return Measured(
+        scores=(areas[1] - areas[0]).where(known, torch.nan),
+        curve=(lowest_first - highest_first).where(known[:, None], torch.nan),
+        levels=fractions,
+        parts={name: part.where(known, torch.nan) for name, part in parts.items()},
+    )
+
+
+# ── one group at a time ──────────────────────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=True,
+    formula="Σ_{i<j} ±(s_i − s_j) / Σ_{i<j} |s_i − s_j|, + where removing group i alone costs no less than removing group j",
+    bounds=(-1, 1),
+    affine_invariant=False,
+    forwards="1 + groups",
+    family="faithfulness",
+    paper="wu2024faithfulness",
+    trial={"groups": 4},
+    presets={"paper": {"unit": "pixels", "scaled": True, "track": "predicted"}},
+)
+def saco(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    groups: Annotated[int, Range(2, 1000)] = 10,
+    unit: Literal["patches", "pixels"] = "patches",
+    scaled: bool = False,
+    track: Class = "explained",
+    baseline: Baseline = "mean",
+    space: Space = "pixels",
+    seed: Seed = 0,
+) -> Measured:
+    """Salience-guided faithfulness coefficient: whether groups that score more also matter more, each removed alone.
+
+    Patches or pixels (`unit`) are cut into `groups` of nearly equal size by their score; s is a group's sum of scores, of the
+    map rescaled to [0, 1] if `scaled`. Where groups differ in size, a constant added to the map changes the result. NaN
+    where all groups score the same.
+    """
+    if unit == "patches":
+        rank, scores = patch_ranks(attribution, probe), attribution.patches
+    else:
+        rank, scores = pixel_ranks(attribution, probe).long(), pixel_scores(attribution, probe)
+    assert scores is not None
+    total = scores.shape[1]
+    if groups > total:
+        raise SpecError(f"groups={groups}; the map has {total} {unit}, so 2 to {total} would work")
+    scores = zero_to_one(scores) if scaled else scores
+    borders = torch.tensor([total * group // groups for group in range(1, groups)], device=rank.device)
+    group = torch.bucketize(rank, borders, right=True)  # [r n]
+    each = torch.arange(groups, device=rank.device)
+    classes = classes_of(attribution, probe, labels)
+    if unit == "patches":
+        keep = group[:, None] != each[:, None]
+        answers = answers_with(attribution, probe, labels, keep, "pixels", baseline, space, seed)
+    else:
+
+        def visible(row: Tensor, subset: Tensor) -> Bool[Tensor, "k H W"]:
+            return (group[row] != subset[:, None]).unflatten(1, tuple(probe.images.shape[-2:]))
+
+        table = painted(probe, classes, groups, visible, over(probe, baseline_of(probe, baseline, space, seed)))
+        answers = Answers(table, whole_of(probe, classes), labels is not None)
+    left, whole = answers.probability(track)
+    drop = whole - left
+    sums = scores.new_zeros(len(scores), groups).scatter_add_(1, group, scores).to(drop)
+    difference = sums[:, :, None] - sums[:, None]
+    agreed = torch.where(drop[:, :, None] >= drop[:, None], 1.0, -1.0)
+    pairs = torch.ones_like(difference[0]).triu(1)
+    above, below = ((part * pairs).sum((1, 2)) for part in (agreed * difference, difference.abs()))
+    known = has_order(attribution) & (below > 0)
+    return Measured((above / below).where(known, torch.nan), curve=drop, levels=range(groups))
+
+
+# ── between the best and the worst order ─────────────────────────────────────────────────────────
+
+
+@metric(
+    higher_is_better=True,
+    formula="(AOPC − L) / (U − L), AOPC = meanₖ p(x) − p(x without the first k), U and L its limits over all orders",
+    bounds=(-torch.inf, torch.inf),  # a beam may miss the limits
+    affine_invariant=True,
+    forwards="1 + about beam · patches²",
+    family="faithfulness",
+    paper="edin2025normalized",
+    trial={"beam": 1},
+)
+def naopc(
+    attribution: Attribution,
+    probe: Probe,
+    labels: Labels = None,
+    beam: Annotated[int, Range(1, 1000)] | None = 5,
+    cells: Annotated[int, Range(2, 64)] | None = None,
+    order: Order = "descending",
+    track: Class = "explained",
+    remove: Remove = "pixels",
+    baseline: Baseline = "black",
+    space: Space = "normalised",
+    seed: Seed = 0,
+) -> Measured:
+    """AOPC of single patches, scaled so that the worst order of removal is 0 and the best one is 1, image by image.
+
+    `beam`: number of orders that the search for the limits keeps at each step; None searches all subsets, for at most 20
+    units. `cells`: units are cells × cells blocks of patches, whose scores are added up; None: single patches. `order`:
+    "descending" is comprehensiveness, "ascending" sufficiency (lower is better). The parts are the AOPC and both limits.
+    0 where the limits are the same.
+    """
+    unit = units_of(probe, cells)
+    units = int(unit.max()) + 1
+    if beam is None and units > EXACT:
+        raise SpecError(
+            f"beam=None evaluates all subsets of {units} units; give a beam, or cells for at most {EXACT} units"
+        )
+    assert attribution.patches is not None
+    rank = patch_ranks(attribution, probe)
+    if cells is not None:
+        sums = attribution.patches.new_zeros(len(rank), units).index_add_(1, unit, attribution.patches)
+        rank = ranked(sums, lambda: per_row(drawn_cells(probe, units), probe))
+    rank = rank if order == "descending" else units - 1 - rank
+
+    def drops(removed: Bool[Tensor, "r m u"]) -> Float[Tensor, "r m"]:
+        answers = answers_with(attribution, probe, labels, ~removed[..., unit], remove, baseline, space, seed)
+        left, whole = answers.probability(track)
+        return whole - left
+
+    steps = torch.arange(1, units + 1, device=rank.device)[:, None]
+    curve = drops(rank[:, None] < steps)
+    value = curve.mean(-1)
+    lower, upper = exact_limits(drops, len(rank), units, rank) if beam is None else beam_limits(drops, rank, beam)
+    span = upper - lower
+    known = has_order(attribution)
+    scores = torch.where(span > 0, (value - lower) / torch.where(span > 0, span, 1), 0.0)
+    parts = {"aopc": value, "lower": lower, "upper": upper}
+    return Measured(
+        scores=scores.where(known, torch.nan),
+        curve=curve.where(known[:, None], torch.nan),
+        levels=(steps[:, 0].double() / units).tolist(),
+        parts={name: part.where(known, torch.nan) for name, part in parts.items()},
+        flipped=order == "ascending",
+    )
+
+
+def units_of(probe: Probe, cells: int | None) -> Int[Tensor, " p"]:
+    """Index of the unit of every patch; SpecError if `cells` x `cells` do not divide the patches evenly."""
+    patches = torch.arange(probe.layout.patches, device=probe.images.device)
+    if cells is None:
+        return patches
+    rows, columns = probe.layout.grid
+    if rows % cells or columns % cells:
+        raise SpecError(f"cells={cells}; {cells} x {cells} blocks do not divide the {rows} x {columns} patches evenly")
+    return (patches // columns * cells // rows) * cells + patches % columns * cells // columns
+
+
+def members(subsets: list[int], units: int) -> np.ndarray:
+    """Boolean rows of subsets that are stored as bits."""
+    bits = np.array(subsets, dtype=object)
+    return np.array([[(subset >> unit) & 1 for unit in range(units)] for subset in bits], dtype=bool)
+
+
+def beam_limits(drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
+    """Smallest and largest AOPC that a beam search finds; orders that removed the same set are one.
+
+    Two beams run side by side, one of the smallest and one of the largest sums of drops so far.
+    """
+    rows, units = rank.shape
+    kept = [[{0: 0.0}, {0: 0.0}] for _ in range(rows)]  # subset (as bits) → sum of drops along its best chain
+    for _ in range(units):
+        fresh: list[list[int]] = []
+        for lowest, highest in kept:
+            parents = sorted({*lowest, *highest})
+            fresh.append(sorted({p | 1 << u for p in parents for u in range(units) if not p >> u & 1}))
+        most = max(map(len, fresh))
+        padded = [subsets + subsets[:1] * (most - len(subsets)) for subsets in fresh]
+        removed = torch.from_numpy(np.stack([members(subsets, units) for subsets in padded])).to(rank.device)
+        found = drops(removed).double().cpu().numpy()
+        for row, subsets in enumerate(fresh):
+            drop = dict(zip(subsets, found[row].tolist(), strict=False))
+            kept[row] = [
+                extended(chains, drop, units, beam, best) for chains, best in zip(kept[row], (min, max), strict=True)
+            ]
+    ends = [[next(iter(chains.values())) / units for chains in pair] for pair in kept]
+    limits = torch.tensor(ends, dtype=torch.float64, device=rank.device)
+    return limits[:, 0], limits[:, 1]
+
+
+def extended(chains: dict[int, float], drop: dict[int, float], units: int, beam: int, best) -> dict[int, float]:
+    """Chains with one more unit removed: the `beam` smallest or largest sums (`best` is min or max)."""
+    longer: dict[int, float] = {}
+    for subset, total in chains.items():
+        for unit in range(units):
+            if not subset >> unit & 1:
+                larger = subset | 1 << unit
+                value = total + drop[larger]
+                longer[larger] = best(longer.get(larger, value), value)
+    order = sorted(longer.items(), key=lambda item: (item[1] if best is min else -item[1], item[0]))
+    return dict(order[:beam])
+
+
+def exact_limits(
+    drops, rows: int, units: int, rank: Int[Tensor, "r u"], chunk: int = 4096
+) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
+    """Smallest and largest AOPC over all orders, as shortest and longest paths through all subsets."""
+    subsets = torch.arange(2**units, device=rank.device)
+    inside = (subsets[:, None] >> torch.arange(units, device=rank.device)) & 1 == 1
+    parts = [drops(part.expand(rows, -1, -1)).double() for part in inside.split(chunk)]
+    drop = torch.cat(parts, 1).cpu()
+    inside, size = inside.cpu(), inside.sum(-1).cpu()
+    limits = []
+    for best, worst in ((torch.amin, torch.inf), (torch.amax, -torch.inf)):
+        total = torch.zeros_like(drop)
+        for count in range(1, units + 1):
+            now = (size == count).nonzero()[:, 0]
+            before = now[:, None] ^ (1 << torch.arange(units))  # with one unit put back
+            chains = total[:, before.clamp(max=2**units - 1)].where(inside[now], worst)
+            total[:, now] = drop[:, now] + best(chains, -1)
+        limits.append((total[:, -1] / units).to(rank.device))
+    return limits[0], limits[1]

@@ -1,0 +1,127 @@
+"""Black-box models: any classifier, of which only the logits are used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitreous.core.errors import ModelError, VitreousError, describe_error
+from vitreous.models.image_input import Preprocess
+from vitreous.models.model import BlackBox, Layout, forward_of, logits_of
+from vitreous.models.outputs import check_declared, checked_names, with_outputs
+from vitreous.models.tensor_types import Images
+
+
+def opaque(
+    module: nn.Module,
+    why: str = "asked for",
+    name: str | None = None,
+    preprocess: Any = None,
+    classes: Any = None,
+    outputs: str | None = None,
+) -> BlackBox:
+    """Describe any model as a `BlackBox`, for methods that only need logits of images.
+
+    Parameters
+    ----------
+    module
+        A classifier of images.
+    why
+        Reason why it is a black box, used in error messages.
+    name
+        Name of the model; its class name by default.
+    preprocess
+        Conversion of images to tensors. None: that of the module's library, if it is known.
+    classes, outputs
+        As for `vitreous.wrap`.
+
+    Raises
+    ------
+    ModelError
+        If the module has no floating-point parameters or no classifier, or `classes` or `outputs` is invalid.
+    """
+    name = name or type(module).__name__
+    refuse_without_parameters(module, name)
+    if getattr(module, "num_classes", None) == 0:
+        raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
+    preprocess = preprocess_of(module) if preprocess is None else preprocess
+
+    names = checked_names(classes)
+    check_declared(outputs)
+    model = BlackBox(
+        name=name,
+        module=module,
+        forward=forward_of(module, logits_of),
+        layout=pixel_layout,
+        size=getattr(preprocess, "size", (224, 224)),
+        preprocess=preprocess,
+        classes=classes_of(module) if names is None else names,
+        reason=f"treated as a black box: {why}",
+    )
+    return with_outputs(model, 1, names, outputs) if outputs == "binary" else model
+
+
+def refuse_without_parameters(module: nn.Module, name: str) -> None:
+    if not any(p.is_floating_point() for p in module.parameters()):
+        raise ModelError(f"{name!r} has no parameters, so its device and precision are not known")
+
+
+def pixel_layout(size: tuple[int, int]) -> Layout:
+    """Layout in which every pixel is a patch."""
+    return Layout(size, (1, 1), 0)
+
+
+@torch.no_grad()
+def greet(vit: BlackBox, picture: Images) -> BlackBox:
+    """Run a black box on one image and set the number and meaning of its outputs.
+
+    Parameters
+    ----------
+    vit
+        A model from `opaque`.
+    picture
+        A batch of model inputs, of which the first is used.
+
+    Raises
+    ------
+    ModelError
+        If the model fails on the image, does not return finite logits [1, classes], or its class names do not fit.
+    """
+    try:
+        own = vit.forward(picture[:1].to(vit.device, vit.dtype))
+    except VitreousError:
+        raise
+    except Exception as problem:
+        reason = describe_error(problem)
+        raise ModelError(f"{vit.name!r} cannot be run on an image {list(picture.shape[1:])} ({reason})") from problem
+    if own.ndim != 2 or len(own) != 1 or not own.shape[-1]:
+        raise ModelError(
+            f"{vit.name!r} answers an image with shape {tuple(own.shape)}; a classifier answers with (1, classes)"
+        )
+    if not own.isfinite().all():
+        raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
+    given = None if vit.classes == classes_of(vit.module) else vit.classes
+    return with_outputs(vit, own.shape[-1], given, "binary" if vit.binary else None)
+
+
+def preprocess_of(module: nn.Module) -> Preprocess | None:
+    """Preprocessing of a timm model, or of a transformers model whose processor is stored locally; otherwise None."""
+    if hasattr(getattr(module, "config", None), "_name_or_path"):
+        from vitreous.models.huggingface import saved_preprocess
+
+        return saved_preprocess(module)
+    if not isinstance(getattr(module, "pretrained_cfg", None), dict):
+        return None
+    from timm.data.config import resolve_model_data_config
+
+    return Preprocess.from_timm(resolve_model_data_config(module))
+
+
+def classes_of(module: nn.Module) -> tuple[str, ...] | None:
+    """ImageNet class names if the module is a timm model with 1000 classes, else None."""
+    from vitreous.models.imagenet import imagenet_classes
+
+    count = getattr(module, "num_classes", None)
+    return imagenet_classes(count) if isinstance(count, int) and hasattr(module, "pretrained_cfg") else None

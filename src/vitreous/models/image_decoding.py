@@ -1,0 +1,138 @@
+"""Open images from files, bytes, arrays and PIL images, as upright RGB; errors name the file."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from vitreous.core.errors import DataError, ShapeError
+
+Source: TypeAlias = str | Path | bytes | Image.Image | np.ndarray | Tensor
+
+CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
+
+
+def open_picture(source: Source) -> Image.Image:
+    """Open an image as upright RGB with 8 bits per channel.
+
+    Parameters
+    ----------
+    source
+        A path, the bytes of a file, a PIL image, or an array or tensor of uint8 (see `image_of_array`).
+
+    Returns
+    -------
+    PIL.Image.Image
+        Rotated as the EXIF orientation says, transparent pixels composited on white, and greyscale of more than 8 bits
+        scaled to 0 to 255.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, empty, damaged, too large or not an image.
+    ShapeError
+        If an array does not have the shape or dtype of an image.
+    """
+    data, name = read_source(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about large images and invalid metadata, which can still be opened
+        try:
+            picture = data if isinstance(data, Image.Image) else Image.open(BytesIO(data))
+            picture.load()
+        except UnidentifiedImageError:
+            raise DataError(f"{name} is not an image that can be read; PNG, JPEG, WebP or TIFF would work") from None
+        except Image.DecompressionBombError:
+            limit = f"{2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels (twice PIL.Image.MAX_IMAGE_PIXELS)"
+            raise DataError(f"{name} has more than {limit}; scale it down, or raise that limit") from None
+        except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
+            raise DataError(f"{name} is damaged or cut short; save it again in full") from None
+        if not all(picture.size):
+            raise DataError(f"{name} has no pixels")
+        with suppress(Exception):  # with invalid EXIF data the orientation is unknown
+            picture = ImageOps.exif_transpose(picture)
+        return to_rgb(picture, name)
+
+
+def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
+    """Content of the source (the bytes of a file, or a PIL image), and its name for error messages."""
+    match source:
+        case Image.Image():
+            file = getattr(source, "filename", "")
+            return source, f"'{file}'" if file else "the image"
+        case np.ndarray() | Tensor():
+            return image_of_array(source), "the image"
+        case bytes():
+            data, name = source, f"the image ({len(source)} bytes)"
+        case _:
+            name = f"'{source}'"
+            try:
+                data = Path(source).read_bytes()
+            except FileNotFoundError:
+                raise DataError(f"no image at {name}; give the path of a local file") from None
+            except (OSError, ValueError) as error:
+                raise DataError(f"{name} cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+    if not data:
+        raise DataError(f"{name} is empty")
+    return data, name
+
+
+def image_of_array(array: np.ndarray | Tensor) -> Image.Image:
+    """Convert a uint8 array to a PIL image: [H, W] grey, or with 1 (grey), 3 (RGB) or 4 (RGBA) channels.
+
+    Channels are the last axis of a numpy array and the first axis of a tensor. The other order is assumed only if the
+    shape does not fit the usual one.
+    """
+    pixels = array.numpy(force=True) if isinstance(array, Tensor) else array
+    if pixels.dtype != np.uint8:
+        raise ShapeError(
+            f"an array of {pixels.dtype} does not say which value is white; give uint8 from 0 to 255 ([H, W, 3]), a PIL image, "
+            "or a float tensor [b, 3, H, W] that is normalised as the model takes it"
+        )
+    pixels = pixels[0] if pixels.ndim == 4 and len(pixels) == 1 else pixels
+    if pixels.ndim == 3:
+        first, last = pixels.shape[0] in CHANNELS, pixels.shape[-1] in CHANNELS
+        if first and (isinstance(array, Tensor) or not last):
+            pixels = pixels.transpose(1, 2, 0)
+        pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+    if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in CHANNELS)):
+        raise ShapeError(
+            f"an image is [H, W], [H, W, 3] or [H, W, 4], or [3, H, W] as a tensor, not {list(array.shape)}; "
+            "several are a list of such, or [b, H, W, 3]"
+        )
+    if not pixels.size:
+        raise DataError("the image has no pixels")
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def to_rgb(picture: Image.Image, name: str) -> Image.Image:
+    """Convert any mode to RGB; transparent pixels are composited on white."""
+    if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
+        return Image.fromarray(eight_bits(np.asarray(picture), picture.mode)).convert("RGB")
+    try:
+        if picture.has_transparency_data:
+            front = picture.convert("RGBA")
+            picture = Image.alpha_composite(Image.new("RGBA", front.size, "white"), front)
+        return picture.convert("RGB")
+    except ValueError:
+        raise DataError(f"{name} has colours in mode {picture.mode!r}, which cannot be shown as RGB") from None
+
+
+def eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
+    """Scale greyscale of more than 8 bits to 0 to 255.
+
+    The range is 0 to 65535 (16 bits), 0 to 1 or 0 to 255, chosen by mode and maximum. If values lie outside of it, the
+    range is from the minimum to the maximum of the image.
+    """
+    values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = values.min(), values.max()
+    full = 65535 if mode.startswith("I;16") or (mode == "I" and high > 255) else 1 if mode == "F" and high <= 1 else 255
+    if low >= 0 and high <= full:
+        low, high = 0, full
+    return ((values - low) / ((high - low) or 1) * 255).round().astype(np.uint8)

@@ -1,0 +1,427 @@
+"""Preprocessing of images for a model, and its inverse, which brings maps back to the original image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.models.image_decoding import Source, open_picture
+
+Frame: TypeAlias = Image.Image | tuple[int, int]  # an image as returned by `open_picture`, or its (height, width)
+Triple: TypeAlias = tuple[float, float, float]
+Array: TypeAlias = Tensor | np.ndarray
+
+RESAMPLING = {method.name.lower(): method for method in Image.Resampling}
+LARGE = 1 << 26  # pixels; of larger resized images only the visible part is computed
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PAPERS = ("chefer", "tokentm", "tis", "skipplus")
+HF_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "Siglip", "CLIP")  # resize, crop, rescale and normalise, in this order
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """Resize, crop or pad around the centre, and normalise; with the inverse from model input to the original image.
+
+    All sizes are (height, width).
+
+    Parameters
+    ----------
+    size
+        Height and width of the model input.
+    resize
+        Size to which an image is resized before the crop; None means no resizing.
+    fit
+        How the image is resized to `resize`: "stretch" to exactly this size; "shortest" so that the shorter edge is
+        `resize[0]` (torchvision's `Resize(n)`); "cover" to the smallest size that covers it and "contain" to the
+        largest size within it, both with the aspect ratio kept.
+    interpolation
+        Interpolation of the resizing: "nearest", "bilinear", "bicubic", "lanczos", "box" or "hamming".
+    mean, std
+        Per colour channel, for colours from 0 to 1: the model input is `(colour - mean) / std`.
+    fill
+        Colour (0 to 255) of the padding around an image that is smaller than `size`.
+    centre
+        Rounding of the crop position when the margin is odd; libraries differ: "round" (torchvision, timm), "truncate"
+        or "floor".
+    engine
+        Library that resizes, "pillow" or "torch" (torchvision on tensors); they round differently.
+    crop
+        If False, the image is not cropped: the model input is the whole resized image, and `size` is that of a square
+        image.
+
+    Raises
+    ------
+    ModelError
+        If the interpolation is unknown.
+
+    Examples
+    --------
+    >>> from vitreous import Preprocess
+    >>> preprocess = Preprocess(size=(224, 224), resize=(256, 256), fit="shortest", mean=(0.5,) * 3, std=(0.5,) * 3)
+    >>> preprocess.window((512, 768))
+    (160.0, 32.0, 608.0, 480.0)
+    """
+
+    size: tuple[int, int]
+    resize: tuple[int, int] | None = None
+    fit: Literal["stretch", "shortest", "cover", "contain"] = "stretch"
+    interpolation: str = "bicubic"
+    mean: Triple = (0.5, 0.5, 0.5)
+    std: Triple = (0.5, 0.5, 0.5)
+    fill: tuple[int, int, int] = (0, 0, 0)
+    centre: Literal["round", "truncate", "floor"] = "round"
+    engine: Literal["pillow", "torch"] = "pillow"
+    crop: bool = True
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in RESAMPLING:
+            raise ModelError(f"no interpolation {self.interpolation!r}; known: {', '.join(RESAMPLING)}")
+
+    def __call__(self, picture: Source) -> Float[Tensor, "3 H W"]:
+        """Convert one image to a model input."""
+        pixels = torch.from_numpy(np.array(self.cut(open_picture(picture)))).permute(2, 0, 1)
+        return (pixels.float() / 255 - channels(self.mean)) / channels(self.std)
+
+    def batch(self, pictures: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
+        """Convert several images to a batch of model inputs.
+
+        Raises
+        ------
+        ShapeError
+            If there is no image, or the tensors have different sizes (possible only without a crop).
+        """
+        if not pictures:
+            raise ShapeError("no image was given; a batch needs at least one")
+        tensors = [self(picture) for picture in pictures]
+        sizes = sorted({tuple(tensor.shape[-2:]) for tensor in tensors})
+        if len(sizes) > 1:
+            raise ShapeError(
+                f"these images become tensors of several sizes, {', '.join(f'{h}x{w}' for h, w in sizes)}; explain them one "
+                "by one, or give a preprocess with a crop"
+            )
+        return torch.stack(tensors)
+
+    def cut(self, picture: Image.Image) -> Image.Image:
+        """Resize the image and crop or pad it to the model's input size, without normalisation."""
+        (top, left), (rows, columns) = self.place((picture.height, picture.width))
+        height, width = self.seen_size((rows, columns))
+        canvas = Image.new("RGB", (width, height), self.fill)
+        if rows * columns <= LARGE:
+            resize = resize_by_torch if self.engine == "torch" else Image.Image.resize
+            canvas.paste(resize(picture, (columns, rows), RESAMPLING[self.interpolation]), (-left, -top))
+            return canvas
+        # A long thin image would need gigabytes when resized: resize only the visible part.
+        x, y, right, bottom = max(left, 0), max(top, 0), min(left + width, columns), min(top + height, rows)
+        across, down = picture.width / columns, picture.height / rows
+        box = (x * across, y * down, right * across, bottom * down)
+        part = picture.resize((right - x, bottom - y), RESAMPLING[self.interpolation], box=box)
+        canvas.paste(part, (x - left, y - top))
+        return canvas
+
+    def place(self, picture_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Top and left of the crop in the resized image, and the size of the resized image."""
+        resized = self.resized(*picture_size)
+        top, left = (self.start(length, seen) for length, seen in zip(resized, self.seen_size(resized), strict=True))
+        return (top, left), resized
+
+    def seen_size(self, resized: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the model input for an image that was resized to `resized`."""
+        return self.size if self.crop else resized
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width after resizing, before the crop."""
+        if self.resize is None:
+            return height, width
+        if self.fit == "stretch":
+            return self.resize
+        if self.fit == "shortest":
+            shortest = min(height, width)
+            return int(self.resize[0] * height / shortest), int(self.resize[0] * width / shortest)
+        ratios = height / self.resize[0], width / self.resize[1]
+        ratio = min(ratios) if self.fit == "cover" else max(ratios)
+        return max(round(height / ratio), 1), max(round(width / ratio), 1)
+
+    def start(self, length: int, seen: int) -> int:
+        """Start of the central `seen` pixels of `length`; negative if there are fewer than `seen`."""
+        spare = length - seen
+        rounded = round(spare / 2) if spare > 0 else int(spare / 2)
+        return {"round": rounded, "truncate": int(spare / 2), "floor": spare // 2}[self.centre]
+
+    def window(self, picture: Frame) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of the model input in pixels of the original image.
+
+        They lie outside of the image where it is padded.
+        """
+        height, width = size_of(picture)
+        (top, left), (rows, columns) = self.place((height, width))
+        seen_height, seen_width = self.seen_size((rows, columns))
+        across, down = width / columns, height / rows
+        return left * across, top * down, (left + seen_width) * across, (top + seen_height) * down
+
+    def restore(
+        self, values: Float[Tensor, "*b h w"], picture: Frame, mode: str = "bilinear", fill: float = math.nan
+    ) -> Float[Tensor, "*b H W"]:
+        """Resample maps over the model input to the original image.
+
+        Parameters
+        ----------
+        values
+            Maps of any resolution that cover exactly the model input: `attribution.maps()` or `attribution.pixels()`.
+        picture
+            The original image as returned by `open_picture` (upright according to EXIF), or its (height, width).
+        mode
+            "bilinear" (between the centres of patches) or "nearest".
+        fill
+            Value of pixels outside of the crop.
+
+        Returns
+        -------
+        Tensor
+            Maps with the height and width of the original image. Padding around a small image is removed.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from vitreous import Preprocess
+        >>> preprocess = Preprocess(size=(2, 2), resize=(2, 2), fit="shortest")
+        >>> preprocess.restore(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), (2, 4), mode="nearest")
+        tensor([[nan, 1., 2., nan],
+                [nan, 3., 4., nan]])
+        """
+        height, width = size_of(picture)
+        left, top, right, bottom = self.window((height, width))
+        down = (torch.arange(height, dtype=torch.float64, device=values.device) + 0.5 - top) / (bottom - top)
+        across = (torch.arange(width, dtype=torch.float64, device=values.device) + 0.5 - left) / (right - left)
+        seen = ((down >= 0) & (down <= 1))[:, None] & (across >= 0) & (across <= 1)
+        spread = resample(resample(values, down, mode).mT, across, mode).mT
+        return spread.where(seen, torch.tensor(fill).to(values))
+
+    def masks(self, values: Shaped[Array, "*b h w"], fill: int = -1) -> Shaped[Tensor, "*b H W"]:
+        """Apply the geometry to masks or class maps of the original image, with nearest-neighbour sampling.
+
+        Parameters
+        ----------
+        values
+            Masks with the height and width of the original image. bool becomes int8 and uint8 becomes int16, so that
+            negative values of `fill` are possible.
+        fill
+            Value of padding.
+
+        Returns
+        -------
+        Tensor
+            Masks with the height and width of the model input.
+        """
+        values = torch.from_numpy(np.array(values)) if isinstance(values, np.ndarray) else values
+        if values.dtype in (torch.bool, torch.uint8):  # `fill` may be negative
+            values = values.to(torch.int8 if values.dtype == torch.bool else torch.int16)
+        height, width = values.shape[-2:]
+        (top, left), (rows, columns) = self.place((height, width))
+        seen_height, seen_width = self.seen_size((rows, columns))
+        (down, inside), (across, within) = (
+            nearest(top, seen_height, rows, height),
+            nearest(left, seen_width, columns, width),
+        )
+        seen = (inside[:, None] & within).to(values.device)
+        return values[..., down[:, None], across].where(seen, torch.tensor(fill).to(values))
+
+    def boxes(self, boxes: Shaped[Array, "k 4"], picture: Frame) -> Float[Tensor, "seen 4"]:
+        """Apply the geometry to boxes (x0, y0, x1, y1) in pixels of the original image.
+
+        Parameters
+        ----------
+        boxes
+            One row per box.
+        picture
+            The original image, or its (height, width).
+
+        Returns
+        -------
+        Tensor
+            Boxes in pixels of the model input, clipped to it. Boxes that lie outside of it are dropped.
+        """
+        height, width = size_of(picture)
+        (top, left), (rows, columns) = self.place((height, width))
+        corners = torch.as_tensor(np.array(boxes) if isinstance(boxes, np.ndarray) else boxes).double()
+        seen_height, seen_width = self.seen_size((rows, columns))
+        across = (corners[:, 0::2] * columns / width - left).clamp(0, seen_width)
+        down = (corners[:, 1::2] * rows / height - top).clamp(0, seen_height)
+        seen = (across[:, 0] < across[:, 1]) & (down[:, 0] < down[:, 1])
+        return torch.stack([across, down], -1).flatten(1)[seen]
+
+    def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
+        """Convert model inputs back to 8-bit colours for display."""
+        colours = images * channels(self.std).to(images) + channels(self.mean).to(images)
+        return (colours * 255).round().clamp(0, 255).to(torch.uint8)
+
+    @classmethod
+    def plain(cls, size: int | tuple[int, int], mean: float | Triple = 0.5, std: float | Triple = 0.5) -> Preprocess:
+        """Resize to cover `size` with the aspect ratio kept, crop the centre and normalise."""
+        size = (size, size) if isinstance(size, int) else size
+        return cls(size, size, "cover", mean=triple(mean), std=triple(std))
+
+    @classmethod
+    def published(cls, paper: str, own: Preprocess) -> Preprocess:
+        """Preprocessing of a paper's published evaluation.
+
+        Parameters
+        ----------
+        paper
+            "chefer", "tokentm", "tis" or "skipplus".
+        own
+            The model's own preprocessing, from which the size and (except for "tis") mean and std are taken; "skipplus"
+            returns it unchanged.
+
+        Raises
+        ------
+        SpecError
+            If the paper is unknown.
+        """
+        match paper:
+            case "chefer" | "tokentm":
+                return cls(own.size, own.size, "stretch", "bilinear", own.mean, own.std)
+            case "tis":  # ImageNet's mean and std for every model, also for models trained with others
+                box = round(own.size[0] * 256 / 224), round(own.size[1] * 256 / 224)
+                return cls(own.size, box, "stretch", "bilinear", *IMAGENET)
+            case "skipplus":
+                return own
+        raise SpecError(f"no paper's preprocessing is called {paper!r}; known: {', '.join(PAPERS)}")
+
+    @classmethod
+    def from_timm(cls, config: Mapping[str, Any]) -> Preprocess:
+        """The evaluation transform of `timm.data.create_transform`.
+
+        Parameters
+        ----------
+        config
+            As returned by `timm.data.resolve_model_data_config`.
+
+        Raises
+        ------
+        ModelError
+            If the config has unknown options or crop modes, or the model does not take 3 channels.
+        """
+        known = {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}
+        if odd := sorted(key for key in config.keys() - known if config[key]):
+            raise ModelError(f"timm data config with {', '.join(odd)} is not known; known: {', '.join(sorted(known))}")
+        colours, height, width = config["input_size"]
+        if colours != 3:
+            raise ModelError(f"images have 3 colours, the model reads {colours}")
+        part = config.get("crop_pct") or 0.875
+        box = math.floor(height / part), math.floor(width / part)
+        mean, std, interpolation = triple(config["mean"]), triple(config["std"]), config["interpolation"]
+        match config.get("crop_mode") or "center":
+            case "squash":
+                return cls((height, width), box, "stretch", interpolation, mean, std)
+            case "border":
+                red, green, blue = (round(255 * value) for value in mean)
+                return cls((height, width), box, "contain", interpolation, mean, std, (red, green, blue))
+            case "center" if box[0] == box[1]:
+                return cls((height, width), box, "shortest", interpolation, mean, std)
+            case "center":  # timm does not pass the interpolation on in this case
+                return cls((height, width), box, "cover", "bilinear", mean, std)
+            case mode:
+                raise ModelError(f"timm crop_mode {mode!r} is not known; known: center, squash, border")
+
+    @classmethod
+    def from_torchvision(cls, preset: Any) -> Preprocess:
+        """Same preprocessing as `weights.transforms()` of a torchvision classifier; `ModelError` for other presets."""
+        if type(preset).__name__ != "ImageClassification":
+            raise ModelError(f"torchvision's {type(preset).__name__!r} is not known; known: ImageClassification")
+        crop, box = ((sides[0], sides[-1]) for sides in (preset.crop_size, preset.resize_size))
+        fit = "shortest" if len(preset.resize_size) == 1 else "stretch"
+        return cls(crop, box, fit, preset.interpolation.value, triple(preset.mean), triple(preset.std))
+
+    @classmethod
+    def from_hf(cls, processor: Any) -> Preprocess:
+        """Same preprocessing as a Hugging Face image processor.
+
+        Raises
+        ------
+        ModelError
+            If the processor's class or size is unknown, it pads, or its output size depends on the image.
+        """
+        name = type(processor).__name__
+        if name.removesuffix("Fast").removesuffix("Pil") not in [f"{family}ImageProcessor" for family in HF_FAMILIES]:
+            raise ModelError(f"{name!r} is not known; known: the image processors of {', '.join(HF_FAMILIES)}")
+        steps = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad")
+        resizes, crops, rescales, normalises, pads = (bool(getattr(processor, step, False)) for step in steps)
+        box, shortest = edges(processor.size) if resizes else (None, False)
+        size = edges(processor.crop_size)[0] if crops else None if shortest else box
+        if pads or size is None:
+            raise ModelError(f"{name!r} with do_pad, or without one size for all images (do_center_crop), is not known")
+        # A rescale factor other than 1/255 is equivalent to another mean and standard deviation.
+        unit = 255 * processor.rescale_factor if rescales else 255.0
+        mean = triple(processor.image_mean if normalises else 0.0, unit)
+        std = triple(processor.image_std if normalises else 1.0, unit)
+        method = getattr(processor.resample, "value", processor.resample)  # name in torchvision, or number in Pillow
+        method = method if isinstance(method, str) else Image.Resampling(method).name.lower()
+        own = ("floor", "pillow") if getattr(processor, "backend", "torchvision") == "pil" else ("truncate", "torch")
+        return cls(size, box, "shortest" if shortest else "stretch", method, mean, std, (0, 0, 0), *own)
+
+
+def resize_by_torch(picture: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
+    from torchvision.transforms.v2 import InterpolationMode, functional
+
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    pixels = functional.resize(pixels, [size[1], size[0]], InterpolationMode(method.name.lower()), antialias=True)
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
+
+
+def edges(size: Any) -> tuple[tuple[int, int], bool]:
+    """Height and width of a Hugging Face size, and whether only the shortest edge is given."""
+    match {key: value for key, value in dict(size).items() if value}:
+        case {"height": height, "width": width, **rest} if not rest:
+            return (height, width), False
+        case {"shortest_edge": edge, **rest} if not rest:
+            return (edge, edge), True
+    raise ModelError(f"image size {size} is not known; known: height and width, or shortest_edge")
+
+
+def triple(values: Any, unit: float = 1.0) -> Triple:
+    """One number per colour channel, divided by `unit`; a single number is repeated."""
+    values = list(values) if isinstance(values, Sequence) else [values] * 3
+    if len(values) != 3:
+        raise ModelError(f"a mean or deviation per colour has 3 numbers, not {len(values)}")
+    red, green, blue = (float(value) / unit for value in values)
+    return red, green, blue
+
+
+def channels(values: Triple) -> Float[Tensor, "3 1 1"]:
+    return torch.tensor(values)[:, None, None]
+
+
+def size_of(picture: Frame) -> tuple[int, int]:
+    return (picture.height, picture.width) if isinstance(picture, Image.Image) else picture
+
+
+def nearest(start: int, seen: int, resized: int, length: int) -> tuple[Int[Tensor, " seen"], Bool[Tensor, " seen"]]:
+    """Nearest original pixels of the `seen` pixels from `start` on, along an edge resized from `length` to `resized`.
+
+    Returns their indices, and whether each pixel lies inside of the resized image.
+    """
+    places = torch.arange(start, start + seen)
+    inside = (places >= 0) & (places < resized)
+    # Integer arithmetic: ties are resolved in the same direction for every size.
+    return ((2 * places + 1) * length).div(2 * resized, rounding_mode="floor").clamp(0, length - 1), inside
+
+
+def resample(values: Float[Tensor, "*b h w"], places: Float[Tensor, " H"], mode: str) -> Float[Tensor, "*b H w"]:
+    """Sample rows of a map at `places`, from 0 (top edge) to 1 (bottom edge)."""
+    rows = values.shape[-2]
+    if mode == "nearest":
+        return values[..., (places * rows).floor().long().clamp(0, rows - 1), :]
+    at = (places * rows - 0.5).clamp(0, rows - 1)
+    above = at.floor().long()
+    below = (above + 1).clamp(max=rows - 1)
+    share = (at - above).to(values.dtype)[:, None]
+    return values[..., above, :] * (1 - share) + values[..., below, :] * share

@@ -1,0 +1,71 @@
+"""`vitreous check` tells what holds and what does not, in one sentence each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.front_ends.test_cli import TINY
+from vitreous.cli.main import main
+from vitreous.methods.method import METHODS
+
+LIAR = """
+import vitreous
+
+@vitreous.method("liar", fold=vitreous.last, mixing=True, attention=True, signed=True, class_specific=False)
+def liar(layer):
+    return layer.attention.mean(dim=1)
+"""
+
+
+@pytest.fixture
+def liar(tmp_path):
+    file = tmp_path / "liar.py"
+    file.write_text(LIAR)
+    yield file
+    METHODS.discard("liar")
+
+
+@pytest.mark.slow
+def test_a_model_is_held_to_its_logits_and_every_method_is_tried(capsys):
+    code = main(["check", *TINY, "--json"])
+    found = json.loads(capsys.readouterr().out)
+
+    assert code == 0
+    assert found["model"]["largest logit difference"] < 1e-3
+    assert {one["method"] for one in found["methods"]} == set(METHODS)
+    assert {one["works"] for one in found["methods"]} == {"yes"}
+    noted = {one["method"] for one in found["methods"] if one["note"]}
+    assert "vanillagrad" in noted
+    assert "decompx" not in noted
+
+
+def test_a_method_of_ones_own_that_lies_is_found_out(liar, capsys):
+    code = main(["check", "--method", "liar", "--plugin", str(liar)])
+    said = capsys.readouterr().out
+
+    assert code == 1
+    assert "BROKEN" in said
+    assert "signed" in said
+
+
+def test_an_honest_method_keeps_the_law(capsys):
+    assert main(["check", "--method", "rawattention"]) == 0
+    assert "keeps the law" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "nothing to check"),
+        (["--method", "genat"], "did you mean 'genatt'"),
+        (["--method", "genatt", "--plugin", "missing.py"], "no Python file 'missing.py'"),
+        (["--model", "timm:swin_tiny_patch4_window7_224", "--no-pretrained"], "SwinTransformer"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_in_one_sentence(arguments, sentence, capsys):
+    assert main(["check", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert sentence in said

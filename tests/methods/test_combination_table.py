@@ -1,0 +1,107 @@
+"""What the table says composes runs, restarted means restarted, and what does not compose is refused with a hint that works."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+import vitreous
+from tests.cases import each
+from vitreous import SpecError, resolve
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import Caveat
+from vitreous.methods.combination_table import ENDINGS, cells, two_readings
+from vitreous.testing import tiny_vits
+
+TABLE = cells()
+EVERY = [cell for row in TABLE.values() for cell in row.values()]
+COMPOSES = [cell.spec for cell in EVERY if cell.made is not None]
+REFUSED = [cell.spec for cell in EVERY if cell.made is None]
+FOLDED = sorted(name for name, row in TABLE.items() if row["+plus(mode='restart')"].made is not None)
+TARGETS = torch.tensor([1, 4])
+
+
+@pytest.fixture(scope="module")
+def vits():
+    return tiny_vits()
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+def scores(vit, images, spec):
+    made = resolve(spec)
+    made = made.with_options(**{key: value for key, value in made.facts.trial.items() if key in made.known_options})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Caveat)
+        return vitreous.explain(vit, images, TARGETS, made).patches
+
+
+def same(a, b):
+    return torch.allclose(a, b, rtol=0, atol=1e-9 * float(b.abs().max()) + 1e-12)
+
+
+def test_every_method_has_every_cell():
+    assert set(TABLE) == {one["name"] for one in vitreous.list_methods() if one["origin"] == "vitreous"}
+    assert all(tuple(row) == ENDINGS for row in TABLE.values())
+
+
+@each("spec", COMPOSES)
+def test_what_composes_runs(spec, vits, images):
+    for vit in vits.values():
+        found = scores(vit, images, spec)
+
+        assert found.shape == (2, 16)
+        assert found.isfinite().all()
+
+
+# Score-CAM asks about images seen through a layer, which no sub-network reads; test_paths.py holds it to its layers
+@pytest.mark.parametrize("name", [name for name in FOLDED if name != "scorecam"])
+def test_a_restart_is_the_sum_over_sub_networks(name, vits, images):
+    """The slow way: the method itself on every network that begins at a later block, fed with what enters that block."""
+    method = resolve(name)
+    alone = f"{name}+first"
+    if resolve(f"{name}+plus").recipe.mixing:
+        own = method.fold.options if method.fold.name == "rollout" else {"form": "add"}
+        alone = f"{name}+rollout({', '.join(f'{key}={value!r}' for key, value in own.items())})"
+    for vit in vits.values():
+        states = Probe(vit, images).states
+        total = {0: 0.0, vit.depth // 2: 0.0}
+        for start in range(vit.depth):
+            later = replace(vit, blocks=vit.blocks[start:], embed=lambda _, x=states[start]: x)
+            part = scores(later, images, alone)
+            total = {begin: s + part if start >= begin else s for begin, s in total.items()}
+
+        assert same(scores(vit, images, f"{name}+plus(mode='restart')"), total[0])
+        assert same(scores(vit, images, f"{name}+skipplus(mode='restart')"), total[vit.depth // 2])
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_readings_differ_where_the_table_says_so(name, vits, images):
+    vit = vits["class token"]
+    for fold in ("plus", "skipplus"):
+        layers, restart = (scores(vit, images, f"{name}+{fold}(mode={mode!r})") for mode in ("layers", "restart"))
+
+        assert same(layers, restart) != two_readings(resolve(name))
+        assert same(layers, scores(vit, images, f"{name}+{fold}"))
+
+
+@each("spec", REFUSED)
+def test_what_does_not_compose_is_refused_with_a_hint_that_works(spec, vits, images):
+    with pytest.raises(SpecError) as refusal:
+        vitreous.explain(vits["class token"], images, TARGETS, spec)
+
+    sentence = str(refusal.value)
+    assert sentence.startswith(repr(re.split(r"[@+]", spec)[0]))
+    assert "\n" not in sentence
+    assert sentence.count(". ") == 0
+    for hint in re.findall(r"use '(.+?)'$|as '(.+?)'$", sentence):
+        assert resolve(next(filter(None, hint)))
+    if "@" not in spec:
+        assert re.search(r"(use|as) '.+'$", sentence), sentence

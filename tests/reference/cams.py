@@ -1,0 +1,111 @@
+"""Cards C1–C7: class activation maps, tokens in the role of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tests.reference.reference import half, twin_of
+from tests.reference.scene import Scene
+
+Cam = Callable[..., Tensor]  # of activations [N d], gradients [N d] and the first token that an average runs over
+
+
+def weighted(a: Tensor, weight: Tensor) -> Tensor:
+    return torch.stack([(weight * row).sum() for row in a])
+
+
+def gradcam(a: Tensor, g: Tensor, first: int) -> Tensor:
+    return weighted(a, g[first:].mean(0))
+
+
+def xgradcam(a: Tensor, g: Tensor, first: int, eps: float = 1e-7) -> Tensor:
+    d = a.shape[1]
+    weight = [(g[first:, k] * a[first:, k]).sum() / (a[first:, k].sum() + eps) for k in range(d)]
+    return weighted(a, torch.stack(weight))
+
+
+def xgradcamplus(a: Tensor, g: Tensor, first: int, eps: float = 1e-7) -> Tensor:
+    d = a.shape[1]
+    weight = [(g[first:, k] * a[first:, k].abs()).sum() / (a[first:, k].abs().sum() + eps) for k in range(d)]
+    return weighted(a, torch.stack(weight))
+
+
+def gradcampp(a: Tensor, g: Tensor, first: int, eps: float = 1e-7, relu: bool = True) -> Tensor:
+    weight = torch.zeros(a.shape[1], dtype=torch.float64)
+    for k in range(a.shape[1]):
+        total = a[first:, k].sum()
+        for i in range(first, len(a)):
+            alpha = g[i, k] ** 2 / (2 * g[i, k] ** 2 + total * g[i, k] ** 3 + eps)
+            weight[k] += alpha * (max(g[i, k], 0) if relu else g[i, k])
+    return weighted(a, weight)
+
+
+def hirescam(a: Tensor, g: Tensor, first: int) -> Tensor:
+    return torch.stack([a[i] @ g[i] for i in range(len(a))])
+
+
+def elementwise(a: Tensor, g: Tensor, first: int) -> Tensor:
+    return torch.stack([(a[i] * g[i]).relu().sum() for i in range(len(a))])
+
+
+def layercam(a: Tensor, g: Tensor, first: int, relu: bool = True) -> Tensor:
+    scores = torch.stack([(g[i].relu() * a[i]).sum() for i in range(len(a))])
+    return scores.relu() if relu else scores
+
+
+CAMS: dict[str, Cam] = {
+    cam.__name__: cam for cam in (gradcam, xgradcam, xgradcamplus, gradcampp, hirescam, elementwise, layercam)
+}
+
+for name, cam in CAMS.items():
+
+    @twin_of(name, cam=cam)
+    @twin_of(f"{name}+plus", cam=cam, layers="all")
+    @twin_of(f"{name}+skipplus", cam=cam, layers="half")
+    @twin_of(f"{name}@libra", cam=cam, held="libra")
+    @twin_of(f"{name}(of='norm1')", cam=cam, of="norm1")
+    @twin_of(f"{name}(preset='grad-cam')", cam=cam, of="norm1", tokens="patches")
+    @twin_of(f"{name}(tokens='patches')+first", cam=cam, tokens="patches", layers="first")
+    def class_activation(
+        scene: Scene, cam: Cam, layers: str = "last", of: str = "input", tokens: str = "all"
+    ) -> Tensor:
+        chosen = {"last": [scene.L - 1], "first": [0], "all": range(scene.L), "half": range(half(scene), scene.L)}[
+            layers
+        ]
+        a, g = (scene.X, scene.g) if of == "input" else (scene.U, scene.u)
+        return sum(cam(a[layer], g[layer], scene.P if tokens == "patches" else 0) for layer in chosen)
+
+
+def rescaled(scores: Tensor, prefix: int, normalise: str) -> Tensor:
+    """A layer's scores, rescaled by the smallest and largest of its patches."""
+    patches = scores[prefix:].tolist()
+    largest = max(abs(score) for score in patches)
+    match normalise:
+        case "sum":
+            return scores / sum(abs(score) for score in patches)
+        case "minmax":
+            return (scores - min(patches)) / (max(patches) - min(patches))
+        case "tanh":
+            return torch.tanh(2 * scores / largest)
+    return scores / largest
+
+
+@twin_of("elementwise+plus(normalise='tanh')", cam=elementwise, normalise="tanh")
+@twin_of("elementwise+plus(normalise='minmax')", cam=elementwise, normalise="minmax")
+@twin_of("gradcam+plus(normalise='max')", cam=gradcam, normalise="max")
+@twin_of("gradcam+skipplus(normalise='sum')", cam=gradcam, normalise="sum", skip=True)
+@twin_of("elementwise+plus(normalise='max', mode='restart')", cam=elementwise, normalise="max")
+def rescaled_layers(scene: Scene, cam: Cam, normalise: str, skip: bool = False) -> Tensor:
+    layers = range(half(scene) if skip else 0, scene.L)
+    return sum(rescaled(cam(scene.X[layer], scene.g[layer], 0), scene.P, normalise) for layer in layers)
+
+
+@twin_of("GradCAM++(eps=1e-6, relu=False)", cam=gradcampp, eps=1e-6, relu=False)
+@twin_of("layercam(relu=False)", cam=layercam, relu=False)
+@twin_of("XGradCAM+(eps=0.1)", cam=xgradcamplus, eps=0.1)
+@twin_of("xgradcam(eps=0.1)", cam=xgradcam, eps=0.1)
+def with_options(scene: Scene, cam: Cam, **options: float | bool) -> Tensor:
+    return cam(scene.X[-2], scene.g[scene.L - 1], 0, **options)
