@@ -26,10 +26,10 @@ def write(path: Path, device: str | None = None, pictures: int | None = None) ->
     from vitreous.bench.plan_parser import read_plan
     from vitreous.bench.pool import devices
     from vitreous.bench.worker_job import loaded
-    from vitreous.data.reader import located
+    from vitreous.data.reader import expand_path
 
     plan = read_plan(Path(__file__).parent / "plans" / "skipplus.toml", device=device)
-    frames = [located(f"assets:multiclass-samples/{name}") for name in FRAMES[:pictures]]
+    frames = [expand_path(f"assets:multiclass-samples/{name}") for name in FRAMES[:pictures]]
     rows = []
     for model in plan.models:
         vit = loaded(model, plan.precision, devices(plan)[0]).vit

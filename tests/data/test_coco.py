@@ -13,7 +13,7 @@ from PIL import ImageDraw
 from tests.data.making import noise, save, turned, write
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import batches, open_dataset
-from vitreous.data.coco import decompressed, from_polygon
+from vitreous.data.coco import decompress_counts, fill_polygon
 from vitreous.models.image_input import Preprocess
 
 CATEGORIES = [{"id": 24, "name": "zebra"}, {"id": 1, "name": "person"}, {"id": 22, "name": "elephant"}]
@@ -181,7 +181,7 @@ def test_a_rectangle_has_its_pixels():
     corners = np.array([[2, 1], [7, 1], [7, 5], [2, 5]], dtype=float)
 
     for points in (corners, corners[::-1], np.repeat(corners, 2, 0)):
-        assert np.array_equal(from_polygon(points, HEIGHT, WIDTH), rectangle(2, 1, 7, 5) == 1)
+        assert np.array_equal(fill_polygon(points, HEIGHT, WIDTH), rectangle(2, 1, 7, 5) == 1)
 
 
 def slow_polygon(points: list[tuple[float, float]], height: int, width: int) -> np.ndarray:
@@ -217,7 +217,7 @@ def test_polygons_are_rasterised_as_published(seed):
     angles = np.sort(draw.uniform(0, 2 * np.pi, draw.integers(3, 12)))
     radii = draw.uniform(4, 22, len(angles))
     points = np.stack([20 + radii * np.cos(angles), 15 + radii * np.sin(angles)], 1)  # some outside of the image
-    pixels = from_polygon(points, 30, 40)
+    pixels = fill_polygon(points, 30, 40)
 
     assert np.array_equal(pixels, slow_polygon([tuple(p) for p in points.tolist()], 30, 40))
     canvas = noise(400, 300).convert("L").point(lambda _: 0)
@@ -231,4 +231,4 @@ def test_run_lengths_survive_their_text():
     draw = np.random.default_rng(0)
     for size in (3, 40, 5000):
         runs = draw.integers(0, size, 21).tolist()
-        assert decompressed(compressed(runs)) == runs
+        assert decompress_counts(compressed(runs)) == runs

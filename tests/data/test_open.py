@@ -11,7 +11,7 @@ from tests.data.making import TENCH, noise, save, write
 from vitreous.core.errors import Caveat, DataError, SpecError
 from vitreous.data import READERS, Album, Dataset, Sample, open_dataset, reader
 from vitreous.data.open import recognise
-from vitreous.data.reader import located, need, settled, split
+from vitreous.data.reader import check_options, expand_path, import_package, split_spec
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from vitreous.data.reader import located, need, settled, split
     ],
 )
 def test_a_spec_is_kind_place_and_options(spec, kind, place, options):
-    assert split(spec) == (kind, place, options)
+    assert split_spec(spec) == (kind, place, options)
 
 
 def test_options_come_from_the_spec_or_the_call():
@@ -45,13 +45,13 @@ def test_options_come_from_the_spec_or_the_call():
 def test_values_of_options_are_what_the_reader_takes():
     def read(place, a: int = 0, b: float | None = None, c: str | None = None, d: bool = False, e: int | str = 0): ...
 
-    given = settled("x", read, {"a": "3", "b": "2", "c": "007", "d": "true", "e": "zebra"}, {"c": "text"})
+    given = check_options("x", read, {"a": "3", "b": "2", "c": "007", "d": "true", "e": "zebra"}, {"c": "text"})
 
     assert given == {"a": 3, "b": 2, "c": "text", "d": True, "e": "zebra"}
-    assert settled("x", read, {"c": "007", "b": "none", "e": "12"}, {}) == {"c": "007", "b": None, "e": 12}
+    assert check_options("x", read, {"c": "007", "b": "none", "e": "12"}, {}) == {"c": "007", "b": None, "e": 12}
     for texts in ({"a": "2.5"}, {"a": "true"}, {"b": "x"}, {"d": "1"}):
         with pytest.raises(SpecError, match=f"dataset 'x' cannot take {next(iter(texts))}="):
-            settled("x", read, texts, {})
+            check_options("x", read, texts, {})
 
 
 def test_wrong_names_are_refused_with_what_would_work():
@@ -76,7 +76,7 @@ def test_assets_are_where_the_environment_says(monkeypatch, tmp_path):
     monkeypatch.delenv("VITREOUS_ASSETS")
     with pytest.raises(DataError, match="VITREOUS_ASSETS names; it is not set"):
         open_dataset("assets:some")
-    assert located("~/x") == Path.home() / "x"
+    assert expand_path("~/x") == Path.home() / "x"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_missing_package_is_one_sentence():
     with pytest.raises(
         DataError, match=r"'x' needs the package nothing_such; pip install 'vitreous\[data\]' brings it"
     ):
-        need("nothing_such.io", "'x'")
+        import_package("nothing_such.io", "'x'")
 
 
 def test_no_name_is_not_the_folder_one_stands_in():

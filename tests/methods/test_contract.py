@@ -10,7 +10,7 @@ import torch
 import vitreous
 from tests.cases import each
 from vitreous.methods.options import OptionFunction
-from vitreous.testing import LawBroken, check_method, check_model, tiny_vits
+from vitreous.testing import ContractError, check_method, check_model, tiny_vits
 
 NAMES = [facts["name"] for facts in vitreous.list_methods()]
 MORE = [
@@ -66,15 +66,15 @@ def test_every_method_keeps_the_shapes_that_it_annotates(spec, vits):
 def test_a_broken_promise_is_told_in_one_sentence(vits):
     honest = vitreous.resolve("ixg")
     unsigned = replace(honest.facts, signed=False)
-    with pytest.raises(LawBroken, match="said to be unsigned"):
+    with pytest.raises(ContractError, match="said to be unsigned"):
         check_method(replace(honest, facts=unsigned), vits)
     signal = OptionFunction.of(lambda layer: layer.hidden.norm(dim=-1))
     lengths = replace(honest, facts=unsigned, recipe=replace(honest.recipe, signal=signal))
-    with pytest.raises(LawBroken, match="two classes get the same map"):
+    with pytest.raises(ContractError, match="two classes get the same map"):
         check_method(lengths, vits)
     control = vitreous.resolve("random")
     twice = replace(control, recipe=replace(control.recipe, function=OptionFunction.of(two_forwards)))
-    with pytest.raises(LawBroken, match="it says 1 forwards and takes 2"):
+    with pytest.raises(ContractError, match="it says 1 forwards and takes 2"):
         check_method(twice, vits)
 
 

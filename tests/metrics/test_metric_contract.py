@@ -10,8 +10,8 @@ import torch
 import vitreous
 from vitreous.capture.probe import Probe
 from vitreous.metrics.metric import METRICS, resolve_metric
-from vitreous.testing import LawBroken, check_metric
-from vitreous.testing.synthetic_models import added_up, additive_vit
+from vitreous.testing import ContractError, check_metric
+from vitreous.testing.synthetic_models import additive_vit, make_additive_batch
 
 NAMES = [facts["name"] for facts in vitreous.list_metrics()]
 MORE = [
@@ -43,7 +43,7 @@ def test_every_metric_keeps_its_promises(spec, dtype):
 
 
 def test_the_adder_is_what_it_says():
-    world = added_up()
+    world = make_additive_batch()
     probe = Probe(world.vit, world.images, world.targets)
     shares = 2 * world.maps.patches
     keep = torch.rand(len(world), 5, 16, generator=torch.Generator().manual_seed(0)) > 0.5
@@ -61,7 +61,7 @@ def break_with(sentence: str, function, **facts) -> None:
     """A metric that does not keep its promises is told so, in these words."""
     made = vitreous.metric("broken", **{"higher_is_better": True, **facts})(function)
     try:
-        with pytest.raises(LawBroken, match=sentence):
+        with pytest.raises(ContractError, match=sentence):
             check_metric(made)
     finally:
         METRICS.discard("broken")

@@ -15,7 +15,7 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.metrics.metric import resolve_metric
-from vitreous.testing.synthetic_models import added_up
+from vitreous.testing.synthetic_models import make_additive_batch
 
 __all__ = ["golden"]  # the fixture serves here too
 
@@ -94,7 +94,7 @@ def test_exact_limits_agree(golden):
 
 @pytest.fixture
 def world():
-    return added_up()
+    return make_additive_batch()
 
 
 def test_limits_are_those_of_all_orders(world):

@@ -20,7 +20,7 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.load import adapt
 from vitreous.models.model_registry import ADAPTERS, SOURCES, load_all
 from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, ViT, mean_rows
-from vitreous.testing import LawBroken, check_model
+from vitreous.testing import ContractError, check_model
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -218,11 +218,11 @@ def test_each_broken_adapter_is_told_in_one_sentence() -> None:
     miscounted = replace(vit, layout=lambda size: replace(vit.layout(size), prefix=2))
     constant = replace(vit, forward=torch.no_grad()(vit.forward))
 
-    with pytest.raises(LawBroken, match=r"its layout has 14 tokens, and `embed` returns 13"):
+    with pytest.raises(ContractError, match=r"its layout has 14 tokens, and `embed` returns 13"):
         check_model(miscounted, method=None)
-    with pytest.raises(LawBroken, match=r"removing \d+ patches gives wrong logits: off by"):
+    with pytest.raises(ContractError, match=r"removing \d+ patches gives wrong logits: off by"):
         check_model(moved(rotary), method=None)
-    with pytest.raises(LawBroken, match="its logits have no gradient with respect to the image"):
+    with pytest.raises(ContractError, match="its logits have no gradient with respect to the image"):
         check_model(constant, method=None)
 
 
@@ -236,7 +236,7 @@ def test_an_adapter_that_keeps_a_precision_is_told(own: str) -> None:
 
     model = own_vit().bfloat16()
 
-    with pytest.raises(LawBroken, match=r"in float64, .*disagree by"):
+    with pytest.raises(ContractError, match=r"in float64, .*disagree by"):
         check_model(model, method=None)
 
 
@@ -245,7 +245,7 @@ def test_an_adapter_that_mixes_images_of_a_batch_is_told() -> None:
     centred = replace(vit, embed=lambda images: vit.embed(images) + 1e-3 * vit.embed(images).mean(0, keepdim=True))
     same = replace(centred, forward=lambda images: adapter_logits(centred, images))
 
-    with pytest.raises(LawBroken, match="an image alone gets other logits than in a batch"):
+    with pytest.raises(ContractError, match="an image alone gets other logits than in a batch"):
         check_model(same, method=None)
 
 

@@ -11,7 +11,21 @@ import numpy as np
 import pytest
 
 from vitreous.core.errors import SpecError
-from vitreous.scenes import CLASSES, KINDS, MEAN, PATCH, SIZE, STD, Scenes, draw, picture, plan, render, tensor, twin_of
+from vitreous.scenes import (
+    CLASSES,
+    KINDS,
+    MEAN,
+    PATCH,
+    SIZE,
+    STD,
+    Scenes,
+    draw,
+    plan,
+    render,
+    render_image,
+    tensor,
+    twin_of,
+)
 from vitreous.scenes.stamp import CODES
 
 TWINS = [label for label in range(len(CLASSES)) if twin_of(label) is not None]
@@ -71,7 +85,7 @@ def test_a_thing_changes_the_pixels_of_its_mask_and_else_only_casts_a_shadow(kin
         scene = render(chosen)
         for place, thing in enumerate(scene.objects):
             others = chosen.things[:place] + chosen.things[place + 1 :]
-            without = picture(replace(chosen, things=others))
+            without = render_image(replace(chosen, things=others))
             ground = ~grown(thing.mask, 3)  # past the soft rim
 
             assert differing(scene.image, without)[thing.mask].mean() > 0.98  # a few may have the colour of the ground

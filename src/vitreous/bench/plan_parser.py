@@ -165,10 +165,10 @@ def model_of(given: Any, origin: Origin) -> ModelSpec:
 
 def weights_at(checkpoint: str, origin: Origin) -> Path:
     """Resolve the path of a checkpoint as for datasets: `~` and the prefix `assets:` (VITREOUS_ASSETS) are expanded."""
-    from vitreous.data.reader import located
+    from vitreous.data.reader import expand_path
 
     try:
-        return located(checkpoint)
+        return expand_path(checkpoint)
     except DataError as problem:
         raise origin.wrong(str(problem), "checkpoint", checkpoint) from None
 

@@ -18,7 +18,7 @@ from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import make_plan
 from vitreous.bench.plan_source import Origin, near
 from vitreous.core.errors import SpecError
-from vitreous.data.reader import split
+from vitreous.data.reader import split_spec
 from vitreous.metrics.protocols import protocol
 
 FOLDER = files("vitreous") / "reproductions"
@@ -242,7 +242,7 @@ def fill_spec(template: str, data: Mapping[str, str]) -> tuple[str, bool]:
     the template, and the second value is True.
     """
     first = PLACEHOLDER.findall(template)[0]
-    kind, _, _ = split(data[first])
+    kind, _, _ = split_spec(data[first])
     if kind and kind != "assets":
         return data[first], True
     base, mark, query = template.partition("?")
@@ -272,8 +272,8 @@ def parse_pairs(given: Sequence[str], flag: str, what: str) -> dict[str, str]:
 
 def parse_model(text: str) -> dict[str, Any]:
     """Entry of a model from NAME or NAME?argument=value&…, as in the spec of a dataset."""
-    from vitreous.data.reader import value_of
+    from vitreous.data.reader import parse_value
 
-    kind, name, arguments = split(text)
-    given = {key: value_of(value) for key, value in arguments.items()}
+    kind, name, arguments = split_spec(text)
+    given = {key: parse_value(value) for key, value in arguments.items()}
     return {"name": f"{kind}:{name}" if kind else name, **given}

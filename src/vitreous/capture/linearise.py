@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.core.messages import shown
+from vitreous.core.messages import shorten_repr
 from vitreous.core.registry import Registry
 
 LARGEST_FACTOR = 100  # of a gradient; applied once per block, so larger factors overflow in single precision
@@ -324,10 +324,10 @@ def linearisation(name: str, /, **changes: Any) -> Linearisation:
     point = LINEARISATIONS[name]
     for key, value in changes.items():
         if key not in CHOICES:
-            raise SpecError(f"linearisation {name!r} has no option {shown(key)}; known: {', '.join(CHOICES)}")
+            raise SpecError(f"linearisation {name!r} has no option {shorten_repr(key)}; known: {', '.join(CHOICES)}")
         allowed = CHOICES[key]
         if allowed and not (isinstance(value, str) and value in allowed):
-            raise SpecError(f"linearisation {key}={shown(value)}; known: {', '.join(map(repr, allowed))}")
+            raise SpecError(f"linearisation {key}={shorten_repr(value)}; known: {', '.join(map(repr, allowed))}")
         if not allowed:
             check_factor(key, value)
     return replace(point, **changes)
@@ -335,7 +335,7 @@ def linearisation(name: str, /, **changes: Any) -> Linearisation:
 
 def check_factor(key: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"linearisation {key}={shown(value)} must be a number")
+        raise SpecError(f"linearisation {key}={shorten_repr(value)} must be a number")
     low = SMALLEST.get(key, -LARGEST_FACTOR)
     if not low <= value <= LARGEST_FACTOR:
-        raise SpecError(f"linearisation {key}={shown(value)} must be a number from {low} to {LARGEST_FACTOR}")
+        raise SpecError(f"linearisation {key}={shorten_repr(value)} must be a number from {low} to {LARGEST_FACTOR}")

@@ -126,12 +126,12 @@ def check_metric_contract(spec: str) -> dict[str, Any]:
 def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -> dict[str, Any]:
     """Run contract tests; the result contains their statements, or the message of the one that failed."""
     from vitreous.cli.console import spinner
-    from vitreous.testing import LawBroken
+    from vitreous.testing import ContractError
 
     with spinner(f"testing {kind} {spec}", lines=True):
         try:
             return {"kind": kind, "spec": spec, "held": contract(), "broken": ""}
-        except LawBroken as broken:
+        except ContractError as broken:
             return {"kind": kind, "spec": spec, "held": {}, "broken": str(broken)}
 
 

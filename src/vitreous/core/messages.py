@@ -7,7 +7,7 @@ from typing import Any
 LONGEST = 120  # characters
 
 
-def shown(value: Any) -> str:
+def shorten_repr(value: Any) -> str:
     """Return `repr(value)`, truncated to `LONGEST` characters, or "<type>" if `repr` fails.
 
     Examples

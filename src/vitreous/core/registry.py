@@ -63,10 +63,10 @@ class Registry(Generic[T]):
             If the name or an alias is already registered.
         """
         for claimed in (name, *aliases):
-            held = self._owner.get(self._aliases.get(claimed, claimed))
-            if held is not None:
+            owner_of_name = self._owner.get(self._aliases.get(claimed, claimed))
+            if owner_of_name is not None:
                 raise SpecError(
-                    f"{self.kind} {claimed!r} is already registered by {held}; {owner} must choose another name"
+                    f"{self.kind} {claimed!r} is already registered by {owner_of_name}; {owner} must choose another name"
                 )
         self._table[name], self._owner[name] = value, owner
         self._aliases.update(dict.fromkeys(aliases, name))
@@ -108,10 +108,10 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         self.load_plugins()
-        found = self.find(name.lower())
-        if found is None:
+        value = self.find(name.lower())
+        if value is None:
             raise SpecError(f"no {self.kind} {name!r}; {self.hint(name)}")
-        return found
+        return value
 
     def hint(self, name: str) -> str:
         """Return a suggestion for an unknown name: the closest known name, or all names."""

@@ -116,15 +116,17 @@ def batches(
         raise SpecError(f"batch_size={batch_size} and workers={workers}; at least 1 and 0 would work")
     chosen = range(len(dataset)) if indices is None else list(indices)
     threads = min(4, os.cpu_count() or 1) if workers is None else workers
-    return pieces_of(ahead(dataset, preprocess, chosen, batch_size, threads), batch_size, preprocess.size)
+    return collate_batches(read_ahead(dataset, preprocess, chosen, batch_size, threads), batch_size, preprocess.size)
 
 
-def pieces_of(rows: Iterator[Row], batch_size: int, size: tuple[int, int]) -> Iterator[Batch]:
-    while some := list(islice(rows, batch_size)):
-        yield gather(some, size)
+def collate_batches(rows: Iterator[Row], batch_size: int, size: tuple[int, int]) -> Iterator[Batch]:
+    while batch_rows := list(islice(rows, batch_size)):
+        yield collate(batch_rows, size)
 
 
-def ahead(dataset: Dataset, preprocess: Preprocess, indices: Sequence[int], most: int, workers: int) -> Iterator[Row]:
+def read_ahead(
+    dataset: Dataset, preprocess: Preprocess, indices: Sequence[int], most: int, workers: int
+) -> Iterator[Row]:
     """Rows in the order of `indices`; threads prepare at most about `most` + `workers` of them in advance."""
     if not workers:
         yield from (prepare(dataset, preprocess, index) for index in indices)
@@ -148,10 +150,10 @@ def prepare(dataset: Dataset, preprocess: Preprocess, index: int) -> Row:
         sample = dataset[index]
     except DataError as problem:
         return Row(dataset.keys[index], failure=str(problem))
-    return seen_of(sample, preprocess)
+    return preprocess_sample(sample, preprocess)
 
 
-def seen_of(sample: Sample, preprocess: Preprocess) -> Row:
+def preprocess_sample(sample: Sample, preprocess: Preprocess) -> Row:
     """Apply the preprocessing to a sample.
 
     If `sample.cover` is set, the label becomes the class that covers most of the model input, and the sample is skipped
@@ -162,16 +164,16 @@ def seen_of(sample: Sample, preprocess: Preprocess) -> Row:
     label = sample.label
     if sample.cover is not None:
         present = rivals if label is None or mask is None else {label: mask, **rivals}
-        label, share = largest(present)
+        label, share = find_largest_class(present)
         if label is None or share < sample.cover:
             return Row(sample.key, skipped=f"the largest class covers {share:.1%} of what the model sees")
-        mask, rivals = present[label], {one: seen for one, seen in present.items() if one != label}
+        mask, rivals = present[label], {rival: rival_mask for rival, rival_mask in present.items() if rival != label}
     boxes = None if sample.boxes is None else preprocess.boxes(sample.boxes, sample.picture)
     shown = -1 if label is None else label
     return Row(sample.key, preprocess(sample.picture), sample.picture, shown, mask, boxes, rivals)
 
 
-def gather(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
+def collate(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
     """Collate rows to a batch; annotations that no row has are None."""
     good = [row for row in rows if row.image is not None]
     nothing = torch.full(size, -1, dtype=torch.int8)
@@ -181,7 +183,7 @@ def gather(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
             return None
         return torch.stack([nothing if mask is None else mask for mask in masks])
 
-    first = [largest(row.rivals)[0] for row in good]
+    first = [find_largest_class(row.rivals)[0] for row in good]
     rivals = stacked([None if label is None else row.rivals[label] for label, row in zip(first, good, strict=True)])
     return Batch(
         keys=tuple(row.key for row in good),
@@ -197,7 +199,7 @@ def gather(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
     )
 
 
-def largest(masks: dict[int, Seen]) -> tuple[int | None, float]:
+def find_largest_class(masks: dict[int, Seen]) -> tuple[int | None, float]:
     """Class with the largest mask (if tied, the smallest index) and its share of pixels; (None, 0.0) if all empty."""
     shares = {label: float((masks[label] == 1).double().mean()) for label in sorted(masks)}
     most = max(shares, key=lambda label: shares[label], default=None)

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import DataError
-from vitreous.data.reader import choice, folder_at, has, reader
+from vitreous.data.reader import check_choice, contains, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest
 
 LAYOUT10 = "cifar-10-batches-py/ with data_batch_1 to 5, test_batch and batches.meta"
@@ -70,7 +70,7 @@ def text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-@reader("cifar10", recognises=has("cifar-10-batches-py", "test_batch", "data_batch_1"))
+@reader("cifar10", recognises=contains("cifar-10-batches-py", "test_batch", "data_batch_1"))
 def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Album:
     """CIFAR-10.
 
@@ -81,10 +81,10 @@ def cifar10(place: str | Path, split: Literal["test", "train"] = "test") -> Albu
     split
         "test" or "train".
     """
-    choice("split", split, ("test", "train"))
-    root = inside(folder_at(place, LAYOUT10), "cifar-10-batches-py")
-    parts = ("test_batch",) if split == "test" else tuple(f"data_batch_{one}" for one in range(1, 6))
-    return album("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
+    check_choice("split", split, ("test", "train"))
+    root = enter_subfolder(require_folder(place, LAYOUT10), "cifar-10-batches-py")
+    parts = ("test_batch",) if split == "test" else tuple(f"data_batch_{number}" for number in range(1, 6))
+    return make_album("cifar10", root, parts, split, "labels", ("batches.meta", "label_names"), LAYOUT10)
 
 
 @reader(
@@ -105,19 +105,19 @@ def cifar100(place: str | Path, split: Literal["test", "train"] = "test", coarse
     coarse
         Use the 20 superclasses as labels instead of the 100 classes.
     """
-    choice("split", split, ("test", "train"))
-    root, grain = inside(folder_at(place, LAYOUT100), "cifar-100-python"), "coarse" if coarse else "fine"
-    return album("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
+    check_choice("split", split, ("test", "train"))
+    root, grain = enter_subfolder(require_folder(place, LAYOUT100), "cifar-100-python"), "coarse" if coarse else "fine"
+    return make_album("cifar100", root, (split,), split, f"{grain}_labels", ("meta", f"{grain}_label_names"), LAYOUT100)
 
 
-def inside(root: Path, name: str) -> Path:
+def enter_subfolder(root: Path, name: str) -> Path:
     return root / name if (root / name).is_dir() else root
 
 
-def album(
+def make_album(
     name: str, root: Path, parts: Sequence[str], split: str, column: str, meta: tuple[str, str], layout: str
 ) -> Album:
-    pixels, labels = zip(*(part_of(root / part, column, layout) for part in parts), strict=True)
+    pixels, labels = zip(*(read_batch_file(root / part, column, layout) for part in parts), strict=True)
     together, classes = np.concatenate(pixels), np.concatenate(labels)
     names = unpickle(root / meta[0], layout).get(meta[1])
     if not isinstance(names, list):
@@ -130,22 +130,26 @@ def album(
         "labels": digest(map(str, classes.tolist())),
         "pixels": sha256(together.tobytes()).hexdigest()[:16],
     }
-    read: Callable[[int], Sample] = partial(picture_at, keys, together, classes)
-    return Album(name, keys, read, tuple(text(one) for one in names), facts)
+    read: Callable[[int], Sample] = partial(read_sample, keys, together, classes)
+    return Album(name, keys, read, tuple(text(name_bytes) for name_bytes in names), facts)
 
 
-def part_of(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarray]:
+def read_batch_file(path: Path, column: str, layout: str) -> tuple[np.ndarray, np.ndarray]:
     """Pixels [images 3072] and classes of one file."""
     content = unpickle(path, layout)
     pixels, labels = content.get("data"), content.get(column)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise DataError(f"'{path}' has no data of 3072 bytes per image; expected {layout}")
-    if not isinstance(labels, list) or len(labels) != len(pixels) or not all(isinstance(one, int) for one in labels):
+    if (
+        not isinstance(labels, list)
+        or len(labels) != len(pixels)
+        or not all(isinstance(label, int) for label in labels)
+    ):
         raise DataError(f"'{path}' has no {column}, one for each of its {len(pixels)} images; expected {layout}")
     return pixels, np.asarray(labels, dtype=np.int64)
 
 
-def picture_at(keys: list[str], pixels: np.ndarray, labels: np.ndarray, index: int) -> Sample:
+def read_sample(keys: list[str], pixels: np.ndarray, labels: np.ndarray, index: int) -> Sample:
     """Sample at an index; a row of `pixels` is 1024 red, 1024 green and 1024 blue values, each in row-major order."""
     colours = pixels[index].reshape(3, 32, 32).transpose(1, 2, 0)
     return Sample(keys[index], Image.fromarray(np.ascontiguousarray(colours)), int(labels[index]))

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from vitreous.core.errors import DataError, SpecError
-from vitreous.data.files import picture_and_turn, upright, upright_boxes
-from vitreous.data.reader import choice, folder_at, has, located, reader
+from vitreous.data.files import apply_orientation, orient_boxes, read_image_and_orientation
+from vitreous.data.reader import check_choice, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
 from vitreous.models.imagenet import index_of_wnid
 
@@ -66,7 +66,7 @@ class Instances:
     annotations: Mapping[int, Sequence[Mapping[str, Any]]]
 
 
-@reader("coco", recognises=has("annotations/instances_*.json"))
+@reader("coco", recognises=contains("annotations/instances_*.json"))
 def coco(
     place: str | Path,
     split: str | None = None,
@@ -107,15 +107,15 @@ def coco(
     SpecError
         If an option has an invalid value, or a class is not known.
     """
-    choice("labels", labels, ("coco", "imagenet"))
-    choice("crowd", crowd, tuple(CROWD))
+    check_choice("labels", labels, ("coco", "imagenet"))
+    check_choice("crowd", crowd, tuple(CROWD))
     if not 0 <= cover <= 1:
         raise SpecError(f"cover={cover}; a share from 0 to 1 would work (0.05 is 5 %)")
-    root = folder_at(place, LAYOUT)
+    root = require_folder(place, LAYOUT)
     split = split or next((name for name in SPLITS if (root / name).is_dir()), SPLITS[0])
-    folder = folder_at(root / split, LAYOUT)
+    folder = require_folder(root / split, LAYOUT)
     instances = read_instances(
-        located(annotations) if annotations else root / "annotations" / f"instances_{split}.json"
+        expand_path(annotations) if annotations else root / "annotations" / f"instances_{split}.json"
     )
     indices = class_indices(instances, labels)
     named = named_categories(instances, indices, classes)
@@ -123,8 +123,10 @@ def coco(
     chosen = [image for image, share in shares.items() if share > 0 and share >= cover]
     chosen = chosen if named else sorted(instances.images)
     if not chosen:
-        what = " and ".join(instances.names[one] for one in named) or "no class"
-        raise DataError(f"no image of '{instances.path}' has {what} on {cover:.0%} of it or more; name other classes")
+        class_list = " and ".join(instances.names[category] for category in named) or "no class"
+        raise DataError(
+            f"no image of '{instances.path}' has {class_list} on {cover:.0%} of it or more; name other classes"
+        )
     keys = [f"{split}/{Path(instances.images[image][0]).stem}" for image in chosen]
     if labels == "imagenet":
         from vitreous.models.imagenet import imagenet_classes
@@ -134,7 +136,7 @@ def coco(
         class_names = tuple(instances.names.values())
     facts = {
         "split": split,
-        "classes": ",".join(instances.names[one] for one in named),
+        "classes": ",".join(instances.names[category] for category in named),
         "labels": labels,
         "crowd": crowd,
         "cover": float(cover),
@@ -173,8 +175,8 @@ def class_indices(instances: Instances, labels: str) -> dict[int, int]:
     """Class index by category id, for the categories that have one."""
     if labels == "coco":
         return {category: index for index, category in enumerate(instances.names)}
-    known = {category: WNIDS[name] for category, name in instances.names.items() if name in WNIDS}
-    return {category: index_of_wnid()[wnid] for category, wnid in known.items()}
+    wnid_by_category = {category: WNIDS[name] for category, name in instances.names.items() if name in WNIDS}
+    return {category: index_of_wnid()[wnid] for category, wnid in wnid_by_category.items()}
 
 
 def named_categories(instances: Instances, indices: Mapping[int, int], classes: str | None) -> tuple[int, ...]:
@@ -184,11 +186,11 @@ def named_categories(instances: Instances, indices: Mapping[int, int], classes: 
     names = [name.strip().lower() for name in classes.split(",")]
     if len(names) not in (1, 2) or len(set(names)) < len(names):
         raise SpecError(f"classes={classes!r}; one name, or two different ones separated by a comma, would work")
-    known = {instances.names[category].lower(): category for category in indices}
+    category_by_name = {instances.names[category].lower(): category for category in indices}
     for name in names:
-        if name not in known:
-            raise SpecError(f"classes={classes!r}: no class {name!r} here; known: {', '.join(known)}")
-    return tuple(known[name] for name in names)
+        if name not in category_by_name:
+            raise SpecError(f"classes={classes!r}: no class {name!r} here; known: {', '.join(category_by_name)}")
+    return tuple(category_by_name[name] for name in names)
 
 
 def least_share(instances: Instances, image: int, named: Iterable[int]) -> float:
@@ -214,20 +216,22 @@ def read_sample(
 ) -> Sample:
     """Read the image, mask and boxes of the label, and masks of the rivals."""
     name, height, width = instances.images[chosen[index]]
-    picture, turn = picture_and_turn(folder / name)
+    image, orientation = read_image_and_orientation(folder / name)
     annotations = instances.annotations.get(chosen[index], ())
     present = named or tuple(category for category in indices if any(a["category_id"] == category for a in annotations))
-    masks = {c: upright(mask_of(instances, annotations, c, height, width, crowd), turn) for c in present}
+    masks = {
+        c: apply_orientation(class_mask(instances, annotations, c, height, width, crowd), orientation) for c in present
+    }
     sizes = {category: int((mask == 1).sum()) for category, mask in masks.items()}
     label = named[0] if named else max(present, key=lambda category: sizes[category], default=None)
     if label is None:
-        return Sample(keys[index], picture, cover=cover)
-    boxes = upright_boxes(boxes_of(annotations, label), turn, picture)
+        return Sample(keys[index], image, cover=cover)
+    boxes = orient_boxes(class_boxes(annotations, label), orientation, image)
     rivals = {indices[category]: mask for category, mask in masks.items() if category != label}
     # the box belongs to one class, so a label that may change with the crop comes without
     return Sample(
         keys[index],
-        picture,
+        image,
         indices[label],
         masks[label],
         boxes if named else None,
@@ -236,7 +240,7 @@ def read_sample(
     )
 
 
-def boxes_of(annotations: Iterable[Mapping[str, Any]], category: int) -> Boxes:
+def class_boxes(annotations: Iterable[Mapping[str, Any]], category: int) -> Boxes:
     """Boxes of the single objects of a category, from x, y, width, height."""
     boxes = [a["bbox"] for a in annotations if a["category_id"] == category and not a.get("iscrowd")]
     corners = np.array(boxes, dtype=float).reshape(-1, 4)
@@ -244,7 +248,7 @@ def boxes_of(annotations: Iterable[Mapping[str, Any]], category: int) -> Boxes:
     return corners
 
 
-def mask_of(
+def class_mask(
     instances: Instances,
     annotations: Iterable[Mapping[str, Any]],
     category: int,
@@ -258,39 +262,39 @@ def mask_of(
     for annotation in sorted(own, key=lambda a: not a.get("iscrowd")):  # objects last, over the crowds
         where = f"annotation {annotation['id']} of '{instances.path}'"
         value = crowd if annotation.get("iscrowd") else 1
-        mask[filled(annotation["segmentation"], height, width, where)] = value
+        mask[fill_region(annotation["segmentation"], height, width, where)] = value
     return mask
 
 
 # ── rasterisation ────────────────────────────────────────────────────────────────────────────────
 
 
-def filled(segmentation: Any, height: int, width: int, where: str) -> np.ndarray:
+def fill_region(segmentation: Any, height: int, width: int, where: str) -> np.ndarray:
     """Pixels [H W] of a segmentation: a list of polygons, or run lengths."""
     if isinstance(segmentation, Mapping):
         if list(segmentation.get("size", ())) != [height, width]:
             raise DataError(f"{where} has a mask of size {segmentation.get('size')}; its image is {[height, width]}")
-        return from_runs(segmentation.get("counts"), height, width, where)
+        return decode_runs(segmentation.get("counts"), height, width, where)
     pixels = np.zeros((height, width), dtype=bool)
     for polygon in segmentation:
         if len(polygon) < 6 or len(polygon) % 2:
             raise DataError(
                 f"{where} has a polygon of {len(polygon)} numbers; x and y of three points or more would work"
             )
-        pixels |= from_polygon(np.array(polygon, dtype=float).reshape(-1, 2), height, width)
+        pixels |= fill_polygon(np.array(polygon, dtype=float).reshape(-1, 2), height, width)
     return pixels
 
 
-def from_runs(counts: Any, height: int, width: int, where: str) -> np.ndarray:
+def decode_runs(counts: Any, height: int, width: int, where: str) -> np.ndarray:
     """Pixels of run lengths of 0 and 1 in turn, column by column; `counts` is a list or COCO's compressed text."""
-    runs = decompressed(counts) if isinstance(counts, str) else counts
+    runs = decompress_counts(counts) if isinstance(counts, str) else counts
     if not isinstance(runs, list) or min(runs, default=0) < 0 or sum(runs) != height * width:
         raise DataError(f"{where} has run lengths that do not add up to its {height}×{width} pixels")
     values = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
     return values.reshape(width, height).T
 
 
-def decompressed(text: str) -> list[int]:
+def decompress_counts(text: str) -> list[int]:
     """Run lengths from COCO's text: five bits per character, from 48 on; from the third run on, differences."""
     runs: list[int] = []
     value = shift = 0
@@ -307,14 +311,14 @@ def decompressed(text: str) -> list[int]:
     return runs
 
 
-def from_polygon(points: np.ndarray, height: int, width: int, scale: int = 5) -> np.ndarray:
+def fill_polygon(points: np.ndarray, height: int, width: int, scale: int = 5) -> np.ndarray:
     """Pixels inside a polygon, by the rule of pycocotools.
 
     The outline is drawn on a grid five times as fine; where it crosses the middle of a column of pixels, all pixels
     from the crossing on change between inside and outside, down the columns from left to right.
     """
     corners = (scale * points + 0.5).astype(int)
-    u, v = (np.concatenate(axis) for axis in zip(*map(line, corners, np.roll(corners, -1, 0)), strict=True))
+    u, v = (np.concatenate(axis) for axis in zip(*map(draw_line, corners, np.roll(corners, -1, 0)), strict=True))
     crossing = np.flatnonzero(u[1:] != u[:-1]) + 1
     x = (np.where(u[crossing] < u[crossing - 1], u[crossing], u[crossing] - 1) + 0.5) / scale - 0.5
     y = (np.minimum(v[crossing], v[crossing - 1]) + 0.5) / scale - 0.5
@@ -324,7 +328,7 @@ def from_polygon(points: np.ndarray, height: int, width: int, scale: int = 5) ->
     return (changes.cumsum() % 2 == 1).reshape(width, height).T
 
 
-def line(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def draw_line(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Grid points from `start` to `end`, both included, one per step along the longer axis."""
     distance = np.abs(end - start)
     along = 0 if distance[0] >= distance[1] else 1

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import number, rows_of
-from vitreous.data.reader import choice, need
+from vitreous.data.files import parse_number, read_table
+from vitreous.data.reader import check_choice, import_package
 from vitreous.models.imagenet import index_of_wnid
 
 Ids = Literal["caffe", "devkit"]
@@ -32,7 +32,7 @@ def read_list(path: Path, stems: list[str], ids: Ids | None = None, meta: Path |
     stems
         Names of the images without suffix; needed if the lines do not contain names.
     ids
-        Meaning of the numbers: classes ("caffe") or ILSVRC ids ("devkit"). None: inferred by `kind_of`.
+        Meaning of the numbers: classes ("caffe") or ILSVRC ids ("devkit"). None: inferred by `infer_id_kind`.
     meta
         The devkit's meta.mat, needed for ILSVRC ids; by default it is looked for near `path`.
 
@@ -49,14 +49,14 @@ def read_list(path: Path, stems: list[str], ids: Ids | None = None, meta: Path |
     if not path.is_file():
         raise DataError(f"there is no label file at '{path}'; known are {', '.join(LISTS)}")
     if path.suffix == ".csv":
-        return {stem: index_in(wnids[0], path) for stem, wnids in solution_wnids(path).items()}
-    choice("ids", ids, (None, "caffe", "devkit"))
+        return {stem: class_of_wnid(wnids[0], path) for stem, wnids in solution_wnids(path).items()}
+    check_choice("ids", ids, (None, "caffe", "devkit"))
     lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    values = [int(number(line[-1], f"line {i} of '{path}'", "whole")) for i, line in enumerate(lines, 1)]
+    values = [int(parse_number(line[-1], f"line {i} of '{path}'", "whole")) for i, line in enumerate(lines, 1)]
     if not values:
         raise DataError(f"the label file '{path}' is empty; expected one line per image, its class last")
-    if (ids or kind_of(path, values)) == "devkit":
-        classes = class_of_id(path, meta)
+    if (ids or infer_id_kind(path, values)) == "devkit":
+        classes = read_class_ids(path, meta)
         if unknown := sorted(set(values) - classes.keys()):
             raise DataError(f"'{path}' has the ILSVRC id {unknown[0]}; ids go from 1 to 1000")
         values = [classes[value] for value in values]
@@ -64,22 +64,22 @@ def read_list(path: Path, stems: list[str], ids: Ids | None = None, meta: Path |
         raise DataError(f"'{path}' has classes from {min(values)} to {max(values)}; 0 to 999 are known")
     if all(len(line) > 1 for line in lines):
         return {Path(line[0]).stem: value for line, value in zip(lines, values, strict=True)}
-    return by_line(stems, values, path)
+    return match_lines(stems, values, path)
 
 
-def by_line(stems: list[str], values: list[int], path: Path) -> dict[str, int]:
+def match_lines(stems: list[str], values: list[int], path: Path) -> dict[str, int]:
     """Classes by name; line i, from 1 on, is that of image ILSVRC2012_val_<i in 8 digits>."""
-    found = {}
+    class_by_stem = {}
     for stem in stems:
         match = NUMBER.search(stem)
         line = int(match[1]) if match else 0
         if not 1 <= line <= len(values):
             raise DataError(f"'{path}' has {len(values)} lines, and none is for the image {stem!r}")
-        found[stem] = values[line - 1]
-    return found
+        class_by_stem[stem] = values[line - 1]
+    return class_by_stem
 
 
-def kind_of(path: Path, values: list[int]) -> Ids:
+def infer_id_kind(path: Path, values: list[int]) -> Ids:
     """Infer whether a list has classes or ILSVRC ids: only classes can be 0, only ids can be 1000.
 
     Otherwise the file name decides; `DataError` if it does not.
@@ -95,57 +95,57 @@ def kind_of(path: Path, values: list[int]) -> Ids:
     )
 
 
-def class_of_id(path: Path, meta: Path | None) -> dict[int, int]:
+def read_class_ids(path: Path, meta: Path | None) -> dict[int, int]:
     """Class by ILSVRC id, from the devkit's meta.mat."""
     places = (
         [meta]
         if meta
         else [path.parent / "meta.mat", path.parent / "data" / "meta.mat", path.parent.parent / "meta.mat"]
     )
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    meta_file = next((place for place in places if place.is_file()), None)
+    if meta_file is None:
         raise DataError(
             f"'{path}' holds the devkit's ILSVRC ids, which are no classes; put the devkit's meta.mat beside it, "
             f"or use {LISTS[0]}"
         )
-    return read_meta(found)
+    return read_meta(meta_file)
 
 
 def read_meta(path: Path) -> dict[int, int]:
     """Class by ILSVRC id; ids above 1000 are groups of classes and left out."""
-    scipy_io = need("scipy.io", f"'{path}' (MATLAB)")
+    scipy_io = import_package("scipy.io", f"'{path}' (MATLAB)")
     try:
         synsets = scipy_io.loadmat(str(path), squeeze_me=True)["synsets"]
-        wnids = {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in synsets}
+        wnids = {int(synset_id["ILSVRC2012_ID"]): str(synset_id["WNID"]) for synset_id in synsets}
     except Exception:  # noqa: BLE001 - scipy raises many exceptions on other files
         raise DataError(
             f"'{path}' is damaged or not the devkit's meta.mat (synsets with ILSVRC2012_ID and WNID)"
         ) from None
-    return {one: index_in(wnid, path) for one, wnid in wnids.items() if one <= 1000}
+    return {synset_id: class_of_wnid(wnid, path) for synset_id, wnid in wnids.items() if synset_id <= 1000}
 
 
 def solution_wnids(path: Path) -> Mapping[str, list[str]]:
     """WordNet ids of the boxes of each image in LOC_val_solution.csv."""
-    return {stem: [wnid for wnid, _ in boxes] for stem, boxes in solution(path).items()}
+    return {stem: [wnid for wnid, _ in boxes] for stem, boxes in read_solution(path).items()}
 
 
-def solution(path: Path) -> dict[str, list[tuple[str, list[float]]]]:
+def read_solution(path: Path) -> dict[str, list[tuple[str, list[float]]]]:
     """Boxes by image from Kaggle's LOC_val_solution.csv, whose rows have `wnid x0 y0 x1 y1` once per box."""
-    found = {}
-    for line, row in rows_of(path, "ImageId", "PredictionString"):
+    boxes_by_image = {}
+    for line, row in read_table(path, "ImageId", "PredictionString"):
         fields = row["PredictionString"].split()
         where = f"line {line} of '{path}'"
         if not fields or len(fields) % 5:
             raise DataError(
                 f"{where} has {len(fields)} entries; expected wnid x0 y0 x1 y1, as often as there are boxes"
             )
-        found[row["ImageId"]] = [
-            (fields[i], [number(text, where) for text in fields[i + 1 : i + 5]]) for i in range(0, len(fields), 5)
+        boxes_by_image[row["ImageId"]] = [
+            (fields[i], [parse_number(text, where) for text in fields[i + 1 : i + 5]]) for i in range(0, len(fields), 5)
         ]
-    return found
+    return boxes_by_image
 
 
-def index_in(wnid: str, path: Path) -> int:
+def class_of_wnid(wnid: str, path: Path) -> int:
     """Class of a WordNet id; `DataError` that names `path` if it is not in ImageNet-1k."""
     if wnid not in index_of_wnid():
         raise DataError(f"'{path}' has the WordNet id {wnid!r}, which is not a class of ImageNet-1k")

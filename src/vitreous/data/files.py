@@ -20,50 +20,52 @@ SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", "
 ORIENTATION = 0x0112
 
 
-def is_picture(name: str) -> bool:
+def is_image_name(name: str) -> bool:
     """Whether a file name has the suffix of an image and is not hidden."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")  # macOS adds files such as ._x.jpg to archives
 
 
-def pictures_in(root: Path, skip: tuple[str, ...] = ()) -> list[str]:
+def list_images(root: Path, skip: tuple[str, ...] = ()) -> list[str]:
     """Sorted paths of all images below a folder, relative to it; folders named in `skip` are left out."""
-    found = []
-    for folder, inner, names in os.walk(root, followlinks=True):
-        inner[:] = sorted(one for one in inner if not one.startswith(".") and one not in skip)
-        found += [(Path(folder) / name).relative_to(root).as_posix() for name in names if is_picture(name)]
-    return sorted(found)
+    paths = []
+    for folder, subfolders, names in os.walk(root, followlinks=True):
+        subfolders[:] = sorted(
+            subfolder for subfolder in subfolders if not subfolder.startswith(".") and subfolder not in skip
+        )
+        paths += [(Path(folder) / name).relative_to(root).as_posix() for name in names if is_image_name(name)]
+    return sorted(paths)
 
 
-def turn_of(path: Path | bytes) -> int:
+def read_orientation(path: Path | bytes) -> int:
     """EXIF orientation of an image file, 1 to 8; 1 (upright) if missing or invalid."""
     try:
-        with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as picture:
-            turn = picture.getexif().get(ORIENTATION, 1)
+        with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as image:
+            orientation = image.getexif().get(ORIENTATION, 1)
     except Exception:  # noqa: BLE001 - invalid metadata counts as upright, as in `open_picture`
         return 1
-    return turn if turn in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
-def upright(values: np.ndarray, turn: int) -> np.ndarray:
+def apply_orientation(values: np.ndarray, orientation: int) -> np.ndarray:
     """Apply an EXIF orientation to pixels as stored: 2 to 4 flip axes, 5 to 8 also swap height and width."""
-    values = values.swapaxes(0, 1) if turn >= 5 else values
+    values = values.swapaxes(0, 1) if orientation >= 5 else values
     rows, columns = {1: (1, 1), 2: (1, -1), 3: (-1, -1), 4: (-1, 1), 5: (1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}[
-        turn
+        orientation
     ]
     return np.ascontiguousarray(values[::rows, ::columns])
 
 
-def upright_boxes(boxes: Boxes, turn: int, picture: Image.Image) -> Boxes:
+def orient_boxes(boxes: Boxes, orientation: int, image: Image.Image) -> Boxes:
     """Convert boxes from pixels as stored to pixels of the upright image (`picture`)."""
     x, y = boxes[:, 0::2], boxes[:, 1::2]
-    if turn >= 5:
+    if orientation >= 5:
         x, y = y, x
-    x = picture.width - x[:, ::-1] if turn in (2, 3, 6, 7) else x
-    y = picture.height - y[:, ::-1] if turn in (3, 4, 7, 8) else y
+    x = image.width - x[:, ::-1] if orientation in (2, 3, 6, 7) else x
+    y = image.height - y[:, ::-1] if orientation in (3, 4, 7, 8) else y
     return np.stack([x, y], -1).reshape(-1, 4)
 
 
-def ids_in(path: Path | bytes, turn: int = 1, name: str = "") -> np.ndarray:
+def read_mask_values(path: Path | bytes, orientation: int = 1, name: str = "") -> np.ndarray:
     """Values of a mask file, [H W] or [H W channels], with the EXIF orientation (`turn`) of its image applied."""
     name = name or f"'{path}'"
     if isinstance(path, Path) and not path.is_file():
@@ -74,10 +76,10 @@ def ids_in(path: Path | bytes, turn: int = 1, name: str = "") -> np.ndarray:
             values = np.asarray(stored.convert("L") if stored.mode in ("1", "LA") else stored)
     except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
         raise DataError(f"the mask {name} is damaged or not an image; a whole PNG would work") from None
-    return upright(values, turn)
+    return apply_orientation(values, orientation)
 
 
-def flat(ids: np.ndarray, name: str) -> np.ndarray:
+def to_single_channel(ids: np.ndarray, name: str) -> np.ndarray:
     """Mask with one value per pixel; equal colour channels are reduced to one, others raise `DataError`."""
     if ids.ndim == 2:
         return ids
@@ -87,7 +89,7 @@ def flat(ids: np.ndarray, name: str) -> np.ndarray:
     return colours[..., 0]
 
 
-def rows_of(path: Path, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
+def read_table(path: Path, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Line numbers (header: 1) and rows of a CSV file; raise `DataError` if a needed column or value is missing."""
     layout = f"a CSV file whose first line names the columns {', '.join(needed)}"
     try:
@@ -105,7 +107,7 @@ def rows_of(path: Path, *needed: str) -> Iterator[tuple[int, dict[str, str]]]:
         yield table.line_num, {key: (value or "").strip() for key, value in row.items() if key is not None}
 
 
-def number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -> float:
+def parse_number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -> float:
     """Parse a finite number (an integer if `kind` is "whole"); else raise `DataError` that begins with `where`."""
     try:
         value = float(text)
@@ -116,6 +118,6 @@ def number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -> floa
     return value
 
 
-def picture_and_turn(path: Path) -> tuple[Image.Image, int]:
+def read_image_and_orientation(path: Path) -> tuple[Image.Image, int]:
     """Upright image, and its EXIF orientation, which annotations in pixels as stored still need."""
-    return open_picture(path), turn_of(path)
+    return open_picture(path), read_orientation(path)

@@ -11,15 +11,15 @@ import numpy as np
 
 from vitreous.core.errors import DataError
 from vitreous.data.files import (
-    flat,
-    ids_in,
-    number,
-    picture_and_turn,
-    pictures_in,
-    rows_of,
-    upright_boxes,
+    list_images,
+    orient_boxes,
+    parse_number,
+    read_image_and_orientation,
+    read_mask_values,
+    read_table,
+    to_single_channel,
 )
-from vitreous.data.reader import folder_at, reader
+from vitreous.data.reader import reader, require_folder
 from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
 from vitreous.models.imagenet import index_of_wnid
 
@@ -50,31 +50,31 @@ def folder(place: str | Path, ignore: int | None = None, labels: str | None = "a
     DataError
         If there are no images, or an annotation file is invalid.
     """
-    root = folder_at(place, LAYOUT)
+    root = require_folder(place, LAYOUT)
     base = root / "images" if (root / "images").is_dir() else root
-    names = pictures_in(base, ASIDE if base == root else ())
+    names = list_images(base, ASIDE if base == root else ())
     if not names:
         raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
     boxes = read_boxes(root / "boxes.csv", names) if (root / "boxes.csv").is_file() else {}
     classes = None
     if labels is None:
-        known: dict[str, int] = {}
+        label_by_name: dict[str, int] = {}
     elif (table := root / ("labels.csv" if labels == "auto" else labels)).is_file() or labels != "auto":
-        known, classes = read_labels(table, names)
+        label_by_name, classes = read_labels(table, names)
     elif any(label is not None for rows in boxes.values() for label, _ in rows):
-        known, classes = labels_of_boxes(root / "boxes.csv", boxes), imagenet_names(root / "boxes.csv")
+        label_by_name, classes = labels_from_boxes(root / "boxes.csv", boxes), class_names_of_table(root / "boxes.csv")
     elif all("/" in name for name in names):
-        known, classes = labels_of_folders(names)
+        label_by_name, classes = labels_from_folders(names)
     else:
-        known = {}
+        label_by_name = {}
     masks = root / "masks" if (root / "masks").is_dir() else None
     facts = {
-        "labels": digest(f"{name} {known.get(name)}" for name in names),
+        "labels": digest(f"{name} {label_by_name.get(name)}" for name in names),
         "boxes": digest(f"{name} {boxes.get(name)}" for name in names),
         "masks": masks is not None,
         "ignore": ignore,
     }
-    return Album(root.name, names, partial(read, base, names, known, boxes, masks, ignore), classes, facts)
+    return Album(root.name, names, partial(read, base, names, label_by_name, boxes, masks, ignore), classes, facts)
 
 
 def read(
@@ -87,25 +87,27 @@ def read(
     index: int,
 ) -> Sample:
     name = names[index]
-    picture, turn = picture_and_turn(base / name)
+    image, orientation = read_image_and_orientation(base / name)
     label = labels.get(name)
     drawn = None
     if name in boxes:
         own = [corners for of, corners in boxes[name] if of is None or label is None or of == label]
-        drawn = upright_boxes(scaled(own, picture.size if turn < 5 else (picture.height, picture.width)), turn, picture)
+        drawn = orient_boxes(
+            scale_boxes(own, image.size if orientation < 5 else (image.height, image.width)), orientation, image
+        )
     mask = None
-    if masks is not None and (path := mask_of(masks, name)) is not None:
-        mask = binary(flat(ids_in(path, turn), f"'{path}'"), ignore)
-    return Sample(name, picture, label, mask, drawn)
+    if masks is not None and (path := find_mask(masks, name)) is not None:
+        mask = to_binary_mask(to_single_channel(read_mask_values(path, orientation), f"'{path}'"), ignore)
+    return Sample(name, image, label, mask, drawn)
 
 
-def mask_of(masks: Path, name: str) -> Path | None:
+def find_mask(masks: Path, name: str) -> Path | None:
     """Path of the mask (`masks/a/b.png` for `a/b.jpg`), or None if there is none."""
     path = masks / Path(name).with_suffix(".png")
     return path if path.is_file() else None
 
 
-def binary(ids: np.ndarray, ignore: int | None) -> Mask:
+def to_binary_mask(ids: np.ndarray, ignore: int | None) -> Mask:
     """Mask with 0 where `ids` is 0, -1 where it is `ignore` and 1 elsewhere."""
     mask = (ids != 0).astype(np.int8)
     if ignore is not None:
@@ -113,7 +115,7 @@ def binary(ids: np.ndarray, ignore: int | None) -> Mask:
     return mask
 
 
-def scaled(rows: list[list[float]], size: tuple[int, int]) -> Boxes:
+def scale_boxes(rows: list[list[float]], size: tuple[int, int]) -> Boxes:
     """Scale boxes to the image size (width, height).
 
     A row is x0 y0 x1 y1 width height; the last two are the size of the image that the box was annotated in, or 0 if it
@@ -126,36 +128,36 @@ def scaled(rows: list[list[float]], size: tuple[int, int]) -> Boxes:
 
 def read_labels(path: Path, names: list[str]) -> tuple[dict[str, int], tuple[str, ...] | None]:
     """Classes of the images in a label table, which may leave images out, and class names if they are ImageNet's."""
-    there = frozenset(names)
-    known = {
-        name: class_in(row, f"line {line} of '{path}'")
-        for line, row in rows_of(path, "file")
-        if (name := name_in(row)) in there
+    image_names = frozenset(names)
+    label_by_name = {
+        name: parse_class(row, f"line {line} of '{path}'")
+        for line, row in read_table(path, "file")
+        if (name := parse_file_name(row)) in image_names
     }
-    return named(known, path), imagenet_names(path)
+    return require_rows(label_by_name, path), class_names_of_table(path)
 
 
-def name_in(row: Mapping[str, str]) -> str:
+def parse_file_name(row: Mapping[str, str]) -> str:
     return row["file"].removeprefix("./").removeprefix("images/")
 
 
-def named(found: dict[str, Any], path: Path) -> dict[str, Any]:
+def require_rows(rows_by_name: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return `found`; raise `DataError` if it is empty, that is if no row of the table is about one of the images."""
-    if not found:
+    if not rows_by_name:
         raise DataError(
             f"'{path}' names none of the images; its column file gives their paths from the folder of images"
         )
-    return found
+    return rows_by_name
 
 
-def class_in(row: Mapping[str, str], where: str) -> int:
+def parse_class(row: Mapping[str, str], where: str) -> int:
     """Class of a row, from its number or WordNet id; `DataError` if both are given and differ."""
-    wnid, column = row.get("wnid", ""), next((one for one in LABELS if row.get(one)), None)
+    wnid, column = row.get("wnid", ""), next((field for field in LABELS if row.get(field)), None)
     if wnid and wnid not in index_of_wnid():
         raise DataError(f"{where} has the WordNet id {wnid!r}, which is not a class of ImageNet-1k")
     if column is None and not wnid:
         raise DataError(f"{where} says no class; expected a number in the column {' or '.join(LABELS)}, or a wnid")
-    label = index_of_wnid()[wnid] if column is None else int(number(row[column], where, "whole"))
+    label = index_of_wnid()[wnid] if column is None else int(parse_number(row[column], where, "whole"))
     if label < 0:
         raise DataError(f"{where} has the class {label}; classes count from 0")
     if wnid and index_of_wnid()[wnid] != label:
@@ -163,9 +165,9 @@ def class_in(row: Mapping[str, str], where: str) -> int:
     return label
 
 
-def imagenet_names(path: Path) -> tuple[str, ...] | None:
+def class_names_of_table(path: Path) -> tuple[str, ...] | None:
     """ImageNet class names if the table has a column wnid or imagenet_label, else None."""
-    columns = next((row for _, row in rows_of(path, "file")), {})
+    columns = next((row for _, row in read_table(path, "file")), {})
     if "wnid" not in columns and "imagenet_label" not in columns:
         return None
     from vitreous.models.imagenet import imagenet_classes
@@ -173,36 +175,36 @@ def imagenet_names(path: Path) -> tuple[str, ...] | None:
     return imagenet_classes(1000)
 
 
-def labels_of_folders(names: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+def labels_from_folders(names: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
     """Classes from top-level folders, numbered in the order of their names."""
     classes = tuple(sorted({name.split("/", 1)[0] for name in names}))
-    place = {one: index for index, one in enumerate(classes)}
-    return {name: place[name.split("/", 1)[0]] for name in names}, classes
+    index_by_class = {class_name: index for index, class_name in enumerate(classes)}
+    return {name: index_by_class[name.split("/", 1)[0]] for name in names}, classes
 
 
 def read_boxes(path: Path, names: list[str]) -> dict[str, list[tuple[int | None, list[float]]]]:
-    """Boxes by image: class (or None), and x0 y0 x1 y1 width height as for `scaled`."""
-    found: dict[str, list[tuple[int | None, list[float]]]] = {}
-    there = frozenset(names)
-    for line, row in rows_of(path, "file", "x0", "y0", "x1", "y1"):
+    """Boxes by image: class (or None), and x0 y0 x1 y1 width height as for `scale_boxes`."""
+    boxes_by_name: dict[str, list[tuple[int | None, list[float]]]] = {}
+    image_names = frozenset(names)
+    for line, row in read_table(path, "file", "x0", "y0", "x1", "y1"):
         where = f"line {line} of '{path}'"
-        if name_in(row) not in there:
+        if parse_file_name(row) not in image_names:
             continue
-        corners = [number(row[one], where) for one in ("x0", "y0", "x1", "y1")]
-        corners += [number(row.get(one) or 0, where) for one in ("width", "height")]
-        label = class_in(row, where) if row.get("label") or row.get("wnid") else None
-        found.setdefault(name_in(row), []).append((label, corners))
-    return named(found, path)
+        corners = [parse_number(row[field], where) for field in ("x0", "y0", "x1", "y1")]
+        corners += [parse_number(row.get(field) or 0, where) for field in ("width", "height")]
+        label = parse_class(row, where) if row.get("label") or row.get("wnid") else None
+        boxes_by_name.setdefault(parse_file_name(row), []).append((label, corners))
+    return require_rows(boxes_by_name, path)
 
 
-def labels_of_boxes(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]]) -> dict[str, int]:
+def labels_from_boxes(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]]) -> dict[str, int]:
     """Classes of images from the classes of their boxes; `DataError` if the boxes of an image have several classes."""
-    known = {}
+    label_by_name = {}
     for name, rows in boxes.items():
         labels = {label for label, _ in rows if label is not None}
         if len(labels) > 1:
             raise DataError(
                 f"'{path}' has boxes of the classes {sorted(labels)} for '{name}'; labels.csv must say which is the image's"
             )
-        known.update(dict.fromkeys([name], *labels) if labels else {})
-    return known
+        label_by_name.update(dict.fromkeys([name], *labels) if labels else {})
+    return label_by_name

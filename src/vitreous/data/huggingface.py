@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import DataError, SpecError, VitreousError
-from vitreous.data.files import flat, ids_in, turn_of
-from vitreous.data.folder import binary
-from vitreous.data.reader import has, located, need, reader
+from vitreous.data.files import read_mask_values, read_orientation, to_single_channel
+from vitreous.data.folder import to_binary_mask
+from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.sample import Album, Sample, digest
 from vitreous.models.image_decoding import open_picture
 
 
-@reader("hf", recognises=has("dataset_dict.json", "dataset_info.json"))
+@reader("hf", recognises=contains("dataset_dict.json", "dataset_info.json"))
 def hf(
     place: str | Path,
     split: str | None = None,
@@ -45,10 +45,10 @@ def hf(
     SpecError
         If a split must be chosen, or a column does not exist or cannot be determined.
     """
-    datasets = need("datasets", f"the dataset 'hf:{place}'")
-    folder = located(place)
+    datasets = import_package("datasets", f"the dataset 'hf:{place}'")
+    folder = expand_path(place)
     try:
-        if folder.is_dir() and any((folder / one).is_file() for one in ("state.json", "dataset_dict.json")):
+        if folder.is_dir() and any((folder / file_name).is_file() for file_name in ("state.json", "dataset_dict.json")):
             table = datasets.load_from_disk(str(folder))
         else:
             table = datasets.load_dataset(str(place), config, split=split, revision=revision)
@@ -91,10 +91,10 @@ def from_hf(
     SpecError
         If a column does not exist, or the column of images cannot be determined.
     """
-    datasets = need("datasets", "a Hugging Face dataset")
+    datasets = import_package("datasets", "a Hugging Face dataset")
     features = table.features
-    image = image or only(features, datasets.Image, "images", "image", name)
-    classes = [one for one, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    image = image or find_column(features, datasets.Image, "images", "image", name)
+    classes = [column for column, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     if label is None:
         label = classes[0] if len(classes) == 1 else "label" if "label" in features else None
     for column in (image, label, mask):
@@ -103,18 +103,20 @@ def from_hf(
     names = tuple(features[label].names) if label in classes else None
     for column in filter(None, (image, mask)):  # undecoded, so that a damaged image affects its own row only
         table = table.cast_column(column, datasets.Image(decode=False))
-    table = table.select_columns([one for one in (image, label, mask) if one is not None])
+    table = table.select_columns([column for column in (image, label, mask) if column is not None])
     keys = [f"{table.split or 'rows'}/{index:08d}" for index in range(len(table))]
     facts = {"columns": [image, label, mask], "ignore": ignore, "content": digest([str(table._fingerprint)])}
     return Album(name, keys, partial(read, table, keys, image, label, mask, ignore), names, facts)
 
 
-def only(features: Any, kind: type, what: str, usual: str, name: str) -> str:
+def find_column(features: Any, kind: type, content: str, usual: str, name: str) -> str:
     """Column of a type: the one called `usual`, or the only one; else raise `SpecError`."""
-    found = [one for one, feature in features.items() if isinstance(feature, kind)]
-    if len(found) == 1 or usual in found:
-        return usual if usual in found else found[0]
-    raise SpecError(f"{name} has {len(found)} columns of {what} among {', '.join(features)}; choose one with {usual}=…")
+    columns = [column for column, feature in features.items() if isinstance(feature, kind)]
+    if len(columns) == 1 or usual in columns:
+        return usual if usual in columns else columns[0]
+    raise SpecError(
+        f"{name} has {len(columns)} columns of {content} among {', '.join(features)}; choose one with {usual}=…"
+    )
 
 
 def read(
@@ -122,9 +124,9 @@ def read(
 ) -> Sample:
     row = table[index]
     where = f"row {index} ({keys[index]})"
-    source = source_of(row[image], where)
+    source = image_source(row[image], where)
     try:
-        picture = open_picture(source)
+        image_file = open_picture(source)
     except VitreousError as problem:
         raise DataError(f"{where}: {problem}") from None
     value = None if label is None else row[label]
@@ -132,12 +134,12 @@ def read(
         raise DataError(f"{where} has the class {value!r}; classes are whole numbers from 0 on")
     painted = None
     if mask is not None and row[mask] is not None:
-        stored = ids_in(source_of(row[mask], where), turn_of(source), where)
-        painted = binary(flat(stored, where), ignore)
-    return Sample(keys[index], picture, None if value == -1 else value, painted)  # -1: unknown in datasets
+        stored = read_mask_values(image_source(row[mask], where), read_orientation(source), where)
+        painted = to_binary_mask(to_single_channel(stored, where), ignore)
+    return Sample(keys[index], image_file, None if value == -1 else value, painted)  # -1: unknown in datasets
 
 
-def source_of(cell: Any, where: str) -> bytes | Path:
+def image_source(cell: Any, where: str) -> bytes | Path:
     """Bytes or path of an undecoded image; `DataError` if it has neither."""
     if cell and cell.get("bytes"):
         return cell["bytes"]

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import numpy as np
 
 from vitreous.core.errors import DataError
-from vitreous.data.devkit import LISTS, Ids, index_in, read_list, solution
-from vitreous.data.files import is_picture, number, picture_and_turn, pictures_in, upright_boxes
-from vitreous.data.reader import folder_at, has, located, reader
+from vitreous.data.devkit import LISTS, Ids, class_of_wnid, read_list, read_solution
+from vitreous.data.files import is_image_name, list_images, orient_boxes, parse_number, read_image_and_orientation
+from vitreous.data.reader import contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Boxes, Sample, digest
 from vitreous.models.imagenet import wnids
 
@@ -38,8 +38,10 @@ class UnlabelledImagesError(DataError):
 
 def is_imagenet(path: Path) -> bool:
     """Whether files or folders are named as those of ImageNet, and neither tables, masks nor shards lie beside them."""
-    validation = has("val/n[0-9]*", "n[0-9]*", "ILSVRC2012_val_*", "val/ILSVRC2012_val_*", "images/ILSVRC2012_val_*")
-    return validation(path) and not has("labels.csv", "boxes.csv", "masks", "*.tar")(path)
+    validation = contains(
+        "val/n[0-9]*", "n[0-9]*", "ILSVRC2012_val_*", "val/ILSVRC2012_val_*", "images/ILSVRC2012_val_*"
+    )
+    return validation(path) and not contains("labels.csv", "boxes.csv", "masks", "*.tar")(path)
 
 
 @reader("imagenet-val", recognises=is_imagenet)
@@ -74,37 +76,45 @@ def imagenet_val(
     DataError
         If there are no images, or labels or boxes are missing or invalid.
     """
-    root = folder_at(place, LAYOUT)
-    base = next(one for one in (root / "val", root / "images", root) if one.is_dir())
-    per_class = sorted(one for one in base.iterdir() if one.is_dir() and WNID.fullmatch(one.name))
+    root = require_folder(place, LAYOUT)
+    base = next(folder for folder in (root / "val", root / "images", root) if folder.is_dir())
+    per_class = sorted(
+        class_folder for class_folder in base.iterdir() if class_folder.is_dir() and WNID.fullmatch(class_folder.name)
+    )
     if per_class and labels is None:
-        files = {f"{one.name}/{name}": index_in(one.name, one) for one in per_class for name in pictures_in(one)}
+        files = {
+            f"{class_folder.name}/{name}": class_of_wnid(class_folder.name, class_folder)
+            for class_folder in per_class
+            for name in list_images(class_folder)
+        }
     else:
-        files = flat_files(root, base, labels, ids, None if meta is None else located(meta))
+        files = label_flat_files(root, base, labels, ids, None if meta is None else expand_path(meta))
     if not files:
         raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
     keys = {f"val/{wnids()[label]}/{Path(name).stem}": name for name, label in files.items()}
     names, order = [keys[key] for key in sorted(keys)], sorted(keys)
-    drawn = boxes_of(root, boxes)
+    drawn = open_boxes(root, boxes)
     facts = {"labels": digest(f"{key} {files[keys[key]]}" for key in order), "boxes": drawn is not None}
     from vitreous.models.imagenet import imagenet_classes
 
     return Album("imagenet-val", order, partial(read, base, order, names, files, drawn), imagenet_classes(1000), facts)
 
 
-def flat_files(root: Path, base: Path, labels: str | Path | None, ids: Ids | None, meta: Path | None) -> dict[str, int]:
+def label_flat_files(
+    root: Path, base: Path, labels: str | Path | None, ids: Ids | None, meta: Path | None
+) -> dict[str, int]:
     """Images of a folder without subfolders per class, with their classes from a label file."""
-    names = pictures_in(base) if labels else sorted(one.name for one in base.iterdir() if is_picture(one.name))
+    names = list_images(base) if labels else sorted(path.name for path in base.iterdir() if is_image_name(path.name))
     stems = [Path(name).stem for name in names]
     if not names:
         return {}
     places = [folder / name for name in LISTS for folder in (root, base, root.parent, root / "data")]
-    found = located(labels) if labels else next((one for one in places if one.is_file()), None)
-    if found is None:
+    label_file = expand_path(labels) if labels else next((path for path in places if path.is_file()), None)
+    if label_file is None:
         raise UnlabelledImagesError(f"'{root}' has {len(names)} images and no label file; expected {LAYOUT}", base)
-    classes = read_list(found, stems, ids, meta)
+    classes = read_list(label_file, stems, ids, meta)
     if missing := [stem for stem in stems if stem not in classes]:
-        raise DataError(f"'{found}' has no class for {missing[0]!r} ({len(missing)} images in all)")
+        raise DataError(f"'{label_file}' has no class for {missing[0]!r} ({len(missing)} images in all)")
     return {name: classes[stem] for name, stem in zip(names, stems, strict=True)}
 
 
@@ -117,37 +127,43 @@ def read(
     index: int,
 ) -> Sample:
     name = names[index]
-    picture, turn = picture_and_turn(base / name)
+    image, orientation = read_image_and_orientation(base / name)
     label = labels[name]
     boxes: Boxes | None = None
     if drawn is not None:
-        stored = picture.size if turn < 5 else (picture.height, picture.width)
-        own = [one for one in drawn(Path(name).stem) if one[0] == wnids()[label]]
-        corners = [np.asarray(one) * np.tile(np.asarray(stored) / (size or stored), 2) for _, one, size in own]
-        boxes = upright_boxes(np.asarray(corners, dtype=np.float64).reshape(-1, 4), turn, picture)
-    return Sample(keys[index], picture, label, boxes=boxes)
+        stored = image.size if orientation < 5 else (image.height, image.width)
+        own = [box for box in drawn(Path(name).stem) if box[0] == wnids()[label]]
+        corners = [np.asarray(corner) * np.tile(np.asarray(stored) / (size or stored), 2) for _, corner, size in own]
+        boxes = orient_boxes(np.asarray(corners, dtype=np.float64).reshape(-1, 4), orientation, image)
+    return Sample(keys[index], image, label, boxes=boxes)
 
 
-def boxes_of(root: Path, given: str | Path | None) -> Callable[[str], list[Drawn]] | None:
+def open_boxes(root: Path, boxes: str | Path | None) -> Callable[[str], list[Drawn]] | None:
     """Function from image name (without suffix) to its boxes of all classes, or None if there are no boxes."""
-    places = [located(given)] if given else [root / one for one in BOXES]
-    found = next((one for one in places if one.is_file() or (one.is_dir() and next(one.glob("*.xml"), None))), None)
-    if found is None:
-        if given:
+    places = [expand_path(boxes)] if boxes else [root / name for name in BOXES]
+    box_source = next(
+        (path for path in places if path.is_file() or (path.is_dir() and next(path.glob("*.xml"), None))), None
+    )
+    if box_source is None:
+        if boxes:
             raise DataError(
                 f"there are no boxes at '{places[0]}'; expected a folder of XML files or LOC_val_solution.csv"
             )
         return None
-    return partial(from_xml, found) if found.is_dir() else partial(from_csv, found, solution(found))
+    return (
+        partial(boxes_from_xml, box_source)
+        if box_source.is_dir()
+        else partial(boxes_from_csv, box_source, read_solution(box_source))
+    )
 
 
-def from_csv(path: Path, boxes: dict[str, list[tuple[str, list[float]]]], stem: str) -> list[Drawn]:
+def boxes_from_csv(path: Path, boxes: dict[str, list[tuple[str, list[float]]]], stem: str) -> list[Drawn]:
     if stem not in boxes:
         raise DataError(f"'{path}' has no boxes for {stem!r}")
     return [(wnid, corners, None) for wnid, corners in boxes[stem]]
 
 
-def from_xml(folder: Path, stem: str) -> list[Drawn]:
+def boxes_from_xml(folder: Path, stem: str) -> list[Drawn]:
     """Boxes in Pascal VOC format: each `object` has a `name` and a `bndbox`; `size` is that of the image."""
     path = folder / f"{stem}.xml"
     try:
@@ -160,11 +176,11 @@ def from_xml(folder: Path, stem: str) -> list[Drawn]:
     def numbers(node: ElementTree.Element | None, *names: str) -> list[float]:
         if node is None:
             raise DataError(f"'{path}' has no {', '.join(names)}; expected XML as in Pascal VOC")
-        return [number(node.findtext(name), f"'{path}' ({name})") for name in names]
+        return [parse_number(node.findtext(name), f"'{path}' ({name})") for name in names]
 
     width, height = numbers(tree.find("size"), "width", "height")
     size = (width, height) if width > 0 and height > 0 else None
     return [
-        (one.findtext("name", "").strip(), numbers(one.find("bndbox"), "xmin", "ymin", "xmax", "ymax"), size)
-        for one in tree.iterfind("object")
+        (node.findtext("name", "").strip(), numbers(node.find("bndbox"), "xmin", "ymin", "xmax", "ymax"), size)
+        for node in tree.iterfind("object")
     ]

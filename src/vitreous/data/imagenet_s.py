@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Int32
 
 from vitreous.core.errors import DataError, SpecError
-from vitreous.data.devkit import index_in
-from vitreous.data.files import ids_in, picture_and_turn, pictures_in
-from vitreous.data.reader import choice, folder_at, has, located, reader
+from vitreous.data.devkit import class_of_wnid
+from vitreous.data.files import list_images, read_image_and_orientation, read_mask_values
+from vitreous.data.reader import check_choice, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest
 from vitreous.models.imagenet import index_of_wnid
 
@@ -29,7 +29,7 @@ MERGED = {
 }
 
 
-@reader("imagenet-s", recognises=has("validation-segmentation", "train-semi-segmentation"))
+@reader("imagenet-s", recognises=contains("validation-segmentation", "train-semi-segmentation"))
 def imagenet_s(
     place: str | Path,
     split: Literal["validation", "train-semi"] = "validation",
@@ -60,49 +60,51 @@ def imagenet_s(
     SpecError
         If an option has an unknown value.
     """
-    choice("split", split, ("validation", "train-semi"))
-    choice("ignored", ignored, ("background", "exclude"))
+    check_choice("split", split, ("validation", "train-semi"))
+    check_choice("ignored", ignored, ("background", "exclude"))
     if not 0 <= cover <= 1:
         raise SpecError(f"cover={cover}; a share from 0 to 1 would work (0.05 is 5 %)")
-    root = folder_at(place, LAYOUT)
-    base, painted = folder_at(root / split, LAYOUT), folder_at(root / f"{split}-segmentation", LAYOUT)
-    names = [name for name in pictures_in(base) if name.count("/") == 1]
+    root = require_folder(place, LAYOUT)
+    base, painted = require_folder(root / split, LAYOUT), require_folder(root / f"{split}-segmentation", LAYOUT)
+    names = [name for name in list_images(base) if name.count("/") == 1]
     if not names:
         raise DataError(f"there is no image in '{base}'; expected {LAYOUT}")
-    wnids = categories_of(root, painted, categories)
+    wnids = read_categories(root, painted, categories)
     keys = [f"{split}/{name.rsplit('.', 1)[0]}" for name in names]
-    rest = -1 if ignored == "exclude" else 0
+    ignored_value = -1 if ignored == "exclude" else 0
     facts = {"split": split, "cover": float(cover), "ignored": ignored, "categories": digest(wnids)}
     from vitreous.models.imagenet import imagenet_classes
 
     return Album(
         f"imagenet-s-{len(wnids)}",
         keys,
-        partial(read, base, painted, keys, names, wnids, float(cover), rest),
+        partial(read, base, painted, keys, names, wnids, float(cover), ignored_value),
         imagenet_classes(1000),
         facts,
     )
 
 
-def categories_of(root: Path, painted: Path, given: str | Path | None) -> tuple[str, ...]:
+def read_categories(root: Path, painted: Path, categories: str | Path | None) -> tuple[str, ...]:
     """WordNet ids of classes 1, 2, …: from the list, or from the folder names if there are 50, 300 or 919."""
-    places = [located(given)] if given else [*root.glob("ImageNetS_categories_im*.txt"), *beside(root)]
-    found = next((one for one in places if one.is_file()), None)
-    if found is not None:
-        listed = tuple(found.read_text(encoding="utf-8").split())
+    places = (
+        [expand_path(categories)] if categories else [*root.glob("ImageNetS_categories_im*.txt"), *lists_beside(root)]
+    )
+    list_file = next((path for path in places if path.is_file()), None)
+    if list_file is not None:
+        listed = tuple(list_file.read_text(encoding="utf-8").split())
     else:
-        listed = tuple(sorted(one.name for one in painted.iterdir() if one.is_dir()))
-        if given or len(listed) not in (50, 300, 919):
+        listed = tuple(sorted(path.name for path in painted.iterdir() if path.is_dir()))
+        if categories or len(listed) not in (50, 300, 919):
             raise DataError(
                 f"there is no list of categories at '{places[0] if places else root}', "
                 f"and {len(listed)} folders are not all of 50, 300 or 919; expected {LAYOUT}"
             )
     for wnid in listed:
-        index_in(wnid, found or painted)
+        class_of_wnid(wnid, list_file or painted)
     return listed
 
 
-def beside(root: Path) -> list[Path]:
+def lists_beside(root: Path) -> list[Path]:
     """Possible paths of the list in the parent folder, if the folder name contains the number of classes."""
     count = root.name.lower().removeprefix("imagenets").removeprefix("-").removeprefix("s")
     name = f"ImageNetS_categories_im{count}.txt"
@@ -116,25 +118,28 @@ def read(
     names: list[str],
     wnids: tuple[str, ...],
     cover: float,
-    rest: int,
+    ignored_value: int,
     index: int,
 ) -> Sample:
     name = names[index]
-    picture, turn = picture_and_turn(base / name)
+    image, orientation = read_image_and_orientation(base / name)
     path = painted / Path(name).with_suffix(".png")
-    ids = class_ids(ids_in(path, turn), path)
-    present = [int(one) for one in np.unique(ids) if one not in (OTHER, IGNORED)]
+    ids = class_ids(read_mask_values(path, orientation), path)
+    present = [int(category) for category in np.unique(ids) if category not in (OTHER, IGNORED)]
     if present and present[-1] > len(wnids):
         raise DataError(f"'{path}' has the class {present[-1]}; {len(wnids)} are known")
-    masks = {one: np.where(ids == IGNORED, rest, ids == one).astype(np.int8) for one in present}
+    masks = {category: np.where(ids == IGNORED, ignored_value, ids == category).astype(np.int8) for category in present}
     own = name.split("/", 1)[0]
-    labels = {one: index_of_wnid()[own if MERGED.get(own) == wnids[one - 1] else wnids[one - 1]] for one in present}
-    sizes = {one: int((ids == one).sum()) for one in present}
-    largest = max(present, key=lambda one: sizes[one], default=None)
-    rivals = {labels[one]: masks[one] for one in present if one != largest}
+    labels = {
+        category: index_of_wnid()[own if MERGED.get(own) == wnids[category - 1] else wnids[category - 1]]
+        for category in present
+    }
+    sizes = {category: int((ids == category).sum()) for category in present}
+    largest = max(present, key=lambda category: sizes[category], default=None)
+    rivals = {labels[category]: masks[category] for category in present if category != largest}
     if largest is None:
-        return Sample(keys[index], picture, cover=cover)
-    return Sample(keys[index], picture, labels[largest], masks[largest], None, rivals, cover)
+        return Sample(keys[index], image, cover=cover)
+    return Sample(keys[index], image, labels[largest], masks[largest], None, rivals, cover)
 
 
 def class_ids(colours: np.ndarray, path: Path) -> Int32[np.ndarray, "H W"]:

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import pictures_in
-from vitreous.data.reader import choice, folder_at, has, reader
+from vitreous.data.files import list_images
+from vitreous.data.reader import check_choice, contains, reader, require_folder
 from vitreous.data.sample import Album, Sample
 from vitreous.models.image_decoding import open_picture
 
@@ -20,7 +20,7 @@ STUDY = re.compile(r"study\d+_(positive|negative)")
 
 @reader(
     "mura",
-    recognises=has("MURA-v1.1", "valid_image_paths.csv", "train_image_paths.csv", "valid/XR_*", "train/XR_*"),
+    recognises=contains("MURA-v1.1", "valid_image_paths.csv", "train_image_paths.csv", "valid/XR_*", "train/XR_*"),
 )
 def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: str | None = None) -> Album:
     """MURA, in the order of its image list.
@@ -34,20 +34,20 @@ def mura(place: str | Path, split: Literal["valid", "train"] = "valid", body: st
     body
         Only images of this part of the body, such as "wrist"; None for all.
     """
-    choice("split", split, ("valid", "train"))
-    root = folder_at(place, LAYOUT)
+    check_choice("split", split, ("valid", "train"))
+    root = require_folder(place, LAYOUT)
     root = root / "MURA-v1.1" if (root / "MURA-v1.1").is_dir() else root
-    names = listed(root, split)
+    names = list_names(root, split)
     bodies = sorted({PurePosixPath(name).parts[1] for name in names})
     if body is not None:
-        wanted = f"XR_{body.upper().removeprefix('XR_')}"
-        choice("body", wanted, bodies)
-        names = [name for name in names if PurePosixPath(name).parts[1] == wanted]
-    labels = [CLASSES.index(study_of(name, root)) for name in names]
+        body_folder = f"XR_{body.upper().removeprefix('XR_')}"
+        check_choice("body", body_folder, bodies)
+        names = [name for name in names if PurePosixPath(name).parts[1] == body_folder]
+    labels = [CLASSES.index(find_study(name, root)) for name in names]
     return Album("mura", names, partial(read, root, names, labels), CLASSES, {"split": split, "body": body})
 
 
-def listed(root: Path, split: str) -> list[str]:
+def list_names(root: Path, split: str) -> list[str]:
     """Paths relative to the root, from the image list, or from the folders if there is no list."""
     path = root / f"{split}_image_paths.csv"
     if path.is_file():
@@ -59,13 +59,13 @@ def listed(root: Path, split: str) -> list[str]:
                 f"'{path}' has the line {odd!r}; expected paths such as MURA-v1.1/{split}/XR_WRIST/…/image1.png"
             )
     else:
-        names = [f"{split}/{name}" for name in pictures_in(folder_at(root / split, LAYOUT))]
+        names = [f"{split}/{name}" for name in list_images(require_folder(root / split, LAYOUT))]
     if not names:
         raise DataError(f"'{root}' has no image of {split}; expected {LAYOUT}")
     return names
 
 
-def study_of(name: str, root: Path) -> str:
+def find_study(name: str, root: Path) -> str:
     match = STUDY.fullmatch(PurePosixPath(name).parent.name)
     if match is None or len(PurePosixPath(name).parts) != 5:
         raise DataError(f"'{root / name}' is not in the folder of a study; expected {LAYOUT}")

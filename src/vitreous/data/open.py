@@ -9,7 +9,7 @@ from typing import Any
 from vitreous.core.errors import Caveat, DataError, SpecError
 from vitreous.core.registry import import_submodules
 from vitreous.data.imagenet import UnlabelledImagesError
-from vitreous.data.reader import READERS, located, settled, split
+from vitreous.data.reader import READERS, check_options, expand_path, split_spec
 from vitreous.data.sample import Dataset
 
 
@@ -33,14 +33,14 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
         If there is no dataset at the path, or it does not have the expected layout.
     """
     import_submodules("vitreous.data")
-    kind, place, given = split(str(spec))
+    kind, place, spec_options = split_spec(str(spec))
     if not kind and not place:
-        raise SpecError(f"no dataset is named; give a path, or one of {kinds()} with where it lies")
+        raise SpecError(f"no dataset is named; give a path, or one of {list_kinds()} with where it lies")
     if kind == "assets":
-        kind, place = "", str(located(f"assets:{place}"))
-    name = kind or recognise(located(place))
+        kind, place = "", str(expand_path(f"assets:{place}"))
+    name = kind or recognise(expand_path(place))
     read = READERS[name].read
-    reader_options = settled(name, read, given, options)
+    reader_options = check_options(name, read, spec_options, options)
     try:
         return read(place, **reader_options)
     except UnlabelledImagesError as problem:
@@ -64,12 +64,12 @@ def recognise(path: Path) -> str:
         if recognises is not None and recognises(path):
             return kind
     if not path.exists():
-        raise DataError(f"there is no dataset at '{path}'; give an existing path, or a kind before it: {kinds()}")
+        raise DataError(f"there is no dataset at '{path}'; give an existing path, or a kind before it: {list_kinds()}")
     if not path.is_dir():
-        raise DataError(f"'{path}' is no dataset that is known by its looks; say its kind before it: {kinds()}")
+        raise DataError(f"'{path}' is no dataset that is known by its looks; say its kind before it: {list_kinds()}")
     return "folder"
 
 
-def kinds() -> str:
+def list_kinds() -> str:
     """Known kinds, for error messages."""
     return ", ".join(f"{kind}:" for kind in sorted(READERS))

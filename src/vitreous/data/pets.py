@@ -9,8 +9,14 @@ from typing import Literal
 import numpy as np
 
 from vitreous.core.errors import DataError
-from vitreous.data.files import flat, ids_in, number, picture_and_turn, rows_of
-from vitreous.data.reader import choice, folder_at, has, reader
+from vitreous.data.files import (
+    parse_number,
+    read_image_and_orientation,
+    read_mask_values,
+    read_table,
+    to_single_channel,
+)
+from vitreous.data.reader import check_choice, contains, reader, require_folder
 from vitreous.data.sample import Album, Mask, Sample, digest
 from vitreous.models.imagenet import index_of_wnid
 
@@ -49,7 +55,7 @@ WNIDS = {
 
 def is_pets(path: Path) -> bool:
     """Whether a folder has the annotations of Oxford-IIIT Pet, or trimaps with a label table."""
-    return has("annotations/list.txt")(path) or (has("trimaps")(path) and has("labels.csv")(path))
+    return contains("annotations/list.txt")(path) or (contains("trimaps")(path) and contains("labels.csv")(path))
 
 
 @reader("pets", recognises=is_pets)
@@ -78,13 +84,13 @@ def pets(
     DataError
         If the folder has neither layout, lists no image, or the options do not fit labels.csv.
     """
-    choice("split", split, ("all", "trainval", "test"))
-    choice("border", border, tuple(BORDER))
-    choice("labels", labels, (None, "breed", "imagenet"))
-    root = folder_at(place, LAYOUT)
+    check_choice("split", split, ("all", "trainval", "test"))
+    check_choice("border", border, tuple(BORDER))
+    check_choice("labels", labels, (None, "breed", "imagenet"))
+    root = require_folder(place, LAYOUT)
     if (root / "annotations" / "list.txt").is_file():
         trimaps = root / "annotations" / "trimaps"
-        entries, classes = original(root, split, labels or "breed")
+        entries, classes = read_original(root, split, labels or "breed")
     elif (root / "labels.csv").is_file() and (root / "trimaps").is_dir():
         if split != "all" or labels == "breed":
             raise DataError(
@@ -104,10 +110,10 @@ def pets(
 
 def read(root: Path, trimaps: Path, names: list[str], labels: dict[str, int], border: int, index: int) -> Sample:
     name = names[index]
-    picture, turn = picture_and_turn(root / "images" / name)
+    image, orientation = read_image_and_orientation(root / "images" / name)
     path = trimaps / Path(name).with_suffix(".png").name
-    mask = from_trimap(flat(ids_in(path, turn), f"'{path}'"), border, path)
-    return Sample(Path(name).stem, picture, labels[name], mask)
+    mask = from_trimap(to_single_channel(read_mask_values(path, orientation), f"'{path}'"), border, path)
+    return Sample(Path(name).stem, image, labels[name], mask)
 
 
 def from_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:
@@ -121,18 +127,18 @@ def from_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:
 def from_table(path: Path) -> dict[str, int]:
     """ImageNet class by file name."""
     return {
-        row["file"]: int(number(row["imagenet_label"], f"line {line} of '{path}'", "whole"))
-        for line, row in rows_of(path, "file", "imagenet_label")
+        row["file"]: int(parse_number(row["imagenet_label"], f"line {line} of '{path}'", "whole"))
+        for line, row in read_table(path, "file", "imagenet_label")
     }
 
 
-def original(root: Path, split: str, labels: str) -> tuple[dict[str, int], tuple[str, ...] | None]:
+def read_original(root: Path, split: str, labels: str) -> tuple[dict[str, int], tuple[str, ...] | None]:
     """Class by file name from the lists of the original archive, and class names.
 
     A line of a list has name, breed (1 to 37), species, and breed within the species.
     """
     path = root / "annotations" / ("list.txt" if split == "all" else f"{split}.txt")
-    entries, breeds = listed(path), listed(root / "annotations" / "list.txt")
+    entries, breeds = read_breed_list(path), read_breed_list(root / "annotations" / "list.txt")
     names = {number: name.rsplit("_", 1)[0] for name, number in breeds.items()}
     if labels == "breed":
         classes = tuple(names.get(index, f"breed {index}") for index in range(1, max(names, default=0) + 1))
@@ -141,18 +147,18 @@ def original(root: Path, split: str, labels: str) -> tuple[dict[str, int], tuple
     return {f"{name}.jpg": index_of_wnid()[wnid] for name, wnid in wnid_of.items() if wnid}, imagenet_names()
 
 
-def listed(path: Path) -> dict[str, int]:
+def read_breed_list(path: Path) -> dict[str, int]:
     if not path.is_file():
         raise DataError(f"there is no list at '{path}'; expected {LAYOUT}")
-    found = {}
+    breed_by_name = {}
     for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         fields = text.split()
         if not fields or text.startswith("#"):
             continue
         if len(fields) != 4:
             raise DataError(f"line {line} of '{path}' is {text!r}; expected a name and three numbers")
-        found[fields[0]] = int(number(fields[1], f"line {line} of '{path}'", "whole"))
-    return found
+        breed_by_name[fields[0]] = int(parse_number(fields[1], f"line {line} of '{path}'", "whole"))
+    return breed_by_name
 
 
 def imagenet_names() -> tuple[str, ...] | None:

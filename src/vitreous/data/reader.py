@@ -71,23 +71,23 @@ def reader(name: str, *, recognises: Recognise | None = None) -> Callable[[R], R
     return add
 
 
-def has(*names: str) -> Recognise:
+def contains(*names: str) -> Recognise:
     """Return a test whether a folder contains one of these names or glob patterns."""
     return lambda path: any(next(path.glob(name), None) is not None for name in names)
 
 
-def split(spec: str) -> tuple[str, str, dict[str, str]]:
+def split_spec(spec: str) -> tuple[str, str, dict[str, str]]:
     """Kind (empty for a bare path), place and options of a spec, all as text."""
-    kind, colon, rest = spec.partition(":")
+    kind, colon, remainder = spec.partition(":")
     if not colon or not re.fullmatch(r"[a-z][a-z0-9-]+", kind):  # a single letter is a drive of Windows
-        kind, rest = "", spec
-    place, mark, query = rest.rpartition("?")
+        kind, remainder = "", spec
+    place, mark, query = remainder.rpartition("?")
     if mark and re.fullmatch(r"[a-z_]+=[^&=]*(&[a-z_]+=[^&=]*)*", query):
         return kind, place, dict(parse_qsl(query, keep_blank_values=True))
-    return kind, rest, {}
+    return kind, remainder, {}
 
 
-def value_of(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Parse an option: an int, float, True, False or None if the text is one, else the text itself."""
     if text.lower() in WORDS:
         return WORDS[text.lower()]
@@ -99,7 +99,7 @@ def value_of(text: str) -> Any:
     return text
 
 
-def settled(name: str, read: Read, texts: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(name: str, read: Read, texts: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Merge and check the options of a reader.
 
     Parameters
@@ -120,50 +120,50 @@ def settled(name: str, read: Read, texts: Mapping[str, str], options: Mapping[st
     """
     parameters = list(inspect.signature(read).parameters.values())
     types = get_type_hints(read)
-    known = [parameter.name for parameter in parameters[1:] if parameter.kind is not parameter.VAR_KEYWORD]
-    open_ended = len(known) < len(parameters) - 1
-    given = {key: value_of(text) for key, text in texts.items()} | dict(options)
-    for key, value in given.items():
-        if key not in known and not open_ended:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+    option_names = [parameter.name for parameter in parameters[1:] if parameter.kind is not parameter.VAR_KEYWORD]
+    open_ended = len(option_names) < len(parameters) - 1
+    merged = {key: parse_value(text) for key, text in texts.items()} | dict(options)
+    for key, value in merged.items():
+        if key not in option_names and not open_ended:
+            near = get_close_matches(key, option_names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(option_names) or 'none'}"
             raise SpecError(f"dataset {name!r} has no option {key!r}; {hint}")
-        if fits(value, types.get(key, Any)):
+        if matches_hint(value, types.get(key, Any)):
             continue
-        if key in options or not fits(texts[key], types[key]):
-            if words := words_of(types[key]):
-                choice(key, value, words)
-            wanted = types[key].__name__ if isinstance(types[key], type) else types[key]
-            raise SpecError(f"dataset {name!r} cannot take {key}={value!r}; expected {wanted}")
-        given[key] = texts[key]  # text that looks like a number, such as 007, for an option of type str
-    return given
+        if key in options or not matches_hint(texts[key], types[key]):
+            if words := literal_values(types[key]):
+                check_choice(key, value, words)
+            expected = types[key].__name__ if isinstance(types[key], type) else types[key]
+            raise SpecError(f"dataset {name!r} cannot take {key}={value!r}; expected {expected}")
+        merged[key] = texts[key]  # text that looks like a number, such as 007, for an option of type str
+    return merged
 
 
-def fits(value: Any, hint: Any) -> bool:
+def matches_hint(value: Any, hint: Any) -> bool:
     """Whether a value is of a type hint: a class, a union, or one of the values of a Literal."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_args(hint):
-        return any(fits(value, one) for one in get_args(hint))
+        return any(matches_hint(value, argument) for argument in get_args(hint))
     if hint in (int, float):
         return isinstance(value, (int, hint)) and not isinstance(value, bool)
     return not isinstance(hint, type) or isinstance(value, hint)
 
 
-def words_of(hint: Any) -> tuple[Any, ...]:
+def literal_values(hint: Any) -> tuple[Any, ...]:
     """Values of all Literals in a type hint."""
     if get_origin(hint) is Literal:
         return get_args(hint)
-    return tuple(word for one in get_args(hint) for word in words_of(one))
+    return tuple(word for argument in get_args(hint) for word in literal_values(argument))
 
 
-def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
     """Raise `SpecError` unless `value` is one of `allowed`."""
     if value not in allowed:
         raise SpecError(f"{name}={value!r}; known: {', '.join(map(repr, allowed))}")
 
 
-def located(place: str | Path) -> Path:
+def expand_path(place: str | Path) -> Path:
     """Path with `~` and the prefix `assets:` (the folder in the variable VITREOUS_ASSETS) expanded."""
     text = str(place)
     if not text.startswith("assets:"):
@@ -176,16 +176,16 @@ def located(place: str | Path) -> Path:
     return Path(root).expanduser() / text.removeprefix("assets:")
 
 
-def folder_at(place: str | Path, layout: str) -> Path:
+def require_folder(place: str | Path, layout: str) -> Path:
     """Path of an existing folder; else raise `DataError`, with `layout` as the description of what is expected."""
-    path = located(place)
+    path = expand_path(place)
     if not path.is_dir():
-        what = "is a file, not a folder" if path.exists() else "does not exist"
-        raise DataError(f"'{path}' {what}; expected {layout}")
+        problem = "is a file, not a folder" if path.exists() else "does not exist"
+        raise DataError(f"'{path}' {problem}; expected {layout}")
     return path
 
 
-def need(package: str, what: str) -> Any:
+def import_package(package: str, subject: str) -> Any:
     """Import an optional package; if it is missing, raise `DataError` that says how to install it."""
     from importlib import import_module
 
@@ -193,5 +193,5 @@ def need(package: str, what: str) -> Any:
         return import_module(package)
     except ImportError:
         raise DataError(
-            f"{what} needs the package {package.split('.', maxsplit=1)[0]}; pip install 'vitreous[data]' brings it"
+            f"{subject} needs the package {package.split('.', maxsplit=1)[0]}; pip install 'vitreous[data]' brings it"
         ) from None

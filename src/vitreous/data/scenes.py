@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import SpecError
-from vitreous.data.reader import choice, reader
+from vitreous.data.reader import check_choice, reader
 from vitreous.data.sample import Album, Sample
 from vitreous.scenes import CLASSES, Scenes
 
@@ -43,7 +43,7 @@ def scenes(
     SpecError
         If `count` is not a positive integer, or an option is unknown.
     """
-    choice("mask", mask, ("object", "evidence"))
+    check_choice("mask", mask, ("object", "evidence"))
     if not isinstance(count, int) or count < 1:
         raise SpecError(f"count={count!r}; a whole number from 1 on would work")
     options: dict[str, Any] = {key: value for key, value in {"label": label, "mark": mark}.items() if value is not None}
@@ -55,8 +55,11 @@ def scenes(
 
 def read(album: Scenes, keys: list[str], part: str, index: int) -> Sample:
     scene = album[index]
-    own, *others = scene.objects
-    masks = [(one.evidence if part == "evidence" else one.mask).astype(np.int8) for one in scene.objects]
-    rivals = {one.label: mask for one, mask in zip(others, masks[1:], strict=True)}
+    own, *rival_objects = scene.objects
+    masks = [
+        (scene_object.evidence if part == "evidence" else scene_object.mask).astype(np.int8)
+        for scene_object in scene.objects
+    ]
+    rivals = {scene_object.label: mask for scene_object, mask in zip(rival_objects, masks[1:], strict=True)}
     box = np.asarray([own.box], dtype=np.float64)
     return Sample(keys[index], Image.fromarray(scene.image), own.label, masks[0], box, rivals)

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.core.errors import DataError
-from vitreous.data.reader import located, need, reader
+from vitreous.data.reader import expand_path, import_package, reader
 from vitreous.data.sample import Album, Mask, Sample
 from vitreous.models.image_decoding import open_picture
 
@@ -21,7 +21,7 @@ LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to images in /value/img a
 @reader("imagenet-seg", recognises=lambda path: path.suffix == ".mat")
 def imagenet_seg(place: str | Path) -> Album:
     """ImageNet-Segmentation. Images have masks but no class, so the class that the model predicts is explained."""
-    path = located(place)
+    path = expand_path(place)
     if not path.is_file():
         raise DataError(f"there is no file at '{path}'; expected {LAYOUT}")
     drawer = Drawer(path)
@@ -41,7 +41,7 @@ class Drawer:
 
     def file(self) -> Any:
         if getattr(self._open, "process", None) != os.getpid():  # a handle cannot be used after a fork
-            h5py = need("h5py", f"'{self.path}' (HDF5)")
+            h5py = import_package("h5py", f"'{self.path}' (HDF5)")
             try:
                 self._open.file = h5py.File(self.path, "r")
             except OSError:
@@ -54,10 +54,10 @@ class Drawer:
         missing = [name for name in ("value/img", "value/gt") if name not in file]
         if missing:
             raise DataError(f"'{self.path}' has no /{missing[0]}; expected {LAYOUT}")
-        pictures, outlines = file["value/img"].shape, file["value/gt"].shape
-        if pictures != outlines or len(pictures) != 2 or pictures[1] != 1:
-            raise DataError(f"'{self.path}' has {pictures} images and {outlines} outlines; expected {LAYOUT}")
-        return pictures[0]
+        images, outlines = file["value/img"].shape, file["value/gt"].shape
+        if images != outlines or len(images) != 2 or images[1] != 1:
+            raise DataError(f"'{self.path}' has {images} images and {outlines} outlines; expected {LAYOUT}")
+        return images[0]
 
     def __call__(self, index: int) -> Sample:
         try:
@@ -71,8 +71,8 @@ class Drawer:
         if pixels.ndim not in (2, 3) or outline.ndim != 2 or pixels.dtype != np.uint8:
             raise DataError(f"image {index} of '{self.path}' has {pixels.shape} pixels and {outline.shape} of outline")
         # MATLAB is column-major, so h5py returns transposed arrays.
-        picture = open_picture(Image.fromarray(np.ascontiguousarray(pixels.T.squeeze())))
-        return Sample(f"{index:05d}", picture, mask=self.mask(outline.T, index))
+        image = open_picture(Image.fromarray(np.ascontiguousarray(pixels.T.squeeze())))
+        return Sample(f"{index:05d}", image, mask=self.mask(outline.T, index))
 
     def mask(self, outline: np.ndarray, index: int) -> Mask:
         if not np.isin(outline, (0, 1)).all():

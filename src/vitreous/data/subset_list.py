@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from vitreous.core.errors import DataError
-from vitreous.data.reader import located
+from vitreous.data.reader import expand_path
 from vitreous.data.sample import Dataset
 
 
@@ -33,7 +33,7 @@ def read_subset(dataset: Dataset, path: str | Path) -> tuple[int, ...]:
     DataError
         If the file cannot be read or is empty, or an entry is unknown, ambiguous or occurs twice.
     """
-    file = located(path)
+    file = expand_path(path)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -43,7 +43,7 @@ def read_subset(dataset: Dataset, path: str | Path) -> tuple[int, ...]:
     if not entries:
         raise DataError(f"'{path}' lists no images; expected one index or file name per line")
     by_name = group_by_name(dataset.keys)
-    places = [place_of(entry, dataset, by_name, path) for entry in entries]
+    places = [find_index(entry, dataset, by_name, path) for entry in entries]
     if len(set(places)) < len(places):
         twice = next(place for place in places if places.count(place) > 1)
         raise DataError(f"'{path}' lists {dataset.keys[twice]!r} twice; once is enough")
@@ -70,7 +70,7 @@ def group_by_name(keys: Sequence[str]) -> dict[str, list[int]]:
     return places
 
 
-def place_of(entry: str, dataset: Dataset, by_name: dict[str, list[int]], path: str | Path) -> int:
+def find_index(entry: str, dataset: Dataset, by_name: dict[str, list[int]], path: str | Path) -> int:
     """Index of the image that an entry names; a number that is also a name counts as the index."""
     if entry.isdecimal():
         if int(entry) >= len(dataset):
@@ -79,6 +79,6 @@ def place_of(entry: str, dataset: Dataset, by_name: dict[str, list[int]], path: 
     name = PurePosixPath(entry)
     places = by_name.get(entry) or by_name.get(name.name) or by_name.get(name.stem) or []
     if len(places) != 1:
-        what = "has no such image" if not places else f"has {len(places)} images of that name"
-        raise DataError(f"'{path}' lists {entry!r}, and {dataset.name} {what}; give indices or keys")
+        problem = "has no such image" if not places else f"has {len(places)} images of that name"
+        raise DataError(f"'{path}' lists {entry!r}, and {dataset.name} {problem}; give indices or keys")
     return places[0]

@@ -112,8 +112,8 @@ def targets_of(chapter: Chapter, scene: Scene) -> Iterator[tuple[int, Tensor]]:
         assert scene.mark is not None
         yield scene.mark, torch.from_numpy(scene.spurious)
         return
-    for thing in scene.objects if chapter.every_object else scene.objects[:1]:
-        yield thing.label, torch.from_numpy(thing.evidence)
+    for scene_object in scene.objects if chapter.every_object else scene.objects[:1]:
+        yield scene_object.label, torch.from_numpy(scene_object.evidence)
 
 
 def run_chapter(
@@ -149,7 +149,7 @@ def run_chapter(
     assert logits is not None  # `explain` sets them
     predictions = logits.argmax(-1).tolist()
     correct = [
-        prediction in {thing.label for thing in scene.objects}
+        prediction in {scene_object.label for scene_object in scene.objects}
         for prediction, (scene, *_) in zip(predictions, rows, strict=True)
     ]
     return ChapterResult(chapter, explained, scores, sum(correct) / len(correct), len(drawn))

@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from vitreous.core.errors import SpecError
-from vitreous.core.messages import shown
+from vitreous.core.messages import shorten_repr
 
 LARGEST = 2**63 - 1  # torch and numpy store integers in 64 bits
 
@@ -95,7 +95,7 @@ class Option:
         if isinstance(value, list) and has_type(tuple(value), self.annotation):
             value = tuple(value) if not has_type(value, self.annotation) else value
         if expected := mismatch(value, self.annotation):
-            raise SpecError(f"{owner} cannot take {self.name}={shown(value)}; {expected}")
+            raise SpecError(f"{owner} cannot take {self.name}={shorten_repr(value)}; {expected}")
         return value
 
 
@@ -192,7 +192,7 @@ def check_names(owner: str, given: Mapping[str, Any], known: Mapping[str, Any]) 
         if key not in known:
             near = get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
-            raise SpecError(f"{owner} has no option {shown(key)}; {hint}")
+            raise SpecError(f"{owner} has no option {shorten_repr(key)}; {hint}")
 
 
 def fit_options(owner: str, given: Mapping[str, Any], known: Options) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def described_type(annotation: Any) -> str:
 def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
     """Raise a SpecError unless `value` is one of `allowed`."""
     if value not in allowed:
-        raise SpecError(f"{name}={shown(value)}; known: {', '.join(map(repr, allowed))}")
+        raise SpecError(f"{name}={shorten_repr(value)}; known: {', '.join(map(repr, allowed))}")
 
 
 def written(options: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitreous.capture.linearise import linearisation
 from vitreous.core.errors import SpecError
-from vitreous.core.messages import LONGEST, shown
+from vitreous.core.messages import LONGEST, shorten_repr
 from vitreous.methods.fold import FOLDS
 from vitreous.methods.method import METHODS, SPELLINGS, Method
 
@@ -70,7 +70,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
     if rest.startswith("+"):
         word, rest = take_word(rest[1:])
         if not word:
-            raise SpecError(f"a fold is missing behind '+' in {shown(text)}; known: {', '.join(sorted(FOLDS))}")
+            raise SpecError(f"a fold is missing behind '+' in {shorten_repr(text)}; known: {', '.join(sorted(FOLDS))}")
         chosen = FOLDS[word]
         changes, rest = take_options(rest, text)
         if name in SPELLINGS and "+" in SPELLINGS[name]:
@@ -79,13 +79,13 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
             )
         found = found.folded(chosen.with_options(**changes))
     if twice := sorted(given.keys() & options.keys()):
-        raise SpecError(f"option {twice[0]!r} of {shown(text)} is given twice")
+        raise SpecError(f"option {twice[0]!r} of {shorten_repr(text)} is given twice")
     found = found.with_options(**options) if options else found
     if rest.startswith("+"):
-        raise SpecError(f"{shown(text)} has more than one fold; at most one is possible")
+        raise SpecError(f"{shorten_repr(text)} has more than one fold; at most one is possible")
     if rest:
         raise SpecError(
-            f"{shown(text)} is not understood from {shown(rest)} on; a spec is name(options)@linearisation(options)+fold(options)"
+            f"{shorten_repr(text)} is not understood from {shorten_repr(rest)} on; a spec is name(options)@linearisation(options)+fold(options)"
         )
     return found
 
@@ -93,7 +93,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
 def unspaced(spec: str) -> str:
     """The spec without white space outside of parentheses."""
     if len(spec) > LONGEST_SPEC:
-        raise SpecError(f"a spec has at most {LONGEST_SPEC} characters; {shown(spec)} has {len(spec)}")
+        raise SpecError(f"a spec has at most {LONGEST_SPEC} characters; {shorten_repr(spec)} has {len(spec)}")
     depth, kept = 0, []
     for char in spec.strip():
         depth += (char == "(") - (char == ")")
@@ -117,7 +117,8 @@ def take_name(text: str) -> tuple[str, str]:
         raise SpecError(f"{word!r} is a fold, not a method; write 'decompx+{word}'")
     near = get_close_matches(word.lower(), names, n=1)
     raise SpecError(
-        f"no method {shown(word)}; " + (f"did you mean {near[0]!r}?" if near else "`vitreous methods` lists them")
+        f"no method {shorten_repr(word)}; "
+        + (f"did you mean {near[0]!r}?" if near else "`vitreous methods` lists them")
     )
 
 
@@ -133,7 +134,7 @@ def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
         return {}, text
     end = closing(text)
     if end is None:
-        raise SpecError(f"a parenthesis in {shown(spec)} is not closed")
+        raise SpecError(f"a parenthesis in {shorten_repr(spec)} is not closed")
     inside, rest = text[1:end], text[end + 1 :]
     try:
         if text[end] != ")" or any(escape not in ESCAPES for escape in re.findall(r"\\(.)", inside, re.DOTALL)):
@@ -141,14 +142,14 @@ def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
         call = ast.parse(f"f({inside})", mode="eval").body
         assert isinstance(call, ast.Call)
         if call.args or any(k.arg is None for k in call.keywords):
-            raise SpecError(f"options are written name=value; got ({shortened(inside)}) in {shown(spec)}")
+            raise SpecError(f"options are written name=value; got ({shortened(inside)}) in {shorten_repr(spec)}")
         names = [str(k.arg) for k in call.keywords]
         if len(set(names)) < len(names):
-            raise SpecError(f"an option is given twice in ({shortened(inside)}) of {shown(spec)}")
+            raise SpecError(f"an option is given twice in ({shortened(inside)}) of {shorten_repr(spec)}")
         return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}, rest
     except (SyntaxError, ValueError, TypeError, AssertionError, MemoryError, RecursionError):
         raise SpecError(
-            f"options must be Python literals, name=value; got ({shortened(inside)}) in {shown(spec)}"
+            f"options must be Python literals, name=value; got ({shortened(inside)}) in {shorten_repr(spec)}"
         ) from None
 
 
@@ -172,4 +173,4 @@ def closing(text: str) -> int | None:
 
 def shortened(text: str) -> str:
     """The text itself if it is printable and short, else its shortened repr."""
-    return text if text.isprintable() and len(text) < LONGEST else shown(text)
+    return text if text.isprintable() and len(text) < LONGEST else shorten_repr(text)

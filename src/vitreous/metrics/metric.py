@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.core.errors import SpecError
-from vitreous.core.messages import shown
+from vitreous.core.messages import shorten_repr
 from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Option, OptionFunction, choice, defaults, fit_options, written
@@ -425,10 +425,10 @@ def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
     given, rest = take_options(rest, text)
     if rest:
         raise SpecError(
-            f"{shown(text)} is not understood from {shown(rest)} on; a metric is written name(option=value, …)"
+            f"{shorten_repr(text)} is not understood from {shorten_repr(rest)} on; a metric is written name(option=value, …)"
         )
     if twice := sorted(given.keys() & options.keys()):
-        raise SpecError(f"option {twice[0]!r} of {shown(text)} is given twice")
+        raise SpecError(f"option {twice[0]!r} of {shorten_repr(text)} is given twice")
     return found.with_options(**given, **options)
 
 

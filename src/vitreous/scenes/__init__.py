@@ -5,9 +5,10 @@ scene = draw("pair", seed=0, index=3)
 scene.image, scene.objects[0].name, scene.objects[0].evidence
 """
 
+from vitreous.core.deprecation import rename_warnings
 from vitreous.scenes.model import MODELS, build_model, load_model
-from vitreous.scenes.scene_plan import CLASSES, KINDS, Item, Plan, plan, twin_of
-from vitreous.scenes.scene_sets import MEAN, PATCH, STD, Scene, SceneObject, Scenes, draw, picture, render, tensor
+from vitreous.scenes.scene_plan import CLASSES, KINDS, Item, ScenePlan, plan, twin_of
+from vitreous.scenes.scene_sets import MEAN, PATCH, STD, Scene, SceneObject, Scenes, draw, render, render_image, tensor
 from vitreous.scenes.sprite import SIZE, Pose
 
 __all__ = [
@@ -19,17 +20,19 @@ __all__ = [
     "SIZE",
     "STD",
     "Item",
-    "Plan",
     "Pose",
     "Scene",
     "SceneObject",
+    "ScenePlan",
     "Scenes",
     "build_model",
     "draw",
     "load_model",
-    "picture",
     "plan",
     "render",
+    "render_image",
     "tensor",
     "twin_of",
 ]
+
+__getattr__ = rename_warnings(__name__, {"Plan": "ScenePlan", "picture": "render_image"})

@@ -1,6 +1,6 @@
 """Signed distance functions of simple shapes: negative inside, zero on the outline.
 
-A `Frame` holds the coordinates of every pixel; a shape is a function from a frame to a `Plane` of distances.
+A `Coordinates` holds the coordinates of every pixel; a shape is a function from a frame to a `Plane` of distances.
 All operations are elementwise in float64, so that images are byte-identical on every machine.
 """
 
@@ -16,43 +16,43 @@ Plane = Float[np.ndarray, "h w"]
 Point = tuple[float, float]
 
 
-class Frame(NamedTuple):
+class Coordinates(NamedTuple):
     """Coordinates of every pixel: x to the right, y downwards."""
 
     x: Plane
     y: Plane
 
-    def moved(self, x: float, y: float) -> Frame:
+    def moved(self, x: float, y: float) -> Coordinates:
         """Frame with its origin at (x, y)."""
-        return Frame(self.x - x, self.y - y)
+        return Coordinates(self.x - x, self.y - y)
 
-    def turned(self, angle: float) -> Frame:
+    def turned(self, angle: float) -> Coordinates:
         """Frame whose x axis points along `angle`, clockwise on the screen."""
         cos, sin = math.cos(angle), math.sin(angle)
-        return Frame(self.x * cos + self.y * sin, self.y * cos - self.x * sin)
+        return Coordinates(self.x * cos + self.y * sin, self.y * cos - self.x * sin)
 
-    def mirrored(self) -> Frame:
+    def mirrored(self) -> Coordinates:
         """Frame with |x|: shapes drawn at x > 0 appear on both sides."""
-        return Frame(np.abs(self.x), self.y)
+        return Coordinates(np.abs(self.x), self.y)
 
-    def folded(self, times: int) -> Frame:
+    def folded(self, times: int) -> Coordinates:
         """Frame folded into one wedge around +x: shapes drawn there appear `times` times around the origin."""
         wedge = 2 * math.pi / times
         angle = np.arctan2(self.y, self.x)
         angle = angle - wedge * np.floor(angle / wedge + 0.5)
         radius = length(self)
-        return Frame(radius * np.cos(angle), radius * np.sin(angle))
+        return Coordinates(radius * np.cos(angle), radius * np.sin(angle))
 
 
-def length(p: Frame) -> Plane:
+def length(p: Coordinates) -> Plane:
     return np.sqrt(p.x * p.x + p.y * p.y)
 
 
-def circle(p: Frame, centre: Point, radius: float) -> Plane:
+def circle(p: Coordinates, centre: Point, radius: float) -> Plane:
     return length(p.moved(*centre)) - radius
 
 
-def ellipse(p: Frame, centre: Point, a: float, b: float) -> Plane:
+def ellipse(p: Coordinates, centre: Point, a: float, b: float) -> Plane:
     """Ellipse; first-order approximation of the distance, exact on the outline."""
     x, y = p.moved(*centre)
     x, y = x / a, y / b
@@ -61,28 +61,28 @@ def ellipse(p: Frame, centre: Point, a: float, b: float) -> Plane:
     return level * (level - 1) / np.sqrt(np.maximum(x * x + y * y, 1e-9))
 
 
-def box(p: Frame, centre: Point, half: Point, rounding: float = 0.0) -> Plane:
+def box(p: Coordinates, centre: Point, half: Point, rounding: float = 0.0) -> Plane:
     x = np.abs(p.x - centre[0]) - (half[0] - rounding)
     y = np.abs(p.y - centre[1]) - (half[1] - rounding)
-    outside = length(Frame(np.maximum(x, 0), np.maximum(y, 0)))
+    outside = length(Coordinates(np.maximum(x, 0), np.maximum(y, 0)))
     return outside + np.minimum(np.maximum(x, y), 0) - rounding
 
 
-def rod(p: Frame, start: Point, end: Point, radius: float, end_radius: float | None = None) -> Plane:
+def rod(p: Coordinates, start: Point, end: Point, radius: float, end_radius: float | None = None) -> Plane:
     """Thick line with round ends, tapered if the two radii differ."""
     along = end[0] - start[0], end[1] - start[1]
     x, y = p.moved(*start)
     share = np.clip((x * along[0] + y * along[1]) / (along[0] ** 2 + along[1] ** 2), 0, 1)
     width = radius if end_radius is None else radius + (end_radius - radius) * share
-    return length(Frame(x - along[0] * share, y - along[1] * share)) - width
+    return length(Coordinates(x - along[0] * share, y - along[1] * share)) - width
 
 
-def half_plane(p: Frame, point: Point, angle: float) -> Plane:
+def half_plane(p: Coordinates, point: Point, angle: float) -> Plane:
     """Half plane; `angle` points to the outside."""
     return (p.x - point[0]) * math.cos(angle) + (p.y - point[1]) * math.sin(angle)
 
 
-def convex(p: Frame, *corners: Point, soft: float = 0.0) -> Plane:
+def convex(p: Coordinates, *corners: Point, soft: float = 0.0) -> Plane:
     """Convex polygon with corners clockwise on the screen; `soft` rounds them."""
     edges = list(zip(corners, (*corners[1:], corners[0]), strict=True))
     inner, *others = (_beyond(p, *edge) for edge in edges)
@@ -93,18 +93,18 @@ def convex(p: Frame, *corners: Point, soft: float = 0.0) -> Plane:
     return np.where(inner > 0, np.maximum(inner, outer), inner)
 
 
-def _beyond(p: Frame, start: Point, end: Point) -> Plane:
+def _beyond(p: Coordinates, start: Point, end: Point) -> Plane:
     side = math.dist(start, end)
     return (p.x - start[0]) * ((end[1] - start[1]) / side) - (p.y - start[1]) * ((end[0] - start[0]) / side)
 
 
-def vesica(p: Frame, half_length: float, half_width: float) -> Plane:
+def vesica(p: Coordinates, half_length: float, half_width: float) -> Plane:
     """Almond shape along x: the intersection of two equal discs."""
     offset = (half_length**2 - half_width**2) / (2 * half_width)
-    return length(Frame(p.x, np.abs(p.y) + offset)) - (offset + half_width)
+    return length(Coordinates(p.x, np.abs(p.y) + offset)) - (offset + half_width)
 
 
-def heart(p: Frame, centre: Point, size: float) -> Plane:
+def heart(p: Coordinates, centre: Point, size: float) -> Plane:
     """Heart with its tip at the bottom."""
     m = p.moved(*centre).mirrored()
     lobe = circle(m, (0.46 * size, -0.34 * size), 0.5 * size)
@@ -112,7 +112,7 @@ def heart(p: Frame, centre: Point, size: float) -> Plane:
     return union(lobe, point)
 
 
-def diamond(p: Frame, centre: Point, half_width: float, half_height: float) -> Plane:
+def diamond(p: Coordinates, centre: Point, half_width: float, half_height: float) -> Plane:
     x, y = p.moved(*centre)
     slope = math.hypot(half_width, half_height)
     return (np.abs(x) * half_height + np.abs(y) * half_width - half_width * half_height) / slope
@@ -151,8 +151,8 @@ def repeated(value: Plane, period: float) -> Plane:
     return np.abs(value - period * np.floor(value / period + 0.5))
 
 
-def lattice(p: Frame, period: float) -> Frame:
+def lattice(p: Coordinates, period: float) -> Coordinates:
     """Frame repeated in staggered rows: a shape drawn at the origin appears in every cell."""
     row = np.floor(p.y / period + 0.5)
     x = p.x + 0.5 * period * (row - 2 * np.floor(row / 2))
-    return Frame(x - period * np.floor(x / period + 0.5), p.y - period * row)
+    return Coordinates(x - period * np.floor(x / period + 0.5), p.y - period * row)

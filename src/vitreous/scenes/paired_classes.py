@@ -9,7 +9,7 @@ import numpy as np
 
 from vitreous.scenes.colour import Colour, Palette
 from vitreous.scenes.field import (
-    Frame,
+    Coordinates,
     Plane,
     Point,
     box,
@@ -60,7 +60,7 @@ def house(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     _mark(s, twin, circle(p, (0.0, 0.22), 0.2), panes(p, (0.0, 0.22), 0.2), c.accent)
 
 
-def panes(p: Frame, centre: Point, half: float) -> Plane:
+def panes(p: Coordinates, centre: Point, half: float) -> Plane:
     """Square window with four panes."""
     x, y = p.moved(*centre)
     bars = union(np.abs(x), np.abs(y)) - 0.16 * half

@@ -1,6 +1,6 @@
 """All random choices of an image, made before drawing.
 
-A `Plan` is plain data: replace one field and render it again to get the same image with only that change.
+A `ScenePlan` is plain data: replace one field and render it again to get the same image with only that change.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScenePlan:
     """Everything needed to draw an image.
 
     Parameters
@@ -87,7 +87,7 @@ def twin_of(label: int) -> int | None:
     return TWIN_CLASSES[TWIN_CLASSES.index(label) ^ 1]
 
 
-def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, mark: str = "aligned") -> Plan:
+def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, mark: str = "aligned") -> ScenePlan:
     """Make all random choices for image number `index` of this kind and seed.
 
     Parameters
@@ -126,15 +126,15 @@ def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, ma
     things = tuple(_things(rng, kind, ground, labels, corner if kind == "shortcut" else None))
     front = _occluders(rng, things)
     stamp = _stamp(rng, labels[0], corner, mark) if kind == "shortcut" else None
-    return Plan(kind, seed, index, ground, light, behind, things, front, stamp)
+    return ScenePlan(kind, seed, index, ground, light, behind, things, front, stamp)
 
 
-def _labels(rng: np.random.Generator, kind: str, asked: int | str | None) -> tuple[int, ...]:
+def _labels(rng: np.random.Generator, kind: str, requested: int | str | None) -> tuple[int, ...]:
     pool = TWIN_CLASSES if kind == "part" else tuple(range(len(CLASSES)))
     first = pool[rng.integers(len(pool))]
     step = int(rng.integers(1, len(CLASSES)))
-    if asked is not None:
-        first = _index_of(asked)
+    if requested is not None:
+        first = _index_of(requested)
         if first not in pool:
             raise SpecError(
                 f"{CLASSES[first]!r} has no twin, so it is not decided by a part; ask for one of {', '.join(TWINS)}"

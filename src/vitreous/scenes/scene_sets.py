@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from vitreous.scenes.clutter import CLUTTER
 from vitreous.scenes.colour import palette
 from vitreous.scenes.paired_classes import TWINS
-from vitreous.scenes.scene_plan import CLASSES, Item, Plan, plan
+from vitreous.scenes.scene_plan import CLASSES, Item, ScenePlan, plan
 from vitreous.scenes.shape_classes import THINGS
 from vitreous.scenes.sprite import SIZE, Canvas, Light, Mask, Sprite
 from vitreous.scenes.stamp import press
@@ -112,7 +112,7 @@ def draw(kind: str, seed: int, index: int, **options: Any) -> Scene:
     return render(plan(kind, seed, index, **options))
 
 
-def render(plan: Plan) -> Scene:
+def render(plan: ScenePlan) -> Scene:
     """Draw the image of a plan with its ground truth; deterministic."""
     image, things, front, stamp = _compose(plan)
     return Scene(
@@ -127,12 +127,12 @@ def render(plan: Plan) -> Scene:
     )
 
 
-def picture(plan: Plan) -> Image:
+def render_image(plan: ScenePlan) -> Image:
     """Draw only the image of a plan; unlike `render`, this also works for a plan without objects."""
     return _compose(plan)[0]
 
 
-def _compose(plan: Plan) -> tuple[Image, list[Sprite], list[Sprite], Sprite | None]:
+def _compose(plan: ScenePlan) -> tuple[Image, list[Sprite], list[Sprite], Sprite | None]:
     """The image, the sprites of its objects, the sprites in front of them, and the stamp."""
     canvas = lay(plan.ground)
     for item in plan.behind:
@@ -169,12 +169,12 @@ def _objects(items: tuple[Item, ...], sprites: list[Sprite], front: list[Sprite]
         seen &= ~sprite.mask()
     for item, sprite in reversed(list(zip(items, sprites, strict=True))):
         mask, evidence = sprite.mask() & seen, sprite.evidence_mask() & seen
-        objects.append(SceneObject(CLASSES.index(item.name), item.name, mask, box_of(mask), evidence))
+        objects.append(SceneObject(CLASSES.index(item.name), item.name, mask, bounding_box(mask), evidence))
         seen &= ~sprite.mask()
     return tuple(reversed(objects))
 
 
-def box_of(mask: Mask) -> tuple[int, int, int, int]:
+def bounding_box(mask: Mask) -> tuple[int, int, int, int]:
     """Bounding box (x0, y0, x1, y1) of a mask; x1 and y1 are excluded."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

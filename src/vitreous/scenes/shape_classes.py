@@ -11,7 +11,7 @@ import numpy as np
 
 from vitreous.scenes.colour import Palette
 from vitreous.scenes.field import (
-    Frame,
+    Coordinates,
     box,
     circle,
     convex,
@@ -43,7 +43,7 @@ def fish(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     body = ellipse(p, (-0.18, 0.0), 0.72, height)
     s.solid(body, c.main)
     s.detail(intersection(body, circle(p, (-0.1, 0.75), 0.62)), c.cream, 0.55)
-    cell = lattice(Frame(p.y, p.x), 0.23)
+    cell = lattice(Coordinates(p.y, p.x), 0.23)
     scales = intersection(ring(circle(cell, (0.0, -0.03), 0.13), 0.75 * _PIXEL), -cell.y)
     s.detail(intersection(scales, box(p, (0.2, 0.0), (0.36, 0.5))), c.second, 0.9)
     s.detail(
@@ -130,7 +130,7 @@ def umbrella(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     p, hook = s.frame, 0.13 + 0.04 * rng.random()
     s.solid(rod(p, (0.0, -0.92), (0.0, 0.72), 0.045), c.ink)
     s.solid(intersection(ring(circle(p, (hook, 0.74), hook), 0.055), 0.74 - p.y), c.ink)
-    scallops = circle(Frame(repeated(p.x, 0.43), p.y), (0.0, 0.2), 0.23)
+    scallops = circle(Coordinates(repeated(p.x, 0.43), p.y), (0.0, 0.2), 0.23)
     canopy = cut(intersection(ellipse(p, (0.0, 0.12), 0.88, 0.9), p.y - 0.12), scallops)
     s.solid(canopy, c.main)
     outer, inner = (ellipse(p, (0.0, 0.12), width, 0.9) for width in (0.645, 0.215))

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from vitreous.scenes.colour import Colour
-from vitreous.scenes.field import Frame, Plane
+from vitreous.scenes.field import Coordinates, Plane
 
 SIZE = 112
 Canvas = Float[np.ndarray, "3 H W"]
@@ -50,7 +50,7 @@ class Sprite:
         y = np.arange(self.top, bottom)[:, None] + (0.5 - pose.y)
         cos, sin = math.cos(pose.angle) / pose.radius, math.sin(pose.angle) / pose.radius
         u = x * cos + y * sin
-        self.frame = Frame(-u if pose.mirrored else u, y * cos - x * sin)
+        self.frame = Coordinates(-u if pose.mirrored else u, y * cos - x * sin)
         self.radius = pose.radius
         self.coverage: Plane = np.zeros(u.shape)
         self.colour = np.zeros((3, *u.shape))
@@ -70,10 +70,10 @@ class Sprite:
         cover = self._covered(distance) * strength
         self.colour = self.colour * (1 - cover) + colour[:, None, None] * (cover * self.coverage)
 
-    def mark(self, chosen: Plane, other: Plane, colour: Colour) -> None:
+    def mark(self, chosen: Plane, other_mark: Plane, colour: Colour) -> None:
         """Paint the detail that distinguishes two twins; the evidence is the union of the details of both."""
         self.detail(chosen, colour)
-        cover = np.maximum(self._covered(chosen), self._covered(other))
+        cover = np.maximum(self._covered(chosen), self._covered(other_mark))
         self.evidence = cover if self.evidence is None else np.maximum(self.evidence, cover)
 
     def light(self, light: Light) -> None:

@@ -10,11 +10,11 @@ from functools import cache
 import numpy as np
 
 from vitreous.scenes.colour import oklch
-from vitreous.scenes.field import Frame, Plane, repeated
+from vitreous.scenes.field import Coordinates, Plane, repeated
 from vitreous.scenes.sprite import SIZE, Canvas
 
 _AXIS = (np.arange(SIZE) + 0.5) / SIZE - 0.5
-_FRAME = Frame(np.tile(_AXIS, (SIZE, 1)), np.tile(_AXIS[:, None], (1, SIZE)))  # -0.5..0.5, zero at the centre
+_FRAME = Coordinates(np.tile(_AXIS, (SIZE, 1)), np.tile(_AXIS[:, None], (1, SIZE)))  # -0.5..0.5, zero at the centre
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ def _wave(phase: Plane) -> Plane:
     return t * t * (3 - 2 * t)
 
 
-def paper(p: Frame, rng: np.random.Generator) -> Plane:
+def paper(p: Coordinates, rng: np.random.Generator) -> Plane:
     return 0.6 * noise(rng, 3, 3) + 0.25 * noise(rng, 14, 14) + 0.15 * noise(rng, 56, 56)
 
 
-def wood(p: Frame, rng: np.random.Generator) -> Plane:
+def wood(p: Coordinates, rng: np.random.Generator) -> Plane:
     board = p.y * (3 + 2 * rng.random())
     plank = np.floor(board)
     shade = rng.random(12)[plank.astype(np.intp) + 6]
@@ -64,18 +64,18 @@ def wood(p: Frame, rng: np.random.Generator) -> Plane:
     return (0.25 + 0.35 * shade + 0.28 * grain + 0.12 * noise(rng, 80, 10)) * (0.45 + 0.55 * seam)
 
 
-def linen(p: Frame, rng: np.random.Generator) -> Plane:
+def linen(p: Coordinates, rng: np.random.Generator) -> Plane:
     threads = 0.5 * _wave(p.x * 28) + 0.5 * _wave(p.y * 28)
     return 0.3 * threads + 0.28 * noise(rng, 90, 12) + 0.28 * noise(rng, 12, 90) + 0.14 * noise(rng, 3, 3)
 
 
-def water(p: Frame, rng: np.random.Generator) -> Plane:
+def water(p: Coordinates, rng: np.random.Generator) -> Plane:
     swell = _wave(p.y * (6 + 4 * rng.random()) + 1.8 * noise(rng, 4, 3) + 0.4 * p.x)
     glint = _wave(p.y * 17 + 2.5 * noise(rng, 6, 5))
     return 0.6 * swell + 0.25 * glint * glint + 0.15 * noise(rng, 2, 2)
 
 
-def tiles(p: Frame, rng: np.random.Generator) -> Plane:
+def tiles(p: Coordinates, rng: np.random.Generator) -> Plane:
     count = 3 + 2 * rng.random()
     x, y = p.x * count, p.y * count
     column, row = np.floor(x).astype(np.intp), np.floor(y).astype(np.intp)
@@ -84,13 +84,13 @@ def tiles(p: Frame, rng: np.random.Generator) -> Plane:
     return (0.35 + 0.3 * glaze + 0.2 * noise(rng, 10, 10)) * grout + 0.05
 
 
-def gingham(p: Frame, rng: np.random.Generator) -> Plane:
+def gingham(p: Coordinates, rng: np.random.Generator) -> Plane:
     count = 4 + 3 * rng.random()
     bands = (np.clip(4 * _wave(axis * count) - 1.5, 0, 1) for axis in p)
     return 0.34 * sum(bands) + 0.2 * noise(rng, 70, 70) + 0.12 * noise(rng, 2, 2)
 
 
-def terrazzo(p: Frame, rng: np.random.Generator) -> Plane:
+def terrazzo(p: Coordinates, rng: np.random.Generator) -> Plane:
     count = 9 + 4 * rng.random()
     x, y = p.x * count, p.y * count
     row, column = (np.floor(axis).astype(np.intp) + 12 for axis in (y, x))
@@ -102,12 +102,12 @@ def terrazzo(p: Frame, rng: np.random.Generator) -> Plane:
     return 0.5 + stone * (1.1 * shade - 0.5)[chip] + 0.14 * (noise(rng, 50, 50) - 0.5)
 
 
-def sand(p: Frame, rng: np.random.Generator) -> Plane:
+def sand(p: Coordinates, rng: np.random.Generator) -> Plane:
     ripples = _wave(p.y * 8 + 1.5 * noise(rng, 3, 4))
     return 0.4 * ripples * ripples + 0.35 * rng.random((SIZE, SIZE)) + 0.25 * noise(rng, 4, 4)
 
 
-SURFACES: dict[str, Callable[[Frame, np.random.Generator], Plane]] = {
+SURFACES: dict[str, Callable[[Coordinates, np.random.Generator], Plane]] = {
     f.__name__: f for f in (paper, wood, linen, water, tiles, gingham, terrazzo, sand)
 }
 

@@ -19,14 +19,14 @@ TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # (relat
 SHAPE: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 7}
 
 
-class LawBroken(AssertionError):  # noqa: N818 - public name
+class ContractError(AssertionError):
     """A contract test of a method, metric or model has failed."""
 
 
 def require(holds: bool, sentence: str) -> None:
-    """Raise `LawBroken` with the message `sentence` unless `holds`."""
+    """Raise `ContractError` with the message `sentence` unless `holds`."""
     if not holds:
-        raise LawBroken(sentence)
+        raise ContractError(sentence)
 
 
 def tiny_vits(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, ViT]:
@@ -45,16 +45,16 @@ def tiny_vits(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Vi
         One model with a class token, and one with mean pooling, registers and LayerScale.
     """
     name = "timm:vit_tiny_patch16_224"
-    made = {
+    vits = {
         "class token": load(name, pretrained=False, **SHAPE),
         "mean pool, registers, LayerScale": load(
             name, pretrained=False, **SHAPE, global_pool="avg", reg_tokens=2, init_values=0.3
         ),
     }
-    for vit in made.values():
+    for vit in vits.values():
         randomise(vit.module, seed)
         vit.module.to(dtype)
-    return made
+    return vits
 
 
 def randomise(module: nn.Module, seed: int = 0) -> None:
@@ -106,7 +106,7 @@ def fingerprint(module: nn.Module) -> tuple[Any, ...]:
     Parameters and buffers (values, versions, gradient flags), training flags, numbers of hooks and `fused_attn`.
     """
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    values = tuple((name, t.requires_grad, t.grad is None, t._version, hash_of(t)) for name, t in tensors)
+    values = tuple((name, t.requires_grad, t.grad is None, t._version, hash_tensor(t)) for name, t in tensors)
     flags = tuple(
         (part.training, *(len(getattr(part, hooks)) for hooks in HOOKS), getattr(part, "fused_attn", None))
         for part in module.modules()
@@ -117,5 +117,5 @@ def fingerprint(module: nn.Module) -> tuple[Any, ...]:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def hash_of(tensor: Tensor) -> int:
+def hash_tensor(tensor: Tensor) -> int:
     return hash(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()) if tensor.numel() else 0

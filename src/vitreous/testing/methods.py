@@ -17,7 +17,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.vit import ViT
-from vitreous.testing.contract import TOLERANCE, Counter, LawBroken, fingerprint, require, tiny_vits
+from vitreous.testing.contract import TOLERANCE, ContractError, Counter, fingerprint, require, tiny_vits
 
 
 def check_method(
@@ -43,22 +43,26 @@ def check_method(
 
     Raises
     ------
-    LawBroken
+    ContractError
         If a test fails; the message names the method, the model and the failure.
     """
-    made = resolve(method, **options)
-    made = made.with_options(**{key: value for key, value in made.facts.trial.items() if key not in made.options})
+    tested = resolve(method, **options)
+    tested = tested.with_options(
+        **{key: value for key, value in tested.facts.trial.items() if key not in tested.options}
+    )
     checked: dict[str, str] = {}
     for name, vit in (vits or tiny_vits(dtype)).items():
-        case = Case(made, vit)
-        for law in LAWS:
+        case = Case(tested, vit)
+        for contract_test in CONTRACT_TESTS:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", Caveat)
-                    law(case)
-            except LawBroken as broken:
-                raise LawBroken(f"{made.spec} on {name} ({str(vit.dtype).removeprefix('torch.')}): {broken}") from None
-            checked[law.__name__] = (law.__doc__ or "").strip()
+                    contract_test(case)
+            except ContractError as broken:
+                raise ContractError(
+                    f"{tested.spec} on {name} ({str(vit.dtype).removeprefix('torch.')}): {broken}"
+                ) from None
+            checked[contract_test.__name__] = (contract_test.__doc__ or "").strip()
     return checked
 
 
@@ -113,11 +117,11 @@ def flat_scores(attribution: Attribution) -> Tensor:
 
 def one_finite_score_per_patch(case: Case) -> None:
     """One finite score per patch, in the model's precision and on its device."""
-    found = case.attribution
-    patches = found.patches
+    attribution = case.attribution
+    patches = attribution.patches
     if patches is None:
-        raise LawBroken("it has no score per patch")
-    require(patches.shape == (3, found.layout.patches), f"its scores are {list(patches.shape)}")
+        raise ContractError("it has no score per patch")
+    require(patches.shape == (3, attribution.layout.patches), f"its scores are {list(patches.shape)}")
     require(bool(patches.isfinite().all()), "some scores are not finite")
     require(patches.dtype == case.vit.dtype, f"its scores are {patches.dtype}")
     require(patches.device == case.vit.device, f"its scores are on {patches.device}")
@@ -158,19 +162,24 @@ def class_is_as_stated(case: Case) -> None:
     """`class_specific=False`: the same map for every class; `True`: another one."""
     if case.vit.outputs == 1:
         return  # a single output has no second target to compare with
-    other = case.scores(targets=(case.targets + 1) % case.vit.outputs)
-    equal = torch.equal(other, case.map_scores) if case.method.class_specific else case.same(other, case.map_scores)
+    scores_of_next_class = case.scores(targets=(case.targets + 1) % case.vit.outputs)
+    equal = (
+        torch.equal(scores_of_next_class, case.map_scores)
+        if case.method.class_specific
+        else case.same(scores_of_next_class, case.map_scores)
+    )
     require(equal != case.method.class_specific, f"two classes get {'the same map' if equal else 'different maps'}")
 
 
 def parts_add_up(case: Case) -> None:
     """Where tokens and biases should make the score, they do."""
-    found = case.attribution
-    if found.residual is not None and found.score is not None and case.method.facts.complete:
+    attribution = case.attribution
+    if attribution.residual is not None and attribution.score is not None and case.method.facts.complete:
         relative, absolute = TOLERANCE.get(case.vit.dtype, (5e-2, 1e-3))
-        allowed = relative * found.score.abs().max() + absolute
+        allowed = relative * attribution.score.abs().max() + absolute
         require(
-            bool(found.residual.abs().max() <= allowed), f"{found.residual.abs().max():.2g} of the score is missing"
+            bool(attribution.residual.abs().max() <= allowed),
+            f"{attribution.residual.abs().max():.2g} of the score is missing",
         )
 
 
@@ -197,17 +206,17 @@ def cost_is_as_stated(case: Case) -> None:
     counter = Counter()
     with counter.watching(case.vit) as watched:
         case.run(vit=watched)
-    pictures, depth = len(case.images), case.vit.depth
-    for kind, said, counted in (
+    image_count, depth = len(case.images), case.vit.depth
+    for kind, stated, counted in (
         ("forwards", case.method.facts.forwards, counter.forwards),
         ("backwards", case.method.facts.backwards, counter.backwards),
     ):
-        if isinstance(said, int):
-            spent = counted / (pictures * depth)
-            require(spent <= said, f"it says {said} {kind} and takes {spent:.2f}")
+        if isinstance(stated, int):
+            spent = counted / (image_count * depth)
+            require(spent <= stated, f"it says {stated} {kind} and takes {spent:.2f}")
 
 
-LAWS: tuple[Callable[[Case], None], ...] = (
+CONTRACT_TESTS: tuple[Callable[[Case], None], ...] = (
     one_finite_score_per_patch,
     batch_is_single,
     same_twice,

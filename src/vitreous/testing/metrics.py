@@ -16,8 +16,14 @@ from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
 from vitreous.metrics.metric import Metric, resolve_metric
-from vitreous.testing.contract import LawBroken, fingerprint, require
-from vitreous.testing.synthetic_models import GRID, World, added_up, explained_again, remapped
+from vitreous.testing.contract import ContractError, fingerprint, require
+from vitreous.testing.synthetic_models import (
+    GRID,
+    SyntheticBatch,
+    change_map,
+    make_additive_batch,
+    make_reexplained_batch,
+)
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-4}
 DRAWS = 6
@@ -45,20 +51,20 @@ def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **opt
 
     Raises
     ------
-    LawBroken
+    ContractError
         If a test fails; the message names the metric and the failure.
     """
-    made = resolve_metric(metric, **options)
-    made = made.with_options(**{key: value for key, value in made.trial.items() if key not in made.options})
-    again = "method" in made.needs
-    case = MetricCase(made, explained_again(dtype) if again else added_up(dtype))
+    tested = resolve_metric(metric, **options)
+    tested = tested.with_options(**{key: value for key, value in tested.trial.items() if key not in tested.options})
+    explains_again = "method" in tested.needs
+    case = MetricCase(tested, make_reexplained_batch(dtype) if explains_again else make_additive_batch(dtype))
     checked: dict[str, str] = {}
-    for law in (*GENERAL, *(() if again else MAPS)):
+    for contract_test in (*GENERAL, *(() if explains_again else MAPS)):
         try:
-            law(case)
-        except LawBroken as broken:
-            raise LawBroken(f"{made.spec} ({str(dtype).removeprefix('torch.')}): {broken}") from None
-        checked[law.__name__] = (law.__doc__ or "").strip()
+            contract_test(case)
+        except ContractError as broken:
+            raise ContractError(f"{tested.spec} ({str(dtype).removeprefix('torch.')}): {broken}") from None
+        checked[contract_test.__name__] = (contract_test.__doc__ or "").strip()
     return checked
 
 
@@ -67,10 +73,10 @@ class MetricCase:
     """A metric and the synthetic data to test it on."""
 
     metric: Metric
-    world: World
+    world: SyntheticBatch
 
     def scores(
-        self, maps: Attribution | None = None, rows: list[int] | None = None, world: World | None = None
+        self, maps: Attribution | None = None, rows: list[int] | None = None, world: SyntheticBatch | None = None
     ) -> Tensor:
         return (world or self.world).measured(self.metric, maps, rows).scores.double().cpu()
 
@@ -80,7 +86,7 @@ class MetricCase:
 
     def goodness(self, shares: Tensor) -> Tensor:
         """Scores of maps with these patch contributions, negated if lower is better."""
-        scores = self.scores(remapped(self.world, shares))
+        scores = self.scores(change_map(self.world, shares))
         return scores if self.better() else -scores
 
     @property
@@ -106,20 +112,20 @@ def one_number_per_row(case: MetricCase) -> None:
     require(result.scores.shape == (len(case.world),), f"its scores are {list(result.scores.shape)}")
     require(result.scores.is_floating_point(), f"its scores are {result.scores.dtype}")
     require(not result.scores.isnan().all(), "it has no number for any map")
-    within(case, result.scores)
+    require_within_bounds(case, result.scores)
     for name, part in result.parts.items():
         require(part.shape == result.scores.shape, f"its part {name!r} is {list(part.shape)}")
     plain = (str, int, float, bool, list, tuple, dict, type(None))
     require(all(isinstance(value, plain) for value in result.protocol.values()), "its protocol is not plain values")
 
 
-def within(case: MetricCase, scores: Tensor) -> None:
+def require_within_bounds(case: MetricCase, scores: Tensor) -> None:
     shown = case.metric.settings.get("show", "fraction") == "fraction"
     low, high = case.metric.bounds if case.metric.bounds and shown else (-math.inf, math.inf)
-    known = scores[~scores.isnan()].double()
+    finite = scores[~scores.isnan()].double()
     require(
-        bool((known >= low - case.near).all() and (known <= high + case.near).all()),
-        f"it promises [{low:g}, {high:g}] and gives {known.min():.4g} to {known.max():.4g}" if len(known) else "",
+        bool((finite >= low - case.near).all() and (finite <= high + case.near).all()),
+        f"it promises [{low:g}, {high:g}] and gives {finite.min():.4g} to {finite.max():.4g}" if len(finite) else "",
     )
 
 
@@ -161,9 +167,9 @@ def unknown_stays_unknown(case: MetricCase) -> None:
         if (values := getattr(blank, name)) is not None:
             parts[name] = values.clone()
             parts[name].view(len(values), -1)[0, 0] = torch.nan
-    told, whole = case.scores(replace(blank, **parts)), case.scores()
-    require(bool(told[0].isnan()), f"a map with a NaN in it scores {told[0]:.4g}")
-    require(case.same(told[1:], whole[1:]), "a map with a NaN in it changes the scores of other rows")
+    scores, whole = case.scores(replace(blank, **parts)), case.scores()
+    require(bool(scores[0].isnan()), f"a map with a NaN in it scores {scores[0]:.4g}")
+    require(case.same(scores[1:], whole[1:]), "a map with a NaN in it changes the scores of other rows")
 
 
 def missing_is_nan(case: MetricCase) -> None:
@@ -174,10 +180,12 @@ def missing_is_nan(case: MetricCase) -> None:
         world = case.world
         for name in names:
             world = world.without(name, 1)
-        scores, whole, what = case.scores(world=world), case.scores(), " and ".join(names)
-        require(bool(scores[1].isnan()), f"an image without {what} scores {scores[1]:.4g}")
-        others = torch.arange(len(scores)) != 1
-        require(case.same(scores[others], whole[others]), f"an image without {what} changes the scores of others")
+        scores, whole, lacking = case.scores(world=world), case.scores(), " and ".join(names)
+        require(bool(scores[1].isnan()), f"an image without {lacking} scores {scores[1]:.4g}")
+        unchanged = torch.arange(len(scores)) != 1
+        require(
+            case.same(scores[unchanged], whole[unchanged]), f"an image without {lacking} changes the scores of others"
+        )
 
 
 GENERAL: tuple[Callable[[MetricCase], None], ...] = (
@@ -205,28 +213,33 @@ def right_is_best(case: MetricCase) -> None:
         shuffled = case.goodness(case.right.gather(1, order))
         require(
             not (shuffled > right + case.near).any(),
-            f"a shuffled map scores better than the right one: {told(shuffled, right)}",
+            f"a shuffled map scores better than the right one: {format_worst_pair(shuffled, right)}",
         )
         require(
             not (shuffled < wrong - case.near).any(),
-            f"a shuffled map scores worse than the wrong one: {told(shuffled, wrong)}",
+            f"a shuffled map scores worse than the wrong one: {format_worst_pair(shuffled, wrong)}",
         )
-    require(not (right <= wrong).any(), f"the wrong map scores as well as the right one: {told(wrong, right)}")
+    require(
+        not (right <= wrong).any(), f"the wrong map scores as well as the right one: {format_worst_pair(wrong, right)}"
+    )
 
 
-def nobody_wins_by_ties(case: MetricCase) -> None:
+def ties_do_not_win(case: MetricCase) -> None:
     """A constant map never scores better than the right one, nor as well wherever its patches happen to be read first."""
     for value in (0.0, 1.0):
         constant = torch.full_like(case.right, value)
-        within(case, case.scores(remapped(case.world, constant)))
+        require_within_bounds(case, case.scores(change_map(case.world, constant)))
         if case.better() is None:
             continue
         right = case.goodness(case.right)
         even = case.goodness(constant)
-        require(not (even > right + case.near).any(), f"a constant map beats the right one: {told(even, right)}")
+        require(
+            not (even > right + case.near).any(),
+            f"a constant map beats the right one: {format_worst_pair(even, right)}",
+        )
         for row in (0, 1):  # the object is in the first patches of row 0 and in the last of row 1
             varied = case.world.varied(row)
-            scores = case.scores(remapped(varied, constant[[row] * len(varied)]), world=varied)
+            scores = case.scores(change_map(varied, constant[[row] * len(varied)]), world=varied)
             mean = (scores if case.better() else -scores).mean()
             require(
                 not mean >= right[row] - case.near,
@@ -240,10 +253,13 @@ def scale_is_as_stated(case: MetricCase) -> None:
         return
     draw = torch.rand(case.right.shape, generator=torch.Generator().manual_seed(1)).to(case.right)
     for shares in (case.right, draw):
-        plain = case.scores(remapped(case.world, shares))
+        plain = case.scores(change_map(case.world, shares))
         for factor, shift in ((4.0, 1.0), (0.125, -2.0)):
-            moved = case.scores(remapped(case.world, factor * shares + shift))
-            require(case.same(moved, plain), f"{factor:g}·map + {shift:g} scores differently: {told(moved, plain)}")
+            moved = case.scores(change_map(case.world, factor * shares + shift))
+            require(
+                case.same(moved, plain),
+                f"{factor:g}·map + {shift:g} scores differently: {format_worst_pair(moved, plain)}",
+            )
 
 
 def rows_of_patches_too(case: MetricCase) -> None:
@@ -251,24 +267,25 @@ def rows_of_patches_too(case: MetricCase) -> None:
     if case.better() is None:
         return
     right, wrong = (
-        case.scores(replace(remapped(case.world, shares), native="patch", native_pixels=None))
+        case.scores(replace(change_map(case.world, shares), native="patch", native_pixels=None))
         for shares in (case.right, -case.right)
     )
     right, wrong = (right, wrong) if case.better() else (-right, -wrong)
     require(
-        not (right <= wrong).any(), f"of patches, the wrong map scores as well as the right one: {told(wrong, right)}"
+        not (right <= wrong).any(),
+        f"of patches, the wrong map scores as well as the right one: {format_worst_pair(wrong, right)}",
     )
 
 
 MAPS: tuple[Callable[[MetricCase], None], ...] = (
     right_is_best,
-    nobody_wins_by_ties,
+    ties_do_not_win,
     scale_is_as_stated,
     rows_of_patches_too,
 )
 
 
-def told(a: Tensor, b: Tensor) -> str:
+def format_worst_pair(a: Tensor, b: Tensor) -> str:
     """The pair of scores that differs most, for the error message."""
     row = int((a - b).nan_to_num(0).abs().argmax())
     return f"{abs(a[row].item()):.4g} and {abs(b[row].item()):.4g} on image {row} of {GRID}x{GRID} patches"

@@ -19,7 +19,7 @@ from vitreous.front import explain, wrap
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.load import adapt
 from vitreous.models.vit import Attend, Block, Place, ViT
-from vitreous.testing.contract import LawBroken, fingerprint, require
+from vitreous.testing.contract import ContractError, fingerprint, require
 from vitreous.testing.methods import check_method
 
 
@@ -42,7 +42,7 @@ def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus")
 
     Raises
     ------
-    LawBroken
+    ContractError
         If a test fails; the message names the model and the failure.
     ModelError
         If there is no adapter for the module, or its adapter refuses it.
@@ -58,8 +58,8 @@ def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus")
             with evaluating(vit.module), warnings.catch_warnings():
                 warnings.simplefilter("ignore", Caveat)
                 contract(case)
-        except LawBroken as broken:
-            raise LawBroken(f"{vit.name} ({str(vit.dtype).removeprefix('torch.')}): {broken}") from None
+        except ContractError as broken:
+            raise ContractError(f"{vit.name} ({str(vit.dtype).removeprefix('torch.')}): {broken}") from None
         checked[contract.__name__] = (contract.__doc__ or "").strip()
     if method is None or vit.embedding:
         return checked
@@ -79,7 +79,7 @@ class ModelCase:
         return draw.to(self.vit.device, self.vit.dtype)
 
     def require_close(self, a: Tensor, b: Tensor, failure: str, slack: float = 1) -> None:
-        """Raise `LawBroken` if `a` and `b` differ by more than the precision allows, relative to the largest value."""
+        """Raise `ContractError` if `a` and `b` differ by more than the precision allows, relative to the largest value."""
         require(a.shape == b.shape, f"{failure}: shape {list(a.shape)}, not {list(b.shape)}")
         gap = float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-6))
         require(gap <= slack * TOLERANCE.get(self.vit.dtype, 1e-3), f"{failure}: off by {gap:.2g} of the largest value")
@@ -129,12 +129,12 @@ def masked_logits(vit: ViT, images: Tensor, keep: Tensor) -> Tensor:
     layout = vit.layout((images.shape[-2], images.shape[-1]))
     stays = torch.cat([keep.new_ones(layout.prefix), keep])
     hidden = torch.zeros(len(stays), device=images.device, dtype=images.dtype).masked_fill(~stays, -torch.inf)
-    masked = replace(vit, blocks=tuple(hide(block, hidden) for block in vit.blocks))
+    masked = replace(vit, blocks=tuple(hide_patches(block, hidden) for block in vit.blocks))
     tokens = run_blocks(masked, vit.embed(images), Place(layout))
     return run_head(vit, tokens[:, stays]).logits
 
 
-def hide(block: Block, hidden: Tensor) -> Block:
+def hide_patches(block: Block, hidden: Tensor) -> Block:
     """The block with `hidden` [n] added to the attention scores of every key."""
     attend: Attend = block.attend
 
@@ -171,19 +171,19 @@ def precision_does_not_matter(case: ModelCase) -> None:
     """A copy of the module in another precision is adapted as well, and has the same logits within rounding."""
     if case.module is None:
         return
-    other = torch.float32 if case.vit.dtype == torch.float64 else torch.float64
-    copy: Any = deepcopy(case.module).to(other)
+    other_dtype = torch.float32 if case.vit.dtype == torch.float64 else torch.float64
+    copy: Any = deepcopy(case.module).to(other_dtype)
     vit = adapt(copy)
     try:
         compare_with_model(vit)
     except ModelError as problem:
-        raise LawBroken(f"in {str(other).removeprefix('torch.')}, {problem}") from None
+        raise ContractError(f"in {str(other_dtype).removeprefix('torch.')}, {problem}") from None
     with torch.no_grad(), evaluating(copy):
-        logits = adapter_logits(vit, case.images.to(other))
+        logits = adapter_logits(vit, case.images.to(other_dtype))
         expected = adapter_logits(case.vit, case.images)
     gap = float((logits.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(min=1e-6))
-    allowed = max(TOLERANCE.get(case.vit.dtype, 1e-3), TOLERANCE[other])
-    require(gap <= allowed, f"in {str(other).removeprefix('torch.')}, logits differ by {gap:.2g} of the largest")
+    allowed = max(TOLERANCE.get(case.vit.dtype, 1e-3), TOLERANCE[other_dtype])
+    require(gap <= allowed, f"in {str(other_dtype).removeprefix('torch.')}, logits differ by {gap:.2g} of the largest")
 
 
 def module_is_untouched(case: ModelCase) -> None:

@@ -75,13 +75,13 @@ def additive_vit(dtype: torch.dtype = torch.float64) -> ViT:
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class SyntheticBatch:
     """A model, images, all inputs that a metric may need, and maps of the images."""
 
     vit: ViT
     images: Images
     targets: Int[Tensor, " b"]
-    given: dict[str, Any]  # objects, rivals and boxes, one entry per image
+    annotations: dict[str, Any]  # objects, rivals and boxes, one entry per image
     maps: Attribution
     method: Method | None = None
 
@@ -91,37 +91,43 @@ class World:
     def measured(self, metric: Metric, maps: Attribution | None = None, rows: list[int] | None = None) -> MetricResult:
         """Evaluate the metric on `maps` (None: the own maps), on these rows only if given."""
         maps = self.maps if maps is None else maps
-        maps = maps if rows is None else chosen(maps, rows)  # without rows, pass the maps themselves and not a copy
+        maps = (
+            maps if rows is None else select_rows(maps, rows)
+        )  # without rows, pass the maps themselves and not a copy
         rows = list(range(len(self))) if rows is None else rows
-        here = torch.tensor(rows)
-        given = {
-            name: [value[row] for row in rows] if isinstance(value, list) else value[here]
-            for name, value in self.given.items()
+        row_tensor = torch.tensor(rows)
+        inputs = {
+            name: [value[row] for row in rows] if isinstance(value, list) else value[row_tensor]
+            for name, value in self.annotations.items()
         }
-        probe = Probe(self.vit, self.images[here], self.targets[here])
-        given |= {"labels": self.targets[here], "method": self.method}
-        return measure([metric], maps, probe, **given)[0]
+        probe = Probe(self.vit, self.images[row_tensor], self.targets[row_tensor])
+        inputs |= {"labels": self.targets[row_tensor], "method": self.method}
+        return measure([metric], maps, probe, **inputs)[0]
 
-    def without(self, name: str, row: int) -> World:
+    def without(self, name: str, row: int) -> SyntheticBatch:
         """Copy in which the mask or boxes `name` of one image are empty."""
-        value = self.given[name]
+        value = self.annotations[name]
         if isinstance(value, list):
-            changed = [one[:0] if i == row else one for i, one in enumerate(value)]
+            changed = [boxes[:0] if i == row else boxes for i, boxes in enumerate(value)]
         else:
             changed = value.clone()
             changed[row] = 0
-        return replace(self, given={**self.given, name: changed})
+        return replace(self, annotations={**self.annotations, name: changed})
 
-    def varied(self, row: int, copies: int = 8) -> World:
+    def varied(self, row: int, copies: int = 8) -> SyntheticBatch:
         """Copies of one image that differ in the green channel, which the model ignores."""
         rows = [row] * copies
         images = self.images[rows].clone()
         images[:, 1] += torch.rand(images[:, 1].shape, generator=torch.Generator().manual_seed(row)).to(images) / 2
-        given = {name: [v[row]] * copies if isinstance(v, list) else v[rows] for name, v in self.given.items()}
-        return replace(self, images=images, targets=self.targets[rows], given=given, maps=chosen(self.maps, rows))
+        annotations = {
+            name: [v[row]] * copies if isinstance(v, list) else v[rows] for name, v in self.annotations.items()
+        }
+        return replace(
+            self, images=images, targets=self.targets[rows], annotations=annotations, maps=select_rows(self.maps, rows)
+        )
 
 
-def chosen(maps: Attribution, rows: list[int]) -> Attribution:
+def select_rows(maps: Attribution, rows: list[int]) -> Attribution:
     parts = ("patches", "native_pixels", "residual", "score", "targets", "prefix", "bias", "logits")
     cut = {name: None if (t := getattr(maps, name)) is None else t[rows] for name in parts}
     return replace(maps, **cut)
@@ -130,7 +136,7 @@ def chosen(maps: Attribution, rows: list[int]) -> Attribution:
 # ── images with known contributions ──────────────────────────────────────────────────────────────
 
 
-def added_up(dtype: torch.dtype = torch.float64) -> World:
+def make_additive_batch(dtype: torch.dtype = torch.float64) -> SyntheticBatch:
     """Four images, the last one of class 0 and the others of class 1, with their correct maps."""
     vit = additive_vit(dtype)
     shares = torch.zeros(len(PLACES), GRID**2, dtype=dtype)
@@ -143,45 +149,49 @@ def added_up(dtype: torch.dtype = torch.float64) -> World:
     targets = torch.tensor([1, 1, 1, 0])
     tint = torch.where(targets[:, None] == 1, shares, -shares)
     colours = torch.stack([tint / 4, torch.zeros_like(tint), -tint / 4], 1)
-    images = enlarged(colours.flatten(0, 1)).unflatten(0, (len(PLACES), 3))
-    masks = {name: enlarged(flat) for name, flat in (("objects", objects), ("rivals", rivals))}
-    boxes = [around(own) for own, _ in PLACES]
-    return World(vit, images, targets, {**masks, "boxes": boxes}, mapped(vit, shares, targets, shares.sum(-1) / 2))
+    images = enlarge_patches(colours.flatten(0, 1)).unflatten(0, (len(PLACES), 3))
+    masks = {name: enlarge_patches(flat) for name, flat in (("objects", objects), ("rivals", rivals))}
+    boxes = [bounding_box(own) for own, _ in PLACES]
+    return SyntheticBatch(
+        vit, images, targets, {**masks, "boxes": boxes}, make_attribution(vit, shares, targets, shares.sum(-1) / 2)
+    )
 
 
-def around(places: tuple[int, ...]) -> Tensor:
+def bounding_box(places: tuple[int, ...]) -> Tensor:
     """Bounding box x0 y0 x1 y1 of these patches [1 4]."""
     xs, ys = [place % GRID for place in places], [place // GRID for place in places]
     return torch.tensor([[min(xs), min(ys), max(xs) + 1, max(ys) + 1]]) * PATCH
 
 
-def enlarged(cells: Tensor) -> Tensor:
+def enlarge_patches(cells: Tensor) -> Tensor:
     """Enlarge every patch value to a square of equal pixels [r H W]."""
     return cells.unflatten(-1, (GRID, GRID)).repeat_interleave(PATCH, -1).repeat_interleave(PATCH, -2)
 
 
-def mapped(vit: ViT, shares: Float[Tensor, "r p"], targets: Tensor, score: Float[Tensor, " r"]) -> Attribution:
+def make_attribution(
+    vit: ViT, shares: Float[Tensor, "r p"], targets: Tensor, score: Float[Tensor, " r"]
+) -> Attribution:
     """Pixel attribution of these patch contributions; its residual is the score minus the sum of the map."""
-    layout, pixels = vit.layout(vit.size), enlarged(shares) / (2 * PATCH**2)
+    layout, pixels = vit.layout(vit.size), enlarge_patches(shares) / (2 * PATCH**2)
     sums = patch_sums(pixels, layout).to(shares)
     return Attribution(
         sums, layout, targets, "given", "pixel", pixels, score=score, residual=score - pixels.sum((1, 2))
     )
 
 
-def remapped(world: World, shares: Float[Tensor, "r p"]) -> Attribution:
+def change_map(world: SyntheticBatch, shares: Float[Tensor, "r p"]) -> Attribution:
     assert world.maps.score is not None
-    return mapped(world.vit, shares, world.targets, world.maps.score)
+    return make_attribution(world.vit, shares, world.targets, world.maps.score)
 
 
 # ── images for metrics that explain again ────────────────────────────────────────────────────────
 
 
-def explained_again(dtype: torch.dtype = torch.float64, spec: str = "ixg") -> World:
+def make_reexplained_batch(dtype: torch.dtype = torch.float64, spec: str = "ixg") -> SyntheticBatch:
     """A tiny ViT with random weights, random images and the maps of a method, for metrics that explain again."""
     vit, method = tiny_vits(dtype)["class token"], resolve(spec)
     images = torch.randn(3, 3, *vit.size, generator=torch.Generator().manual_seed(1)).to(vit.dtype)
     targets = torch.tensor([1, 4, 2])
-    places = added_up().given
-    given = {name: value[:3] for name, value in places.items()}
-    return World(vit, images, targets, given, method(Probe(vit, images, targets)), method)
+    places = make_additive_batch().annotations
+    annotations = {name: value[:3] for name, value in places.items()}
+    return SyntheticBatch(vit, images, targets, annotations, method(Probe(vit, images, targets)), method)
