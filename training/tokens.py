@@ -1,4 +1,4 @@
-"""A forward pass in which only some of the patch tokens enter the encoder."""
+"""Forward passes without some of the patches: their tokens leave the encoder, or grey covers them in the image."""
 
 from __future__ import annotations
 
@@ -29,3 +29,9 @@ def some_patches(
     value = torch.rand((count, 1, side, side), device=random.device, generator=random)
     value = interpolate(value, size=(grid, grid), mode="bicubic").flatten(1)
     return value.topk(max(1, round(share * grid * grid)), dim=1).indices
+
+
+def hide_patches(images: Float[Tensor, "b 3 H W"], grid: int, kept: Int[Tensor, "b k"]) -> Float[Tensor, "b 3 H W"]:
+    """Images in which all but the kept patches are grey, for models whose tokens cannot leave."""
+    keep = torch.zeros(len(images), grid * grid, device=images.device).scatter_(1, kept, 1.0)
+    return images * interpolate(keep.view(-1, 1, grid, grid), size=images.shape[-2:], mode="nearest")

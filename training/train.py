@@ -2,6 +2,7 @@
 
     python training/train.py --model scenes
     python training/train.py --model scenes-biased
+    python training/train.py --model scenes-swin
     python training/train.py --model scenes --smoke    # seconds on a CPU, to see that it runs
 
 Settings are in training/config.toml. The weights go to src/vitreous/scenes/weights, with a log beside them in training/logs.
@@ -23,15 +24,16 @@ from typing import Any
 import torch
 from pictures import Chunks, Pool, augmented
 from safetensors.torch import save_file
-from timm.models.vision_transformer import VisionTransformer
-from tokens import logits, some_patches
-from torch import Tensor
+from tokens import hide_patches, logits, some_patches
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from vitreous.scenes import CLASSES, MODELS, PATCH, SIZE, build_model
+from vitreous.scenes import CLASSES, PATCH, SIZE, build_model
+from vitreous.scenes.model import TRAINABLE
 
 HERE = Path(__file__).parent
+UNDECAYED = ("pos_embed", "cls_token", "relative_position_bias_table")
 WEIGHTS = HERE.parent / "src" / "vitreous" / "scenes" / "weights"
 
 
@@ -46,7 +48,7 @@ def train(name: str, config: dict[str, Any], device: torch.device, workers: int,
     torch.manual_seed(config["seed"])
     chance = random.Random(config["seed"])
     noise = torch.Generator(device).manual_seed(config["seed"])
-    model = build_model().to(device).train()
+    model = build_model(name).to(device).train()
     average = copy.deepcopy(model).eval()
     optimizer = torch.optim.AdamW(
         _groups(model, config["weight_decay"]), betas=(0.9, 0.99), fused=device.type == "cuda"
@@ -79,11 +81,13 @@ def train(name: str, config: dict[str, Any], device: torch.device, workers: int,
     return path
 
 
-def _groups(model: VisionTransformer, decay: float) -> list[dict[str, Any]]:
+def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     """Weight matrices decay; biases, norms, positions and the class token do not."""
-    decayed = [p for key, p in model.named_parameters() if p.ndim > 1 and key not in ("pos_embed", "cls_token")]
-    others = [p for key, p in model.named_parameters() if p.ndim <= 1 or key in ("pos_embed", "cls_token")]
-    return [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    groups: dict[float, list[nn.Parameter]] = {decay: [], 0.0: []}
+    for key, parameter in model.named_parameters():
+        is_matrix = parameter.ndim > 1 and not key.endswith(UNDECAYED)
+        groups[decay if is_matrix else 0.0].append(parameter)
+    return [{"params": parameters, "weight_decay": rate} for rate, parameters in groups.items()]
 
 
 def _pace(config: dict[str, Any], step: int) -> float:
@@ -95,7 +99,7 @@ def _pace(config: dict[str, Any], step: int) -> float:
 
 
 def _loss(
-    model: VisionTransformer,
+    model: nn.Module,
     images: Tensor,
     targets: Tensor,
     config: dict[str, Any],
@@ -106,12 +110,15 @@ def _loss(
     if chance.random() < config["dropping"]:
         share = chance.uniform(config["fewest"], 0.95)
         kept = some_patches(len(images), SIZE // PATCH, share, noise, scattered=chance.random() < 0.6)
-    with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=images.device.type == "cuda"):
-        answer = logits(model, images, kept)
-    return cross_entropy(answer.float(), targets, label_smoothing=config["smoothing"])
+    with torch.autocast(images.device.type, dtype=torch.bfloat16):
+        if config["tokens_leave"] or kept is None:
+            outputs = logits(model, images, kept) if kept is not None else model(images)
+        else:
+            outputs = model(hide_patches(images, SIZE // PATCH, kept))
+    return cross_entropy(outputs.float(), targets, label_smoothing=config["smoothing"])
 
 
-def _step(model: VisionTransformer, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float, clip: float) -> None:
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float, clip: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
@@ -121,11 +128,11 @@ def _step(model: VisionTransformer, optimizer: torch.optim.Optimizer, loss: Tens
 
 
 @torch.no_grad()
-def _drift(average: VisionTransformer, model: VisionTransformer, decay: float) -> None:
+def _drift(average: nn.Module, model: nn.Module, decay: float) -> None:
     torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
 
 
-def save(model: VisionTransformer, name: str, config: dict[str, Any], out: Path) -> Path:
+def save(model: nn.Module, name: str, config: dict[str, Any], out: Path) -> Path:
     """Half-precision weights under timm's names, with all that is needed to make them again."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {key: value.detach().to("cpu", torch.float16).contiguous() for key, value in model.state_dict().items()}
@@ -145,9 +152,10 @@ def _write_log(path: Path, name: str, config: dict[str, Any], log: list[dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=MODELS, required=True)
+    parser.add_argument("--model", choices=TRAINABLE, required=True)
     parser.add_argument("--smoke", action="store_true", help="a few tiny steps")
     parser.add_argument("--steps", type=int, help="instead of the configured number")
+    parser.add_argument("--batch", type=int, help="images per step, instead of the configured number")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--workers", type=int, default=None, help="processes that draw; all but a few cores unless told"
@@ -157,7 +165,7 @@ def main() -> None:
     )
     chosen = parser.parse_args()
     config = settings(chosen.model, chosen.smoke)
-    config |= {"steps": chosen.steps} if chosen.steps else {}
+    config |= {key: value for key in ("steps", "batch") if (value := getattr(chosen, key))}
     workers = chosen.workers if chosen.workers is not None else 0 if chosen.smoke else max(1, (os.cpu_count() or 1) - 3)
     print(
         train(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
 from vitreous.capture.score_function import PROBABILITIES, Question, ask
-from vitreous.capture.see_through import examined
+from vitreous.capture.see_through import examined, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
@@ -267,9 +267,10 @@ def explain(
         ]
     attribution = with_faint_caution(join(parts), score_function)
     targets_per_image = len(attribution) // len(tensor)
+    shown = vit.clip.frames_first(tensor) if isinstance(vit, Network) and vit.clip is not None else tensor
     return replace(
         attribution,
-        images=tensor if targets_per_image == 1 else tensor.repeat_interleave(targets_per_image, 0),
+        images=shown if targets_per_image == 1 else shown.repeat_interleave(targets_per_image, 0),
         pictures=None if pictures is None else tuple(p for p in pictures for _ in range(targets_per_image)),
         preprocess=vit.preprocess,
     )
@@ -355,7 +356,7 @@ def answered(vit: BlackBox, images: Images) -> BlackBox:
     """Return `vit` with known outputs: run a black box on the first image, do the handshake of a hand-made `ViT`."""
     if isinstance(vit, ViT):
         return vit if vit.output_type is not None else confirm(vit)
-    if isinstance(vit, Network) and vit.size != (images.shape[-2], images.shape[-1]):
+    if isinstance(vit, Network) and not fits(vit, images):
         vit = examined(vit, images[:1].to(vit.device, vit.dtype))
     return vit if isinstance(vit, Network) and vit.output_type is not None else greet(vit, images)
 
@@ -382,6 +383,8 @@ def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Image
     Float tensors are used unchanged. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
     preprocessing.
     """
+    if isinstance(vit, Network) and vit.clip is not None:
+        return None, vit.clip.checked(images, vit.name)
     if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_eight_bit(images):
         images = list(images)  # one array per image
     if isinstance(images, Tensor) and not is_eight_bit(images):

@@ -110,6 +110,10 @@ def evaluate(
     chosen = [resolve_metric(one, **options) for one in (metric if several else [metric])]
     opaque = isinstance(attribution, Attribution) and attribution.patches is None
     vit = model if isinstance(model, BlackBox) else load(model) if isinstance(model, str) else seen(model, opaque)
+    if isinstance(vit, Network) and vit.clip is not None:
+        raise ModelError(
+            f"metrics compare maps with images, and {vit.name!r} takes clips; explain, .maps() and .plot() work on clips"
+        )
     _, tensor = as_images(
         vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
     )

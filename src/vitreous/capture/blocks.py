@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.operations import LinearisedForward
-from vitreous.capture.token_places import expected_grid, measure_grid
+from vitreous.capture.token_places import expected_grids, measure_grid, size_of
 from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import evaluating
+from vitreous.models.layout import Clip
 from vitreous.models.model import NetworkBlock, TokenGrid
 from vitreous.models.tensor_types import Images
 
@@ -41,7 +42,11 @@ class BlockInput:
 
 
 def find_blocks(
-    module: nn.Module, forward: Forward, images: Images, pattern: str | Sequence[str] | None = None
+    module: nn.Module,
+    forward: Forward,
+    images: Images,
+    pattern: str | Sequence[str] | None = None,
+    clip: Clip | None = None,
 ) -> tuple[NetworkBlock, ...]:
     """Block calls of a network whose inputs are tokens of the image, in the order of the forward.
 
@@ -52,9 +57,11 @@ def find_blocks(
     forward
         Runs the model on images.
     images
-        One image [1 c H W].
+        One image [1 c H W] or clip.
     pattern
         Names of blocks such as "layers.*.blocks.*", or several; by default they are found.
+    clip
+        Form of the clip.
 
     Returns
     -------
@@ -69,20 +76,20 @@ def find_blocks(
         candidates = dict(candidate_blocks(module)) or dict(candidate_blocks(module, least=1))
     else:
         candidates = dict(named_blocks(module, pattern))
-    size = (images.shape[-2], images.shape[-1])
+    size = size_of(images, clip)
     calls = dependent_inputs(module, forward, images, candidates)
-    shaped = [(call, grid) for call in calls if (grid := expected_grid(call.state, size)) is not None]
+    shaped = [(call, grids) for call in calls if (grids := expected_grids(call.state, size))]
     if not shaped:
         what = "were found whose inputs" if pattern is None else f"match {pattern!r} whose inputs"
         raise ModelError(
-            f"no blocks of {type(module).__name__!r} {what} are tokens of the image; name them with "
+            f"no blocks of {type(module).__name__!r} {what} are tokens of the {'image' if clip is None else 'clip'}; name them with "
             "blocks='layers.*.blocks.*', or use black_box=True"
         )
-    confirmed = confirm_grids(module, forward, images, candidates, shaped)
+    confirmed = confirm_grids(module, forward, images, candidates, shaped, clip)
     missed = {call.name for call in calls if call.number not in confirmed}  # all calls of a block are cut, or none
     blocks = innermost([(call, confirmed[call.number]) for call in calls if call.name not in missed])
     if not blocks:
-        call, grid = shaped[0]
+        call, (grid, *_) = shaped[0]
         raise ModelError(
             f"where the {grid.others + grid.patches} tokens at {call.name!r} lie in the image could not be confirmed; "
             "name other blocks with blocks=…, or use black_box=True"
@@ -190,25 +197,34 @@ def confirm_grids(
     forward: Forward,
     image: Images,
     candidates: dict[str, nn.Module],
-    shaped: list[tuple[BlockInput, TokenGrid]],
+    shaped: list[tuple[BlockInput, list[TokenGrid]]],
+    clip: Clip | None,
 ) -> dict[int, TokenGrid]:
     """Grids by number of the call, confirmed or measured once for every shape.
 
     A map [b d rows columns] has its place by its shape, so only the first of them is measured; sequences may be in any
     order. Calls whose tokens cannot be placed are left out (the words of a language model).
     """
-    first: dict[tuple[Any, ...], tuple[BlockInput, TokenGrid]] = {}
-    for call, grid in shaped:
-        first.setdefault((grid.form, grid.grid, grid.others), (call, grid))
 
     def input_of(call: BlockInput, images: Images) -> Tensor:
         with torch.no_grad():
             return observe_inputs(module, forward, images, candidates, last=call.number)[call.number].state
 
-    maps = [key for key in first if key[0] != "sequence"]
-    known: dict[tuple[Any, ...], TokenGrid | None] = {
-        key: grid if key in maps[1:] else measure_grid(grid, image, partial(input_of, call))
-        for key, (call, grid) in first.items()
-    }
-    placed = {call.number: known[(grid.form, grid.grid, grid.others)] for call, grid in shaped}
+    known: dict[tuple[Any, ...], TokenGrid | None] = {}
+    map_measured = False
+    for call, grids in shaped:
+        if (key := shape_key(grids)) in known:
+            continue
+        if grids[0].form != "sequence" and map_measured:
+            known[key] = grids[0]
+            continue
+        map_measured = map_measured or grids[0].form != "sequence"
+        measured = (measure_grid(grid, image, partial(input_of, call), clip) for grid in grids)
+        known[key] = next((grid for grid in measured if grid is not None), None)
+    placed = {call.number: known[shape_key(grids)] for call, grids in shaped}
     return {number: grid for number, grid in placed.items() if grid is not None}
+
+
+def shape_key(grids: list[TokenGrid]) -> tuple[Any, ...]:
+    """The same for inputs of the same shape."""
+    return tuple((grid.form, grid.grid, grid.others) for grid in grids)

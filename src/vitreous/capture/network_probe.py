@@ -18,7 +18,8 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import Backward, Segment, Trace, backward, share, trace
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.model import Layout, Network, TokenGrid
+from vitreous.models.layout import Layout, layout_of
+from vitreous.models.model import Network, TokenGrid
 from vitreous.models.tensor_types import Images
 
 
@@ -107,14 +108,14 @@ def spread(scores: Float[Tensor, "r n"], coarse: Layout, fine: Layout) -> Float[
         return scores
     others = scores.new_zeros(len(scores), fine.prefix)
     others[:, : coarse.prefix] = scores[:, : coarse.prefix]
-    maps = scores[:, coarse.prefix :].unflatten(-1, coarse.grid)
-    for axis in (0, 1):
-        times = -(-fine.grid[axis] // coarse.grid[axis])
-        maps = maps.repeat_interleave(times, axis + 1).narrow(axis + 1, 0, fine.grid[axis]) / times
-        cut = fine.grid[axis] - times * (fine.grid[axis] // times)  # the last cell covers fewer cells of the fine grid
+    maps = scores[:, coarse.prefix :].unflatten(-1, coarse.cells)
+    for axis, (few, many) in enumerate(zip(coarse.cells, fine.cells, strict=True), start=1):
+        factor = -(-many // few)
+        maps = maps.repeat_interleave(factor, axis).narrow(axis, 0, many) / factor
+        cut = many - factor * (many // factor)  # the last cell covers fewer cells of the fine grid
         if cut:
-            last = maps.narrow(axis + 1, fine.grid[axis] - cut, cut)
-            maps = torch.cat([maps.narrow(axis + 1, 0, fine.grid[axis] - cut), last * (times / cut)], axis + 1)
+            last = maps.narrow(axis, many - cut, cut)
+            maps = torch.cat([maps.narrow(axis, 0, many - cut), last * (factor / cut)], axis)
     return torch.cat([others, maps.flatten(1)], 1)
 
 
@@ -231,13 +232,14 @@ class NetworkProbe(BlackBoxProbe):
         return spread(placed, self._own_layout(tokens), self.layout), elsewhere
 
     def _own_layout(self, tokens: TokenGrid) -> Layout:
-        height, width = self.layout.size
-        return Layout(tokens.grid, (-(-height // tokens.grid[0]), -(-width // tokens.grid[1])), tokens.others)
+        size = (self.images.shape[-2], self.images.shape[-1])
+        clip = self.model.clip
+        return layout_of(tokens.grid, size if clip is None else (clip.frames, *size), tokens.others)
 
     def _layer(self, segment: Segment, grads: Mapping[str, Tensor], unplaced: Tensor | None = None) -> NetworkLayer:
         tokens: TokenGrid = self.model.blocks[segment.index].tokens
         own = self._own_layout(tokens)
-        layout = own if own.grid != self.layout.grid or own.prefix != self.layout.prefix else self.layout
+        layout = own if own.cells != self.layout.cells or own.prefix != self.layout.prefix else self.layout
         readout = self.images.new_zeros(self.rows, layout.tokens)
         return NetworkLayer(
             segment.index,

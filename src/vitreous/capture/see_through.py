@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,11 +15,13 @@ from vitreous.capture.blocks import find_blocks
 from vitreous.capture.diagnosis import operations_without_rule
 from vitreous.capture.linearise import LINEARISATIONS
 from vitreous.capture.operations import LinearisedForward
+from vitreous.capture.token_places import size_of
 from vitreous.capture.trace import backward, trace
 from vitreous.core.errors import ModelError, ShapeError, VitreousError, describe_error
 from vitreous.models.black_box import classes_of, preprocess_of, refuse_without_parameters
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.model import Inputs, Layout, Network, forward_of, logits_of, tensors_of
+from vitreous.models.layout import Clip, Layout, layout_of
+from vitreous.models.model import Inputs, Network, forward_of, logits_of, tensors_of
 from vitreous.models.outputs import with_outputs
 from vitreous.models.tensor_types import Images
 
@@ -29,7 +32,7 @@ def see_through(
     module: nn.Module,
     name: str | None = None,
     *,
-    size: tuple[int, int] | None = None,
+    size: tuple[int, ...] | None = None,
     blocks: str | Sequence[str] | None = None,
     preprocess: Any = None,
     inputs: Mapping[str, Any] | None = None,
@@ -44,7 +47,8 @@ def see_through(
     name
         Name of the model; its class name by default.
     size
-        Height and width of its images; by default what its configuration says, or 224 x 224.
+        Height and width of its images, or (frames, height, width) of its clips; by default what its configuration says,
+        or 224 x 224. Clips are [b t c H W] if the configuration has `num_frames`, as in Hugging Face, else [b c t H W].
     blocks
         Names of its blocks such as "layers.*.blocks.*"; by default they are found.
     preprocess
@@ -78,7 +82,7 @@ def see_through(
     name = name or type(module).__name__
     refuse_unsuited(module, name)
     preprocess = preprocess_of(module) if preprocess is None else preprocess
-    size = size or expected_size(module, preprocess)
+    clip, size = expected_input(module, preprocess, size)
     arguments = None if inputs is None else Inputs(image, inputs)
     model = Network(
         name=name,
@@ -90,12 +94,13 @@ def see_through(
         classes=classes_of(module),
         inputs=arguments,
         blocks=(),
+        clip=clip,
     )
-    return examined(model, random_image(module, size), blocks)
+    return examined(model, random_image(module, size, clip), blocks)
 
 
 def examined(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:
-    """The network with blocks, token places and completeness found on an image [1 c H W].
+    """The network with blocks, token places and completeness found on an image [1 c H W] or a clip.
 
     `blocks` as for `see_through`; those that the network has already are found again for another image size.
     """
@@ -117,29 +122,40 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
             "or images that it takes"
         ) from problem
     refuse_random(model.name, first, second)
-    located = find_blocks(model.module, call, image, blocks)
-    fine = max((block.tokens.grid for block in located), key=lambda grid: grid[0] * grid[1])
-    size = (image.shape[-2], image.shape[-1])
-    if size[0] % fine[0] or size[1] % fine[1]:
+    clip = None if model.clip is None else replace(model.clip, frames=image.shape[model.clip.axis])
+    located = find_blocks(model.module, call, image, blocks, clip)
+    fine = max((block.tokens.grid for block in located), key=math.prod)
+    size = size_of(image, clip)
+    if any(length % cells for length, cells in zip(size, fine, strict=True)):
         raise ModelError(
-            f"images of {size[0]}x{size[1]} do not divide into the {fine[0]}x{fine[1]} tokens of {model.name!r}; images whose "
+            f"images of {by(size)} do not divide into the {by(fine)} tokens of {model.name!r}; images whose "
             "sides are multiples of its stride would work"
         )
     uneven = [grid for block in located if (grid := block.tokens.grid) and not nests(grid, fine)]
     if uneven:
         raise ModelError(
-            f"the {uneven[0][0]}x{uneven[0][1]} tokens of a block of {model.name!r} do not cover whole tokens of its finest grid "
-            f"{fine[0]}x{fine[1]}; images of another size, or blocks=… of one resolution would work"
+            f"the {by(uneven[0])} tokens of a block of {model.name!r} do not cover whole tokens of its finest grid "
+            f"{by(fine)}; images of another size, or blocks=… of one resolution would work"
         )
-    layout = Layout(fine, (size[0] // fine[0], size[1] // fine[1]), max(block.tokens.others for block in located))
-    model = replace(model, blocks=located, layout=fixed_layout(layout, model.name), size=size)
+    layout = layout_of(fine, size, max(block.tokens.others for block in located))
+    model = replace(model, blocks=located, layout=fixed_layout(layout, model.name), size=layout.size, clip=clip)
     with suppress(ShapeError):  # no logits: a score has to say what is explained
         if (logits := model.read(first)).ndim == 2 and model.output_type is None:
             model = with_outputs(model, logits.shape[-1])
     return check_completeness(model, image, call)
 
 
-def nests(coarse: tuple[int, int], fine: tuple[int, int]) -> bool:
+def by(lengths: Sequence[int]) -> str:
+    return "x".join(map(str, lengths))
+
+
+def fits(model: Network, images: Images) -> bool:
+    """Whether a network was examined on images of this size, or on clips of this size and length."""
+    frames = model.clip is None or images.shape[model.clip.axis] == model.clip.frames
+    return frames and model.size == (images.shape[-2], images.shape[-1])
+
+
+def nests(coarse: tuple[int, ...], fine: tuple[int, ...]) -> bool:
     """Whether every cell of a grid covers cells of a finer one; the last row and column may cover fewer."""
     return all((a - 1) * -(-b // a) < b for a, b in zip(coarse, fine, strict=True))
 
@@ -176,6 +192,23 @@ def refuse_random(name: str, first: Any, second: Any) -> None:
         )
 
 
+def expected_input(
+    module: nn.Module, preprocess: Any, size: tuple[int, ...] | None
+) -> tuple[Clip | None, tuple[int, int]]:
+    """Form of the clips (None for images), and height and width; `size` as for `see_through`."""
+    configs = [getattr(part, "config", None) for part in module.modules()]
+    counts = [frames for config in configs if isinstance(frames := getattr(config, "num_frames", None), int)]
+    if size is None:
+        clip = Clip(counts[0], axis=1) if counts else None
+        return clip, expected_size(module, preprocess)
+    if len(size) == 3:
+        return Clip(size[0], axis=1 if counts else 2), (size[1], size[2])
+    if len(size) == 2 and not counts:
+        return None, (size[0], size[1])
+    wanted = "(frames, height, width)" if counts else "(height, width), or (frames, height, width) for clips"
+    raise ModelError(f"size={size}; {wanted} would work")
+
+
 def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
     """Image size by the configuration of the module or of a part of it, else by the preprocessing, else 224 x 224."""
     for part in module.modules():
@@ -199,15 +232,17 @@ def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
 
 def expected_channels(module: nn.Module) -> int:
     """Channels of the images: the input channels of the first convolution, else 3."""
-    return next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d)), 3)
+    return next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d)), 3)
 
 
-def random_image(module: nn.Module, size: tuple[int, int], seed: int = 0) -> Images:
+def random_image(module: nn.Module, size: tuple[int, int], clip: Clip | None = None, seed: int = 0) -> Images:
     parameter = next(p for p in module.parameters() if p.is_floating_point())
     if parameter.device.type == "meta":
         raise ModelError("the model lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
     generator = torch.Generator().manual_seed(seed)
-    image = torch.randn(1, expected_channels(module), *size, generator=generator)
+    channels = expected_channels(module)
+    shape = (1, channels, *size) if clip is None else clip.shape(channels, size)
+    image = torch.randn(shape, generator=generator)
     return image.to(parameter.device, parameter.dtype)
 
 

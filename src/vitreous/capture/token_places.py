@@ -1,18 +1,20 @@
 """Where the tokens at the input of a block lie in the image: by their shape, and by what changes them.
 
 Where each token of a sequence lies is measured: parts of a random image are replaced in patterns that spell the bits of row
-and column, and a token belongs to the cell whose pattern changes it.
+and column (and of the time step in a clip), and a token belongs to the cell whose pattern changes it. Sizes and grids are
+(height, width) and (rows, columns), with frames and time steps before them in a clip.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from vitreous.models.layout import Clip
 from vitreous.models.model import TokenGrid
 from vitreous.models.tensor_types import Images
 
@@ -24,42 +26,61 @@ AGREEING = 0.8  # fraction of tokens whose measured place must be the expected o
 Pair = tuple[Tensor, Tensor]  # squared changes per token when the cells with a bit are replaced, and those without
 
 
-def expected_grid(state: Tensor, size: tuple[int, int]) -> TokenGrid | None:
-    """The grid that a block input of one image has by its shape, or None if it is none of the known forms."""
-    if len(state) != 1 or not 3 <= state.ndim <= 4:
-        return None
+def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
+    """The grids that a block input of one image or clip may have by its shape; none if it has none of the known forms.
+
+    Several only for a sequence of a clip, whose length does not say how many time steps there are.
+    """
+    if len(state) != 1 or state.ndim not in (3, len(size) + 2):
+        return []
     if state.ndim == 3:
-        return expected_sequence(state.shape[1], size)
-    last, first = covers(state.shape[1:3], size), covers(state.shape[2:], size)
+        return list(expected_sequences(state.shape[1], size))
+    last, first = covers(state.shape[1:-1], size), covers(state.shape[2:], size)
     if first and not (last and state.shape[1] < state.shape[-1]):
-        return TokenGrid("channels_first", (state.shape[2], state.shape[3]))
-    return TokenGrid("channels_last", (state.shape[1], state.shape[2])) if last else None
+        return [TokenGrid("channels_first", tuple(state.shape[2:]))]
+    return [TokenGrid("channels_last", tuple(state.shape[1:-1]))] if last else []
 
 
-def covers(grid: Sequence[int], size: tuple[int, int]) -> bool:
+def covers(grid: Sequence[int], size: Sequence[int]) -> bool:
     """Whether a grid has the proportions of the image, up to rounding of a stride; a single cell has no place."""
-    if min(grid) < 2 or any(cells > length for cells, length in zip(grid, size, strict=True)):
+    if min(grid[-2:]) < 2 or any(cells > length for cells, length in zip(grid, size, strict=True)):
         return False
+    if len(grid) == 3 and grid[0] not in steps_of(size[0]):
+        return False
+    grid, size = grid[-2:], size[-2:]
     strides = {math.floor(size[0] / grid[0]), math.ceil(size[0] / grid[0])}
     return any(
         all(cells in (length // s, -(-length // s)) for length, cells in zip(size, grid, strict=True)) for s in strides
     )
 
 
-def expected_sequence(count: int, size: tuple[int, int]) -> TokenGrid | None:
-    """The grid of a token sequence: the smallest number of other tokens that leaves the proportions of the image."""
-    height, width = size
+def steps_of(frames: int) -> list[int]:
+    """Numbers of time steps that frames divide into, the largest first."""
+    return [frames // tubelet for tubelet in range(1, frames + 1) if frames % tubelet == 0]
+
+
+def expected_sequences(count: int, size: tuple[int, ...]) -> Iterator[TokenGrid]:
+    """Grids of a token sequence: with the smallest number of other tokens that leaves the proportions of the image."""
+    *frames, height, width = size
+    steps = [(step,) for step in steps_of(frames[0])] if frames else [()]
     for others in range(min(MOST_OTHERS, count // 2) + 1):
-        rows = round(math.sqrt((count - others) * height / width))
-        if rows < 2 or (count - others) % rows:
-            continue
-        columns = (count - others) // rows
-        if columns >= 2 and covers((rows, columns), size) and height % rows == 0 == width % columns:
-            return TokenGrid("sequence", (rows, columns), None, others)
-    return None
+        grids = []
+        for step in steps:
+            patches, rest = divmod(count - others, math.prod(step))
+            rows = round(math.sqrt(patches * height / width))
+            if rest or rows < 2 or patches % rows:
+                continue
+            grid = (*step, rows, patches // rows)
+            if min(grid[-2:]) >= 2 and covers(grid, size) and height % rows == 0 == width % grid[-1]:
+                grids.append(grid)
+        yield from (TokenGrid("sequence", grid, None, others) for grid in grids)
+        if grids:
+            return
 
 
-def measure_grid(expected: TokenGrid, image: Images, input_of: Callable[[Images], Tensor]) -> TokenGrid | None:
+def measure_grid(
+    expected: TokenGrid, image: Images, input_of: Callable[[Images], Tensor], clip: Clip | None = None
+) -> TokenGrid | None:
     """The grid of a block input with the measured order of its tokens, or None if the measurement does not give one.
 
     Parameters
@@ -67,11 +88,13 @@ def measure_grid(expected: TokenGrid, image: Images, input_of: Callable[[Images]
     expected
         The grid that the input has by its shape.
     image
-        One image [1 c H W], parts of which are replaced by noise.
+        One image [1 c H W] or clip, parts of which are replaced by noise.
     input_of
         Input of the block for such an image.
+    clip
+        Form of the clip.
     """
-    size = (image.shape[-2], image.shape[-1])
+    size = size_of(image, clip)
 
     def state(images: Images) -> Tensor:
         return expected.tokens(input_of(images)).double()[0].cpu()
@@ -86,6 +109,7 @@ def measure_grid(expected: TokenGrid, image: Images, input_of: Callable[[Images]
         pairs = []
         for bit in cell_bits(expected.grid):
             cells = stretch(bit, size).to(image.device)
+            cells = cells if clip is None else clip.over_channels(cells)
             pairs.append((change(torch.where(cells, noise, image)), change(torch.where(cells, image, noise))))
         return decoded_grid(expected, pairs)
 
@@ -94,9 +118,17 @@ def measure_grid(expected: TokenGrid, image: Images, input_of: Callable[[Images]
         if measured is not None:  # a few tokens may spell a grid by chance, but not the same one again
             again = range(1, ROUNDS if expected.patches < FEW else 1)
             return measured if all(same_order(measured, draw(seed)) for seed in again) else None
-        return sorted_grid(expected, size, *centres(image, change)) if expected.form == "sequence" else None
+        if expected.form != "sequence" or clip is not None:
+            return None
+        return sorted_grid(expected, size, *centres(image, change))
     except RuntimeError:  # the shape of the input depends on the image
         return None
+
+
+def size_of(images: Images, clip: Clip | None) -> tuple[int, ...]:
+    """Height and width of images, or frames, height and width of clips."""
+    size = (images.shape[-2], images.shape[-1])
+    return size if clip is None else (images.shape[clip.axis], *size)
 
 
 def same_order(first: TokenGrid, second: TokenGrid | None) -> bool:
@@ -122,7 +154,7 @@ def centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[Tensor, 
 
 
 def sorted_grid(
-    expected: TokenGrid, size: tuple[int, int], row: Tensor, column: Tensor, strength: Tensor
+    expected: TokenGrid, size: tuple[int, ...], row: Tensor, column: Tensor, strength: Tensor
 ) -> TokenGrid | None:
     """The grid with tokens ordered by their centres, or None unless the centres separate into rows and columns."""
     own = strength.argsort(descending=True)[: expected.patches]
@@ -139,56 +171,61 @@ def sorted_grid(
     return replace(expected, order=with_others(order.flatten(), expected.others + expected.patches))
 
 
-def cell_bits(grid: tuple[int, int]) -> list[Tensor]:
-    """For every bit of the Gray codes of row and column: which cells [rows columns] have it.
+def cell_bits(grid: tuple[int, ...]) -> list[Tensor]:
+    """For every bit of the Gray codes of a cell's position along each axis: which cells [*grid] have it.
 
     Gray codes of neighbours differ in one bit, so a token that depends on two cells is placed at one of the two.
     """
-    rows, columns = gray(torch.arange(grid[0])), gray(torch.arange(grid[1]))
-    by_row = [((rows >> k) & 1).bool()[:, None].expand(grid) for k in range((grid[0] - 1).bit_length())]
-    by_column = [((columns >> k) & 1).bool()[None].expand(grid) for k in range((grid[1] - 1).bit_length())]
-    return [*by_row, *by_column]
+    masks = []
+    for axis, cells in enumerate(grid):
+        codes = gray(torch.arange(cells)).view(-1, *[1] * (len(grid) - axis - 1))
+        masks += [((codes >> k) & 1).bool().expand(grid) for k in range(bits_of(cells))]
+    return masks
+
+
+def bits_of(cells: int) -> int:
+    return (cells - 1).bit_length()
 
 
 def gray(number: Tensor) -> Tensor:
     return number ^ (number >> 1)
 
 
-def stretch(mask: Tensor, size: tuple[int, int]) -> Tensor:
+def stretch(mask: Tensor, size: tuple[int, ...]) -> Tensor:
     """A mask of cells at the size of the image."""
-    rows = (torch.arange(size[0]) // -(-size[0] // mask.shape[0])).clamp(max=mask.shape[0] - 1)
-    columns = (torch.arange(size[1]) // -(-size[1] // mask.shape[1])).clamp(max=mask.shape[1] - 1)
-    return mask[rows][:, columns]
+    for axis, length in enumerate(size):
+        cells = mask.shape[axis]
+        mask = mask.index_select(axis, (torch.arange(length) // -(-length // cells)).clamp(max=cells - 1))
+    return mask
 
 
 def decoded_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
     """The grid whose order of tokens is spelled by the measured bits, or None if they do not spell a whole grid."""
-    bits = torch.stack([a > b for a, b in pairs]).long()
-    rows, columns = expected.grid
-    row_bits = (rows - 1).bit_length()
-    row, column = decoded(bits[:row_bits]), decoded(bits[row_bits:])
-    place = row * columns + column
-    count = expected.others + expected.patches
-    wanted = torch.arange(expected.patches)
-    near = int(min(expected.grid) > 4)  # convolutions that overlap blur a cell with its neighbour
+    grid, count = expected.grid, expected.others + expected.patches
+    bits = (torch.stack([a > b for a, b in pairs]).long()).split([bits_of(cells) for cells in grid])
+    position = [decoded(own) if len(own) else torch.zeros(count, dtype=torch.long) for own in bits]
+    wanted = torch.unravel_index(torch.arange(expected.patches), grid)
+    near = int(min(grid) > 4)  # convolutions that overlap blur a cell with its neighbour
     for front in dict.fromkeys((expected.others, *range(expected.others))):
         own = torch.arange(front, front + expected.patches)
-        distance = torch.maximum((row[own] - wanted // columns).abs(), (column[own] - wanted % columns).abs())
-        if (distance <= near).double().mean() >= AGREEING:
+        distances = [(along[own] - place).abs() for along, place in zip(position, wanted, strict=True)]
+        if (torch.stack(distances).amax(0) <= near).double().mean() >= AGREEING:
             return replace(expected, order=None if front == expected.others else with_others(own, count))
     if expected.form != "sequence":
         return None
+    place = torch.zeros(count, dtype=torch.long)
+    for along, cells in zip(position, grid, strict=True):
+        place = place * cells + along
     touched = torch.stack([a + b for a, b in pairs]).sum(0)
     own = touched.argsort(descending=True)[: expected.patches]
-    if len(place[own].unique()) < expected.patches or place[own].max() >= expected.patches:
+    inside = torch.stack([along[own] < cells for along, cells in zip(position, grid, strict=True)]).all()
+    if not inside or len(place[own].unique()) < expected.patches:
         return None
     return replace(expected, order=with_others(own[place[own].argsort()], count))
 
 
 def decoded(bits: Tensor) -> Tensor:
     """Whole numbers [n] of the bits [k n] of their Gray codes, the lowest first."""
-    if not len(bits):
-        return torch.zeros(bits.shape[1], dtype=torch.long)
     plain = bits.flip(0).cumsum(0).flip(0) % 2  # a bit of the number is the parity of the higher bits of its code
     return (plain << torch.arange(len(bits))[:, None]).sum(0)
 

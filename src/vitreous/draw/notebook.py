@@ -9,10 +9,12 @@ from io import BytesIO
 from PIL import Image
 
 from vitreous.draw.captions import class_name, describe_target, label, remarks
+from vitreous.draw.film import film_image
 from vitreous.draw.overlay import overlay_image
 from vitreous.draw.pages import choose_scales, describe_scales, group_rows_by_image
 from vitreous.draw.scale import QUANTILE, Scale
 from vitreous.methods.attribution import Attribution
+from vitreous.models.layout import ClipLayout
 
 ROWS, SIDE = 4, 300  # rows shown, and the longest side of each in pixels
 
@@ -53,12 +55,14 @@ def html(attribution: Attribution, *, limit: int = ROWS) -> str:
 def make_card(attribution: Attribution, scale: Scale) -> str:
     """One row with its captions and its colour scale."""
     name, target, notes = class_name(attribution), describe_target(attribution), remarks(attribution)
-    image = overlay_image(attribution, scale=scale, longest=2 * SIDE)
+    is_clip = isinstance(attribution.layout, ClipLayout)
+    image = film_image(attribution, scale) if is_clip else overlay_image(attribution, scale=scale, longest=2 * SIDE)
+    side = max(SIDE, image.width) if is_clip else SIDE
     return (
-        f"<figure style='margin:0;max-width:{SIDE}px'>"
+        f"<figure style='margin:0;max-width:{side}px'>"
         f"<figcaption><b>{escape(name)}</b>{escape(target.removeprefix(name))}"
         f"{f' <i>{escape(notes)}</i>' if notes else ''}</figcaption>"
-        f"<img alt='{escape(attribution.method)} for {escape(name)}' style='max-width:100%;display:block' src='{data_url(image)}'>"
+        f"<img alt='{escape(attribution.method)} for {escape(name)}' style='max-width:100%;display:block' src='{data_url(image, side)}'>"
         f"{draw_bar(scale)}"
         f"<div style='text-align:center;font-size:11px;opacity:.7'>{escape(label(attribution, scale))}</div></figure>"
     )
@@ -74,9 +78,9 @@ def draw_bar(scale: Scale) -> str:
     )
 
 
-def data_url(image: Image.Image) -> str:
+def data_url(image: Image.Image, side: int) -> str:
     """A reduced image as a data URL."""
-    image.thumbnail((SIDE, SIDE))
+    image.thumbnail((side, side))
     stream = BytesIO()
     image.save(stream, "PNG", optimize=True)
     return f"data:image/png;base64,{b64encode(stream.getvalue()).decode()}"

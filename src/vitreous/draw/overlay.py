@@ -13,6 +13,7 @@ from vitreous.core.errors import ShapeError
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, toned
 from vitreous.methods.attribution import Attribution
 from vitreous.models.image_input import open_picture, resample
+from vitreous.models.layout import ClipLayout
 from vitreous.models.transforms import OpaquePreprocess
 
 Mode = Literal["nearest", "bilinear", "bicubic"]
@@ -56,8 +57,12 @@ def overlay_image(
     Raises
     ------
     ShapeError
-        If `opacity` or `mode` is not one of the above.
+        If `opacity` or `mode` is not one of the above, or the map is that of a clip.
     """
+    if isinstance(attribution.layout, ClipLayout):
+        raise ShapeError(
+            "a clip has one map per time step; .plot() draws them, and .save('clip.gif') writes an animation"
+        )
     if not 0 <= opacity <= 1:
         raise ShapeError(f"opacity={opacity}; a number from 0 to 1 would work")
     attribution = attribution[row]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 from zipfile import BadZipFile
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from vitreous.core.errors import DataError, ShapeError, VitreousError
 from vitreous.models.image_input import Preprocess, size_of
+from vitreous.models.layout import ClipLayout, Layout
 from vitreous.models.transforms import OpaquePreprocess
-from vitreous.models.vit import Layout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NEGLIGIBLE = 1e-4  # fraction of |score| below which the sum of absolute scores counts as negligible
 FORMATS = ("safetensors", "npz", "npy")
+ANIMATIONS = ("gif", "webp")
 UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
 TENSORS = ("patches", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images")
 
@@ -41,7 +42,7 @@ class Attribution:
     patches
         Raw scores of the patches, with their sign. For a pixel method the sum over each patch; None for a black box.
     layout
-        Grid, patch size and number of prefix tokens.
+        Grid, patch size and number of prefix tokens; a `ClipLayout`, with time steps, for a clip.
     targets
         Class index of every row.
     method
@@ -66,7 +67,7 @@ class Attribution:
     provenance
         How the attribution was computed.
     images
-        Preprocessed images, for drawing.
+        Preprocessed images, for drawing; for clips [rows, frames, channels, height, width].
     pictures
         Original images, one per row, for drawing.
     preprocess
@@ -97,7 +98,7 @@ class Attribution:
     logits: Float[Tensor, "r c"] | None = None
     signed: bool = True
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    images: Float[Tensor, "r 3 H W"] | None = None
+    images: Float[Tensor, "r *frames channels H W"] | None = None
     pictures: tuple[Any, ...] | None = None
     preprocess: Any = None
     names: tuple[str, ...] | None = None
@@ -105,12 +106,15 @@ class Attribution:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def maps(self) -> Float[Tensor, "r rows columns"]:
-        """Scores on the patch grid, or on the pixel grid for a black box, which has no patches."""
+    def maps(self) -> Float[Tensor, "r *times rows columns"]:
+        """Scores on the patch grid, or on the pixel grid for a black box, which has no patches.
+
+        Maps of clips are [rows of the attribution, time steps, rows, columns].
+        """
         if self.patches is None:
             assert self.native_pixels is not None
             return self.native_pixels
-        return self.patches.unflatten(-1, self.layout.grid)
+        return self.patches.unflatten(-1, self.layout.cells)
 
     @overload
     def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Tensor: ...
@@ -118,7 +122,7 @@ class Attribution:
     def pixels(self, size: Literal["original"], mode: str = "bilinear") -> Tensor | list[Tensor]: ...
     def pixels(
         self, size: tuple[int, int] | str | None = None, mode: str = "bilinear"
-    ) -> Float[Tensor, "r height width"] | list[Tensor]:
+    ) -> Float[Tensor, "r *frames height width"] | list[Tensor]:
         """Maps at pixel resolution: the scores of a pixel method, else the patch grid resized.
 
         Parameters
@@ -132,7 +136,8 @@ class Attribution:
         Returns
         -------
         Tensor or list of Tensor
-            [rows, height, width]. For "original", a list with one map [height, width] per row if the original images
+            [rows, height, width], or [rows, frames, height, width] for clips, where every frame has the map of its time
+            step. For "original", a list with one map [height, width] per row if the original images
             differ in size.
 
         Raises
@@ -146,6 +151,9 @@ class Attribution:
             raise ShapeError(f"mode={mode!r}; known: 'nearest', 'bilinear', 'bicubic'")
         if isinstance(size, str):
             return self._original_pixels(size, mode)
+        if isinstance(self.layout, ClipLayout):
+            maps = resize_maps(self.maps().flatten(0, 1), self.layout.size if size is None else size, mode)
+            return maps.unflatten(0, (len(self), self.layout.times)).repeat_interleave(self.layout.tubelet, 1)
         return resize_maps(self._source(), self.layout.size if size is None else size, mode)
 
     def _source(self) -> Float[Tensor, "r height width"]:
@@ -155,7 +163,7 @@ class Attribution:
     def _original_pixels(self, size: str, mode: str) -> Tensor | list[Tensor]:
         if size != "original":
             raise ShapeError(f"size={size!r}; give 'original' or (height, width)")
-        if self.pictures is None or self.preprocess is None:
+        if self.pictures is None or self.preprocess is None:  # always so for clips
             raise ShapeError(
                 "there are no original images here: they were given as tensors, or the attribution was read from a file; "
                 "pixels() gives the maps at the size of what the model saw, and preprocess.restore(maps, (height, width)) "
@@ -176,8 +184,8 @@ class Attribution:
         -------
         pandas.DataFrame
             Columns: `method`, `row` (of this attribution), `target` (class index), `name` (of the class), `y` and `x`
-            (position in the patch grid from the upper left; in pixels for a black box) and `score`. Tables of several
-            attributions can be joined with `pandas.concat`.
+            (position in the patch grid from the upper left; in pixels for a black box) and `score`; for clips also
+            `time` (time step). Tables of several attributions can be joined with `pandas.concat`.
 
         Raises
         ------
@@ -189,7 +197,7 @@ class Attribution:
         except ImportError:
             raise DataError("to_pandas needs pandas: pip install pandas") from None
         maps = self.maps()
-        row, y, x = (index.ravel() for index in np.indices(tuple(maps.shape)))
+        row, *time, y, x = (index.ravel() for index in np.indices(tuple(maps.shape)))
         names = self.names or tuple(f"class {target}" for target in self.targets.tolist())
         return pandas.DataFrame(
             {
@@ -197,6 +205,7 @@ class Attribution:
                 "row": row,
                 "target": self.targets.cpu().numpy()[row],
                 "name": [names[index] for index in row],
+                **({"time": time[0]} if time else {}),
                 "y": y,
                 "x": x,
                 "score": as_array(maps).ravel(),
@@ -242,12 +251,13 @@ class Attribution:
         Parameters
         ----------
         path
-            File name; missing folders are created. A ".safetensors" or ".npz" file holds everything except the original
+            File name; missing folders are created. A ".gif" or ".webp" file is the animation of one clip (see
+            `vitreous.draw.save_animation`). A ".safetensors" or ".npz" file holds everything except the original
             images: all tensors, and layout, method, names and provenance as JSON (in the metadata, or in the array
             `vitreous`). Both can be read with `Attribution.load`, and without Vitreous with `safetensors` or
             `numpy.load(path, allow_pickle=False)`. A ".npy" file holds only `maps()` [rows, height, width].
         format
-            "safetensors", "npz" or "npy"; by default the suffix of `path`.
+            "safetensors", "npz", "npy", "gif" or "webp"; by default the suffix of `path`.
 
         Returns
         -------
@@ -258,12 +268,20 @@ class Attribution:
         ------
         DataError
             If the suffix or `format` is not one of these.
+        ShapeError
+            If an animation is asked for and this is not the attribution of one clip.
         """
         path = Path(path)
         chosen = path.suffix.removeprefix(".").lower() if format is None else format
+        if chosen in ANIMATIONS:
+            from vitreous.draw import save_animation
+
+            return save_animation(self, path, format=chosen)
         if chosen not in FORMATS:
             given = f"format={format!r}" if format is not None else f"the name {path.name!r}"
-            raise DataError(f"{given} is no format of attributions; save as .safetensors, .npz or .npy")
+            raise DataError(
+                f"{given} is no format of attributions; save as .safetensors, .npz or .npy, a clip also as .gif or .webp"
+            )
         tensors = {name: t.cpu().contiguous() for name in TENSORS if (t := getattr(self, name)) is not None}
         path.parent.mkdir(parents=True, exist_ok=True)
         match chosen:
@@ -286,7 +304,7 @@ class Attribution:
         preprocess = {item.name: getattr(self.preprocess, item.name) for item in fields(Preprocess)} if known else None
         return {
             "format": "vitreous.attribution/1",
-            "layout": {"grid": self.layout.grid, "patch": self.layout.patch, "prefix": self.layout.prefix},
+            "layout": asdict(self.layout),
             "method": self.method,
             "native": self.native,
             "signed": self.signed,
@@ -316,7 +334,7 @@ class Attribution:
             about, tensors = read_npz(path) if start.startswith(b"PK") else read_safetensors(path)
             layout, names, preprocess = about["layout"], about["names"], about.get("preprocess")
             return cls(
-                layout=Layout(tuple(layout["grid"]), tuple(layout["patch"]), layout["prefix"]),
+                layout=read_layout(layout),
                 names=None if names is None else tuple(names),
                 preprocess=None if preprocess is None else read_preprocess(preprocess),
                 **{"patches": None, **tensors},
@@ -340,16 +358,17 @@ class Attribution:
             Row to draw; None for all.
         **options
             Passed to `vitreous.draw.figure`: `overlay`, `opacity`, `columns`, `shared_scale`, `mode`, `quantile`,
-            `scale` and `limit`.
+            `scale` and `limit`; for clips to `vitreous.draw.film_strip`.
 
         Returns
         -------
         matplotlib.figure.Figure
             Maps with class, probability and colour scale of every row, and notes that are needed to read them.
         """
-        from vitreous.draw import figure
+        from vitreous.draw import figure, film_strip
 
-        return figure(self if row is None else self[row], **options)
+        draw = film_strip if isinstance(self.layout, ClipLayout) else figure
+        return draw(self if row is None else self[row], **options)
 
     def _repr_html_(self) -> str:
         from vitreous.draw import html
@@ -357,9 +376,9 @@ class Attribution:
         return html(self)
 
     def __repr__(self) -> str:
-        rows, columns = self.layout.grid
+        cells = "x".join(map(str, self.layout.cells))
         what = "pixels" if self.patches is None else "patches"
-        return f"Attribution({self.method!r}, {len(self)} x {rows}x{columns} {what}, targets={self.targets.tolist()})"
+        return f"Attribution({self.method!r}, {len(self)} x {cells} {what}, targets={self.targets.tolist()})"
 
     @property
     def negligible(self) -> Bool[Tensor, " r"]:
@@ -412,6 +431,14 @@ def read_npz(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         about = json.loads(str(file["vitreous"]))
         dtypes = about["dtypes"]
         return about, {name: torch.from_numpy(file[name]).to(getattr(torch, dtypes[name])) for name in dtypes}
+
+
+def read_layout(values: Mapping[str, Any]) -> Layout:
+    """`Layout`, or `ClipLayout` where there are time steps, from JSON values."""
+    grid, patch = tuple(values["grid"]), tuple(values["patch"])
+    if "times" in values:
+        return ClipLayout(grid, patch, values["prefix"], values["times"], values["tubelet"])
+    return Layout(grid, patch, values["prefix"])
 
 
 def read_preprocess(values: Mapping[str, Any]) -> Preprocess:

@@ -76,7 +76,7 @@ class Inside:
 
     def maps(self, part: str) -> Float[Tensor, "r layers rows columns"]:
         """One part on the patch grid; a SpecError if there is no such part."""
-        return self._part(part).unflatten(-1, self.whole.layout.grid)
+        return self._part(part).unflatten(-1, self.whole.layout.cells)
 
     def at(self, part: str, layer: int) -> Attribution:
         """One part at one layer, as an attribution.

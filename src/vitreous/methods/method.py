@@ -205,8 +205,14 @@ class Method:
         SpecError
             If the method needs more than the model has.
         """
-        if isinstance(vit, ViT) or (isinstance(vit, Network) and self.works_on_networks):
+        reads_pixels = isinstance(vit, Network) and vit.clip is not None and self.settings.get("space") == "pixels"
+        if isinstance(vit, ViT) or (isinstance(vit, Network) and self.works_on_networks and not reads_pixels):
             return self
+        if isinstance(vit, Network) and vit.clip is not None:
+            raise SpecError(
+                f"{self.spec!r} reads more than states and gradients at blocks, and {vit.name!r} takes clips; of clips ask "
+                f"one of: {', '.join(name for name in METHODS if METHODS[name].works_on_networks)}"
+            )
         if isinstance(vit, Network) and self.black_box is None:
             raise SpecError(
                 f"{self.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {vit.name!r} is a "

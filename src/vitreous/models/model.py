@@ -20,42 +20,11 @@ from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
+from vitreous.models.layout import Clip, Layout
 from vitreous.models.tensor_types import Images, Logits
 
 if TYPE_CHECKING:
     from vitreous.models.image_input import Preprocess
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Order of the tokens: `prefix` tokens first (class, distillation, registers), then the patch grid, row by row.
-
-    Parameters
-    ----------
-    grid
-        Number of patches along height and width.
-    patch
-        Height and width of one patch in pixels.
-    prefix
-        Number of tokens before the first patch.
-    """
-
-    grid: tuple[int, int]
-    patch: tuple[int, int]
-    prefix: int
-
-    @property
-    def patches(self) -> int:
-        return self.grid[0] * self.grid[1]
-
-    @property
-    def tokens(self) -> int:
-        return self.prefix + self.patches
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width in pixels of the image that the grid covers."""
-        return self.grid[0] * self.patch[0], self.grid[1] * self.patch[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +229,10 @@ class TokenGrid:
     Attributes
     ----------
     form
-        "sequence" [b n d], "channels_last" [b rows columns d] or "channels_first" [b d rows columns].
+        "sequence" [b n d], "channels_last" [b rows columns d] or "channels_first" [b d rows columns]; in a clip with
+        time steps before rows.
     grid
-        Rows and columns of the patches.
+        Rows and columns of the patches, with time steps before them in a clip.
     order
         Positions in a sequence: first of the tokens that belong to no patch, then of the patches, row by row.
     others
@@ -270,7 +240,7 @@ class TokenGrid:
     """
 
     form: Literal["sequence", "channels_last", "channels_first"]
-    grid: tuple[int, int]
+    grid: tuple[int, ...]
     order: Tensor | None = None
     others: int = 0
 
@@ -291,9 +261,9 @@ class TokenGrid:
         """Whether a tensor of this shape [b ...] can hold these tokens in this form."""
         match self.form:
             case "channels_last":
-                return len(shape) == 4 and tuple(shape[1:3]) == self.grid
+                return len(shape) == len(self.grid) + 2 and tuple(shape[1:-1]) == self.grid
             case "channels_first":
-                return len(shape) == 4 and tuple(shape[2:]) == self.grid
+                return len(shape) == len(self.grid) + 2 and tuple(shape[2:]) == self.grid
         return len(shape) == 3 and shape[1] == self.others + self.patches
 
 
@@ -318,6 +288,8 @@ class Network(BlackBox):
         Whether the module changes tensors in place, so that recorded states have to be copied.
     missing
         Largest share of a score that was lost at a block in the completeness check, relative to the score.
+    clip
+        Form of the clips that it takes; None for images.
 
     Examples
     --------
@@ -331,16 +303,15 @@ class Network(BlackBox):
     blocks: tuple[Any, ...]
     copy: bool = False
     missing: float = 0.0
+    clip: Clip | None = None
 
     @property
     def depth(self) -> int:
         return len(self.blocks)
 
     def __repr__(self) -> str:
-        height, width = self.size
-        return (
-            f"{type(self).__name__}({self.name!r}, {self.depth} blocks, {height}x{width}, {self.dtype}, {self.device})"
-        )
+        size = "x".join(map(str, (*([] if self.clip is None else [self.clip.frames]), *self.size)))
+        return f"{type(self).__name__}({self.name!r}, {self.depth} blocks, {size}, {self.dtype}, {self.device})"
 
 
 AnyModel = TypeVar("AnyModel", bound=BlackBox)

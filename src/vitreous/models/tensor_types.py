@@ -10,7 +10,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Images = Float[Tensor, "b 3 H W"]
+Images = Float[Tensor, "b channels *frames H W"]  # frames: of clips, before or after the channels
 Tokens = Float[Tensor, "b n d"]
 Hidden = Float[Tensor, "b n hidden"]
 PerHead = Float[Tensor, "b h n e"]

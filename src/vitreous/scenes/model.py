@@ -1,10 +1,10 @@
-"""The small timm ViT that was trained on Scenes."""
+"""The small timm models that were trained on Scenes: two ViTs and a Swin transformer."""
 
 from __future__ import annotations
 
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitreous.core.errors import ModelError
 from vitreous.scenes.scene_plan import CLASSES
@@ -12,13 +12,37 @@ from vitreous.scenes.scene_sets import PATCH
 from vitreous.scenes.sprite import SIZE
 
 if TYPE_CHECKING:
+    from timm.models.swin_transformer import SwinTransformer
     from timm.models.vision_transformer import VisionTransformer
 
-MODELS = ("scenes", "scenes-biased")
+MODELS = ("scenes", "scenes-biased")  # with weights in the package
+TRAINABLE = (*MODELS, "scenes-swin")
 
 
-def build_model() -> VisionTransformer:
-    """Build the architecture with untrained weights."""
+def build_model(name: str = "scenes") -> Any:
+    """Build the architecture of a Scenes model with untrained weights.
+
+    Parameters
+    ----------
+    name
+        "scenes", "scenes-biased" or "scenes-swin".
+
+    Returns
+    -------
+    VisionTransformer or SwinTransformer
+
+    Raises
+    ------
+    ModelError
+        If the name is unknown.
+    """
+    if name not in TRAINABLE:
+        raise ModelError(f"no Scenes model {name!r}; there are {', '.join(TRAINABLE)}")
+    return build_swin() if name == "scenes-swin" else build_vit()
+
+
+def build_vit() -> VisionTransformer:
+    """A ViT of 12 blocks on 14 x 14 patches."""
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer(
@@ -26,8 +50,24 @@ def build_model() -> VisionTransformer:
     )
 
 
-def load_model(name: str = "scenes", folder: Path | None = None) -> VisionTransformer:
-    """Load the trained model in evaluation mode and float32.
+def build_swin() -> SwinTransformer:
+    """A Swin transformer of 8 blocks: 28 x 28, then 14 x 14, then 7 x 7 tokens, in windows of 7 x 7."""
+    from timm.models.swin_transformer import SwinTransformer
+
+    return SwinTransformer(
+        img_size=SIZE,
+        patch_size=4,
+        embed_dim=32,
+        depths=(2, 2, 4),
+        num_heads=(2, 4, 8),
+        window_size=7,
+        drop_path_rate=0.0,
+        num_classes=len(CLASSES),
+    )
+
+
+def load_model(name: str = "scenes", folder: Path | None = None) -> Any:
+    """Load a trained model in evaluation mode and float32.
 
     Parameters
     ----------
@@ -38,7 +78,7 @@ def load_model(name: str = "scenes", folder: Path | None = None) -> VisionTransf
 
     Returns
     -------
-    VisionTransformer
+    VisionTransformer or SwinTransformer
 
     Raises
     ------
@@ -47,10 +87,10 @@ def load_model(name: str = "scenes", folder: Path | None = None) -> VisionTransf
     """
     from safetensors.torch import load_file
 
-    if name not in MODELS:
+    if name not in MODELS and folder is None:
         raise ModelError(f"no Scenes model {name!r}; there are {', '.join(MODELS)}")
+    model = build_model(name)
     with as_file(files("vitreous.scenes") / "weights") as shipped:
         weights = load_file((folder or shipped) / f"{name}.safetensors")
-    model = build_model()
     model.load_state_dict({key: value.float() for key, value in weights.items()}, strict=True)
     return model.eval()

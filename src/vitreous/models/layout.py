@@ -1,0 +1,142 @@
+"""Where patches lie: the layout of maps of images and of clips, and the form of the clips that a network takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from vitreous.core.errors import ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Order of the tokens: `prefix` tokens first (class, distillation, registers), then the patch grid, row by row.
+
+    Parameters
+    ----------
+    grid
+        Number of patches along height and width.
+    patch
+        Height and width of one patch in pixels.
+    prefix
+        Number of tokens before the first patch.
+    """
+
+    grid: tuple[int, int]
+    patch: tuple[int, int]
+    prefix: int
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """Shape of the map of one row: rows and columns."""
+        return self.grid
+
+    @property
+    def patches(self) -> int:
+        return math.prod(self.cells)
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + self.patches
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels of the image that the grid covers."""
+        return self.grid[0] * self.patch[0], self.grid[1] * self.patch[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ClipLayout(Layout):
+    """Layout of a clip: the patches of the first time step, row by row, then those of the next.
+
+    Parameters
+    ----------
+    times
+        Number of time steps of the map.
+    tubelet
+        Number of frames that one time step covers.
+
+    Examples
+    --------
+    >>> from vitreous.models.layout import ClipLayout
+    >>> layout = ClipLayout((14, 14), (16, 16), prefix=0, times=8, tubelet=2)
+    >>> layout.cells, layout.frames
+    ((8, 14, 14), 16)
+    """
+
+    times: int
+    tubelet: int
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """Shape of the map of one row: time steps, rows and columns."""
+        return self.times, *self.grid
+
+    @property
+    def frames(self) -> int:
+        return self.times * self.tubelet
+
+
+def layout_of(cells: tuple[int, ...], size: tuple[int, ...], prefix: int) -> Layout:
+    """Layout of a map of `cells` for an input of `size`: (rows, columns) and pixels, or with time steps and frames first.
+
+    A patch that does not divide the image evenly is rounded up.
+    """
+    rows, columns = cells[-2:]
+    height, width = size[-2:]
+    patch = (-(-height // rows), -(-width // columns))
+    if len(cells) == 2:
+        return Layout((rows, columns), patch, prefix)
+    return ClipLayout((rows, columns), patch, prefix, cells[0], -(-size[0] // cells[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Form of the clips that a network takes: videos, or volumes with slices as frames.
+
+    Attributes
+    ----------
+    frames
+        Number of frames.
+    axis
+        Where the frames are: 1 for [b t c H W] as in Hugging Face, 2 for [b c t H W] as in torchvision.
+    """
+
+    frames: int
+    axis: Literal[1, 2]
+
+    def shape(self, channels: int, size: tuple[int, int]) -> tuple[int, int, int, int, int]:
+        """Shape of one clip as a batch."""
+        time_and_channels = (self.frames, channels) if self.axis == 1 else (channels, self.frames)
+        return (1, *time_and_channels, *size)
+
+    def frames_first(self, clips: Tensor) -> Tensor:
+        """Clips as [b t c H W]."""
+        return clips if self.axis == 1 else clips.transpose(1, 2)
+
+    def over_channels(self, mask: Tensor) -> Tensor:
+        """A mask [t H W] in the form of a clip, to broadcast over channels."""
+        return mask[:, None] if self.axis == 1 else mask
+
+    def checked(self, clips: object, name: str) -> Tensor:
+        """Clips as a batch.
+
+        Raises
+        ------
+        ShapeError
+            If they are not a floating-point tensor of this form.
+        """
+        form = "[b t c H W]" if self.axis == 1 else "[b c t H W]"
+        if not isinstance(clips, Tensor):
+            raise ShapeError(
+                f"{name!r} takes clips as a tensor {form} of normalised floats, not {type(clips).__name__!r}"
+            )
+        batch = clips[None] if clips.ndim == 4 else clips
+        if batch.ndim != 5 or not len(batch) or not batch.is_floating_point():
+            raise ShapeError(
+                f"{name!r} takes clips {form} of normalised floats, not {list(clips.shape)} of {clips.dtype}"
+            )
+        return batch.clone() if batch.is_inference() else batch
