@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from timm.models.vision_transformer import VisionTransformer
-from tokens import logits, some_patches
-from torch import Tensor
+from tokens import hide_patches, logits, some_patches
+from torch import Tensor, nn
 
-from vitreous.scenes import MODELS, PATCH, SIZE, Scene, draw, load_model
+from vitreous.scenes import CLASSES, MODELS, PATCH, SIZE, Scene, draw, load_model
+from vitreous.scenes.model import TRAINABLE
 
 UNSEEN = 1_000_003  # a seed that the configuration never uses
 GRID = SIZE // PATCH
@@ -46,17 +47,26 @@ def _unseen(kind: str, options: dict[str, str], index: int) -> Scene:
 
 @torch.inference_mode()
 def answers(
-    model: VisionTransformer, album: Album, share: float = 1.0, keep: Bool[Tensor, "b p"] | None = None
+    model: nn.Module, album: Album, share: float = 1.0, keep: Bool[Tensor, "b p"] | None = None
 ) -> Float[Tensor, "b classes"]:
-    """Logits for every image, when a random share of the patches or only those to keep enter the encoder."""
+    """Logits for every image, when a random share of the patches or only those to keep enter the encoder.
+
+    Models whose tokens cannot leave see grey instead of the others.
+    """
     device = next(model.parameters()).device
     random = torch.Generator(device).manual_seed(UNSEEN)
-    found = torch.empty(len(album.images), model.num_classes)
+    found = torch.empty(len(album.images), len(CLASSES))
     for rows, kept in _batches(len(album.images), keep):
         images = album.images[rows].to(device).float().div(127.5).sub(1)
         if share < 1:
             kept = some_patches(len(rows), GRID, share, random)
-        found[rows] = logits(model, images, None if kept is None else kept.to(device)).float().cpu()
+        if kept is None:
+            outputs = model(images)
+        elif isinstance(model, VisionTransformer):
+            outputs = logits(model, images, kept.to(device))
+        else:
+            outputs = model(hide_patches(images, GRID, kept.to(device)))
+        found[rows] = outputs.float().cpu()
     return found
 
 
@@ -83,7 +93,7 @@ def both_lead(answer: Tensor, labels: Tensor) -> float:
     return share_of((answer.topk(2).indices.sort(1).values == labels.sort(1).values).all(1))
 
 
-def sound(model: VisionTransformer, albums: dict[str, Album]) -> Iterator[tuple[str, float]]:
+def sound(model: nn.Module, albums: dict[str, Album]) -> Iterator[tuple[str, float]]:
     """The figures of the model trained without a shortcut."""
     for kind in ("single", "part"):
         album = albums[kind]
@@ -96,7 +106,7 @@ def sound(model: VisionTransformer, albums: dict[str, Album]) -> Iterator[tuple[
     yield "shortcut, stamp moved", first_is(answers(model, albums["moved"]), albums["moved"].targets)
 
 
-def biased(model: VisionTransformer, albums: dict[str, Album]) -> Iterator[tuple[str, float]]:
+def biased(model: nn.Module, albums: dict[str, Album]) -> Iterator[tuple[str, float]]:
     """The figures of the model that learnt the shortcut."""
     for mark in ("aligned", "moved", "absent"):
         yield f"shortcut, stamp {mark}", first_is(answers(model, albums[mark]), albums[mark].targets)
@@ -107,14 +117,14 @@ def figures(names: list[str], count: int, device: torch.device, folder: Path | N
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         albums = {kind: Album(kind, count, pool) for kind in ("single", "part", "pair")}
         albums |= {mark: Album("shortcut", count, pool, mark=mark) for mark in ("aligned", "moved", "absent")}
-    measure = {"scenes": sound, "scenes-biased": biased}
+    measure = {"scenes": sound, "scenes-biased": biased, "scenes-swin": sound}
     return {name: dict(measure[name](load_model(name, folder).to(device), albums)) for name in names}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="images of each kind")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=TRAINABLE, default=list(MODELS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--folder", type=Path, help="where the weights are, if not in the package")
     parser.add_argument("--json", type=Path, help="also write the figures here")
