@@ -98,11 +98,11 @@ def strip(found: Attribution | None = None) -> Image.Image:
         x, name = gap + column * (wide + gap), asked.scene.objects[asked.thing].name
         board.write(x + wide / 2, 0.04, [name], 8, ha="center")
         if found is None:
-            board.picture(x, top, wide, wide, outlined(asked.picture.resize((480, 480)), asked), None)
+            board.place_image(x, top, wide, wide, outlined(asked.picture.resize((480, 480)), asked), None)
             continue
         scale = scale_of(found[column])
         over = outlined(overlay_image(found, column, scale=scale, longest=480), asked)
-        board.picture(x, top, wide, wide, over, None)
+        board.place_image(x, top, wide, wide, over, None)
         board.bar(x + 0.14, top + wide + 0.06, wide - 0.28, scale, OPACITY)
         unit = f"× 10{str(scale.exponent).translate(RAISED)}" if scale.exponent else ""
         board.write(x + wide / 2, top + wide + 0.31, [unit], 6.5, ha="center", color=FAINT)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def told():
-    return run(pictures=4, shown=1)
+    return run(count=4, shown=1)
 
 
 def test_every_chapter_is_told_with_every_method(told):

@@ -118,7 +118,7 @@ def test_what_is_no_file_is_said_to_be_none(make, said, tmp_path):
         ({"metrics": ["pointing"]}, "--metric: no metric 'pointing'"),
         ({"models": None}, "add --model"),
         ({"datasets": None}, "add --data"),
-        ({"pictures": -1}, "--pictures: images is a whole number"),
+        ({"pictures": -1}, "--images: images is a whole number"),
     ],
 )
 def test_flags_are_named_where_there_is_no_line(changes, said):

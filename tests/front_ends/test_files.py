@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from vitreous.cli.files import Shelf, gather, safe
+from vitreous.cli.files import OutputFolder, gather_images, safe_name
 from vitreous.core.errors import DataError
 
 
@@ -25,19 +25,19 @@ from vitreous.core.errors import DataError
     ],
 )
 def test_names_are_readable_and_safe(text, expected):
-    assert safe(text) == expected
+    assert safe_name(text) == expected
 
 
 def test_long_names_are_cut_and_stay_apart():
-    first, second = safe("x" * 300 + "1"), safe("x" * 300 + "2")
+    first, second = safe_name("x" * 300 + "1"), safe_name("x" * 300 + "2")
 
     assert first != second
     assert max(map(len, (first, second))) <= 80
-    assert len(safe("斑" * 300).encode()) <= 80
+    assert len(safe_name("斑" * 300).encode()) <= 80
 
 
 def test_a_name_is_claimed_once_whatever_its_capitals(tmp_path):
-    shelf = Shelf(tmp_path)
+    shelf = OutputFolder(tmp_path)
 
     assert [shelf.claim("Zebra"), shelf.claim("zebra"), shelf.claim("zebra-2")] == ["Zebra", "zebra-2", "zebra-2-2"]
 
@@ -45,7 +45,7 @@ def test_a_name_is_claimed_once_whatever_its_capitals(tmp_path):
 def test_a_file_appears_when_it_is_whole_with_the_usual_rights(tmp_path):
     (tmp_path / "plain").touch()
 
-    with Shelf(tmp_path).writing("a.txt") as file:
+    with OutputFolder(tmp_path).writing("a.txt") as file:
         file.write_text("whole")
         file.chmod(0o600)
         assert not (tmp_path / "a.txt").exists()
@@ -59,7 +59,7 @@ def test_a_failure_leaves_the_old_file(tmp_path):
     (tmp_path / "a.txt").write_text("old")
 
     def fail() -> None:
-        with Shelf(tmp_path).writing("a.txt") as file:
+        with OutputFolder(tmp_path).writing("a.txt") as file:
             file.write_text("new")
             raise ZeroDivisionError
 
@@ -69,7 +69,10 @@ def test_a_failure_leaves_the_old_file(tmp_path):
 
 
 def test_a_full_disk_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match=r"a\.txt' cannot be written: No space left"), Shelf(tmp_path).writing("a.txt"):
+    with (
+        pytest.raises(DataError, match=r"a\.txt' cannot be written: No space left"),
+        OutputFolder(tmp_path).writing("a.txt"),
+    ):
         raise OSError(28, os.strerror(28))
 
 
@@ -80,7 +83,7 @@ def test_pictures_are_gathered_once_in_order(tmp_path):
     inside.mkdir()
     (inside / "d.webp").touch()
 
-    found = gather([str(tmp_path / "b.PNG"), str(tmp_path), str(tmp_path / "**" / "*.webp")])
+    found = gather_images([str(tmp_path / "b.PNG"), str(tmp_path), str(tmp_path / "**" / "*.webp")])
 
     assert [path.name for path in found] == ["b.PNG", "a.jpg", "d.webp"]
 
@@ -88,4 +91,4 @@ def test_pictures_are_gathered_once_in_order(tmp_path):
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
     (tmp_path / "x[1].png").touch()
 
-    assert [path.name for path in gather([str(tmp_path / "x[1].png")])] == ["x[1].png"]
+    assert [path.name for path in gather_images([str(tmp_path / "x[1].png")])] == ["x[1].png"]

@@ -9,13 +9,13 @@ from PIL import Image
 import vitreous
 from tests.web.conftest import SUBJECT, client_of
 from vitreous.methods.spec import resolve
-from vitreous.web.budget import PassCost, SamplingPlan, find_sample_option, plan_samples, round_down
+from vitreous.web.budget import PassCost, SampleBudget, find_sample_option, plan_samples, round_down
 from vitreous.web.settings import Settings
 
 SIZES = {"patches": 196, "channels": 144, "layers": 12, "depth": 12}
 
 
-def plan(spec: str, forward: float = 0.01, backward: float = 0.02, limit: float = 60) -> SamplingPlan:
+def plan(spec: str, forward: float = 0.01, backward: float = 0.02, limit: float = 60) -> SampleBudget:
     return plan_samples(resolve(spec), lambda: SIZES, lambda: PassCost(forward, backward), limit)
 
 

@@ -14,10 +14,8 @@ FLAGS = {
     "datasets": "--data",
     "methods": "--method",
     "metrics": "--metric",
-    **{
-        key: f"--{key.replace('_', '-')}"
-        for key in ("protocol", "pictures", "seed", "precision", "targets", "question")
-    },
+    "pictures": "--images",
+    **{key: f"--{key.replace('_', '-')}" for key in ("protocol", "seed", "precision", "targets", "question")},
     **{key: f"--{key.replace('_', '-')}" for key in ("device", "batch_size", "slice", "out", "checkpoint")},
 }
 

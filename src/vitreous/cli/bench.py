@@ -35,7 +35,9 @@ def bench(
         typer.Option("--metric", metavar="SPEC", help="Repeatable; or all.", show_default="all that fit but road"),
     ] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A paper's metrics, grids and choices.")] = None,
-    pictures: Annotated[int | None, typer.Option(min=1, help="Images of each dataset.", show_default="all")] = None,
+    images: Annotated[
+        int | None, typer.Option("--images", "--pictures", min=1, help="Images of each dataset.", show_default="all")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Decides which images.", show_default="0")] = None,
     targets: Annotated[str | None, typer.Option(help="predicted, label, predicted+label, pair or 'top 2'.")] = None,
     question: Annotated[
@@ -65,7 +67,7 @@ def bench(
 
     arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     entries = {
-        "methods": method, "metrics": metric, "protocol": protocol, "pictures": pictures, "seed": seed, "targets": targets,
+        "methods": method, "metrics": metric, "protocol": protocol, "pictures": images, "seed": seed, "targets": targets,
         "question": question, "precision": precision, "device": device, "batch_size": batch_size, "slice": slice,
         "maps": maps, "out": out, "models": model_entries(model, checkpoint, arguments), "datasets": data,
     }  # fmt: skip
@@ -177,16 +179,16 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
 
     cells = cells_of(plan)
     cells = cells if shard is None else shard_of(cells, shard)
-    place, known = store_folder(folder, shard), set()
+    place, done_cells = store_folder(folder, shard), set()
     if (place / "ledger.sqlite").exists():
         with Store(place) as store:
-            known = store.done(plan.run, asked_of(plan, cells))
+            done_cells = store.done(plan.run, asked_of(plan, cells))
     with spinner("calibrating", lines=True):
-        estimates = estimate(plan, [cell for cell in cells if cell.number not in known])
+        estimates = estimate(plan, [cell for cell in cells if cell.number not in done_cells])
     if as_json:
         from dataclasses import asdict
 
-        counts = {"folder": str(place), "cells": len(cells), "known": len(known)}
+        counts = {"folder": str(place), "cells": len(cells), "known": len(done_cells)}
         print_json({**counts, "estimates": [asdict(entry) for entry in estimates]})
         return 0
     names = ("cells", "pictures", "forwards", "backwards", "about")
@@ -196,7 +198,7 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
         table.add_row(entry.model, *counts, format_duration(entry.seconds / workers))
     print_table(table)
     typer.echo(
-        f"{len(plan.methods)} methods × {len(plan.metrics)} metrics; {len(known)} of {len(cells)} cells are known; nothing was computed"
+        f"{len(plan.methods)} methods × {len(plan.metrics)} metrics; {len(done_cells)} of {len(cells)} cells are known; nothing was computed"
     )
     for name in dict.fromkeys(name for entry in estimates for name in entry.unknown):
         typer.echo(f"note: {name} does not say what it costs; it is not counted", err=True)

@@ -10,7 +10,9 @@ import typer
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("out/demo.html"),
-    pictures: Annotated[int, typer.Option("--pictures", min=1, max=500, help="Images scored in each chapter.")] = 8,
+    images: Annotated[
+        int, typer.Option("--images", "--pictures", min=1, max=500, help="Images scored in each chapter.")
+    ] = 8,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which images.")] = 2026,
 ) -> None:
     """Explain scenes with the embedded model, score every map against the known evidence, and write one page."""
@@ -21,7 +23,7 @@ def demo(
 
     with Progress(console=open_console(stderr=True), transient=True) as progress:
         task = progress.add_task("explaining", total=len(CHAPTERS) * len(METHODS))
-        shows = run(pictures, seed=seed, step=lambda: progress.advance(task))
+        shows = run(images, seed=seed, step=lambda: progress.advance(task))
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(out.name + ".part")
     unfinished.write_text(page(shows), encoding="utf-8")

@@ -29,7 +29,7 @@ TABLES = 3  # up to this many images are printed as tables; more are printed as 
 
 
 def explain(
-    pictures: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders or patterns.")],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders or patterns.")],
     model: Model,
     checkpoint: Checkpoint = None,
     pretrained: Pretrained = True,
@@ -76,11 +76,11 @@ def explain(
     """Show which patches made the model say so: an overlay per method and class, a sheet, and the raw maps."""
     from vitreous.bench.signals import stop_signals
     from vitreous.cli.console import caveats_as_notes
-    from vitreous.cli.files import Shelf, gather
+    from vitreous.cli.files import OutputFolder, gather_images
 
     if mode not in ("nearest", "bilinear", "bicubic"):
         raise SpecError(f"mode {mode!r} is not known; known: nearest, bilinear, bicubic")
-    sources, shelf = gather(pictures), Shelf(out)
+    sources, shelf = gather_images(images), OutputFolder(out)
     arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     loading = {"checkpoint": checkpoint, "pretrained": pretrained, "device": device, "arguments": arguments}
     request = Request(model, method or [DEFAULT_METHOD], target or [], question, loading)
@@ -160,8 +160,8 @@ def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dic
         progress.hide()
         if as_json:
             print_json(summary(request, records, failed))
-        kept = f"what was finished is in {shelf.folder}" if records else "nothing was finished"
-        raise Stopped.with_kept(interruption, kept) from None
+        outcome_note = f"what was finished is in {shelf.folder}" if records else "nothing was finished"
+        raise Stopped.with_kept(interruption, outcome_note) from None
     if as_json:
         print_json(summary(request, records, failed))
     elif len(sources) > 1:

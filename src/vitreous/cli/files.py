@@ -16,12 +16,12 @@ SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".ppm", "
 LONGEST = 80  # bytes of one part of a file name
 
 
-def gather(given: Sequence[str]) -> list[Path]:
+def gather_images(patterns: Sequence[str]) -> list[Path]:
     """Files, images in folders and files that match patterns, each once."""
-    return list(dict.fromkeys(path for source in given for path in expand(source)))
+    return list(dict.fromkeys(path for source in patterns for path in expand_pattern(source)))
 
 
-def expand(source: str) -> list[Path]:
+def expand_pattern(source: str) -> list[Path]:
     path = Path(source).expanduser()
     if path.is_dir():
         inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
@@ -39,7 +39,7 @@ def expand(source: str) -> list[Path]:
     return files
 
 
-def safe(text: str) -> str:
+def safe_name(text: str) -> str:
     """Make a text safe as a file name: keep letters, digits and + @ = _ - . and limit its length."""
     plain = re.sub(r"[^\w+@=.-]+", "-", text.strip(), flags=re.UNICODE)
     plain = re.sub(r"-+", "-", plain).strip("-.") or "unnamed"
@@ -48,7 +48,7 @@ def safe(text: str) -> str:
     return f"{plain.encode()[: LONGEST - 9].decode(errors='ignore')}-{sha256(text.encode()).hexdigest()[:8]}"
 
 
-class Shelf:
+class OutputFolder:
     """A folder for results in which every result has a unique name."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,10 +61,10 @@ class Shelf:
 
     def claim(self, text: str) -> str:
         """Reserve a unique safe name; names that differ only in case count as equal."""
-        name, count = safe(text), 1
+        name, count = safe_name(text), 1
         while name.casefold() in self._taken:
             count += 1
-            name = f"{safe(text)}-{count}"
+            name = f"{safe_name(text)}-{count}"
         self._taken.add(name.casefold())
         return name
 

@@ -82,13 +82,13 @@ class Verbs(TyperGroup):
 app = typer.Typer(cls=Verbs, context_settings=SETTINGS, rich_markup_mode="rich")
 
 
-def show_version(wanted: bool) -> bool:
-    if wanted:
+def show_version(value: bool) -> bool:
+    if value:
         from vitreous import __version__
 
         typer.echo(f"vitreous {__version__}")
         raise typer.Exit
-    return wanted
+    return value
 
 
 @app.callback()
@@ -193,8 +193,8 @@ def discard_output() -> None:
 
 def complain_unexpected(problem: BaseException) -> int:
     lines = str(problem).strip().splitlines()
-    what = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
-    return complain(f"unexpected {what}; run with VITREOUS_DEBUG=1 for the traceback", 70)
+    summary = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
+    return complain(f"unexpected {summary}; run with VITREOUS_DEBUG=1 for the traceback", 70)
 
 
 def complain(sentence: str, status: int) -> int:

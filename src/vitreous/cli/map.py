@@ -46,7 +46,9 @@ def map(  # noqa: A001 - the verb
         str | None,
         typer.Option(metavar="NAME", help="The score that is explained.", show_default="the method's own"),
     ] = None,
-    pictures: Annotated[int | None, typer.Option(min=1, help="Number of images.", show_default="all")] = None,
+    images: Annotated[
+        int | None, typer.Option("--images", "--pictures", min=1, help="Number of images.", show_default="all")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="float32, bf16 or float64.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
@@ -67,7 +69,7 @@ def map(  # noqa: A001 - the verb
     arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     entries = {
         "models": model_entries([model], checkpoint, arguments), "datasets": [data], "methods": method or [DEFAULT_METHOD],
-        "metrics": [], "targets": targets, "question": question, "pictures": pictures, "precision": precision,
+        "metrics": [], "targets": targets, "question": question, "pictures": images, "precision": precision,
         "device": device, "batch_size": batch_size, "slice": slice,
     }  # fmt: skip
     with caveats_as_notes(), resumable():

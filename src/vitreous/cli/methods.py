@@ -18,23 +18,23 @@ def methods(
     from vitreous.catalogue import entries
     from vitreous.cli.console import print_json
 
-    known = entries("methods")
+    method_entries = entries("methods")
     if json:
-        print_json(known if name is None else look_up(name, known))
+        print_json(method_entries if name is None else look_up(name, method_entries))
     elif name is None:
-        list_all(known)
+        list_all(method_entries)
     else:
-        describe(look_up(name, known))
+        describe(look_up(name, method_entries))
 
 
-def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
+def look_up(name: str, method_entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Find a method by name or alias; for a spec such as 'genatt@libra+plus', the method that it begins with."""
-    names = {name.lower(): method for method in known for name in (method["name"], *method["aliases"])}
-    wanted = name.strip().lower()
-    for length in range(len(wanted), 0, -1):
-        if wanted[:length] in names and (length == len(wanted) or wanted[length] in "(@+"):
-            return names[wanted[:length]]
-    near = get_close_matches(wanted, names, n=1)
+    names = {name.lower(): method for method in method_entries for name in (method["name"], *method["aliases"])}
+    method_name = name.strip().lower()
+    for length in range(len(method_name), 0, -1):
+        if method_name[:length] in names and (length == len(method_name) or method_name[length] in "(@+"):
+            return names[method_name[:length]]
+    near = get_close_matches(method_name, names, n=1)
     raise SpecError(
         f"no method {name!r}; " + (f"did you mean {near[0]!r}?" if near else "`vitreous methods` lists them")
     )
@@ -48,11 +48,11 @@ def format_cost(method: dict[str, Any]) -> str:
     return f"{method['forwards']} fwd, {method['backwards']} bwd"
 
 
-def list_all(known: list[dict[str, Any]]) -> None:
+def list_all(method_entries: list[dict[str, Any]]) -> None:
     from vitreous.cli.console import new_table, open_console, print_table
 
     table = new_table("method", "class-specific", "signed", "complete", "cost", "fold", "paper")
-    for method in known:
+    for method in method_entries:
         facts = [yes_or_dash(method[name]) for name in ("class_specific", "signed", "complete")]
         origin = "" if method["origin"] == "vitreous" else f" [{method['origin']}]"
         table.add_row(

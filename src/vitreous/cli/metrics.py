@@ -27,23 +27,23 @@ def metrics(
         if name is not None:
             raise SpecError("give a metric or --protocol, not both")
         return show_protocol(protocol, json)
-    known = entries("metrics")
+    metric_entries = entries("metrics")
     if json:
-        print_json(known if name is None else look_up(name, known))
+        print_json(metric_entries if name is None else look_up(name, metric_entries))
     elif name is None:
-        list_all(known)
+        list_all(metric_entries)
     else:
-        describe(look_up(name, known))
+        describe(look_up(name, metric_entries))
     return None
 
 
-def look_up(name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
+def look_up(name: str, metric_entries: list[dict[str, Any]]) -> dict[str, Any]:
     """Find a metric by name or alias; for a spec such as 'insertion(steps=28)', the metric without options."""
-    names = {name: metric for metric in known for name in (metric["name"], *metric["aliases"])}
-    wanted = name.strip().lower().split("(")[0].replace("-", "_")
-    if wanted in names:
-        return names[wanted]
-    near = get_close_matches(wanted, names, n=1)
+    names = {name: metric for metric in metric_entries for name in (metric["name"], *metric["aliases"])}
+    metric_name = name.strip().lower().split("(")[0].replace("-", "_")
+    if metric_name in names:
+        return names[metric_name]
+    near = get_close_matches(metric_name, names, n=1)
     raise SpecError(
         f"no metric {name!r}; " + (f"did you mean {near[0]!r}?" if near else "`vitreous metrics` lists them")
     )
@@ -75,11 +75,11 @@ def format_cost(metric: dict[str, Any]) -> str:
     return f"{forwards} fwd" if isinstance(forwards, int) else forwards
 
 
-def list_all(known: list[dict[str, Any]]) -> None:
+def list_all(metric_entries: list[dict[str, Any]]) -> None:
     from vitreous.cli.console import new_table, open_console, print_table
 
     table = new_table("metric", "better", "from … to", "reads", "forwards", "paper")
-    for metric in sorted(known, key=lambda metric: (metric["family"], metric["name"])):
+    for metric in sorted(metric_entries, key=lambda metric: (metric["family"], metric["name"])):
         origin = "" if metric["origin"] == "vitreous" else f" [{metric['origin']}]"
         table.add_row(
             metric["name"] + origin,

@@ -56,36 +56,36 @@ def reproduce(
     from vitreous.cli.console import caveats_as_notes, spinner
     from vitreous.cli.run_output import resumable
 
-    wanted = reproduction(name)
+    selected = reproduction(name)
     named = models or []
     stand_ins = parse_pairs(
         [text for text in named if "=" in text], "--models", "KEY=NAME, such as vit-b=timm:vit_tiny_patch16_224"
     )
     if only := [text for text in named if "=" not in text]:
-        wanted = keep_models(wanted, [*only, *stand_ins])
+        selected = keep_models(selected, [*only, *stand_ins])
     with caveats_as_notes(), resumable():
         with spinner("reading the plan", lines=True):
             plan = plan_reproduction(
-                wanted,
+                selected,
                 parse_pairs(data or (), "--data", "KEY=PATH, such as imagenet-val=/data/imagenet"),
                 models={key: parse_model(text) for key, text in stand_ins.items()},
                 checkpoints=parse_pairs(checkpoint or (), "--checkpoint", "KEY=FILE"),
                 pictures=images,
-                subsets=name_subsets(wanted, subset or ()),
+                subsets=name_subsets(selected, subset or ()),
                 device=device,
                 batch_size=batch_size,
             )
         folder = out or Path("runs") / name.replace(":", "-")
         if plan.reduced:
             typer.echo(f"note: reduced: {plan.reduced}", err=True)
-        for note in wanted.notes:
+        for note in selected.notes:
             typer.echo(f"note: {note}", err=True)
         with spinner("checking models and data", lines=True):
             check_plan(plan)
         if dry_run:
             typer.echo(plan.toml)
             return print_estimate(plan, folder, None, workers, as_json=False)
-        return run_and_report(wanted, plan, folder, choose_executor(workers, ray, gpus))
+        return run_and_report(selected, plan, folder, choose_executor(workers, ray, gpus))
 
 
 def print_list() -> int:
@@ -103,16 +103,18 @@ def print_list() -> int:
     return 0
 
 
-def name_subsets(wanted: Any, given: Any) -> dict[str, str]:
+def name_subsets(selected: Any, subsets: Any) -> dict[str, str]:
     """Files that list images by key of the data; a file without a key belongs to the only data there is."""
     from vitreous.bench.reproduce import parse_pairs
 
-    keys = [key for key, entry in wanted.data.items() if not entry.get("optional")]
-    named = [text if text.partition("=")[0] in wanted.data or len(keys) > 1 else f"{keys[0]}={text}" for text in given]
+    keys = [key for key, entry in selected.data.items() if not entry.get("optional")]
+    named = [
+        text if text.partition("=")[0] in selected.data or len(keys) > 1 else f"{keys[0]}={text}" for text in subsets
+    ]
     return parse_pairs(named, "--subset", f"KEY=FILE, with KEY one of {', '.join(keys)}")
 
 
-def run_and_report(wanted: Any, plan: Any, folder: Path, executor: Any) -> int:
+def run_and_report(selected: Any, plan: Any, folder: Path, executor: Any) -> int:
     """Compute what is missing, write the report and print the table; return the exit status."""
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
@@ -126,7 +128,7 @@ def run_and_report(wanted: Any, plan: Any, folder: Path, executor: Any) -> int:
     for sentence, count in progress.failed.items():
         typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
     with spinner("writing the report"):
-        written = write_report(folder, folder / "report.html", gallery=6 if wanted.shows_images else 0)
+        written = write_report(folder, folder / "report.html", gallery=6 if selected.shows_images else 0)
     for sentence in written.unreached:
         typer.echo(f"note: no images: {sentence}", err=True)
     for table in written.papers:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from vitreous.cli.console import new_table, open_console, print_table
-from vitreous.cli.files import Shelf, safe
+from vitreous.cli.files import OutputFolder, safe_name
 from vitreous.draw import figure, sheet
 from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
 from vitreous.methods.attribution import Attribution
@@ -23,7 +23,7 @@ Record = dict[str, Any]
 class Results:
     """Writer of overlays, a sheet and raw maps for each image."""
 
-    shelf: Shelf
+    shelf: OutputFolder
     mode: Any = "bilinear"
     shared_scale: bool = True
 
@@ -46,7 +46,7 @@ class Results:
     def overlay(self, stem: str, attributions: Attribution, row: int) -> Record:
         """Write a labelled overlay of one row."""
         attribution = attributions[row]
-        name = f"{stem}.{class_part(attributions, row)}.{safe(attribution.method)}.png"
+        name = f"{stem}.{class_part(attributions, row)}.{safe_name(attribution.method)}.png"
         with self.shelf.writing(name) as file:
             figure(attributions, rows=[row], mode=self.mode, shared_scale=self.shared_scale).savefig(file, format="png")
         value = output_value(attribution)
@@ -63,7 +63,7 @@ class Results:
 
     def maps(self, stem: str, attribution: Attribution) -> str:
         """Write the raw maps of one method."""
-        name = f"{stem}.{safe(attribution.method)}.safetensors"
+        name = f"{stem}.{safe_name(attribution.method)}.safetensors"
         with self.shelf.writing(name) as file:
             attribution.save(file, format="safetensors")
         return str(self.shelf.folder / name)
@@ -71,8 +71,8 @@ class Results:
 
 def class_part(attributions: Attribution, row: int) -> str:
     """Class name for a file name; with the class index if two classes have the same name."""
-    names = [safe(class_name(attributions[other])).casefold() for other in range(len(attributions))]
-    own = safe(class_name(attributions[row]))
+    names = [safe_name(class_name(attributions[index])).casefold() for index in range(len(attributions))]
+    own = safe_name(class_name(attributions[row]))
     return own if names.count(own.casefold()) == 1 else f"{own}-{int(attributions.targets[row])}"
 
 

@@ -112,10 +112,10 @@ def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, tabl
         print_scores(*where, [column for column in columns if (column.model, column.dataset) == where])
     if columns:
         typer.echo(
-            "mean [95 % interval over pictures]; * best, = not told from the best, ↑ more is better, ↓ less is better"
+            "mean [95 % interval over images]; * best, = not significantly different from the best, ↑ ↓ direction that is better"
         )
     if any(column.pictures == 1 for column in columns):
-        typer.echo("note: one image has no interval, and tells no method from another", err=True)
+        typer.echo("note: one image gives no interval, so methods cannot be compared", err=True)
     for sentence, count in progress.failed.items():
         typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
     fresh = f"{progress.rows} new rows" if progress.rows else "nothing new"
@@ -153,8 +153,8 @@ def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
 def format_entry(entry: Any) -> str:
     if entry.rows == 0:
         return "failed"
-    known = not isnan(entry.low)  # without an interval, no method can be called best
-    mark = "" if not known else "*" if entry.rank == 1 else "=" if entry.tied else " "
+    has_interval = not isnan(entry.low)  # without an interval, no method can be called best
+    mark = "" if not has_interval else "*" if entry.rank == 1 else "=" if entry.tied else " "
     lost = f" ({entry.undefined} undefined)" if entry.undefined else ""
-    span = f" [{entry.low:.3f}, {entry.high:.3f}]" if known else ""
+    span = f" [{entry.low:.3f}, {entry.high:.3f}]" if has_interval else ""
     return f"{'undefined' if isnan(entry.value) else f'{entry.value:.3f}'}{span}{lost}{mark}"

@@ -117,11 +117,11 @@ def targets_of(chapter: Chapter, scene: Scene) -> Iterator[tuple[int, Tensor]]:
 
 
 def run_chapter(
-    chapter: Chapter, vit: ViT, pictures: int, shown: int, seed: int, step: Callable[[], None]
+    chapter: Chapter, vit: ViT, count: int, shown: int, seed: int, step: Callable[[], None]
 ) -> ChapterResult:
     """Draw scenes, explain them with every method, and score the maps."""
     options = {} if chapter.mark is None else {"mark": chapter.mark}
-    drawn = [scenes.draw(chapter.kind, seed, index, **options) for index in range(pictures)]
+    drawn = [scenes.draw(chapter.kind, seed, index, **options) for index in range(count)]
     rows = [(scene, target, mask) for scene in drawn for target, mask in targets_of(chapter, scene)]
     evidence = torch.stack([mask for *_, mask in rows])
     targets = [[target for target, _ in targets_of(chapter, scene)] for scene in drawn]
@@ -156,13 +156,13 @@ def run_chapter(
 
 
 def run(
-    pictures: int = 8, shown: int = 2, seed: int = 2026, step: Callable[[], None] = lambda: None
+    count: int = 8, shown: int = 2, seed: int = 2026, step: Callable[[], None] = lambda: None
 ) -> list[ChapterResult]:
     """Run every chapter.
 
     Parameters
     ----------
-    pictures
+    count
         Scenes that are scored in each chapter.
     shown
         Scenes of each chapter that are kept for the page.
@@ -177,4 +177,4 @@ def run(
         In the order of `CHAPTERS`.
     """
     vits = {name: load(name) for name in {chapter.model for chapter in CHAPTERS}}
-    return [run_chapter(chapter, vits[chapter.model], pictures, shown, seed, step) for chapter in CHAPTERS]
+    return [run_chapter(chapter, vits[chapter.model], count, shown, seed, step) for chapter in CHAPTERS]

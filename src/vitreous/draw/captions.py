@@ -121,12 +121,12 @@ def label(attribution: Attribution, scale: Scale) -> str:
     reach = " and ".join(scale.written(value) for value in beyond[scale.extend])
     unit = f" ×{NBSP}10{str(scale.exponent).translate(RAISED)}" if scale.exponent else ""
     text = "score" + (f" ({question})" if question else "") + unit + (f", reaching {reach}" if reach else "")
-    if asks_for_probability(attribution) and max(abs(scale.least), abs(scale.most)) > 1:
+    if explains_probability(attribution) and max(abs(scale.least), abs(scale.most)) > 1:
         text += f"; beyond{NBSP}1: {explain_range(attribution)}"
     return text
 
 
-def asks_for_probability(attribution: Attribution) -> bool:
+def explains_probability(attribution: Attribution) -> bool:
     """Whether the explained value is a probability."""
     question = str(attribution.provenance.get("question", "")).partition(" ")[0]
     return question in ("probability", "sigmoid") and class_specific(attribution.method)
@@ -164,7 +164,7 @@ def describe_sums(attributions: tuple[Attribution, ...]) -> list[str]:
     """Footnotes for signed maps of a probability whose patches add up to more than 1 though none exceeds it."""
     notes = []
     for attribution in attributions:
-        if not (attribution.signed and asks_for_probability(attribution)):
+        if not (attribution.signed and explains_probability(attribution)):
             continue
         values = np.nan_to_num(map_values(attribution)).reshape(len(attribution), -1)
         sums = np.abs(values.sum(1))

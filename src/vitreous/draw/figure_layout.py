@@ -67,11 +67,11 @@ class Board(Figure):
         lines = wrap_text(text, width, size, weight)
         return self.write(x + width / 2 if centred else x, y, lines, size, weight=weight, **style)
 
-    def picture(
-        self, x: Number, y: Number, width: Number, height: Number, picture: Image.Image, window: Window | None
+    def place_image(
+        self, x: Number, y: Number, width: Number, height: Number, image: Image.Image, window: Window | None
     ) -> None:
         """Place an image in the middle of a box, in its own proportions, with a frame around what the model sees."""
-        self._pending.append(partial(self._picture, x, y, width, height, picture, window))
+        self._pending.append(partial(self._draw_image, x, y, width, height, image, window))
 
     def bar(self, x: Number, y: Number, width: Number, scale: Scale, opacity: Number | None) -> None:
         """Place a colour bar with its numbers; arrows mark ends beyond which scores lie."""
@@ -85,15 +85,15 @@ class Board(Figure):
         style = {"color": INK, "va": "top", "family": FONT, "parse_math": False, **style}
         self.text(x / self.across, 1 - y / self.down, line, fontsize=size, **style)
 
-    def _picture(
-        self, x: Number, y: Number, width: Number, height: Number, picture: Image.Image, window: Window | None
+    def _draw_image(
+        self, x: Number, y: Number, width: Number, height: Number, image: Image.Image, window: Window | None
     ) -> None:
-        share = min(width / picture.width, height / picture.height)
-        wide, high = picture.width * share, picture.height * share
+        share = min(width / image.width, height / image.height)
+        wide, high = image.width * share, image.height * share
         axes = self._area(x + (width - wide) / 2, y + (height - high) / 2, wide, high)
-        axes.imshow(picture, extent=(0, picture.width, picture.height, 0), aspect="auto", interpolation="antialiased")
+        axes.imshow(image, extent=(0, image.width, image.height, 0), aspect="auto", interpolation="antialiased")
         axes.set_axis_off()
-        if window is not None and not covers(window, picture):
+        if window is not None and not covers(window, image):
             left, top, right, bottom = window
             for colour, thick in (("white", 1.6), ("black", 0.6)):
                 axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, ec=colour, lw=thick))
@@ -115,10 +115,10 @@ class Board(Figure):
         return stream.getvalue()
 
 
-def covers(window: Window, picture: Image.Image) -> bool:
+def covers(window: Window, image: Image.Image) -> bool:
     """Whether the model sees all of the image."""
     left, top, right, bottom = window
-    return left <= 1 and top <= 1 and right >= picture.width - 1 and bottom >= picture.height - 1
+    return left <= 1 and top <= 1 and right >= image.width - 1 and bottom >= image.height - 1
 
 
 def wrap_text(text: str, width: Number, size: Number, weight: str = "normal") -> list[str]:

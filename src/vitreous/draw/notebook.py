@@ -39,7 +39,7 @@ def html(attribution: Attribution, *, limit: int = ROWS) -> str:
     cards = "".join(make_card(shown[row], scales[row]) for row in range(len(shown)))
     about = [str(attribution.provenance.get("model", "")), describe_scales(shown, True, 1)]
     more = len(attribution) - limit
-    rest = (
+    left_out = (
         f"<p style='margin:.3em 0;opacity:.7'>and {more} more row{'s' * (more > 1)}; .plot() shows them</p>"
         if more > 0
         else ""
@@ -48,7 +48,7 @@ def html(attribution: Attribution, *, limit: int = ROWS) -> str:
         "<div style='font-family:sans-serif;font-size:13px;line-height:1.4;overflow-wrap:anywhere'>"
         f"<p style='margin:.3em 0'><b>{escape(attribution.method)}</b> "
         f"<span style='opacity:.7'>{escape(' · '.join(filter(None, about)))}</span></p>"
-        f"<div style='display:flex;flex-wrap:wrap;gap:14px'>{cards}</div>{rest}</div>"
+        f"<div style='display:flex;flex-wrap:wrap;gap:14px'>{cards}</div>{left_out}</div>"
     )
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.core.errors import ShapeError
-from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, toned
+from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, tone_base
 from vitreous.methods.attribution import Attribution
 from vitreous.models.image_input import open_picture, resample
 from vitreous.models.layout import ClipLayout
@@ -71,44 +71,46 @@ def overlay_image(
     if framed_image is None:
         return bare_image(attribution, mode=mode, scale=scale)
     image, window = framed_image
-    values, seen = spread(attribution, image, window, mode)
-    base = toned(np.asarray(image, np.float32) / 255, scale)
-    painted = np.where(seen[..., None], scale.over(base, np.nan_to_num(values), opacity), faded(base))
-    return as_picture(hatched(painted, np.isnan(values) & seen))
+    values, seen = map_at_pixels(attribution, image, window, mode)
+    base = tone_base(np.asarray(image, np.float32) / 255, scale)
+    painted = np.where(seen[..., None], scale.over(base, np.nan_to_num(values), opacity), fade(base))
+    return to_image(hatch_missing(painted, np.isnan(values) & seen))
 
 
 def bare_image(attribution: Attribution, *, mode: Mode, scale: Scale) -> Image.Image:
     """The map alone, as large as the model's input or enlarged."""
     height, width = attribution.layout.size
-    width, height = shown_size(width, height)
-    values, _ = spread(attribution, Image.new("RGB", (width, height)), (0.0, 0.0, float(width), float(height)), mode)
-    return as_picture(hatched(scale.colours(np.nan_to_num(values)), np.isnan(values)))
+    width, height = display_size(width, height)
+    values, _ = map_at_pixels(
+        attribution, Image.new("RGB", (width, height)), (0.0, 0.0, float(width), float(height)), mode
+    )
+    return to_image(hatch_missing(scale.colours(np.nan_to_num(values)), np.isnan(values)))
 
 
 def backdrop(attribution: Attribution, longest: int = LARGE) -> tuple[Image.Image, Window] | None:
     """Image of a single row at display size, and the part of it that the model sees; None without an image."""
     preprocess = attribution.preprocess
     if attribution.pictures is not None and preprocess is not None and not isinstance(preprocess, OpaquePreprocess):
-        picture = upright(attribution.pictures[0])
-        window = preprocess.window(picture)
+        image = to_upright_rgb(attribution.pictures[0])
+        window = preprocess.window(image)
     elif attribution.images is not None:
-        picture = as_picture(seen_by_the_model(attribution))
-        window = (0.0, 0.0, float(picture.width), float(picture.height))
+        image = to_image(denormalise_input(attribution))
+        window = (0.0, 0.0, float(image.width), float(image.height))
     else:
         return None
-    size = shown_size(*picture.size, longest)
-    across, down = size[0] / picture.width, size[1] / picture.height
+    size = display_size(*image.size, longest)
+    across, down = size[0] / image.width, size[1] / image.height
     left, top, right, bottom = window
-    small = picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
+    small = image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
     return small, (left * across, top * down, right * across, bottom * down)
 
 
-def upright(picture: Any) -> Image.Image:
+def to_upright_rgb(image: Any) -> Image.Image:
     """RGB image with its orientation applied; `explain` keeps images that way already."""
-    return picture if isinstance(picture, Image.Image) and picture.mode == "RGB" else open_picture(picture)
+    return image if isinstance(image, Image.Image) and image.mode == "RGB" else open_picture(image)
 
 
-def seen_by_the_model(attribution: Attribution) -> np.ndarray:
+def denormalise_input(attribution: Attribution) -> np.ndarray:
     """The model's input as colours in [0, 1]; min-max scaled when its normalisation is not known."""
     assert attribution.images is not None
     image = attribution.images[0].float().cpu()
@@ -118,37 +120,41 @@ def seen_by_the_model(attribution: Attribution) -> np.ndarray:
     return (image - image.min()) / ((image.max() - image.min()) or 1)
 
 
-def shown_size(width: int, height: int, longest: int = LARGE) -> tuple[int, int]:
+def display_size(width: int, height: int, longest: int = LARGE) -> tuple[int, int]:
     """Display size: small images are enlarged, large ones reduced, others kept."""
     side = max(width, height)
     share = min(max(side, SMALL), longest) / side
     return max(round(width * share), 1), max(round(height * share), 1)
 
 
-def spread(attribution: Attribution, picture: Image.Image, window: Window, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
+def map_at_pixels(
+    attribution: Attribution, image: Image.Image, window: Window, mode: Mode
+) -> tuple[np.ndarray, np.ndarray]:
     """The map at every displayed pixel, NaN where a score is missing, and a mask of pixels that the model sees."""
     left, top, right, bottom = window
-    down = (torch.arange(picture.height, dtype=torch.float64) + 0.5 - top) / (bottom - top)
-    across = (torch.arange(picture.width, dtype=torch.float64) + 0.5 - left) / (right - left)
+    down = (torch.arange(image.height, dtype=torch.float64) + 0.5 - top) / (bottom - top)
+    across = (torch.arange(image.width, dtype=torch.float64) + 0.5 - left) / (right - left)
     seen = ((down >= 0) & (down <= 1))[:, None] & (across >= 0) & (across <= 1)
 
     def at(maps: Tensor, mode: str) -> Tensor:
         return resample(resample(maps, down, mode).mT, across, mode).mT
 
     own = (attribution.maps() if attribution.native_pixels is None else attribution.native_pixels)[0].double().cpu()
-    values = at(enlarged(own.nan_to_num(0.0, 1e30, -1e30), attribution, mode), coarse(mode))
+    values = at(enlarge_map(own.nan_to_num(0.0, 1e30, -1e30), attribution, mode), choose_interpolation(mode))
     missing = own.isnan()
     if missing.any():  # a missing score takes no part in its neighbours' means
-        known = at(enlarged((~missing).double(), attribution, mode), coarse(mode)).clamp(min=1e-3)
-        values = (values / known).masked_fill(at(missing.double(), "nearest") > 0, torch.nan)
+        weight_of_known = at(enlarge_map((~missing).double(), attribution, mode), choose_interpolation(mode)).clamp(
+            min=1e-3
+        )
+        values = (values / weight_of_known).masked_fill(at(missing.double(), "nearest") > 0, torch.nan)
     return values.float().numpy(), seen.numpy()
 
 
-def coarse(mode: Mode) -> str:
+def choose_interpolation(mode: Mode) -> str:
     return "nearest" if mode == "nearest" else "bilinear"
 
 
-def enlarged(values: Tensor, attribution: Attribution, mode: Mode) -> Tensor:
+def enlarge_map(values: Tensor, attribution: Attribution, mode: Mode) -> Tensor:
     """With mode "bicubic", a patch map enlarged to the model's own pixels; otherwise the map itself."""
     if mode not in ("nearest", "bilinear", "bicubic"):
         raise ShapeError(f"mode={mode!r}; known: 'nearest', 'bilinear', 'bicubic'")
@@ -157,17 +163,17 @@ def enlarged(values: Tensor, attribution: Attribution, mode: Mode) -> Tensor:
     return torch.nn.functional.interpolate(values[None, None], size=attribution.layout.size, mode="bicubic")[0, 0]
 
 
-def faded(base: np.ndarray) -> np.ndarray:
+def fade(base: np.ndarray) -> np.ndarray:
     return UNSEEN * base + (1 - UNSEEN)
 
 
-def hatched(picture: np.ndarray, missing: np.ndarray) -> np.ndarray:
+def hatch_missing(colours: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """Grey stripes where a score is missing, which no colour of the scale resembles."""
     y, x = np.indices(missing.shape)
     period = max(min(missing.shape) // 40, 4)
     stripes = np.where((x + y) // (period // 2) % 2 == 0, 0.35, 0.65)[..., None]
-    return np.where(missing[..., None], stripes, picture)
+    return np.where(missing[..., None], stripes, colours)
 
 
-def as_picture(colours: np.ndarray) -> Image.Image:
+def to_image(colours: np.ndarray) -> Image.Image:
     return Image.fromarray((colours.clip(0, 1) * 255).round().astype(np.uint8))

@@ -37,7 +37,7 @@ class Look:
 class Panel:
     """One map ready to be drawn: the image, its colour scale and its captions."""
 
-    picture: Image.Image
+    image: Image.Image
     window: Window | None
     scale: Scale
     opacity: Number | None  # None: the map alone
@@ -47,16 +47,16 @@ class Panel:
 
     def draw(self, board: Board, x: Number, y: Number, width: Number) -> float:
         """Place the image with its colour bar and label below; returns where they end."""
-        height = box_height(self.picture, width)
-        board.picture(x, y, width, height, self.picture, self.window)
+        height = box_height(self.image, width)
+        board.place_image(x, y, width, height, self.image, self.window)
         inset = 0.1 * width
         board.bar(x + inset, y + height + 0.07, width - 2 * inset, self.scale, self.opacity)
         return board.write_wrapped(x, y + height + BAR, self.label, width, 7, ha="center", color=FAINT)
 
 
-def box_height(picture: Image.Image, width: Number) -> float:
+def box_height(image: Image.Image, width: Number) -> float:
     """Height of an image of this width; a very tall one is made narrower."""
-    return width * min(picture.height / picture.width, TALLEST)
+    return width * min(image.height / image.width, TALLEST)
 
 
 def figure(
@@ -171,7 +171,9 @@ def sheet(
     y = draw_headings(board, attributions, width)
     panels: list[Panel] = []
     for row in shown:
-        line = [make_panel(each[row], own[row], look) for each, own in zip(attributions, scales, strict=True)]
+        line = [
+            make_panel(attribution[row], own[row], look) for attribution, own in zip(attributions, scales, strict=True)
+        ]
         y = draw_sheet_line(board, first[row], line, y, width) + GAP
         panels += line
     note = describe_scales(first, shared_scale, len(attributions))
@@ -184,9 +186,9 @@ def check_same_rows(attributions: Sequence[Attribution]) -> Attribution:
     if not attributions:
         raise ShapeError("a sheet needs at least one attribution")
     first = attributions[0]
-    for other in attributions[1:]:
-        if other.targets.tolist() != first.targets.tolist():
-            raise ShapeError(f"{other.method!r} and {first.method!r} are about different classes or images")
+    for attribution in attributions[1:]:
+        if attribution.targets.tolist() != first.targets.tolist():
+            raise ShapeError(f"{attribution.method!r} and {first.method!r} are about different classes or images")
     return first
 
 
@@ -198,15 +200,15 @@ def group_rows_by_image(attribution: Attribution) -> list[int]:
 
     Rows without any image count as one group: maps on one scale can be compared, whatever they show.
     """
-    images, pictures = attribution.images, attribution.pictures
+    images, originals = attribution.images, attribution.pictures
     numbers: dict[object, int] = {}
     groups = []
     for row in range(len(attribution)):
         if images is not None:
             key: object = images[row].float().cpu().numpy().tobytes()
-        elif pictures is not None:
-            picture = pictures[row]
-            key = (picture.size, picture.tobytes()) if isinstance(picture, Image.Image) else id(picture)
+        elif originals is not None:
+            original = originals[row]
+            key = (original.size, original.tobytes()) if isinstance(original, Image.Image) else id(original)
         else:
             key = None
         groups.append(numbers.setdefault(key, len(numbers)))
@@ -219,7 +221,11 @@ def choose_scales(attribution: Attribution, groups: Sequence[int], quantile: Num
     own = [scale_of(attribution[row], quantile=quantile) for row in range(len(attribution))]
     scales = []
     for row, group in enumerate(groups):
-        members = [own[other] for other in range(len(own)) if groups[other] == group and not negligible[other]]
+        members = [
+            own[row_of_group]
+            for row_of_group in range(len(own))
+            if groups[row_of_group] == group and not negligible[row_of_group]
+        ]
         scales.append(own[row] if negligible[row] else merge_scales(members))
     return scales
 
@@ -231,8 +237,8 @@ def describe_scales(attribution: Attribution, shared: bool, methods: int) -> str
         return ""
     if not shared:
         return "own colour scale per map"
-    what = "all maps" if attribution.images is None and attribution.pictures is None else "all classes of an image"
-    return f"one colour scale for {what}" + (", per method" if methods > 1 else "")
+    shared_by = "all maps" if attribution.images is None and attribution.pictures is None else "all classes of an image"
+    return f"one colour scale for {shared_by}" + (", per method" if methods > 1 else "")
 
 
 # ── layout ───────────────────────────────────────────────────────────────────────────────────────
@@ -248,9 +254,9 @@ def make_panel(attribution: Attribution, scale: Scale, look: Look) -> Panel:
     framed_image = backdrop(attribution, look.longest) if look.overlay else None
     if framed_image is None:
         return Panel(bare_image(attribution, mode=look.mode, scale=scale), None, scale, None, **captions)
-    picture = overlay_image(attribution, opacity=look.opacity, mode=look.mode, scale=scale, longest=look.longest)
-    window = None if covers(framed_image[1], picture) else framed_image[1]
-    return Panel(picture, window, scale, look.opacity, **captions)
+    image = overlay_image(attribution, opacity=look.opacity, mode=look.mode, scale=scale, longest=look.longest)
+    window = None if covers(framed_image[1], image) else framed_image[1]
+    return Panel(image, window, scale, look.opacity, **captions)
 
 
 def name_unprintable(attribution: Attribution, title: str) -> str:
@@ -293,7 +299,7 @@ def draw_sheet_line(board: Board, attribution: Attribution, line: Sequence[Panel
     for text in describe_rank(attribution):
         end = board.write_wrapped(MARGIN, end, text, NAMES, 8.5, color=FAINT)
     if (framed_image := backdrop(attribution, LARGE // 2)) is not None:
-        board.picture(start, below, width, box_height(framed_image[0], width), *framed_image)
+        board.place_image(start, below, width, box_height(framed_image[0], width), *framed_image)
     return max(end, *(panel.draw(board, x, below, width) for x, panel in zip(xs, line, strict=True)))
 
 

@@ -87,10 +87,10 @@ class Scale:
         values = np.linspace(self.low, self.high, steps)
         if opacity is None:
             return self.colours(values)
-        return self.over(toned(np.full((steps, 3), 0.5), self), values, opacity)
+        return self.over(tone_base(np.full((steps, 3), 0.5), self), values, opacity)
 
 
-def toned(image: np.ndarray, scale: Scale) -> np.ndarray:
+def tone_base(image: np.ndarray, scale: Scale) -> np.ndarray:
     """Image with its own colours muted: nearly grey, light where zero is white and dim where it is black."""
     grey = image @ np.array([0.299, 0.587, 0.114], image.dtype)
     muted = 0.2 * image + 0.8 * grey[..., None]
@@ -144,9 +144,9 @@ def merge_scales(scales: Sequence[Scale]) -> Scale:
     signed = any(scale.signed for scale in scales)
     high = max(max(abs(scale.low), scale.high) if signed else scale.high for scale in scales)
     low = -high if signed else min(scale.low for scale in scales)
-    known = [scale for scale in scales if not math.isnan(scale.most)]
-    least = min((scale.least for scale in known), default=math.nan)
-    return Scale(low, high, least, max((scale.most for scale in known), default=math.nan), signed)
+    finite_scales = [scale for scale in scales if not math.isnan(scale.most)]
+    least = min((scale.least for scale in finite_scales), default=math.nan)
+    return Scale(low, high, least, max((scale.most for scale in finite_scales), default=math.nan), signed)
 
 
 def find_negligible_rows(attribution: Attribution) -> np.ndarray:
@@ -158,7 +158,9 @@ def neutral_scale(attributions: Sequence[Attribution], signed: bool) -> Scale:
     """Scale of negligible maps, as wide as the values that they explain, so that all colours are neutral."""
     values = np.concatenate([map_values(attribution).ravel() for attribution in attributions])
     least, most = float(np.nanmin(values)), float(np.nanmax(values))
-    scores = [float(score) for one in attributions if one.score is not None for score in one.score]
+    scores = [
+        float(score) for attribution in attributions if attribution.score is not None for score in attribution.score
+    ]
     high = max([abs(score) for score in scores] + [abs(least) / NEUTRAL, abs(most) / NEUTRAL]) or 1.0
     return Scale(-high if signed or least < 0 else 0.0, high, least, most, signed or least < 0)
 

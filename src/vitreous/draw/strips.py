@@ -123,7 +123,9 @@ def make_strip(single: Inside, name: str, shared: bool, quantile: Number) -> Str
     """Maps and colour scales of one part of a single row."""
     maps = [single.at(name, layer) for layer in reversed(single.layers)]
     scales = [scale_of(*maps, quantile=quantile)] * len(maps)
-    return Strip(name, maps, scales if shared else [scale_of(each, quantile=quantile) for each in maps], shared)
+    return Strip(
+        name, maps, scales if shared else [scale_of(layer_map, quantile=quantile) for layer_map in maps], shared
+    )
 
 
 def draw_whole(board: Board, attribution: Attribution, whole: Panel, y: Number, stacked: bool) -> float:
@@ -133,7 +135,7 @@ def draw_whole(board: Board, attribution: Attribution, whole: Panel, y: Number, 
     bottom, x = end, MARGIN
     if framed_image is not None:
         bottom = end + box_height(framed_image[0], SIDE)
-        board.picture(MARGIN, end, SIDE, bottom - end, *framed_image)
+        board.place_image(MARGIN, end, SIDE, bottom - end, *framed_image)
         x = MARGIN if stacked else MARGIN + SIDE + GAP
     top = board.write(x, bottom + 0.08 if stacked else y + 0.04, ["all layers together"], 8, color=FAINT)
     top = board.write_wrapped(x, top, whole.remarks, SIDE, 7, color=FAINT)
@@ -162,10 +164,10 @@ def draw_strip(board: Board, strip: Strip, x: Number, y: Number, size: Number, l
         end = board.write_wrapped(x, end + 0.31, text, width, 6.5, color=FAINT)
     start, below = x + NAMES, y
     for place, (attribution, scale) in enumerate(zip(strip.maps, strip.scales, strict=True)):
-        picture = draw_layer_map(attribution, scale, look)
-        height = box_height(picture, size)
+        image = draw_layer_map(attribution, scale, look)
+        height = box_height(image, size)
         left = start + place * (size + THIN)
-        board.picture(left, y, size, height, picture, None)
+        board.place_image(left, y, size, height, image, None)
         below = max(below, y + height)
         if not strip.shared:
             text = f"{scale.written(scale.low)} … {scale.written(scale.high)}" + (

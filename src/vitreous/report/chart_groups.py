@@ -98,7 +98,7 @@ def draw_radars(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
 
     Returns None if fewer than `FEWEST` metrics have a better direction, or there is only one method.
     """
-    judging = [one for one in summaries if one.judges]
+    judging = [summary for summary in summaries if summary.judges]
     if len(judging) < FEWEST or len(section.methods) < 2:
         return None
     charts = {"Methods against each other": order_by_rank(judging)[:MOST]}
@@ -117,11 +117,13 @@ def draw_radar_card(
 ) -> ChartCard:
     """Draw some methods on some axes; if `named` is set, axes are named by metric and dataset, without options."""
     legend = make_legend(section, rows)
-    values = np.array([one.values[list(rows)] for one in axes]).T
-    names = [f"{one.metric.split('(')[0]} on {one.dataset}" if named else one.metric for one in axes]
-    metrics = [(name, ARROWS[one.higher_is_better]) for name, one in zip(names, axes, strict=True)]
+    values = np.array([summary.values[list(rows)] for summary in axes]).T
+    names = [f"{summary.metric.split('(')[0]} on {summary.dataset}" if named else summary.metric for summary in axes]
+    metrics = [(name, ARROWS[summary.higher_is_better]) for name, summary in zip(names, axes, strict=True)]
     methods = [(entry.name, entry.style) for entry in legend]
-    return ChartCard(title, draw_radar(methods, metrics, values, [one.scores.sign for one in axes]), legend=legend)
+    return ChartCard(
+        title, draw_radar(methods, metrics, values, [summary.scores.sign for summary in axes]), legend=legend
+    )
 
 
 def draw_joined_radars(
@@ -150,9 +152,14 @@ def draw_joined_radars(
     cards = []
     for (family, _), members in groups.items():
         first = members[0][0]
-        axes = {one.metric: one for _, summaries in reversed(members) for one in reversed(summaries) if one.judges}
+        axes = {
+            summary.metric: summary
+            for _, summaries in reversed(members)
+            for summary in reversed(summaries)
+            if summary.judges
+        }
         judging = list(reversed(axes.values()))
-        if len({one.dataset for one in judging}) < 2 or not FEWEST <= len(judging) <= SPOKES:
+        if len({summary.dataset for summary in judging}) < 2 or not FEWEST <= len(judging) <= SPOKES:
             continue
         if len(first.methods) < 2 or any(section.methods != first.methods for section, _ in members):
             continue
@@ -171,8 +178,8 @@ def split_axes(judging: Sequence[MetricSummary]) -> list[tuple[str, Sequence[Met
     if len(judging) <= SPOKES:
         return [("", judging)]
     families: dict[str, list[MetricSummary]] = {}
-    for one in judging:
-        families.setdefault(resolve_metric(one.metric).family or "other", []).append(one)
+    for summary in judging:
+        families.setdefault(resolve_metric(summary.metric).family or "other", []).append(summary)
     parts = []
     for family, members in families.items():
         size = -(-len(members) // -(-len(members) // SPOKES))  # parts of about equal size
@@ -237,8 +244,8 @@ def split_start(method: str) -> tuple[str, int] | None:
     match = re.search(r"\b(start|layer)=(-?\d+)(, )?", method)
     if match is None:
         return None
-    rest = method[: match.start()] + method[match.end() :]
-    return re.sub(r",\s*\)", ")", rest).replace("()", ""), int(match[2])
+    spec_without_start = method[: match.start()] + method[match.end() :]
+    return re.sub(r",\s*\)", ")", spec_without_start).replace("()", ""), int(match[2])
 
 
 def group_starts(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
@@ -247,7 +254,11 @@ def group_starts(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
     for row, method in enumerate(methods):
         if (split := split_start(method)) is not None:
             families.setdefault(split[0], []).append((split[1], row))
-    return {rest: sorted(starts) for rest, starts in families.items() if len({start for start, _ in starts}) >= FEWEST}
+    return {
+        spec_without_start: sorted(starts)
+        for spec_without_start, starts in families.items()
+        if len({start for start, _ in starts}) >= FEWEST
+    }
 
 
 def draw_sweeps(
@@ -259,16 +270,21 @@ def draw_sweeps(
         return None
     marks = [] if depth is None else [(float(-(-depth // 2)), "SkipPLUS")]
     cards = []
-    for one in summaries:
+    for summary in summaries:
         lines = []
-        for style, (rest, starts) in enumerate(families.items()):
-            entries = [one.aligned[row] for _, row in starts]
+        for style, (spec_without_start, starts) in enumerate(families.items()):
+            entries = [summary.aligned[row] for _, row in starts]
             value, low, high = (
                 np.array([getattr(entry, name) for entry in entries]) for name in ("value", "low", "high")
             )
-            lines.append(ChartLine(rest, style, [float(start) for start, _ in starts], value, low, high))
-        chart = draw_lines(lines, "first layer that counts", one.metric, marks, whole=True)
-        cards.append(ChartCard(f"{one.metric} {ARROWS[one.higher_is_better]}", chart))
+            lines.append(ChartLine(spec_without_start, style, [float(start) for start, _ in starts], value, low, high))
+        chart = draw_lines(lines, "first layer that counts", summary.metric, marks, whole=True)
+        cards.append(ChartCard(f"{summary.metric} {ARROWS[summary.higher_is_better]}", chart))
     count = "1 family" if len(families) == 1 else f"{len(families)} families"
     text = f"Methods that differ in their first layer alone ({count}); 0 is PLUS. Bands are 95 % intervals."
-    return ChartGroup("First layer", text, cards, [LegendEntry(rest, style) for style, rest in enumerate(families)])
+    return ChartGroup(
+        "First layer",
+        text,
+        cards,
+        [LegendEntry(spec_without_start, style) for style, spec_without_start in enumerate(families)],
+    )

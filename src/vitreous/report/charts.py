@@ -132,9 +132,9 @@ def draw_lines(
     axes = figure.add_axes((50 / 440, 44 / 290, 376 / 440, 234 / 290))
     for line in lines:
         if line.low is not None and line.high is not None:
-            known = np.isfinite(line.low + line.high)
-            x = np.asarray(line.x)[known]
-            ends = np.concatenate([line.high[known], line.low[known][::-1]])
+            has_band = np.isfinite(line.low + line.high)
+            x = np.asarray(line.x)[has_band]
+            ends = np.concatenate([line.high[has_band], line.low[has_band][::-1]])
             if len(x) > 1:
                 colour = LINES[line.style % len(LINES)]
                 axes.fill([*x, *x[::-1]], ends, color=colour, alpha=0.13, linewidth=0, gid="band")
@@ -194,8 +194,8 @@ def draw_radar(
         axes.plot([width / 2, rim[0]], [height / 2, rim[1]], color=GRID, linewidth=1)
         label_axis(axes, x, y, f"{metric}\u00a0{arrow}", f"{format_number(worst)} → {format_number(best)}")
     for number, ((_, style), radius) in enumerate(zip(methods, radii, strict=True)):
-        known = np.flatnonzero(np.isfinite(radius))
-        closed = [*known, known[0]] if len(known) == len(metrics) else known
+        finite = np.flatnonzero(np.isfinite(radius))
+        closed = [*finite, finite[0]] if len(finite) == len(metrics) else finite
         axes.plot(*points(radius[closed], angles[closed]), gid=f"line-{number}", **line_style(style))
     named = ", ".join(metric for metric, _ in metrics)
     names = [name for name, _ in methods]
@@ -225,8 +225,8 @@ def scale_outward(
     ends = []
     for axis, sign in enumerate(signs):
         good = values[:, axis] * sign
-        known = good[np.isfinite(good)]
-        low, high = (known.min(), known.max()) if len(known) else (math.nan, math.nan)
+        finite = good[np.isfinite(good)]
+        low, high = (finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)
         share = (good - low) / (high - low) if high > low else np.where(np.isfinite(good), 1.0, np.nan)
         radii[:, axis] = INNER + (1 - INNER) * share
         ends.append((float(low * sign), float(high * sign)))

@@ -87,43 +87,43 @@ def parse_metric(spec: str) -> tuple[str, dict[str, Any]]:
     return metric.name, metric.settings
 
 
-def find_metric(section: ScoreSection, wanted: PublishedColumn) -> MetricScores | None:
+def find_metric(section: ScoreSection, published: PublishedColumn) -> MetricScores | None:
     """The first metric of a section that has the name and options of a column, or None."""
     for scores in section.metrics:
         name, settings = parse_metric(scores.metric)
-        if name == wanted.metric and all(settings.get(key) == value for key, value in wanted.options):
+        if name == published.metric and all(settings.get(key) == value for key, value in published.options):
             return scores
     return None
 
 
-def fill_column(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn | None:
+def fill_column(section: ScoreSection, published: PublishedColumn) -> FilledColumn | None:
     """Fill a column with the values of a section; None if the section does not have them."""
-    roles = [role for role in EXPLAINED.get(wanted.explained, section.roles) if role in section.roles]
+    roles = [role for role in EXPLAINED.get(published.explained, section.roles) if role in section.roles]
     own = section.of_role(roles[0]) if len(roles) == 1 < len(section.roles) else section
-    scores = find_metric(own, wanted)
+    scores = find_metric(own, published)
     if scores is None or not roles:
-        return fill_difference(section, wanted) if wanted.metric == "insertion_minus_deletion" else None
+        return fill_difference(section, published) if published.metric == "insertion_minus_deletion" else None
     reduced = np.asarray(scores.reduce(scores.parts), float)
     if np.isnan(reduced).all():
         return None
     values = dict(zip(own.methods, reduced.tolist(), strict=True))
     is_fraction = parse_metric(scores.metric)[1].get("show", "fraction") == "fraction"
-    scale = 100 if wanted.percent and is_fraction else 1
+    scale = 100 if published.percent and is_fraction else 1
     scaled = [values.get(method, nan) * scale for method in section.methods]
-    return FilledColumn(wanted.title, wanted.name, scaled, scores.higher_is_better, scores, scale)
+    return FilledColumn(published.title, published.name, scaled, scores.higher_is_better, scores, scale)
 
 
-def fill_difference(section: ScoreSection, wanted: PublishedColumn) -> FilledColumn | None:
+def fill_difference(section: ScoreSection, published: PublishedColumn) -> FilledColumn | None:
     """Compute insertion − deletion if a section has both with the same baseline, otherwise None."""
     metrics = ("insertion", "deletion")
-    into, out = (fill_column(section, PublishedColumn("", metric, wanted.options)) for metric in metrics)
+    into, out = (fill_column(section, PublishedColumn("", metric, published.options)) for metric in metrics)
     if into is None or out is None or (into.higher, out.higher) != (True, False):
         return None
     differences = [i - d for i, d in zip(into.values, out.values, strict=True)]
-    return FilledColumn(wanted.title, wanted.name, differences, True)
+    return FilledColumn(published.title, published.name, differences, True)
 
 
-def fill_columns(section: ScoreSection, wanted: Sequence[PublishedColumn]) -> tuple[list[FilledColumn], list[str]]:
+def fill_columns(section: ScoreSection, published: Sequence[PublishedColumn]) -> tuple[list[FilledColumn], list[str]]:
     """The columns that a section can fill, and the names of those that it cannot."""
-    filled = [(column, fill_column(section, column)) for column in wanted]
-    return [one for _, one in filled if one], [column.name for column, one in filled if not one]
+    filled = [(column, fill_column(section, column)) for column in published]
+    return [values for _, values in filled if values], [column.name for column, values in filled if not values]

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitreous.bench.resample import gap as difference
 from vitreous.bench.scores import MetricScores, ScoreSection
-from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number
+from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number, format_signed
 from vitreous.report.rendering import render_page
 from vitreous.report.stored_run import StoredRun, read_run
 from vitreous.report.tables import ReportTable, TableCell, TableHead
@@ -103,7 +103,7 @@ class Comparison:
         return {
             "before": self.before,
             "after": self.after,
-            "changes": [{**asdict(one), "verdict": one.verdict} for one in self.changes],
+            "changes": [{**asdict(change), "verdict": change.verdict} for change in self.changes],
             "only": [{"run": side, "kind": kind, "name": name} for side, kind, name in self.only],
             "caveats": list(self.caveats),
         }
@@ -130,23 +130,23 @@ def compare_runs(
     DataError
         If a run cannot be read.
     """
-    one, other = read_run(before, before_run), read_run(after, after_run)
-    held = {block.title: block for block in other.sections}
+    old_run, new_run = read_run(before, before_run), read_run(after, after_run)
+    new_sections = {section.title: section for section in new_run.sections}
     changes, caveats = [], []
-    for block in one.sections:
-        twin = held.get(block.title)
-        if twin is not None:
-            changes += changes_of(block, twin)
-            caveats += caveats_of(block, twin)
-    old, new = (f"{folder} ({run.name})" for folder, run in ((before, one), (after, other)))
-    return Comparison(old, new, tuple(changes), tuple(alone(one, other)), tuple(dict.fromkeys(caveats)))
+    for section in old_run.sections:
+        counterpart = new_sections.get(section.title)
+        if counterpart is not None:
+            changes += list_changes(section, counterpart)
+            caveats += list_caveats(section, counterpart)
+    old, new = (f"{folder} ({run.name})" for folder, run in ((before, old_run), (after, new_run)))
+    return Comparison(old, new, tuple(changes), tuple(list_unpaired(old_run, new_run)), tuple(dict.fromkeys(caveats)))
 
 
-def changes_of(before: ScoreSection, after: ScoreSection) -> list[Change]:
+def list_changes(before: ScoreSection, after: ScoreSection) -> list[Change]:
     """Compare all methods and metrics that two sections have in common."""
     columns = {column.metric: column for column in after.metrics}
     return [
-        change_of(before, after, method, column, columns[column.metric])
+        compare_scores(before, after, method, column, columns[column.metric])
         for method in before.methods
         if method in after.methods
         for column in before.metrics
@@ -154,17 +154,17 @@ def changes_of(before: ScoreSection, after: ScoreSection) -> list[Change]:
     ]
 
 
-def change_of(
-    before: ScoreSection, after: ScoreSection, method: str, column: MetricScores, other: MetricScores
+def compare_scores(
+    before: ScoreSection, after: ScoreSection, method: str, column: MetricScores, new_column: MetricScores
 ) -> Change:
     """Compare one method and metric on the image-target pairs that both sections have."""
     rows = before.methods.index(method), after.methods.index(method)
-    places = {question.key: place for place, question in reversed(list(enumerate(after.questions)))}
-    here = {question.key: place for place, question in reversed(list(enumerate(before.questions)))}
-    shared = [key for key in here if key in places]
-    ours, theirs = [here[key] for key in shared], [places[key] for key in shared]
+    new_places = {question.key: place for place, question in reversed(list(enumerate(after.questions)))}
+    old_places = {question.key: place for place, question in reversed(list(enumerate(before.questions)))}
+    shared = [key for key in old_places if key in new_places]
+    ours, theirs = [old_places[key] for key in shared], [new_places[key] for key in shared]
     old = {name: part[rows[0], ours] for name, part in column.parts.items()}
-    new = {name: part[rows[1], theirs] for name, part in other.parts.items()}
+    new = {name: part[rows[1], theirs] for name, part in new_column.parts.items()}
     gap, low, high = difference(old, new, column.reduce, [key[0] for key in shared])
     both = ~np.isnan(old["score"]) & ~np.isnan(new["score"])
     figures = [
@@ -175,12 +175,12 @@ def change_of(
     ]
     same = count_equal(old["score"][both], new["score"][both])
     answered = int(both.sum())
-    alone = [
-        int((~np.isnan(one.scores[row, list(at.values())])).sum()) - answered
-        for one, row, at in ((column, rows[0], here), (other, rows[1], places))
+    unpaired_counts = [
+        int((~np.isnan(scores_column.scores[row, list(at.values())])).sum()) - answered
+        for scores_column, row, at in ((column, rows[0], old_places), (new_column, rows[1], new_places))
     ]
-    where = (before.model, before.dataset, before.explained, method, column.metric, other.higher_is_better)
-    return Change(*where, figures[0], figures[1], gap, low, high, answered, same, *alone)
+    where = (before.model, before.dataset, before.explained, method, column.metric, new_column.higher_is_better)
+    return Change(*where, figures[0], figures[1], gap, low, high, answered, same, *unpaired_counts)
 
 
 def count_equal(before: np.ndarray, after: np.ndarray) -> int:
@@ -190,57 +190,61 @@ def count_equal(before: np.ndarray, after: np.ndarray) -> int:
     return int(np.isclose(before, after, rtol=0.0, atol=TOLERANCE * largest).sum())
 
 
-def caveats_of(before: ScoreSection, after: ScoreSection) -> list[str]:
+def list_caveats(before: ScoreSection, after: ScoreSection) -> list[str]:
     """Describe provenance and protocols that differ between two sections with the same title."""
     where = before.title
-    said = []
+    caveats = []
     for name in ("weights", "precision", "vitreous", "torch", "question"):
         old, new = before.provenance.get(name, ()), after.provenance.get(name, ())
         if set(old) != set(new):
-            short = [", ".join(one[:12] for one in side) or "nothing" for side in (old, new)]
-            said.append(f"{where}: {name} went from {short[0]} to {short[1]}")
+            short = [", ".join(value[:12] for value in side) or "nothing" for side in (old, new)]
+            caveats.append(f"{where}: {name} went from {short[0]} to {short[1]}")
     columns = {column.metric: column for column in after.metrics}
     for column in before.metrics:
-        twin = columns.get(column.metric)
-        if twin is not None and dict(twin.protocol) != dict(column.protocol):
-            said.append(f"{where}: the protocol of {column.metric} is another one")
-    return said
+        new_column = columns.get(column.metric)
+        if new_column is not None and dict(new_column.protocol) != dict(column.protocol):
+            caveats.append(f"{where}: the protocol of {column.metric} is another one")
+    return caveats
 
 
-def alone(before: StoredRun, after: StoredRun) -> list[tuple[str, str, str]]:
+def list_unpaired(before: StoredRun, after: StoredRun) -> list[tuple[str, str, str]]:
     """What only one run has: "before" or "after", kind and name.
 
     These are sections that the other run lacks and, within sections that both have, methods, metrics and the number of
     image-target pairs.
     """
-    found: list[tuple[str, str, str]] = []
+    entries: list[tuple[str, str, str]] = []
     sides = {"before": before, "after": after}
-    blocks = {side: {b.title: b for b in run.sections} for side, run in sides.items()}
-    for side, rest in (("before", "after"), ("after", "before")):
-        for key, block in blocks[side].items():
-            where = block.title
-            twin = blocks[rest].get(key)
-            if twin is None:
-                found.append((side, "model and dataset", where))
+    sections = {side: {b.title: b for b in run.sections} for side, run in sides.items()}
+    for side, other_side in (("before", "after"), ("after", "before")):
+        for key, section in sections[side].items():
+            where = section.title
+            counterpart = sections[other_side].get(key)
+            if counterpart is None:
+                entries.append((side, "model and dataset", where))
                 continue
-            found += [(side, "method", f"{one} ({where})") for one in block.methods if one not in twin.methods]
-            metrics = {column.metric for column in twin.metrics}
-            found += [(side, "metric", f"{c.metric} ({where})") for c in block.metrics if c.metric not in metrics]
-            asked = {question.key for question in twin.questions}
-            missing = sum(key not in asked for key in {question.key for question in block.questions})
-            found += [(side, "questions", f"{format_count(missing, 'image')} × class ({where})")] if missing else []
-    return found
+            entries += [
+                (side, "method", f"{method} ({where})")
+                for method in section.methods
+                if method not in counterpart.methods
+            ]
+            metrics = {column.metric for column in counterpart.metrics}
+            entries += [(side, "metric", f"{c.metric} ({where})") for c in section.metrics if c.metric not in metrics]
+            keys = {question.key for question in counterpart.questions}
+            missing = sum(key not in keys for key in {question.key for question in section.questions})
+            entries += [(side, "questions", f"{format_count(missing, 'image')} × class ({where})")] if missing else []
+    return entries
 
 
 # ── HTML page ────────────────────────────────────────────────────────────────────────────────────
 
 
-def change_tables(found: Comparison) -> list[ReportTable]:
+def change_tables(comparison: Comparison) -> list[ReportTable]:
     """One table per model and dataset, with one row per method and metric."""
-    held: dict[str, list[Change]] = {}
-    for one in found.changes:
-        explained = f", {one.explained} class explained" if one.explained else ""
-        held.setdefault(f"{one.model} on {one.dataset}{explained}", []).append(one)
+    changes_by_title: dict[str, list[Change]] = {}
+    for change in comparison.changes:
+        explained = f", {change.explained} class explained" if change.explained else ""
+        changes_by_title.setdefault(f"{change.model} on {change.dataset}{explained}", []).append(change)
     heads = [
         TableHead("metric"),
         TableHead("before"),
@@ -250,33 +254,28 @@ def change_tables(found: Comparison) -> list[ReportTable]:
         TableHead("questions"),
     ]
     return [
-        ReportTable(f"change-{place}", title, heads, [(one.method, cells_of(one)) for one in several])
-        for place, (title, several) in enumerate(held.items())
+        ReportTable(f"change-{place}", title, heads, [(change.method, change_cells(change)) for change in changes])
+        for place, (title, changes) in enumerate(changes_by_title.items())
     ]
 
 
-def cells_of(one: Change) -> Sequence[TableCell]:
-    digits = choose_digits([one.before, one.after])
-    span = format_interval(one.low, one.high, digits)
-    aside = f"{one.equal} the same" + (
-        f", {one.only_before + one.only_after} unpaired" if one.only_before + one.only_after else ""
+def change_cells(change: Change) -> Sequence[TableCell]:
+    digits = choose_digits([change.before, change.after])
+    span = format_interval(change.low, change.high, digits)
+    aside = f"{change.equal} the same" + (
+        f", {change.only_before + change.only_after} unpaired" if change.only_before + change.only_after else ""
     )
-    arrow = {True: " ↑", False: " ↓", None: ""}[one.higher_is_better]
+    arrow = {True: " ↑", False: " ↓", None: ""}[change.higher_is_better]
     return (
-        TableCell(one.metric + arrow, one.metric),
-        TableCell(format_number(one.before, digits), one.before),
-        TableCell(format_number(one.after, digits), one.after),
-        TableCell(plus(one.change, digits), one.change, span),
-        TableCell(one.verdict, one.verdict),
-        TableCell(str(one.paired), one.paired, aside=aside),
+        TableCell(change.metric + arrow, change.metric),
+        TableCell(format_number(change.before, digits), change.before),
+        TableCell(format_number(change.after, digits), change.after),
+        TableCell(format_signed(change.change, digits), change.change, span),
+        TableCell(change.verdict, change.verdict),
+        TableCell(str(change.paired), change.paired, aside=aside),
     )
 
 
-def plus(value: float, digits: int) -> str:
-    """Format a number with its sign."""
-    return f"+{format_number(value, digits)}" if value > 0 else format_number(value, digits)
-
-
-def comparison_page(found: Comparison) -> str:
+def comparison_page(comparison: Comparison) -> str:
     """The comparison as one self-contained HTML page."""
-    return render_page("comparison.html", comparison=found, tables=change_tables(found))
+    return render_page("comparison.html", comparison=comparison, tables=change_tables(comparison))

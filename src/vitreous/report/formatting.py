@@ -38,6 +38,11 @@ def format_number(value: float, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
+def format_signed(value: float, digits: int) -> str:
+    """Format a number with its sign."""
+    return f"+{format_number(value, digits)}" if value > 0 else format_number(value, digits)
+
+
 def format_interval(low: float, high: float, digits: int) -> str:
     return "" if math.isnan(low) else f"[{format_number(low, digits)}, {format_number(high, digits)}]"
 

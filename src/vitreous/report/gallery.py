@@ -68,18 +68,18 @@ def median_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.nda
     Margins are in standard deviations of the scores, averaged over the metrics; positive is better.
     """
     margins = []
-    for scores in (one.scores for one in summaries if one.scores.sign):
+    for scores in (summary.scores for summary in summaries if summary.scores.sign):
         good = scores.scores * scores.sign
-        others = np.delete(good, row, 0)
+        other_scores = np.delete(good, row, 0)
         with np.errstate(all="ignore"):
             spread = np.nanstd(good)
-            if spread > 0 and len(others):
-                margins.append((good[row] - column_medians(others)) / spread)
+            if spread > 0 and len(other_scores):
+                margins.append((good[row] - column_medians(other_scores)) / spread)
     if not margins:
         return np.full(summaries[0].scores.scores.shape[1] if summaries else 0, np.nan)
-    known = ~np.isnan(np.stack(margins))
+    defined = ~np.isnan(np.stack(margins))
     with np.errstate(invalid="ignore"):
-        return np.where(known, margins, 0).sum(0) / known.sum(0)
+        return np.where(defined, margins, 0).sum(0) / defined.sum(0)
 
 
 def column_medians(values: Float[np.ndarray, "m q"]) -> Float[np.ndarray, " q"]:
@@ -98,9 +98,11 @@ def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], 
     margins = (
         median_margins(summaries, order_by_rank(summaries)[0]) if several else np.full(len(section.questions), np.nan)
     )
-    known = [int(place) for place in np.argsort(-np.nan_to_num(margins), kind="stable") if not np.isnan(margins[place])]
-    half = (len(known) + 1) // 2
-    turns = chain.from_iterable(zip_longest(known[:half], reversed(known[half:])))
+    ordered_places = [
+        int(place) for place in np.argsort(-np.nan_to_num(margins), kind="stable") if not np.isnan(margins[place])
+    ]
+    half = (len(ordered_places) + 1) // 2
+    turns = chain.from_iterable(zip_longest(ordered_places[:half], reversed(ordered_places[half:])))
     places: dict[str, int] = {}
     for place in [*(place for place in turns if place is not None), *np.flatnonzero(np.isnan(margins)).tolist()]:
         places.setdefault(section.questions[place].picture, place)
@@ -141,29 +143,31 @@ def make_gallery(loader: MapLoader, summaries: Sequence[MetricSummary], count: i
 def describe_metrics(summaries: Sequence[MetricSummary]) -> str:
     """The metrics shown below each map, with their abbreviations."""
     return ", ".join(
-        f"{one.metric} {ARROWS[one.higher_is_better]} ({abbreviate_metric(one.metric)})"
-        for one in pick_metrics(summaries)
+        f"{summary.metric} {ARROWS[summary.higher_is_better]} ({abbreviate_metric(summary.metric)})"
+        for summary in pick_metrics(summaries)
     )
 
 
 def pick_metrics(summaries: Sequence[MetricSummary]) -> list[MetricSummary]:
     """Choose `SCORES` metrics with a better direction: the first of every family, then others."""
-    judging = [one for one in summaries if one.judges]
-    families = {resolve_metric(one.metric).family: one for one in reversed(judging)}
-    firsts = [one for one in judging if one in families.values()]
-    picked = [*firsts, *(one for one in judging if one not in firsts)][:SCORES]
-    return [one for one in summaries if one in picked]
+    judging = [summary for summary in summaries if summary.judges]
+    families = {resolve_metric(summary.metric).family: summary for summary in reversed(judging)}
+    firsts = [summary for summary in judging if summary in families.values()]
+    picked = [*firsts, *(summary for summary in judging if summary not in firsts)][:SCORES]
+    return [summary for summary in summaries if summary in picked]
 
 
 def map_scores(summaries: Sequence[MetricSummary], row: int, place: int) -> list[CardScore]:
     """Scores of one map; those that are the best of all methods on this image are marked."""
     scores = []
-    for one in pick_metrics(summaries):
-        values = one.scores.scores[:, place]
-        good = values * one.scores.sign
-        known = good[~np.isnan(good)]
-        is_best = len(known) > 0 and bool(good[row] == known.max() > known.min())
-        scores.append(CardScore(abbreviate_metric(one.metric), one.metric, format_number(float(values[row])), is_best))
+    for summary in pick_metrics(summaries):
+        values = summary.scores.scores[:, place]
+        good = values * summary.scores.sign
+        finite = good[~np.isnan(good)]
+        is_best = len(finite) > 0 and bool(good[row] == finite.max() > finite.min())
+        scores.append(
+            CardScore(abbreviate_metric(summary.metric), summary.metric, format_number(float(values[row])), is_best)
+        )
     return scores
 
 

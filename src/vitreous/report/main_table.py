@@ -48,9 +48,9 @@ def make_main_table(
     -------
     ReportTable
     """
-    heads = [TableHead(one.metric, one.higher_is_better, True) for one in summaries]
+    heads = [TableHead(summary.metric, summary.higher_is_better, True) for summary in summaries]
     heads += [TableHead("mean rank", False, hint="over the metrics that judge"), TableHead("cost", hint=COST_HINT)]
-    columns = [score_cells(one) for one in summaries]
+    columns = [score_cells(summary) for summary in summaries]
     ranks, seconds = mean_ranks(summaries), map_seconds(section)
     places = place_values(ranks, False) if len(section.methods) > 1 else [None]
     rows = []
@@ -91,24 +91,24 @@ def map_seconds(section: ScoreSection) -> dict[str, float]:
 
 def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> list[str]:
     """Notes on how to read the numbers and on their limits."""
-    pictures, questions = len(section.clusters), len(section.questions)
+    image_count, questions = len(section.clusters), len(section.questions)
     roles = ", ".join(section.roles)
-    several = f", {format_count(questions, 'question')} (image × class: {roles})" if questions > pictures else ""
+    several = f", {format_count(questions, 'question')} (image × class: {roles})" if questions > image_count else ""
     notes = [
-        f"{format_count(pictures, 'image')}{several}. Best bold, second underlined; brackets hold the 95 % interval over {DRAWS} "
-        "resamplings of the images, the same for every method; ≈ is not told from the best (the interval of the paired "
-        "difference holds 0; not corrected for many comparisons)."
+        f"{format_count(image_count, 'image')}{several}. Best bold, second underlined; in brackets the 95 % interval over {DRAWS} "
+        "resamplings of the images, the same for every method; ≈ is not significantly different from the best (the interval of "
+        "the paired difference contains 0; not corrected for many comparisons)."
     ]
-    if pictures < FEW:
+    if image_count < FEW:
         notes.append("One image has no interval.")
-    elif pictures < UNSURE:
-        notes.append(f"Intervals from {format_count(pictures, 'image')} are too narrow more often than they say.")
-    if any(len({entry.undefined for entry in one.aligned}) > 1 for one in summaries):
+    elif image_count < UNSURE:
+        notes.append(f"Intervals from {format_count(image_count, 'image')} are too narrow more often than they say.")
+    if any(len({entry.undefined for entry in summary.aligned}) > 1 for summary in summaries):
         notes.append(
             "Some methods are undefined on questions on which others are not: every figure is over the questions on which its own "
             "method is defined, and ≈ is told on those on which both are."
         )
-    if any(len({entry.errors > 0 for entry in one.aligned}) > 1 for one in summaries):
+    if any(len({entry.errors > 0 for entry in summary.aligned}) > 1 for summary in summaries):
         notes.append(
             "Images on which a method failed are left out for all of them, so that all figures are over the same ones."
         )
@@ -123,8 +123,8 @@ def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int 
         method = resolve(spec)
     except VitreousError:
         return "?", "?"
-    known = {**settings(method), **({} if patches is None else {"patches": patches})}
-    forwards, backwards = (spent(formula, known) for formula in (method.facts.forwards, method.facts.backwards))
+    names = {**settings(method), **({} if patches is None else {"patches": patches})}
+    forwards, backwards = (spent(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
     return (
         method.facts.forwards if forwards is None else int(forwards),
         method.facts.backwards if backwards is None else int(backwards),
@@ -136,12 +136,14 @@ def tabulate_all(parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]]) 
     rows = []
     for section, summaries in parts:
         seconds = map_seconds(section)
-        for method, entries in zip(section.methods, zip(*(one.aligned for one in summaries), strict=True), strict=True):
+        for method, entries in zip(
+            section.methods, zip(*(summary.aligned for summary in summaries), strict=True), strict=True
+        ):
             passes = count_passes(method)
-            for one, entry in zip(summaries, entries, strict=True):
+            for summary, entry in zip(summaries, entries, strict=True):
                 tied = "" if entry.rank is None else int(entry.tied)
-                where = (section.model, section.dataset, section.explained, method, one.metric)
-                values = (ARROWS[one.higher_is_better], entry.value, entry.low, entry.high, entry.rank, tied)
-                counts = (row_count(one), entry.undefined, entry.errors)
+                where = (section.model, section.dataset, section.explained, method, summary.metric)
+                values = (ARROWS[summary.higher_is_better], entry.value, entry.low, entry.high, entry.rank, tied)
+                counts = (row_count(summary), entry.undefined, entry.errors)
                 rows.append([*where, *values, *counts, seconds[method], entry.seconds, *passes])
     return write_csv(COLUMNS, rows)

@@ -79,9 +79,9 @@ class MapLoader:
         if not len(rows) or rows.iloc[0]["grid"] is None:
             return None
         row: dict[str, Any] = rows.iloc[0].to_dict()
-        picture = self.image(question)
+        original = self.image(question)
         assert self.vit.preprocess is not None  # runs on datasets need preprocessing
-        image = self.vit.preprocess(picture)
+        image = self.vit.preprocess(original)
         if row["pixels"] and hash_of(image) != row["pixels"]:
             raise DataError(f"{question.picture!r} of {self.section.dataset} is no longer the image that was measured")
         layout = self.vit.layout((image.shape[-2], image.shape[-1]))
@@ -96,7 +96,7 @@ class MapLoader:
             method=method,
             signed=bool(row["signed"]),
             images=image[None],
-            pictures=(picture,),
+            pictures=(original,),
             preprocess=self.vit.preprocess,
             names=(question.target_name,),
             provenance={"question": row["question"], "model": self.section.model},
@@ -119,13 +119,13 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
         If the plan, the model or the dataset cannot be loaded, or the model's weights have changed.
     """
     plan = parse_plan(run)
-    model = next((one for one in plan.models if one.label == section.model), None)
-    data = next((one for one in plan.datasets if one.label == section.dataset), None)
+    model = next((entry for entry in plan.models if entry.label == section.model), None)
+    data = next((entry for entry in plan.datasets if entry.label == section.dataset), None)
     if model is None or data is None:
         raise DataError(f"the plan of the run names no {section.model if model is None else section.dataset}")
     have = loaded(model, plan.precision, None)
-    known = section.provenance.get("weights", ())
-    if known and have.weights not in known:
+    stored_weights = section.provenance.get("weights", ())
+    if stored_weights and have.weights not in stored_weights:
         raise DataError(f"{section.model} no longer has the weights that were measured")
     vit, preprocess = have.vit, plan.evaluations[plan.datasets.index(data)].preprocess
     if preprocess is not None and vit.preprocess is not None:

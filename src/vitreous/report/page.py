@@ -118,7 +118,11 @@ def write_report(
     reproduces = str(stored.entries.get("reproduces", ""))
     papers = make_paper_tables(name_sections(stored.whole_sections), stored.families, reproduces)
     published = published_table(reproduces)
-    comparisons = [] if published is None else [one for paper in papers for one in compare_with_paper(paper, published)]
+    comparisons = (
+        []
+        if published is None
+        else [comparison for paper in papers for comparison in compare_with_paper(paper, published)]
+    )
     tables = [*(part.table for part in parts), *(paper.table for paper in papers if paper.table), *comparisons]
     everything = tabulate_all([(part.section, part.summaries) for part in parts])
     paths = [write_text(out.parent / "tables" / "all.csv", everything)]

@@ -9,7 +9,7 @@ from math import isnan, nan
 from vitreous.core.errors import VitreousError
 from vitreous.metrics.published import PublishedTable
 from vitreous.report.column_match import FilledColumn
-from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number
+from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number, format_signed
 from vitreous.report.paper_tables import PaperTable
 from vitreous.report.tables import ReportTable, TableCell, TableHead
 
@@ -72,23 +72,19 @@ def compare_group(
 def describe_order(printed: Sequence[float], ours: Sequence[float], higher: bool | None) -> str:
     """Whether methods have the paper's order: pairs of methods that it tells apart, and the best one."""
     pairs = [(a, b) for a, b in combinations(range(len(printed)), 2) if printed[a] != printed[b]]
-    known = [(a, b) for a, b in pairs if not isnan(ours[a]) and not isnan(ours[b])]
-    agree = sum((printed[a] > printed[b]) == (ours[a] > ours[b]) and ours[a] != ours[b] for a, b in known)
-    if not known:
+    defined_pairs = [(a, b) for a, b in pairs if not isnan(ours[a]) and not isnan(ours[b])]
+    agree = sum((printed[a] > printed[b]) == (ours[a] > ours[b]) and ours[a] != ours[b] for a, b in defined_pairs)
+    if not defined_pairs:
         return "the order of methods cannot be compared."
     if agree == len(pairs):
         return "the order of methods is the paper's."
-    if all(ours[a] == ours[b] for a, b in known):
+    if all(ours[a] == ours[b] for a, b in defined_pairs):
         return "our values do not tell methods apart."
     sign = -1 if higher is False else 1
     theirs = max(range(len(printed)), key=lambda row: sign * printed[row])
     same = all(isnan(value) or sign * value <= sign * ours[theirs] for value in ours)
     word = "the paper's best method is best" if same else "another method is best"
     return f"the order of methods is not the paper's: {agree} of {format_count(len(pairs), 'pair')} agree; {word}."
-
-
-def format_signed(value: float, digits: int) -> str:
-    return f"+{format_number(value, digits)}" if value > 0 else format_number(value, digits)
 
 
 def canonical_rows(published: PublishedTable) -> dict[str, dict[str, float]]:

@@ -77,12 +77,17 @@ def grid_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperF
 def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
     """Images that the model takes for another class: maps of the label and of the predicted class."""
     title = "Target and predicted class where they disagree"
-    wrong = {one.picture: one for one in loader.section.questions if 0 <= one.label != one.predicted}
+    wrong = {
+        question.picture: question for question in loader.section.questions if 0 <= question.label != question.predicted
+    }
     if not wrong:
         return PaperFigure(title, missing="the model predicts the label of every image")
     strips = []
     # first the images on which the predicted class is most probable, or the label least
-    surest = sorted(wrong.values(), key=lambda one: one.probability if one.target == one.label else -one.probability)
+    surest = sorted(
+        wrong.values(),
+        key=lambda question: question.probability if question.target == question.label else -question.probability,
+    )
     for question in surest[:PAIRS]:
         targets = [
             replace(question, target=target, target_name=loader.vit.class_name(target), role=role)
@@ -129,9 +134,9 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
     from vitreous.methods.spec import resolve
 
     methods = loader.section.methods
-    for rest, starts in group_starts(methods).items():
-        if "+at" in rest:
-            return rest.removesuffix("+at"), [(layer, methods[row]) for layer, row in starts]
+    for spec_without_start, starts in group_starts(methods).items():
+        if "+at" in spec_without_start:
+            return spec_without_start.removesuffix("+at"), [(layer, methods[row]) for layer, row in starts]
     for row in order_by_rank(summaries):
         base = strip_fold(methods[row])
         specs = [(layer, f"{base}+at(layer={layer})") for layer in range(loader.vit.depth)]
@@ -199,7 +204,9 @@ def deletion_figure(
     """
     title = "The image after deletion"
     methods = loader.section.methods
-    curves = {one.metric.split("(", maxsplit=1)[0]: one for one in summaries if one.scores.curve is not None}
+    curves = {
+        summary.metric.split("(", maxsplit=1)[0]: summary for summary in summaries if summary.scores.curve is not None
+    }
     summary = next((curves[name] for name in DELETE if name in curves), None)
     if summary is None or len(methods) < 2:
         return PaperFigure(title, missing=f"it needs two methods and one of {', '.join(DELETE)}")
@@ -242,8 +249,8 @@ def map_image(attribution: Attribution) -> Image.Image:
 def pick_two_methods(methods: Sequence[str], order: Sequence[int]) -> tuple[int, int]:
     """The best method, and the best one with another name."""
     name = strip_fold(methods[order[0]]).split("(")[0].split("@")[0]
-    others = (row for row in order[1:] if not methods[row].startswith(name) and methods[row] != "random")
-    return order[0], next(others, order[1])
+    other_rows = (row for row in order[1:] if not methods[row].startswith(name) and methods[row] != "random")
+    return order[0], next(other_rows, order[1])
 
 
 def describe_curve_point(scores: MetricScores, row: int, place: int, at: int) -> str:

@@ -160,10 +160,10 @@ def spread_methods(
 
 
 def fill_spread(
-    section: ScoreSection, wanted: Sequence[PublishedColumn], methods: Sequence[str]
+    section: ScoreSection, published: Sequence[PublishedColumn], methods: Sequence[str]
 ) -> tuple[list[FilledColumn], list[str]]:
     """The columns that a section can fill, extended to `methods`, and the names of those that it cannot."""
-    columns, missing = fill_columns(section, wanted)
+    columns, missing = fill_columns(section, published)
     return [spread_methods(column, section, methods) for column in columns], missing
 
 
@@ -186,7 +186,9 @@ def pair_halves(
 
 def title_of(*sections: ScoreSection) -> str:
     """Models and datasets of a table."""
-    models, datasets = (list(dict.fromkeys(getattr(one, name) for one in sections)) for name in ("model", "dataset"))
+    models, datasets = (
+        list(dict.fromkeys(getattr(section, name) for section in sections)) for name in ("model", "dataset")
+    )
     return f"{', '.join(models)} on {' and '.join(datasets)}"
 
 
@@ -217,7 +219,7 @@ def accuracy_tables(families: Families) -> Iterator[PaperTable]:
             for columns in own.values()
         ]
         rows = [
-            (name, [replace(cell, also=tuple(others)) for cell, *others in zip(*cells, strict=True)])
+            (name, [replace(cell, also=tuple(further_cells)) for cell, *further_cells in zip(*cells, strict=True)])
             for name, *cells in (
                 (rows[0][0], *(cells for _, cells in rows)) for rows in zip(*(t.rows for t in tables), strict=True)
             )
@@ -252,10 +254,10 @@ def localisation_tables(families: Families) -> Iterator[PaperTable]:
             yield PaperTable(title, table, columns=name_columns(groups), methods=methods)
 
 
-def find_fillable(group: Sections, wanted: Sequence[PublishedColumn]) -> tuple[list[str], list[str]]:
+def find_fillable(group: Sections, published: Sequence[PublishedColumn]) -> tuple[list[str], list[str]]:
     """Slugs of the sections that can fill at least one of the columns; the names of the columns if there are none."""
-    slugs = [slug for slug, section in group.items() if fill_columns(section, wanted)[0]]
-    return slugs, [] if slugs else [column.name for column in wanted]
+    slugs = [slug for slug, section in group.items() if fill_columns(section, published)[0]]
+    return slugs, [] if slugs else [column.name for column in published]
 
 
 def ablation_tables(families: Families) -> Iterator[PaperTable]:
@@ -263,7 +265,9 @@ def ablation_tables(families: Families) -> Iterator[PaperTable]:
     title = "TokenTM, table 4: ablation"
     for family, group in families.items():
         lefts, no_left = find_fillable(group, SEGMENTATION)
-        explained = next((word for word, wanted in PERTURBATION.items() if find_fillable(group, wanted)[0]), "Pred.")
+        explained = next(
+            (word for word, published in PERTURBATION.items() if find_fillable(group, published)[0]), "Pred."
+        )
         rights, no_right = find_fillable(group, PERTURBATION[explained])
         variants = [spec for spec in VARIANTS if spec in all_methods(group.values())]
         if len(variants) < 2 or not (lefts or rights):
@@ -296,7 +300,7 @@ def insertion_tables(families: Families) -> Iterator[PaperTable]:
     """Tables 1–2: insertion, deletion and their difference with four baselines, one table per model and dataset."""
     title = "TIS, tables 1–2: insertion and deletion"
     for slug, section in list_sections(families).items():
-        filled = {name: fill_columns(section, wanted) for name, wanted in INSERTION.items()}
+        filled = {name: fill_columns(section, published) for name, published in INSERTION.items()}
         groups = [(name, columns) for name, (columns, _) in filled.items() if columns]
         missing = [name for _, names in filled.values() for name in names]
         if len(groups) < 2:
@@ -316,11 +320,11 @@ def strength_tables(families: Families) -> Iterator[PaperTable]:
         methods = all_methods(group.values())
         groups: dict[str, list[FilledColumn]] = {}
         missing = []
-        for wanted in STRENGTHS:
-            filled = ((section, fill_column(section, wanted)) for section in group.values())
+        for published in STRENGTHS:
+            filled = ((section, fill_column(section, published)) for section in group.values())
             section, column = next(((section, column) for section, column in filled if column), (None, None))
             if section is None or column is None:
-                missing.append(wanted.name)
+                missing.append(published.name)
             else:
                 groups.setdefault(section.dataset, []).append(spread_methods(column, section, methods))
         if sum(map(len, groups.values())) < FEWEST:
@@ -339,17 +343,17 @@ def list_sections(families: Families) -> Sections:
 
 
 def models_side_by_side(
-    families: Families, title: str, prefix: str, wanted: Sequence[PublishedColumn]
+    families: Families, title: str, prefix: str, published: Sequence[PublishedColumn]
 ) -> Iterator[PaperTable]:
     """One table per dataset, with one column per metric and model."""
     title = f"{title}, models side by side"
     for dataset, group in group_sections(list_sections(families), lambda section: section.dataset).items():
         methods = all_methods(group.values())
         groups, missing = [], []
-        for column in wanted:
+        for column in published:
             filled = [(section, fill_column(section, column)) for section in group.values()]
-            missing += [f"{column.name} of {section.model}" for section, one in filled if one is None]
-            own = [spread_methods(one, section, methods, section.model) for section, one in filled if one]
+            missing += [f"{column.name} of {section.model}" for section, values in filled if values is None]
+            own = [spread_methods(values, section, methods, section.model) for section, values in filled if values]
             groups.append((column.title, own))
         if not any(columns for _, columns in groups):
             yield PaperTable(title, None, f"{dataset}: the run lacks {', '.join(missing)}")
@@ -360,14 +364,14 @@ def models_side_by_side(
 
 
 probability_tables = partial(
-    models_side_by_side, title="TokenTM, table 3: impact on probability", prefix="tokentm-3", wanted=PROBABILITY
+    models_side_by_side, title="TokenTM, table 3: impact on probability", prefix="tokentm-3", published=PROBABILITY
 )
-pointing_tables = partial(models_side_by_side, title="TIS, table 3: pointing game", prefix="tis-3", wanted=POINTING)
+pointing_tables = partial(models_side_by_side, title="TIS, table 3: pointing game", prefix="tis-3", published=POINTING)
 sensitivity_tables = partial(
-    models_side_by_side, title="TIS, table 4: max sensitivity", prefix="tis-4", wanted=SENSITIVITY
+    models_side_by_side, title="TIS, table 4: max sensitivity", prefix="tis-4", published=SENSITIVITY
 )
 sparseness_tables = partial(
-    models_side_by_side, title="TIS, supplement: sparseness", prefix="tis-sparseness", wanted=SPARSENESS
+    models_side_by_side, title="TIS, supplement: sparseness", prefix="tis-sparseness", published=SPARSENESS
 )
 
 # layout of every reproduction that is a table or a radar

@@ -70,8 +70,8 @@ def read_run(folder: str | Path, name: str | None = None) -> StoredRun:
             raise DataError(f"'{folder}' holds no run; `vitreous bench … --out {folder}` would put one there")
         run = next((run for run in reversed(runs) if name is None or run["name"] == name), None)
         if run is None:
-            known = ", ".join(run["name"] for run in runs)
-            raise DataError(f"'{folder}' holds no run {name!r}; known: {known}")
+            run_names = ", ".join(run["name"] for run in runs)
+            raise DataError(f"'{folder}' holds no run {name!r}; known: {run_names}")
         scores, maps = (as_frame(store.table(run["name"], kind=kind)) for kind in ("scores", "maps"))
     if not len(scores):
         raise DataError(f"run {run['name']!r} in '{folder}' has no rows yet; run the plan first")

@@ -103,8 +103,8 @@ def place_values(values: Sequence[float], higher: bool | None) -> list[int | Non
     """1 for the best and 2 for the second best value, otherwise None; equal values share a place."""
     if higher is None:
         return [None] * len(values)
-    known = sorted({value for value in values if not math.isnan(value)}, reverse=higher)
-    return [known.index(value) + 1 if value in known[:2] else None for value in values]
+    ordered_values = sorted({value for value in values if not math.isnan(value)}, reverse=higher)
+    return [ordered_values.index(value) + 1 if value in ordered_values[:2] else None for value in values]
 
 
 # ── Markdown ─────────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +131,9 @@ def escape_markdown(text: str) -> str:
 
 
 def cell_markdown(cell: TableCell) -> str:
-    text = " / ".join(MARKDOWN_PLACES.get(one.place or 0, "%s") % escape_markdown(one.text) for one in cell.figures)
+    text = " / ".join(
+        MARKDOWN_PLACES.get(figure.place or 0, "%s") % escape_markdown(figure.text) for figure in cell.figures
+    )
     return join_nonempty(text, "≈" * cell.tied, escape_markdown(cell.span), escape_markdown(cell.aside), by=" ")
 
 
@@ -160,7 +162,7 @@ def escape_latex(text: str) -> str:
 
 
 def cell_latex(cell: TableCell) -> str:
-    text = " / ".join(TEX_PLACES.get(one.place or 0, "%s") % escape_latex(one.text) for one in cell.figures)
+    text = " / ".join(TEX_PLACES.get(figure.place or 0, "%s") % escape_latex(figure.text) for figure in cell.figures)
     span = rf" {{\scriptsize {escape_latex(cell.span)}}}" if cell.span else ""
     return text + (r"$^{\approx}$" if cell.tied else "") + span
 
@@ -175,7 +177,7 @@ def to_csv(table: ReportTable) -> str:
 
 def cell_value(cell: TableCell) -> object:
     if cell.also:
-        return " / ".join(one.text for one in cell.figures)
+        return " / ".join(figure.text for figure in cell.figures)
     return cell.text if cell.sort is None else cell.sort
 
 

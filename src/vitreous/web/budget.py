@@ -44,7 +44,7 @@ def measure_cost(vit: ViT) -> PassCost:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingPlan:
+class SampleBudget:
     """The spec that is computed for a requested method.
 
     Attributes
@@ -85,7 +85,7 @@ def find_sample_option(method: Method) -> str:
 
 def plan_samples(
     method: Method, sizes: Callable[[], Mapping[str, Any]], cost: Callable[[], PassCost], limit: float | int
-) -> SamplingPlan:
+) -> SampleBudget:
     """Choose how many samples of a method to compute.
 
     Parameters
@@ -103,16 +103,16 @@ def plan_samples(
 
     option = find_sample_option(method)
     if not option:
-        return SamplingPlan(method.spec, method.spec)
+        return SampleBudget(method.spec, method.spec)
     names = {**sizes(), **settings(method)}
-    asked = int(names[option])
+    requested = int(names[option])
 
     def count_passes(samples: int) -> tuple[float, float]:
         values = {**names, option: samples}
         return spent(method.facts.forwards, values) or 0.0, spent(method.facts.backwards, values) or 0.0
 
-    if sum(count_passes(asked)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
-        return SamplingPlan(method.spec, method.spec, option, asked, asked)
+    if sum(count_passes(requested)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
+        return SampleBudget(method.spec, method.spec, option, requested, requested)
     measured = cost()
 
     def estimate(samples: int) -> float:
@@ -122,15 +122,15 @@ def plan_samples(
     def with_samples(samples: int) -> str:
         return method.with_options(**{option: samples}).spec
 
-    seconds, budget = estimate(asked), LIMIT_SHARE * limit
-    used = asked
+    seconds, budget = estimate(requested), LIMIT_SHARE * limit
+    used = requested
     if seconds > budget:
         fixed, per_sample = estimate(0), estimate(1) - estimate(0)
-        used = min(asked, max(MIN_SAMPLES, round_down((budget - fixed) / per_sample)))
+        used = min(requested, max(MIN_SAMPLES, round_down((budget - fixed) / per_sample)))
     counts = [round_down(used / ratio) for ratio in PREVIEW_RATIOS] if estimate(used) > PREVIEW_FROM else []
     previews = tuple(with_samples(count) for count in counts if MIN_SAMPLES <= count < used)
-    spec = method.spec if used == asked else with_samples(used)
-    return SamplingPlan(spec, method.spec, option, asked, used, seconds, previews)
+    spec = method.spec if used == requested else with_samples(used)
+    return SampleBudget(spec, method.spec, option, requested, used, seconds, previews)
 
 
 def round_down(count: float | int) -> int:

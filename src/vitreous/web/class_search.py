@@ -26,10 +26,10 @@ def find_classes(names: Sequence[str], text: str) -> list[int]:
     >>> find_classes(["tabby cat", "tiger cat", "kite"], "tigre cat")
     [1, 0]
     """
-    wanted = " ".join(text.lower().split())
-    if not wanted:
+    query = " ".join(text.lower().split())
+    if not query:
         return []
-    similarity = {index: rate_similarity(name.lower(), wanted) for index, name in enumerate(names)}
+    similarity = {index: rate_similarity(name.lower(), query) for index, name in enumerate(names)}
     ranked = sorted(similarity, key=lambda index: (-similarity[index], index))
     return [index for index in ranked if similarity[index] >= MIN_SIMILARITY][:MAX_MATCHES]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vitreous.web.budget import SamplingPlan
+from vitreous.web.budget import SampleBudget
 from vitreous.web.image_store import SceneName
 from vitreous.web.model_pool import ModelEntry
 
@@ -13,7 +13,7 @@ def write_program(
     entry: ModelEntry,
     image: str,
     targets: Sequence[int],
-    plans: Sequence[SamplingPlan],
+    plans: Sequence[SampleBudget],
     question: str,
     removed: Sequence[int] = (),
     classes: Sequence[str] | None = None,

@@ -139,7 +139,7 @@ def find_evidence(image: str, model: str) -> dict[int, Any]:
     if name is None or model not in EMBEDDED:
         return {}
     scene = name.draw()
-    masks = {thing.label: thing.evidence for thing in scene.objects}
+    masks = {scene_object.label: scene_object.evidence for scene_object in scene.objects}
     if model == "scenes-biased" and name.mark == "moved" and scene.mark is not None and scene.spurious is not None:
         masks[scene.mark] = scene.spurious
     return masks

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitreous.methods.attribution import Attribution
-    from vitreous.web.budget import SamplingPlan
+    from vitreous.web.budget import SampleBudget
     from vitreous.web.render import CropFacts
     from vitreous.web.service import Explanation, PerturbationCurve
 
@@ -58,12 +58,12 @@ def crop(facts: CropFacts) -> schemas.Crop:
     return schemas.Crop(**{**asdict(facts), "box": list(facts.box)})
 
 
-def sampling_plan(plan: SamplingPlan) -> schemas.SamplingPlan:
+def sampling_plan(plan: SampleBudget) -> schemas.SamplingPlan:
     values = asdict(plan)
     return schemas.SamplingPlan(method=values.pop("requested"), **{**values, "previews": list(plan.previews)})
 
 
-def samples(plan: SamplingPlan) -> schemas.Samples | None:
+def samples(plan: SampleBudget) -> schemas.Samples | None:
     """Return the sample count of a plan and, where it was reduced, a sentence that says so and what to do."""
     if not plan.option:
         return None
@@ -78,7 +78,7 @@ def samples(plan: SamplingPlan) -> schemas.Samples | None:
     )
 
 
-def explained(explanation: Explanation, evidence: dict[int, Any], plan: SamplingPlan) -> schemas.Explained:
+def explained(explanation: Explanation, evidence: dict[int, Any], plan: SampleBudget) -> schemas.Explained:
     first = explanation.rows[0]
     return schemas.Explained(
         method=first.method,

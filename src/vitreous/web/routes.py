@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from vitreous.web import schemas
 from vitreous.web.await_job import ERRORS, await_result, read_body
-from vitreous.web.budget import SamplingPlan
+from vitreous.web.budget import SampleBudget
 from vitreous.web.image_store import ALBUM, CAPTIONS, SceneName, image_missing
 from vitreous.web.service import ExplainPayload, Service
 
@@ -195,7 +195,7 @@ async def plan(request: Request, model: ModelQuery, method: Annotated[schemas.Sp
     return sampling_plan(await plan_method(request, model, method))
 
 
-async def plan_method(request: Request, model: str, method: str) -> SamplingPlan:
+async def plan_method(request: Request, model: str, method: str) -> SampleBudget:
     service = get_service(request)
     service.models.entry(model)
     return await await_result(request, ("plan", service.plan_version, model, method), service.plan, (model, method))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitreous.core.errors import Caveat, ShapeError, SpecError, VitreousError
-from vitreous.web.budget import MeasureCost, PassCost, SamplingPlan, measure_cost, plan_samples
+from vitreous.web.budget import MeasureCost, PassCost, SampleBudget, measure_cost, plan_samples
 from vitreous.web.cache import Cache
 from vitreous.web.image_store import ImageStore
 from vitreous.web.model_pool import ModelPool
@@ -104,7 +104,7 @@ class Service:
         names = [vit.class_name(index) for index in range(vit.outputs)]
         return [{"depth": vit.depth, "grid": list(vit.layout(vit.size).grid), "classes": names} for _ in payloads]
 
-    def plan(self, payloads: Sequence[tuple[str, str]]) -> list[SamplingPlan]:
+    def plan(self, payloads: Sequence[tuple[str, str]]) -> list[SampleBudget]:
         """Return the spec to compute for every (model, method)."""
         from vitreous.bench.cost import facts_of
 
@@ -125,7 +125,7 @@ class Service:
             self._costs[model] = self._measure_cost(vit)
         return self._costs[model]
 
-    def check_estimate(self, model: str, plan: SamplingPlan, seconds: float) -> None:
+    def check_estimate(self, model: str, plan: SampleBudget, seconds: float) -> None:
         """Drop a model's measured cost where an explanation took less than half or more than twice its estimate.
 
         The machine may have been busy, or idle, when the model was measured.

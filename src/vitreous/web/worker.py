@@ -27,7 +27,7 @@ class Abandoned(Exception):  # noqa: N818 - raised in a progress report to stop 
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class QueuedJob:
     """One computation and the number of requests that wait for it."""
 
     key: Hashable
@@ -44,8 +44,8 @@ class Worker:
     def __init__(self, max_waiting: int, cache: Cache) -> None:
         self.max_waiting, self.cache = max_waiting, cache
         self.done, self.total = 0, 0  # progress of the current computation
-        self._queue: deque[Job] = deque()
-        self._jobs: dict[Hashable, Job] = {}  # queued or running
+        self._queue: deque[QueuedJob] = deque()
+        self._jobs: dict[Hashable, QueuedJob] = {}  # queued or running
         self._change = Condition()
         self._thread: Thread | None = None
         self._closed = False
@@ -60,7 +60,7 @@ class Worker:
         """Whether a job is running."""
         return len(self._jobs) > len(self._queue)
 
-    def submit(self, key: Hashable, batch_key: Hashable, work: Work, payload: Any) -> Job:
+    def submit(self, key: Hashable, batch_key: Hashable, work: Work, payload: Any) -> QueuedJob:
         """Return the job of this key: finished (from the cache), already queued or running, or newly queued.
 
         Raises
@@ -70,7 +70,7 @@ class Worker:
         """
         cached = self.cache.get(key)
         if cached is not None:
-            job = Job(key, batch_key, work, payload)
+            job = QueuedJob(key, batch_key, work, payload)
             job.result.set_result(cached)
             return job
         with self._change:
@@ -80,13 +80,13 @@ class Worker:
                 return job
             if len(self._queue) >= self.max_waiting:
                 raise QueueFull
-            job = self._jobs[key] = Job(key, batch_key, work, payload)
+            job = self._jobs[key] = QueuedJob(key, batch_key, work, payload)
             self._queue.append(job)
             self._start()
             self._change.notify()
             return job
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: QueuedJob) -> None:
         """Stop waiting. A job without waiting requests is removed from the queue, or stopped at its next report."""
         with self._change:
             job.waiting -= 1
@@ -122,14 +122,14 @@ class Worker:
                 jobs = self._take_batch()
             self._compute(jobs)
 
-    def _take_batch(self) -> list[Job]:
+    def _take_batch(self) -> list[QueuedJob]:
         first = self._queue.popleft()
         similar = [job for job in self._queue if job.batch_key == first.batch_key][: MAX_BATCH - 1]
         for job in similar:
             self._queue.remove(job)
         return [first, *similar]
 
-    def _compute(self, jobs: list[Job]) -> None:
+    def _compute(self, jobs: list[QueuedJob]) -> None:
         from vitreous.capture.progress import reporting
 
         self.done = self.total = 0
@@ -149,7 +149,7 @@ class Worker:
                 self.cache.put(job.key, result)
                 self._finish(job, result, None)
 
-    def _report(self, jobs: list[Job], done: int, total: int) -> None:
+    def _report(self, jobs: list[QueuedJob], done: int, total: int) -> None:
         self.done, self.total = done, total
         with self._change:
             if self._closed or all(job.waiting <= 0 for job in jobs):
@@ -157,7 +157,7 @@ class Worker:
                     self._forget(job)
                 raise Abandoned
 
-    def _finish(self, job: Job, result: Any, problem: Exception | None) -> None:
+    def _finish(self, job: QueuedJob, result: Any, problem: Exception | None) -> None:
         with self._change:
             self._forget(job)
         if problem is None:
@@ -165,6 +165,6 @@ class Worker:
         else:
             job.result.set_exception(problem)
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: QueuedJob) -> None:
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
