@@ -1,0 +1,248 @@
+"""Run the shipped plans of `vitreous reproduce` on models and images that stand in for the papers', and tabulate them.
+
+python docs/study/reproduced.py [PLAN …] [--device cuda] [--assets FOLDER] [--stores runs/reproduced] [--out docs/study/results]
+                                [--images 60] [--minutes 9]
+python docs/study/reproduced.py --take FOLDER      take over the tables that another machine has written
+
+ViT-Tiny stands in for ViT-B and ViT-B/8, DeiT-Tiny for DeiT-B and EVA-L, photographs of ImageNet's validation set for the whole of it,
+and Oxford-IIIT Pet for the two datasets with masks. The tables are OUT/reproduced.csv, -orders.csv and -pairs.csv; plans that are not run
+keep their rows. Finished images stay in the stores, so that a run that ended early goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts beside this one are `study`
+
+from study.effects import Effect, Figure, effect, figures, loaded, save
+from study.sheets import Sheet
+from study.special import Order, agreement, around
+
+from vitreous.bench.plan import Plan
+from vitreous.bench.reproduce import keep_models, plan_reproduction, reproduction
+from vitreous.bench.resample import resampled
+from vitreous.metrics.published import published_table
+from vitreous.report.column_match import FilledColumn
+from vitreous.report.page import name_sections
+from vitreous.report.paper_comparison import canonical_rows, canonical_spec
+from vitreous.report.paper_tables import make_paper_tables
+from vitreous.report.stored_run import read_run
+
+HERE = Path(__file__).parent
+PLANS = {  # number of images on a GPU; cheap plans first, then in the order of how many numbers are published
+    "tokentm:table4": 120,
+    "tokentm:table2": 120,
+    "tokentm:table3": 120,
+    "skipplus:figure3": 120,
+    "skipplus:figure4": 120,
+    "skipplus:figure9": 120,
+    "tis:table1": 40,
+    "tis:table2": 40,
+    "tis:table3": 100,
+    "tis:table4": 10,
+    "tis:sparseness": 20,
+}
+WEIGHTS = {
+    "ViT-Tiny": ("timm:vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"),
+    "DeiT-Tiny": ("timm:deit_tiny_patch16_224", "deit_tiny_patch16_224.wvfunc-lnq8.safetensors"),
+}
+STAND_INS = {"vit-b": "ViT-Tiny", "deit-b": "DeiT-Tiny", "vit-b8": "ViT-Tiny", "eva-l": "DeiT-Tiny"}
+DATA = {
+    "imagenet-val": "folder:{assets}/imagenet-val-1k-256",
+    "imagenet-seg": "pets:{assets}/oxford-pets-480",
+    "imagenet-s": "pets:{assets}/oxford-pets-480?labels=imagenet",
+}
+FOLDS = ("∘PLUS", "∘SkipPLUS")
+BEST = "DecompX∘SkipPLUS"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigure(Figure):
+    """A cell of a reproduced table; `metric` is the title of its column."""
+
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableOrder(Order):
+    """Agreement of a column with the published one."""
+
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableEffect(Effect):
+    """Difference of two methods that the text of the paper puts in an order."""
+
+    plan: str
+
+
+TABLES = {"reproduced": TableFigure, "reproduced-orders": TableOrder, "reproduced-pairs": TableEffect}
+
+
+class OutOfTimeError(Exception):
+    """Raised between two pieces of work; what is done is written."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plans", nargs="*", metavar="PLAN", help=f"of {', '.join(PLANS)}; all if there are none")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1; a GPU if there is one")
+    parser.add_argument("--assets", type=Path, help="folder of weights and images; VITREOUS_ASSETS by default")
+    parser.add_argument("--stores", type=Path, default=Path("runs/reproduced"), help="where rows are kept")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="where tables are written")
+    parser.add_argument("--images", type=int, help="of each dataset, in place of the numbers above")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many, between two batches")
+    parser.add_argument("--take", type=Path, help="folder with tables of another machine; nothing is run")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.plans if name not in PLANS]:
+        parser.error(f"{unknown[0]!r} has no stand-ins; known: {', '.join(PLANS)}")
+    if options.take:
+        return take_tables(options.take, options.out)
+    if not (options.assets or os.environ.get("VITREOUS_ASSETS")):
+        parser.error("--assets FOLDER or the variable VITREOUS_ASSETS says where weights and images lie")
+    options.assets = (options.assets or Path(os.environ["VITREOUS_ASSETS"])).resolve()
+    end, status = time.monotonic() + 60 * options.minutes, 0
+    for name in options.plans or PLANS:
+        status |= run_plan(name, options, end)
+    return status
+
+
+def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
+    """Run one plan and tabulate what its store holds; 1 if something failed or time was up."""
+    from vitreous.bench.run_plan import execute
+    from vitreous.bench.store import Store
+    from vitreous.core.errors import DataError
+
+    begun, folder = time.monotonic(), options.stores / name.split(":", maxsplit=1)[0]
+    plan = stand_in_plan(name, options.assets, options.images or PLANS[name], options.device)
+
+    def report(_: object) -> None:
+        if time.monotonic() > end:
+            raise OutOfTimeError
+
+    message, status = "", 0
+    try:
+        with Store(folder) as store:
+            progress = execute(plan, store, report=report)
+        message = "".join(f"; failed {count} times: {text}" for text, count in progress.failed.items())
+        status = int(bool(progress.failed))
+    except OutOfTimeError:
+        message, status = "; time is up, run it again to go on", 1
+    try:
+        write_tables(name, list(columns_of(name, folder, plan.run)), options.out)
+    except DataError as problem:
+        message += f"; no table: {problem}"
+    print(f"{name}: {time.monotonic() - begun:.0f} s{message}", flush=True)
+    return status
+
+
+def stand_in_plan(name: str, assets: Path, images: int, device: str | None) -> Plan:
+    """The shipped plan with the models and datasets of `assets` in place of the paper's."""
+    wanted = keep_models(reproduction(name), [key for key in reproduction(name).models if key in STAND_INS])
+    models = {
+        key: {"name": WEIGHTS[label][0], "checkpoint": str(assets / "weights" / WEIGHTS[label][1])}
+        for key, label in STAND_INS.items()
+        if key in wanted.models
+    }
+    data = {key: DATA[key].format(assets=assets) for key in wanted.data if key in DATA}
+    # small batches end sooner when time is up
+    return plan_reproduction(wanted, data, models=models, pictures=images, device=device, slice=32)
+
+
+def columns_of(name: str, folder: Path, run: str | None = None) -> Iterator[tuple[str, FilledColumn]]:
+    """Columns of the reproduced table that have scores, with their titles."""
+    stored = read_run(folder, run)
+    for table in make_paper_tables(name_sections(stored.whole_sections), stored.families, name):
+        for title, column in table.columns.items():
+            if column.scores is not None:
+                yield title, column
+
+
+def sheet_of(name: str, title: str, column: FilledColumn) -> Sheet:
+    """Scores of a column, named by the model that stands in and by its title in the table."""
+    scores = column.scores
+    assert scores is not None
+    labels = {entry["label"]: STAND_INS[key] for key, entry in reproduction(name).models.items() if key in STAND_INS}
+    section = scores.section
+    return Sheet(
+        labels[section.model], section.dataset, "", title, column.higher, section.methods,
+        tuple(target.picture for target in section.questions), scores.parts,
+        lambda parts: column.scale * scores.reduce(parts),
+        np.array([target.probability for target in section.questions]),
+    )  # fmt: skip
+
+
+def write_tables(name: str, columns: Sequence[tuple[str, FilledColumn]], out: Path) -> None:
+    """Write the rows of one plan into the tables, in place of those that are there."""
+    sheets = [sheet_of(name, title, column) for title, column in columns]
+    rows: dict[str, list] = {table: [] for table in TABLES}
+    published = published_table(name)
+    for sheet in sheets:
+        rows["reproduced"] += [TableFigure(**asdict(row), plan=name) for row in figures(sheet, draws=1000)]
+        if published is not None and sheet.metric in published.columns:
+            printed = {spec: values[sheet.metric] for spec, values in canonical_rows(published).items()}
+            rows["reproduced-orders"].append(TableOrder(**asdict(compare_order(sheet, printed)), plan=name))
+        rows["reproduced-pairs"] += [
+            TableEffect(**asdict(effect(sheet, *pair, draws=1000)), plan=name) for pair in claimed_pairs(name, sheet)
+        ]
+    for table, kind in TABLES.items():
+        path = out / f"{table}.csv"
+        kept = [row for row in loaded(path, kind) if row.plan != name]
+        if kept or rows[table]:
+            save(path, sorted(kept + rows[table], key=lambda row: list(PLANS).index(row.plan)))
+
+
+def compare_order(sheet: Sheet, printed: Mapping[str, float], draws: int = 1000) -> Order:
+    """Kendall's τ between our values of a column and the published ones; images are resampled."""
+    sign = -1 if sheet.higher is False else 1
+    rows = {method: sheet.row(method) for method in sheet.methods if canonical_spec(method) in printed}
+    theirs = sign * np.array([printed[canonical_spec(method)] for method in rows])
+    drawn = resampled(rows, sheet.reduce, sheet.pictures, draws, seed=0)
+    tau, rho = agreement(sign * np.array([float(sheet.reduce(parts)) for parts in rows.values()]), theirs)
+    spread = np.array([agreement(sign * values, theirs) for values in np.stack(list(drawn.values())).T])
+    where = (sheet.model, sheet.dataset, sheet.metric, "published", "all", len(rows), len(set(sheet.pictures)))
+    return Order(*where, tau, *around(tau, spread[:, 0]), rho, *around(rho, spread[:, 1]))
+
+
+def claimed_pairs(name: str, sheet: Sheet) -> list[tuple[str, str]]:
+    """Pairs of methods (better, worse) of which the text of SkipPLUS states the order."""
+    from vitreous.metrics.protocols import protocol
+
+    rows = {row: spec for row, spec in protocol("skipplus").rows.items() if spec in sheet.methods}
+    match name:
+        case "skipplus:figure3":
+            pairs = [(f"{base}{fold}", base) for base in ("DecompX", "GlobEnc", "ALTI") for fold in FOLDS]
+            pairs += [("GenAtt", base) for base in ("DecompX", "GlobEnc", "ALTI")]
+        case "skipplus:figure4":
+            pairs = [(BEST, row) for row in rows if row != BEST]
+        case "skipplus:figure9":
+            pairs = [("GradSAM", "GenAtt"), ("GenAtt∘SkipPLUS", "GenAtt")]
+        case _:
+            pairs = []
+    return [(rows[better], rows[worse]) for better, worse in pairs if better in rows and worse in rows]
+
+
+def take_tables(source: Path, out: Path) -> int:
+    """Take over the plans of other tables."""
+    for table, kind in TABLES.items():
+        new = loaded(source / f"{table}.csv", kind)
+        plans = {row.plan for row in new}
+        rows = [row for row in loaded(out / f"{table}.csv", kind) if row.plan not in plans] + new
+        if rows:
+            save(out / f"{table}.csv", sorted(rows, key=lambda row: list(PLANS).index(row.plan)))
+        print(f"{table}: {', '.join(sorted(plans)) or 'nothing'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""The script that runs shipped plans on stand-ins and compares their tables with the papers'."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import pytest
+
+from tests.report.stores import put, rows_of
+from tests.study.made_up import STUDY, sheet
+from vitreous.bench.reproduce import list_reproductions
+from vitreous.metrics.published import published_tables
+
+from study import reproduced  # isort: skip
+from study.effects import loaded  # isort: skip
+
+assert STUDY.is_dir()
+VARIANTS = ("tokentm(preset='baseline')", "tokentm(preset='af')", "tokentm(preset='af+l')", "tokentm(preset='full')")
+
+
+@pytest.mark.parametrize("name", reproduced.PLANS)
+def test_every_plan_has_stand_ins(name, tmp_path):
+    for _, file in reproduced.WEIGHTS.values():
+        (tmp_path / "weights").mkdir(exist_ok=True)
+        (tmp_path / "weights" / file).touch()
+    plan = reproduced.stand_in_plan(name, tmp_path, 3, "cpu")
+
+    assert {str(model.checkpoint).rpartition("/")[2] for model in plan.models} <= {
+        file for _, file in reproduced.WEIGHTS.values()
+    }
+    assert all(str(tmp_path) in dataset.spec for dataset in plan.datasets)
+    assert all(evaluation.pictures == 3 for evaluation in plan.evaluations)
+
+
+def test_tables_with_published_numbers_that_stand_ins_allow_are_all_there():
+    """Table 1 of TokenTM needs fine-tuned models."""
+    assert {name for name in published_tables() if name not in reproduced.PLANS} == {"tokentm:table1"}
+    assert set(reproduced.PLANS) <= set(list_reproductions())
+
+
+def test_the_order_is_that_of_the_better_side():
+    scores = [[0.9, 0.8], [0.5, 0.6], [0.1, 0.2]]
+    methods = ("genatt", "ixg", "random")
+    printed = {reproduced.canonical_spec(spec): value for spec, value in zip(methods, (3.0, 2.0, 1.0), strict=True)}
+
+    assert reproduced.compare_order(sheet(scores, methods=methods), printed).tau == 1
+    assert reproduced.compare_order(sheet(scores[::-1], methods=methods), printed).tau == -1
+    less = reproduced.compare_order(sheet(scores, higher=False, methods=methods), printed)
+    assert less.tau == 1  # both prefer the method with the smallest number
+    assert (less.methods, less.n) == (3, 2)
+
+
+def test_tables_are_written_and_only_the_plan_that_was_run_is_replaced(tmp_path):
+    values = {spec: [0.1 * (place + 1), 0.12 * (place + 1)] for place, spec in enumerate(VARIANTS)}
+    rows = rows_of(dict.fromkeys(("negative_auc", "positive_auc"), values), model="ViT-B", dataset="ImageNet val")
+    store = put(tmp_path / "store", rows)
+    out = tmp_path / "tables"
+    other = reproduced.TableFigure("ViT-Tiny", "d", "", "c", "more", "genatt", 1, 0, 0.5, 0.4, 0.6, "tis:table1")
+    reproduced.save(out / "reproduced.csv", [other])
+
+    for _ in range(2):
+        reproduced.write_tables("tokentm:table4", list(reproduced.columns_of("tokentm:table4", store)), out)
+
+    figures = loaded(out / "reproduced.csv", reproduced.TableFigure)
+    assert [row.plan for row in figures] == ["tokentm:table4"] * 8 + ["tis:table1"]
+    assert {row.model for row in figures} == {"ViT-Tiny"}
+    assert figures[0].mean == pytest.approx(11)  # in percent, as in the paper
+    negative, positive = loaded(out / "reproduced-orders.csv", reproduced.TableOrder)
+    assert negative.tau == pytest.approx(2 / 3)  # the paper has + AF before + AF + L
+    assert positive.tau == -1
+    assert not isnan(negative.tau_low)
+    assert reproduced.main(["--take", str(out), "--out", str(tmp_path / "copy")]) == 0
+    assert (tmp_path / "copy" / "reproduced.csv").read_text() == (out / "reproduced.csv").read_text()
+
+
+def test_pairs_that_the_text_orders_are_compared():
+    methods = ("genatt(row='cls')+rollout(form='half')", "decompx", "decompx+plus", "decompx+skipplus", "random")
+    own = sheet([[0.1, 0.2]] * 5, methods=methods)
+
+    assert ("decompx+plus", "decompx") in reproduced.claimed_pairs("skipplus:figure3", own)
+    assert ("decompx+skipplus", "random") in reproduced.claimed_pairs("skipplus:figure4", own)
+    assert reproduced.claimed_pairs("tis:table1", own) == []
