@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 import torch
 from PIL import Image
 
 import vitreous
 from tests.web.conftest import SUBJECT, client_of
+from vitreous.capture.progress import Tally
+from vitreous.core.defaults import DEFAULT_METHOD
+from vitreous.core.errors import SpecError
 from vitreous.methods.spec import resolve
-from vitreous.web.budget import PassCost, SampleBudget, find_sample_option, plan_samples, round_down
+from vitreous.web.budget import (
+    PassCost,
+    SampleBudget,
+    count_passes,
+    count_regions,
+    count_windows,
+    find_sample_option,
+    plan_samples,
+    round_down,
+)
 from vitreous.web.settings import Settings
 
-SIZES = {"patches": 196, "channels": 144, "layers": 12, "depth": 12}
+SIZES = {"patches": 196, "channels": 144, "layers": 12, "depth": 12, "size": (224, 224), "patch": (16, 16)}
 
 
 def plan(spec: str, forward: float = 0.01, backward: float = 0.02, limit: float = 60) -> SampleBudget:
@@ -81,6 +96,56 @@ def test_cheap_methods_are_not_timed():
         chosen = plan_samples(resolve(spec), lambda: SIZES, fail, 60)
         assert chosen.spec == resolve(spec).spec
         assert chosen.previews == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "passes"),
+    [
+        ("occlusion", 197),
+        ("occlusion(space='pixels')", 197),
+        ("occlusion(space='pixels', window=64, stride=32)", 1 + 6 * 6),
+        ("atman", 197),
+        ("scorecam", 145),
+        ("scorecam+plus", 12 * 145),
+        ("pami", 361),
+        ("pami(regions='circles', stride=16)", 1 + 14 * 14),
+        ("pami(regions=('slic', 'watershed'), shifts=(8,))", 1 + 5 * (360 + 60)),
+    ],
+)
+def test_methods_without_samples_are_refused_before_they_start_if_they_cannot_finish(spec, passes):
+    forward = 61 / passes
+    with pytest.raises(SpecError, match=f"takes {passes:,} passes of this model, about 61 s here") as refusal:
+        plan(spec, forward=forward)
+    assert "--seconds 92" in str(refusal.value)
+    coarser = spec.startswith(("pami", "occlusion"))
+    assert f"; {DEFAULT_METHOD!r} fits" in str(refusal.value) or coarser
+    allowed = plan(spec, forward=forward, limit=92)
+    assert (allowed.spec, allowed.option, allowed.share) == (resolve(spec).spec, "", 1.0)
+    assert allowed.seconds == pytest.approx(61)
+
+
+@pytest.mark.parametrize("spec", ["occlusion", "pami", "occlusion(space='pixels', window=16, stride=4)"])
+@pytest.mark.parametrize("forward", [0.5, 2.0])
+def test_the_spec_that_a_refusal_offers_fits(spec, forward):
+    with pytest.raises(SpecError) as refusal:
+        plan(spec, forward=forward)
+    offered = re.search(r"s; \"(.+?)\" fits, ", str(refusal.value))
+    assert offered
+    assert forward * count_passes(resolve(offered[1]), SIZES)[0] <= 30
+    assert plan(offered[1], forward=forward).spec == offered[1]
+
+
+def test_regions_and_windows_are_counted_as_the_methods_make_them():
+    from vitreous.methods.masks import Windows
+    from vitreous.methods.regions import many_regions
+
+    image = torch.rand(3, 48, 64, generator=torch.Generator().manual_seed(0))
+    options = {"regions": "circles", "radius": 5, "stride": 7, "shifts": ()}
+    assert count_regions(options, (48, 64)) == len(many_regions(image, ["circles"], 5, 7))
+    assert count_regions({**options, "regions": "slic"}, (48, 64)) >= len(many_regions(image, ["slic"], 5, 7))
+    windows = Windows.sliding((48, 64), (10, 10), (6, 6), image.device)
+    sizes = {"size": (48, 64), "patch": (16, 16)}
+    assert count_windows({"window": 10, "stride": 6}, sizes) == len(windows)
 
 
 def test_counts_are_rounded_to_two_digits():
@@ -152,6 +217,43 @@ def test_methods_without_samples_say_nothing_of_them(slow_client):
     assert slow_client.post("/api/explain", json=body).json()["samples"] is None
     plan = slow_client.get("/api/plan", params={"model": "scenes", "method": "GenAtt"}).json()
     assert (plan["spec"], plan["option"], plan["previews"]) == ("genatt", "", [])
+
+
+def test_a_method_that_cannot_finish_is_refused_by_every_endpoint_before_it_starts(slow_client):
+    screen = {**SUBJECT, "methods": ["atman"], "targets": [6]}
+    answers = [
+        slow_client.get("/api/plan", params={"model": "scenes", "method": "atman"}),
+        slow_client.post("/api/explain", json={**SUBJECT, "method": "atman", "targets": [6]}),
+        slow_client.post("/api/curve", json={**SUBJECT, "method": "atman", "target": 6}),
+        slow_client.post("/api/scores", json=screen),
+    ]
+    assert [answer.status_code for answer in answers] == [422] * 4
+    assert {answer.json()["error"] for answer in answers} == {
+        f"'atman' takes 197 passes of this model, about 197 s here, and a request may take 60 s; {DEFAULT_METHOD!r} fits, "
+        "vitreous.explain(vit, image, target, 'atman') has no limit, and `vitreous serve --seconds 296` allows it here"
+    }
+
+
+def test_a_computation_is_stopped_when_its_progress_shows_that_it_cannot_finish():
+    """As for vitcx, whose number of passes depends on the image: `Tally` reports, and the worker extrapolates."""
+    reports = iter(range(0, 10_000, 3))
+    with client_of(Settings(seconds=60)) as client:
+        service = client.app.state.service
+        begun = time.monotonic()
+        service.worker.clock = lambda: begun + next(reports)  # every report comes three seconds after the last
+
+        def explain(payloads):
+            tally = Tally(1000)
+            for _ in range(1000):
+                tally.add(1)
+            raise AssertionError("not stopped")
+
+        service.explain = explain
+        answer = client.post("/api/explain", json={**SUBJECT, "method": "vitcx(threshold=0.2)", "targets": [6]})
+
+    assert answer.status_code == 504
+    assert answer.json()["error"].startswith("that needs about 2994 s more, and ")
+    assert "it was stopped after 2 of 1,000 passes" in answer.json()["error"]
 
 
 def test_a_model_is_measured_again_when_an_estimate_was_wrong():

@@ -513,6 +513,17 @@ def test_partial_maps_are_shown_with_their_number_of_samples(browser, slow_serve
     context.close()
 
 
+def test_a_method_that_cannot_finish_says_so_before_it_starts(browser, slow_server):
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.goto(f"{slow_server.address}/#method=scorecam%2Bplus")
+    sentence = "'scorecam+plus' takes 1,740 passes of this model, about 174 s here, and a request may take 60 s"
+    page.wait_for_selector(f".card.failed >> text={sentence}")
+    assert page.inner_text("#because").startswith(f"There is no map to rank patches by: {sentence}")
+    context.close()
+
+
 def test_the_last_partial_map_stays_when_the_rest_fails(browser, slow_server):
     context = browser.new_context()
     context.set_default_timeout(PATIENCE)

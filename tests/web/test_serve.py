@@ -11,6 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.web.conftest import client_of
 from vitreous.cli.main import main
 from vitreous.cli.serve import listen
 from vitreous.core.errors import DataError
@@ -68,3 +69,54 @@ def test_help_imports_no_torch():
 
     assert done.returncode == 0, done.stderr
     assert "--models-folder" in done.stdout
+
+
+def test_model_options_are_checked_before_anything_is_served(tmp_path, capsys):
+    refused = {
+        (
+            "--model",
+            "timm:vit_tiny_patch16_224",
+            "--classes",
+            str(tmp_path / "no.txt"),
+        ): "there is no file of class names",
+        ("--model", "timm:vit_tiny_patch16_224", "--std", "0"): "std 0 is not of pixel values",
+        ("--model", "timm:vit_tiny_patch16_224", "--size", "large"): "size large is not understood",
+        ("--size", "64"): "options of a model (size) need a model",
+        ("--checkpoint", "weights.pth"): "--checkpoint belongs to one --model NAME",
+        ("--checkpoint", "a.pth", "--model", "timm:a", "--model", "timm:b"): "--checkpoint belongs to one --model NAME",
+        ("--model", "timm:a", "--checkpoint", "no.pth"): "no checkpoint at 'no.pth'",
+    }
+    for arguments, sentence in refused.items():
+        assert main(["serve", "--port", "0", *arguments]) == 2, arguments
+        assert sentence in capsys.readouterr().err, arguments
+
+
+def test_a_model_is_offered_with_its_options(tmp_path, monkeypatch, capsys):
+    """Class names, input size, crop and arguments of the builder reach predictions, maps and the exported program."""
+    (tmp_path / "names.txt").write_text("adder\nbeaver\ncoyote\n")
+    offered = []
+    monkeypatch.setattr("vitreous.cli.serve.run", lambda settings, open_page: offered.append(settings))
+    model = "timm:vit_tiny_patch16_224"
+    options = ["--classes", str(tmp_path / "names.txt"), "--mean", "0.5", "--std", "0.5", "--crop", "1"]
+    builder = ["--size", "48", "--model-arg", "img_size=48", "--model-arg", "num_classes=3", "--model-arg", "depth=2"]
+    assert main(["serve", "--model", model, "--no-pretrained", *options, *builder]) == 0, capsys.readouterr().err
+
+    with client_of(offered[0]) as client:
+        about = client.get("/api/about").json()["models"]
+        facts = client.get("/api/model", params={"name": model}).json()
+        subject = {"model": model, "picture": "pair-1-6"}
+        prediction = client.post("/api/says", json=subject).json()
+        explained = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [1]}).json()
+        screen = {**subject, "methods": ["genatt"], "targets": [1]}
+        code = client.post("/api/python", json=screen).json()["code"]
+        embedded = client.get("/api/model", params={"name": "scenes"}).json()
+
+    assert {"name": model, "note": "random weights"} in about
+    assert (facts["classes"], facts["grid"], facts["depth"]) == (["adder", "beaver", "coyote"], [3, 3], 2)
+    assert prediction["patches"] == 9
+    assert explained["maps"][0]["name"] == "beaver"
+    assert "load_model('timm:vit_tiny_patch16_224', pretrained=False, arguments={'img_size': 48" in code
+    assert "'classes': 'names.txt'" in code
+    assert str(tmp_path) not in code
+    compile(code, "page.py", "exec")
+    assert embedded["depth"] == 12  # embedded models keep their own

@@ -1,4 +1,4 @@
-"""One thread, a bounded queue: equal work once, like work together, unwanted work not at all."""
+"""The worker: a bounded queue before one thread, batches, abandoned work, deadlines; and its cache."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from vitreous.capture.progress import Tally
 from vitreous.core.errors import ShapeError
 from vitreous.web.cache import ENTRY_BYTES, Cache, count_bytes
+from vitreous.web.projection import Projection, WouldExceedLimit
 from vitreous.web.worker import MAX_BATCH, QueueFull, Worker
 
 PATIENCE = 20
@@ -44,7 +45,7 @@ def hold(worker: Worker) -> Gate:
     return gate
 
 
-def test_what_is_asked_twice_is_computed_once(worker):
+def test_equal_requests_are_computed_once(worker):
     gate = hold(worker)
     work = Gate()
     first, second = (worker.submit("key", "key", work, 1) for _ in range(2))
@@ -57,7 +58,7 @@ def test_what_is_asked_twice_is_computed_once(worker):
     assert work.seen == [[1]]
 
 
-def test_what_is_alike_is_computed_together(worker):
+def test_similar_requests_are_computed_in_one_batch(worker):
     worker.max_waiting = 100
     gate, work, other = hold(worker), Gate(), Gate()
     for one in (gate, work, other):
@@ -70,7 +71,7 @@ def test_what_is_alike_is_computed_together(worker):
     assert work.seen == [list(range(MAX_BATCH)), [MAX_BATCH]]
 
 
-def test_one_that_fails_does_not_spoil_the_batch(worker):
+def test_a_failing_request_does_not_fail_its_batch(worker):
     def work(payloads):
         if "bad" in payloads:
             raise ShapeError("no")
@@ -98,7 +99,7 @@ def test_the_queue_is_bounded(worker):
     gate.open.set()
 
 
-def test_what_nobody_waits_for_is_never_begun(worker):
+def test_abandoned_requests_are_not_started(worker):
     gate, work = hold(worker), Gate()
     job = worker.submit("left", "left", work, 1)
     twice = worker.submit("left", "left", work, 1)
@@ -113,7 +114,7 @@ def test_what_nobody_waits_for_is_never_begun(worker):
     assert work.seen == []
 
 
-def test_work_that_nobody_waits_for_stops_at_its_next_report(worker):
+def test_abandoned_work_stops_at_its_next_progress_report(worker):
     begun, left, pieces = threading.Event(), threading.Event(), []
 
     def work(payloads):
@@ -137,7 +138,32 @@ def test_work_that_nobody_waits_for_stops_at_its_next_report(worker):
     assert anew.result.result(PATIENCE) == "anew"
 
 
-def test_a_cache_keeps_the_latest_that_fit():
+def test_time_left_is_projected_from_the_speed_of_the_current_count():
+    projection = Projection()
+    assert projection.seconds_left(10, 100, now=50.0) is None  # preparation before the first report is not counted
+    assert projection.seconds_left(11, 100, now=51.0) is None  # too short to tell
+    assert projection.seconds_left(20, 100, now=60.0) == 80.0
+    assert projection.seconds_left(5, 100, now=61.0) is None  # counts from the beginning again
+    assert projection.seconds_left(25, 100, now=71.0) == 37.5
+
+
+def test_work_that_would_miss_its_deadline_is_stopped_and_work_that_meets_it_is_not(worker):
+    now = [0.0]
+    worker.clock = lambda: now[0]
+
+    def work(payloads):
+        tally = Tally(10)
+        for _ in range(10):
+            now[0] += 3.0
+            tally.add(1)
+        return payloads
+
+    assert worker.submit("fits", "fits", work, 1, deadline=30.0).result.result(PATIENCE) == 1
+    with pytest.raises(WouldExceedLimit, match="24 s more; stopped at 2 of 10"):
+        worker.submit("late", "late", work, 1, deadline=now[0] + 29.0).result.result(PATIENCE)
+
+
+def test_the_cache_evicts_least_recently_used_entries():
     cache = Cache(3 * (ENTRY_BYTES + 100))
     for name in "abc":
         cache.put(name, b"x" * 100)
@@ -152,7 +178,7 @@ def test_a_cache_keeps_the_latest_that_fit():
     assert cache.used_bytes == 3 * ENTRY_BYTES + 201
 
 
-def test_everything_is_weighed():
+def test_bytes_of_nested_values_are_counted():
     import vitreous
 
     assert count_bytes({"a": [torch.zeros(10), (b"123", "45")]}) == 45
@@ -160,7 +186,7 @@ def test_everything_is_weighed():
     assert count_bytes(found) > 3 * 112 * 112 * 4
 
 
-def test_a_closed_worker_opens_again_when_it_is_asked(worker):
+def test_a_closed_worker_restarts_on_the_next_request(worker):
     for key in range(3):
         assert worker.submit(key, key, lambda payloads: ["done"], None).result.result(PATIENCE) == "done"
         worker.close()

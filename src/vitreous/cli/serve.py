@@ -7,7 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.core.errors import DataError, ModelError
+from vitreous.cli.model_options import (
+    Checkpoint,
+    Classes,
+    Crop,
+    Mean,
+    ModelArguments,
+    Pretrained,
+    Size,
+    Std,
+    model_arguments,
+)
+from vitreous.core.errors import DataError, ModelError, SpecError
 from vitreous.web.settings import DEMO, PORT, Settings
 
 MB = 1 << 20
@@ -20,11 +31,19 @@ def serve(
             "--model", "-m", metavar="NAME[=FILE]", help="Offer a model beside the embedded ones; repeatable."
         ),
     ] = None,
+    checkpoint: Checkpoint = None,
+    pretrained: Pretrained = True,
     models_folder: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Offer every checkpoint in it, named ARCHITECTURE[.anything].safetensors."),
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")] = None,
+    model_arg: ModelArguments = None,
+    classes: Classes = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    crop: Crop = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is open to other machines.")
     ] = "127.0.0.1",
@@ -40,9 +59,19 @@ def serve(
     cache: Annotated[int, typer.Option(min=8, metavar="MB", help="Memory for images, and as much for results.")] = 256,
     demo_page: Annotated[Path, typer.Option(metavar="FILE", help="The page of `vitreous demo`, for a link.")] = DEMO,
 ) -> None:
-    """Open the playground: drop an image, see which patches made the model say so, remove them."""
+    """Open the playground: drop an image, see which patches made the model say so, remove them.
+
+    Options of a model (--classes, --mean, --model-arg, …) are those of every model that --model and --models-folder name.
+    """
+    names = list(model or ())
+    if checkpoint is not None:
+        if len(names) != 1 or "=" in names[0]:
+            raise SpecError("--checkpoint belongs to one --model NAME; for several, write --model NAME=FILE for each")
+        names = [f"{names[0]}={checkpoint}"]
     settings = Settings(
-        models=tuple(model or ()),
+        models=tuple(names),
+        pretrained=pretrained,
+        arguments=check_arguments(model_arguments(model_arg, classes, False, mean, std, size, crop)),
         folder=models_folder,
         device=device,
         host=host,
@@ -56,6 +85,18 @@ def serve(
         demo=demo_page,
     )
     run(settings, open_page)
+
+
+def check_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Raise `SpecError` or `DataError` for invalid model options before anything is served."""
+    if arguments:
+        from vitreous.bench.model_options import ModelOptions
+        from vitreous.models.class_names import read_class_names
+
+        options, _ = ModelOptions.split(arguments)
+        if options.classes is not None:
+            read_class_names(options.classes)
+    return arguments
 
 
 def run(settings: Settings, open_page: bool = False) -> None:

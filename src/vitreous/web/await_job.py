@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import Request
 
 from vitreous.core.errors import VitreousError
+from vitreous.web.projection import WouldExceedLimit
 from vitreous.web.schemas import Error
 from vitreous.web.service import Service
 from vitreous.web.worker import QueueFull, Work
@@ -18,6 +19,7 @@ from vitreous.web.worker import QueueFull, Work
 log = logging.getLogger("vitreous.web")
 
 POLL_SECONDS = 0.1  # between two checks of whether the client is still connected
+WAYS_OUT = "ask for fewer samples, run it in Python, or start the server with a larger --seconds"
 CLIENT_LEFT = 499  # nginx's code; no client receives it
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -28,7 +30,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     422: {"model": Error, "description": "Invalid parameter, method, class or image"},
     429: {"model": Error, "description": "The queue is full"},
     500: {"model": Error, "description": "Fault of the program"},
-    504: {"model": Error, "description": "Time limit exceeded; the computation was stopped"},
+    504: {"model": Error, "description": "Time limit exceeded, or about to be; the computation was stopped"},
 }
 
 
@@ -48,27 +50,25 @@ async def await_result(
     Raises
     ------
     RequestRefused
-        429 if the queue is full, 504 after the time limit, 499 when the client disconnects, 500 for unexpected errors.
+        429 if the queue is full, 504 after the time limit or as soon as progress shows that it will be exceeded, 499 when
+        the client disconnects, 500 for unexpected errors.
     VitreousError
         What the work raised on purpose; the application answers it with 404 or 422.
     """
     service: Service = request.app.state.service
     worker, seconds = service.worker, service.settings.seconds
+    end = time.monotonic() + seconds
     try:
-        job = worker.submit(key, batch_key if batch_key is not None else key, work, payload)
+        job = worker.submit(key, batch_key if batch_key is not None else key, work, payload, end)
     except QueueFull:
         raise RequestRefused(429, f"{worker.waiting} requests wait already; try again in a moment") from None
-    result, end = asyncio.wrap_future(job.result), time.monotonic() + seconds
+    result = asyncio.wrap_future(job.result)
     result.add_done_callback(lambda done: done.cancelled() or done.exception())  # avoids "exception never retrieved"
     try:
         while not result.done():
             left = end - time.monotonic()
             if left <= 0:
-                sentence = (
-                    f"that took more than {seconds:g} seconds and was stopped; ask for fewer samples, run it in Python, "
-                    "or start the server with a larger --seconds"
-                )
-                raise RequestRefused(504, sentence)
+                raise RequestRefused(504, f"that took more than {seconds:g} seconds and was stopped; {WAYS_OUT}")
             if await request.is_disconnected():
                 raise RequestRefused(CLIENT_LEFT, "the client has disconnected")
             await asyncio.wait({result}, timeout=min(left, POLL_SECONDS))
@@ -81,6 +81,13 @@ async def await_result(
         raise RequestRefused(500, "the playground is closing") from None
     except VitreousError:
         raise
+    except WouldExceedLimit as problem:
+        left = max(end - time.monotonic(), 0)
+        sentence = (
+            f"that needs about {problem.seconds:.0f} s more, and {left:.0f} of the {seconds:g} s that a request may take are "
+            f"left; it was stopped after {problem.done:,} of {problem.total:,} passes; {WAYS_OUT}"
+        )
+        raise RequestRefused(504, sentence) from None
     except Exception as problem:
         log.exception("a request failed")
         sentence = f"the work failed unexpectedly ({type(problem).__name__}); the server's log has the details"

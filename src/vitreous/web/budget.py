@@ -4,6 +4,10 @@ Methods that average over masks, samples or steps state their passes as a formul
 and one backward pass are measured once per model, and where the estimate for the requested count exceeds the budget, a
 smaller count is used and reported. Smaller counts of the same spec serve as previews while the last one is computed, so that
 every map that is shown is the library's own result for a spec that is shown with it.
+
+Other methods take a number of passes that the model determines (one per patch, region or channel). They are computed as
+they are, or refused before they start, with the estimated time and a spec that fits. What cannot be estimated beforehand
+is stopped by `web.projection` once its progress shows that it cannot finish in time.
 """
 
 from __future__ import annotations
@@ -13,6 +17,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from vitreous.core.defaults import DEFAULT_METHOD
+from vitreous.core.errors import SpecError
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
@@ -58,7 +65,7 @@ class SampleBudget:
     asked, used : int
         The requested and the used number of samples.
     seconds : float or None
-        Estimated time for all requested samples; None if no estimate was needed.
+        Estimated time for all requested samples, or for a method without samples; None if no estimate was needed.
     previews : tuple of str
         The same spec with fewer samples, in the order in which to show them.
     """
@@ -70,6 +77,11 @@ class SampleBudget:
     used: int = 0
     seconds: float | None = None
     previews: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Used samples as a fraction of the requested ones; 1 for a method without samples."""
+        return self.used / self.asked if self.asked else 1.0
 
 
 def find_sample_option(method: Method) -> str:
@@ -98,12 +110,17 @@ def plan_samples(
         Returns the measured cost of one pass; called only for methods that take samples.
     limit : float
         Seconds that a request may take.
+
+    Raises
+    ------
+    SpecError
+        If the method has no samples to reduce and its estimated time exceeds the limit.
     """
     from vitreous.bench.cost import settings, spent
 
     option = find_sample_option(method)
     if not option:
-        return SampleBudget(method.spec, method.spec)
+        return plan_fixed(method, sizes, cost, limit)
     names = {**sizes(), **settings(method)}
     requested = int(names[option])
 
@@ -131,6 +148,82 @@ def plan_samples(
     previews = tuple(with_samples(count) for count in counts if MIN_SAMPLES <= count < used)
     spec = method.spec if used == requested else with_samples(used)
     return SampleBudget(spec, method.spec, option, requested, used, seconds, previews)
+
+
+def plan_fixed(
+    method: Method, sizes: Callable[[], Mapping[str, Any]], cost: Callable[[], PassCost], limit: float | int
+) -> SampleBudget:
+    """Plan a method that has no sample count: as it is, or refused if it cannot finish in time."""
+    formulas = (method.facts.forwards, method.facts.backwards)
+    if all(isinstance(formula, int) for formula in formulas):  # a few passes
+        return SampleBudget(method.spec, method.spec)
+    passes = count_passes(method, sizes())
+    if passes is None or sum(passes) <= 2 * MIN_SAMPLES:
+        return SampleBudget(method.spec, method.spec)
+    measured = cost()
+    seconds = passes[0] * measured.forward + ROWS * passes[1] * measured.backward
+    if seconds > limit:
+        fitting = find_coarser(method, sizes(), LIMIT_SHARE * limit / measured.forward)
+        raise SpecError(
+            f"{method.spec!r} takes {sum(passes):,.0f} passes of this model, about {seconds:.0f} s here, and a request may take "
+            f"{limit:g} s; {fitting or DEFAULT_METHOD!r} fits, vitreous.explain(vit, image, target, {method.spec!r}) has no "
+            f"limit, and `vitreous serve --seconds {math.ceil(1.5 * seconds)}` allows it here"
+        )
+    return SampleBudget(method.spec, method.spec, seconds=seconds)
+
+
+def count_passes(method: Method, sizes: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return forward and backward passes of a method without samples; None if they depend on the image."""
+    from vitreous.bench.cost import spent
+
+    names = {**sizes, **method.settings}
+    repeated = 1
+    if method.name == "pami":
+        names["regions"] = count_regions(method.settings, sizes["size"])
+    elif method.name == "occlusion" and names["space"] == "pixels":
+        names["patches"] = count_windows(method.settings, sizes)
+    elif method.fold is not None and method.name == "scorecam":  # the channels of every layer
+        repeated = sizes["layers"]
+    forwards, backwards = (spent(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
+    return None if forwards is None or backwards is None else (repeated * forwards, repeated * backwards)
+
+
+def count_regions(options: Mapping[str, Any], size: tuple[int, int]) -> int:
+    """Return how many regions `pami` shows, at most."""
+    from vitreous.methods.regions import SCALES
+
+    kinds = (options["regions"],) if isinstance(options["regions"], str) else options["regions"]
+    counts = {kind: sum(scales) for kind, scales in SCALES.items()}
+    counts["felzenszwalb"] = len(SCALES["felzenszwalb"]) * math.ceil(size[0] * size[1] / 28**2)  # its smallest region
+    counts["circles"] = math.prod(math.ceil(side / options["stride"]) for side in size)
+    return sum(counts[kind] for kind in kinds) * (1 + 4 * len(options["shifts"]))
+
+
+def count_windows(options: Mapping[str, Any], sizes: Mapping[str, Any]) -> int:
+    """Return how many windows `occlusion(space='pixels')` paints over."""
+    windows = 1
+    for side, patch in zip(sizes["size"], sizes["patch"], strict=True):
+        window = options["window"] or patch
+        windows *= math.ceil(max(side - window, 0) / (options["stride"] or window)) + 1
+    return windows
+
+
+def find_coarser(method: Method, sizes: Mapping[str, Any], passes: float) -> str:
+    """Return the finest spec of the same method with at most so many passes; an empty string if there is none."""
+    sides = range(8, max(sizes["size"]) // 2 + 1, 8)
+    match method.name:
+        case "occlusion":
+            candidates = [method.with_options(space="pixels", window=side, stride=side) for side in sides]
+        case "pami":
+            single = {"shifts": ()} if method.settings["shifts"] else {}
+            candidates = [method.with_options(regions="circles", stride=side, **single) for side in sides]
+        case _:
+            candidates = []
+    for candidate in candidates:
+        needed = count_passes(candidate, sizes)
+        if needed is not None and sum(needed) <= passes:
+            return candidate.spec
+    return ""
 
 
 def round_down(count: float | int) -> int:

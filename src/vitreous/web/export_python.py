@@ -35,6 +35,7 @@ def write_program(
         *(["import torch"] if removed else []),
         "import vitreous",
         "from PIL import Image",
+        *(["from vitreous.bench.model_options import load_model"] if entry.arguments else []),
         "",
         f"vit = {entry.python}",
         f"image = {source}",

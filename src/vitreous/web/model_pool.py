@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitreous.core.errors import DataError, ModelError, VitreousError
 from vitreous.web.settings import Settings
@@ -36,12 +37,20 @@ class ModelEntry:
     load: str
     checkpoint: Path | None = None
     note: str = ""
+    pretrained: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # model options and arguments of the builder
 
     @property
     def python(self) -> str:
-        """The call that loads it; a checkpoint is given by its file name, without the server's folders."""
-        checkpoint = "" if self.checkpoint is None else f", checkpoint={self.checkpoint.name!r}"
-        return f"vitreous.load({self.load!r}{checkpoint})"
+        """The call of `vitreous.load`, or of `load_model` if options are given, that loads it; files are given by their names, without the server's folders."""
+        given = "" if self.checkpoint is None else f", checkpoint={self.checkpoint.name!r}"
+        given += "" if self.pretrained else ", pretrained=False"
+        if not self.arguments:
+            return f"vitreous.load({self.load!r}{given})"
+        arguments = dict(self.arguments)
+        if "classes" in arguments:
+            arguments["classes"] = Path(arguments["classes"]).name
+        return f"load_model({self.load!r}{given}, arguments={arguments!r})"
 
 
 def list_entries(settings: Settings) -> dict[str, ModelEntry]:
@@ -54,18 +63,23 @@ def list_entries(settings: Settings) -> dict[str, ModelEntry]:
     ModelError
         If two models have the same name.
     """
-    entries = [ModelEntry(name, name, note=note) for name, note in EMBEDDED.items()]
+    embedded = [ModelEntry(name, name, note=note) for name, note in EMBEDDED.items()]
+    named: list[ModelEntry] = []
     for option in settings.models:
         name, equals, file = option.partition("=")
         if not name or (equals and not Path(file).is_file()):
             raise DataError(f"no checkpoint at {file!r} for --model {option!r}; write NAME or NAME=FILE")
         if name not in EMBEDDED or equals:
             path = Path(file).resolve() if equals else None
-            note = path.name if path else "weights are downloaded on first use"
-            entries.append(ModelEntry(name, name, path, note))
-    entries += [] if settings.folder is None else list_folder(settings.folder)
+            fetched = "weights are downloaded on first use" if settings.pretrained else "random weights"
+            named.append(ModelEntry(name, name, path, path.name if path else fetched))
+    named += [] if settings.folder is None else list_folder(settings.folder)
+    if settings.arguments and not named:
+        options = ", ".join(settings.arguments)
+        raise ModelError(f"options of a model ({options}) need a model; name it by --model or --models-folder")
+    named = [replace(entry, pretrained=settings.pretrained, arguments=settings.arguments) for entry in named]
     by_name: dict[str, ModelEntry] = {}
-    for entry in entries:
+    for entry in [*embedded, *named]:
         if entry.name in by_name:
             raise ModelError(f"two models are called {entry.name!r}; offer one of them")
         by_name[entry.name] = entry
@@ -108,19 +122,24 @@ class ModelPool:
         ModelError
             If it cannot be loaded, or has no preprocessing.
         """
-        from vitreous.front import load
+        from vitreous.bench.model_options import load_model
+        from vitreous.models.vit import ViT
 
         entry = self.entry(name)
         if name in self._loaded:
             self._loaded.move_to_end(name)
             return self._loaded[name]
         try:
-            vit = load(entry.load, checkpoint=entry.checkpoint, device=self.device)
+            vit = load_model(entry.load, entry.checkpoint, entry.pretrained, self.device, entry.arguments)
         except VitreousError as problem:
             reason = str(problem)
             if entry.checkpoint is not None:  # do not reveal the server's folders
                 reason = reason.replace(str(entry.checkpoint), entry.checkpoint.name)
             raise ModelError(f"{name!r} cannot be loaded: {reason}") from None
+        if not isinstance(vit, ViT):
+            raise ModelError(
+                f"{name!r} is not a vision transformer, and the playground removes patches; `vitreous explain --black-box` works"
+            )
         if vit.preprocess is None:
             raise ModelError(f"{name!r} does not say how images are preprocessed, so it cannot be used here")
         if vit.scalar:

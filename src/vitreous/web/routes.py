@@ -189,7 +189,10 @@ async def predict(request: Request, body: schemas.PredictRequest) -> schemas.Pre
 
 @api.get("/plan")
 async def plan(request: Request, model: ModelQuery, method: Annotated[schemas.Spec, Query()]) -> schemas.SamplingPlan:
-    """How many samples of a method fit the time limit here, and smaller counts to show as previews."""
+    """How many samples of a method fit the time limit here, and smaller counts to show as previews.
+
+    A method that has no samples and does not fit is refused with 422, as by `/api/explain`.
+    """
     from vitreous.web.responses import sampling_plan
 
     return sampling_plan(await plan_method(request, model, method))
@@ -214,8 +217,12 @@ async def explain(request: Request, body: schemas.ExplainRequest) -> schemas.Exp
     await check_targets(request, body.model, body.targets)
     plan = await plan_method(request, body.model, body.method)
     payload = ExplainPayload(body.model, body.picture, plan.spec, tuple(dict.fromkeys(body.targets)), body.question)
-    # a batch of sampling methods would multiply the time of each
-    batch_key = None if plan.option else ("explain", body.model, plan.spec, body.question, len(payload.targets))
+    # a batch of methods that take many passes would multiply the time of each
+    batch_key = (
+        None
+        if plan.option or plan.seconds is not None
+        else ("explain", body.model, plan.spec, body.question, len(payload.targets))
+    )
     explanation = await await_result(request, ("explain", payload), service.explain, payload, batch_key)
     service.check_estimate(body.model, plan, explanation.seconds)
     return await to_thread.run_sync(lambda: explained(explanation, find_evidence(body.picture, body.model), plan))

@@ -15,6 +15,7 @@ from vitreous.web.budget import MeasureCost, PassCost, SampleBudget, measure_cos
 from vitreous.web.cache import Cache
 from vitreous.web.image_store import ImageStore
 from vitreous.web.model_pool import ModelPool
+from vitreous.web.projection import WouldExceedLimit
 from vitreous.web.settings import Settings
 from vitreous.web.worker import Abandoned, Worker
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from vitreous.methods.attribution import Attribution
     from vitreous.methods.method import Method
-    from vitreous.models.vit import ViT
+    from vitreous.models.vit import Layout, ViT
 
 CURVE_POINTS = 40  # closer together where few patches are removed
 MAX_OPTION = 64  # a whole number in a spec may be as large, or four times its default
@@ -102,12 +103,10 @@ class Service:
         """Return depth, grid and class names of a model."""
         vit = self.models.vit(payloads[0])
         names = [vit.class_name(index) for index in range(vit.outputs)]
-        return [{"depth": vit.depth, "grid": list(vit.layout(vit.size).grid), "classes": names} for _ in payloads]
+        return [{"depth": vit.depth, "grid": list(input_layout(vit).grid), "classes": names} for _ in payloads]
 
     def plan(self, payloads: Sequence[tuple[str, str]]) -> list[SampleBudget]:
         """Return the spec to compute for every (model, method)."""
-        from vitreous.bench.cost import facts_of
-
         plans = []
         for model, spec in payloads:
             with errors_of_spec(spec):
@@ -115,7 +114,7 @@ class Service:
                 vit = self.models.vit(model)
                 limit = self.settings.seconds
                 plans.append(
-                    plan_samples(method, lambda v=vit: facts_of(v), lambda m=model, v=vit: self._cost(m, v), limit)
+                    plan_samples(method, lambda v=vit: model_sizes(v), lambda m=model, v=vit: self._cost(m, v), limit)
                 )
         return plans
 
@@ -132,7 +131,7 @@ class Service:
         """
         if plan.seconds is None or model not in self._costs:
             return
-        expected = plan.seconds * plan.used / plan.asked
+        expected = plan.seconds * plan.share
         if not expected / 2 <= seconds <= expected * 2:
             del self._costs[model]
             self.plan_version += 1
@@ -225,6 +224,19 @@ class Service:
             return [explain_layers(vit, images, method, payload.targets[0], payload.question)]
 
 
+def input_layout(vit: ViT) -> Layout:
+    """Return the patches of a preprocessed image, whose size an option may have changed."""
+    return vit.layout(vit.size if vit.preprocess is None else vit.preprocess.size)
+
+
+def model_sizes(vit: ViT) -> dict[str, Any]:
+    """Return the numbers of a model that cost formulas and region counts use."""
+    from vitreous.bench.cost import facts_of
+
+    layout = input_layout(vit)
+    return {**facts_of(vit), "patches": layout.patches, "size": layout.size, "patch": layout.patch}
+
+
 def map_key(payload: ExplainPayload, target: int) -> tuple[Any, ...]:
     return "map", payload.model, payload.image, payload.method, target, payload.question
 
@@ -278,7 +290,7 @@ def errors_of_spec(spec: str) -> Iterator[None]:
     """
     try:
         yield
-    except (VitreousError, Abandoned):
+    except (VitreousError, Abandoned, WouldExceedLimit):
         raise
     except Exception as problem:
         if "(" not in spec:

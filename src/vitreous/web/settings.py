@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 PORT = 8420
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -19,6 +21,8 @@ class Settings:
 
     models: tuple[str, ...] = ()  # in addition to the embedded ones: NAME, or NAME=CHECKPOINT
     folder: Path | None = None  # checkpoints, each named after its timm architecture
+    pretrained: bool = True  # fetch the weights of models without a checkpoint
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of `load_model`, for all but the embedded models
     device: str | None = None
     host: str = "127.0.0.1"
     port: int = PORT

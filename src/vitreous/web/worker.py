@@ -1,10 +1,13 @@
 """One thread that runs models.
 
-Equal requests are computed once, requests of the same kind in one batch, and work that no client waits for is stopped.
+Equal requests are computed once, requests of the same kind in one batch. Work that no client waits for is stopped, and work
+whose progress shows that it cannot finish before its deadline.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -13,6 +16,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from vitreous.web.cache import Cache
+from vitreous.web.projection import Projection, WouldExceedLimit
 
 Work = Callable[[Sequence[Any]], Sequence[Any]]  # payloads of one batch → one result each
 MAX_BATCH = 8  # requests computed together
@@ -34,6 +38,7 @@ class QueuedJob:
     batch_key: Hashable  # jobs with equal batch keys can be computed together
     work: Work
     payload: Any
+    deadline: float = math.inf  # by the worker's clock, of the request that waits longest
     waiting: int = 1
     result: Future[Any] = field(default_factory=Future)
 
@@ -41,8 +46,8 @@ class QueuedJob:
 class Worker:
     """A bounded queue before a single thread."""
 
-    def __init__(self, max_waiting: int, cache: Cache) -> None:
-        self.max_waiting, self.cache = max_waiting, cache
+    def __init__(self, max_waiting: int, cache: Cache, clock: Callable[[], float] = time.monotonic) -> None:
+        self.max_waiting, self.cache, self.clock = max_waiting, cache, clock
         self.done, self.total = 0, 0  # progress of the current computation
         self._queue: deque[QueuedJob] = deque()
         self._jobs: dict[Hashable, QueuedJob] = {}  # queued or running
@@ -60,8 +65,12 @@ class Worker:
         """Whether a job is running."""
         return len(self._jobs) > len(self._queue)
 
-    def submit(self, key: Hashable, batch_key: Hashable, work: Work, payload: Any) -> QueuedJob:
+    def submit(
+        self, key: Hashable, batch_key: Hashable, work: Work, payload: Any, deadline: float = math.inf
+    ) -> QueuedJob:
         """Return the job of this key: finished (from the cache), already queued or running, or newly queued.
+
+        The result of a job that cannot finish before `deadline` (by `clock`) is `WouldExceedLimit`.
 
         Raises
         ------
@@ -77,10 +86,11 @@ class Worker:
             job = self._jobs.get(key)
             if job is not None:
                 job.waiting += 1
+                job.deadline = max(job.deadline, deadline)
                 return job
             if len(self._queue) >= self.max_waiting:
                 raise QueueFull
-            job = self._jobs[key] = QueuedJob(key, batch_key, work, payload)
+            job = self._jobs[key] = QueuedJob(key, batch_key, work, payload, deadline)
             self._queue.append(job)
             self._start()
             self._change.notify()
@@ -133,8 +143,9 @@ class Worker:
         from vitreous.capture.progress import reporting
 
         self.done = self.total = 0
+        projection = Projection()
         try:
-            with reporting(lambda done, total: self._report(jobs, done, total)):
+            with reporting(lambda done, total: self._report(jobs, projection, done, total)):
                 results = jobs[0].work([job.payload for job in jobs])
         except Abandoned:
             return
@@ -149,13 +160,17 @@ class Worker:
                 self.cache.put(job.key, result)
                 self._finish(job, result, None)
 
-    def _report(self, jobs: list[QueuedJob], done: int, total: int) -> None:
+    def _report(self, jobs: list[QueuedJob], projection: Projection, done: int, total: int) -> None:
         self.done, self.total = done, total
+        now = self.clock()
+        seconds = projection.seconds_left(done, total, now)
         with self._change:
             if self._closed or all(job.waiting <= 0 for job in jobs):
                 for job in jobs:
                     self._forget(job)
                 raise Abandoned
+            if seconds is not None and now + seconds > max(job.deadline for job in jobs):
+                raise WouldExceedLimit(seconds, done, total)
 
     def _finish(self, job: QueuedJob, result: Any, problem: Exception | None) -> None:
         with self._change:

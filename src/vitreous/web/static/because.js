@@ -11,8 +11,9 @@ export function start() {
 const curve = () => world.curves.get(state.methods[state.lead]);
 
 function tell() {
-  const found = curve(), target = state.classes[0];
+  const found = curve(), target = state.classes[0], failed = world.maps.get(state.methods[state.lead])?.error;
   world.decisive = new Set();
+  if (world.here && failed) return fill($("because"), el("p", { class: "soft" }, "There is no map to rank patches by: ", failed));
   if (!world.here || !found || found.target !== target) return fill($("because"), world.here && el("p", { class: "soft" }, "Removing patches to see which matter…"));
   const bold = (...words) => el("strong", {}, ...words), name = () => bold(className(target)), begin = found.deletion[0];
   const first = begin.top[0].index === target, half = begin.probability / 2;
