@@ -6,6 +6,7 @@ python docs/reproduce_page.py [--check]
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from vitreous.bench.reproduce import PLACEHOLDER, Reproduction, list_reproductions
@@ -43,7 +44,7 @@ after it was stopped, or with more images.
 
 Missing data or checkpoints are named in one sentence that says what to get. The plans are tested on toy copies of all datasets
 with tiny models: every cell of every layout is filled. Numbers ship in `src/vitreous/published`
-([decisions](decisions.md#readings-of-the-papers) on what the papers leave open).
+([decisions](decisions.md#what-the-papers-leave-open) on what the papers leave open).
 """
 
 
@@ -64,11 +65,18 @@ def describe_images(plan: Reproduction, dataset) -> str:
     return f"{count} {'image' if count == 1 else 'images'} of `{key}` (seed {dataset.get('seed', plan.seed)})"
 
 
+def assumptions(prefix: str, plans: Mapping[str, Reproduction]) -> tuple[str, ...]:
+    """What is assumed for all plans of a paper."""
+    return next(plan.assumes for name, plan in plans.items() if name.startswith(f"{prefix}:"))
+
+
 def page() -> str:
     parts, plans = [HEAD], list_reproductions()
     for prefix, title in PAPERS.items():
         parts += [
             f"## {title}",
+            "",
+            f"Assumed: {' '.join(assumptions(prefix, plans))}",
             "",
             "| `vitreous reproduce …` | shows | `--data` | fixed | not in the paper, or not as in it |",
         ]
@@ -81,7 +89,7 @@ def page() -> str:
     parts += ["", "| key | model | checkpoint |", "|---|---|---|"]
     models = {(key, entry["name"]): entry for plan in plans.values() for key, entry in plan.models.items()}
     parts += [f"| `{key}` | `{name}` | {entry.get('needs', 'of timm')} |" for (key, name), entry in models.items()]
-    parts += ["", "Not covered: SkipPLUS's figure 6 (images of COCO), and figures that show how a method works.", ""]
+    parts += ["", "Not covered: figures that show how a method works (TIS, figure 1; TokenTM, figures 1 to 3).", ""]
     return "\n".join(parts).replace("<wnid>", "&lt;wnid&gt;").rstrip() + "\n"
 
 

@@ -100,16 +100,6 @@ def make_mura(root: Path, count: int = 3, split: str = "train") -> Path:
     return root
 
 
-MAKERS = {
-    "imagenet-val": make_imagenet_val,
-    "imagenet-seg": make_imagenet_seg,
-    "imagenet-s": make_imagenet_s,
-    "cifar10": make_cifar10,
-    "cifar100": make_cifar100,
-    "mura": make_mura,
-}
-
-
 def make_imagenet_flat(root: Path, count: int = 2) -> Path:
     """val/ILSVRC2012_val_*.JPEG and val.txt with the class last in each line."""
     names = [f"ILSVRC2012_val_{number + 1:08d}.JPEG" for number in range(count)]
@@ -131,8 +121,7 @@ def make_pets(root: Path) -> Path:
 
 
 def make_coco(root: Path) -> Path:
-    """A zebra and an elephant in one image, with polygons and boxes."""
-    save(noise(64, 48), root / "val2017" / "000000000001.jpg")
+    """A zebra and an elephant in one image of each split, with polygons and boxes."""
     zebra, elephant = [4, 4, 28, 4, 28, 40, 4, 40], [34, 8, 60, 8, 60, 44, 34, 44]
     annotations = [
         {"id": 1, "image_id": 1, "category_id": 24, "bbox": [4, 4, 24, 36], "area": 864, "iscrowd": 0, "segmentation": [zebra]},
@@ -143,7 +132,9 @@ def make_coco(root: Path) -> Path:
         "categories": [{"id": 22, "name": "elephant"}, {"id": 24, "name": "zebra"}],
         "annotations": annotations,
     }
-    write(root / "annotations" / "instances_val2017.json", json.dumps(content))
+    for split in ("val2017", "train2017"):
+        save(noise(64, 48), root / split / "000000000001.jpg")
+        write(root / "annotations" / f"instances_{split}.json", json.dumps(content))
     return root
 
 
@@ -177,10 +168,19 @@ def make_hf(root: Path) -> Path:
     return root
 
 
+MAKERS = {
+    "imagenet-val": make_imagenet_val,
+    "imagenet-seg": make_imagenet_seg,
+    "imagenet-s": make_imagenet_s,
+    "cifar10": make_cifar10,
+    "cifar100": make_cifar100,
+    "mura": make_mura,
+    "coco": make_coco,
+}
+
 OTHER_MAKERS = {
     "imagenet-flat": make_imagenet_flat,
     "pets": make_pets,
-    "coco": make_coco,
     "folder": make_folder,
     "wds": make_wds,
     "hf": make_hf,

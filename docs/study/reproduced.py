@@ -50,6 +50,7 @@ PLANS = {  # number of images on a GPU; cheap plans first, then in the order of 
     "tis:table3": 100,
     "tis:table4": 10,
     "tis:sparseness": 20,
+    "tis:masks": 20,
 }
 WEIGHTS = {
     "ViT-Tiny": ("timm:vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"),

@@ -51,6 +51,8 @@ class Reproduction:
         Whether it is a figure of maps; other figures are radars and curves of numbers.
     notes
         What the paper does not say, and differences from it.
+    assumes
+        What is assumed for all plans of the paper: checkpoints, and how images are chosen.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Reproduction:
     seed: int = 0
     shows_images: bool = False
     notes: tuple[str, ...] = ()
+    assumes: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +84,7 @@ def list_reproductions() -> dict[str, Reproduction]:
 def read_reproduction(name: str, entry: Mapping[str, Any], paper: Mapping[str, Any]) -> Reproduction:
     """Join the entry of a plan with the models, datasets and data of its paper that it names."""
     rows = protocol(paper["protocol"]).rows
-    methods = [rows[row] for row in entry.get("rows", ())]
+    methods = [rows[row] for row in entry.get("rows", ())] + list(entry.get("methods", ()))
     methods += [spec.format(layer=layer) for spec in entry.get("sweep", ()) for layer in range(entry["layers"])]
     datasets = [paper["datasets"][key] for key in entry["datasets"]]
     used = {key for dataset in datasets for key in PLACEHOLDER.findall(dataset["spec"])}
@@ -96,6 +99,7 @@ def read_reproduction(name: str, entry: Mapping[str, Any], paper: Mapping[str, A
         paper.get("seed", 0),
         entry.get("shows_images", False),
         tuple(entry.get("notes", ())),
+        tuple(paper.get("assumes", ())),
     )
 
 

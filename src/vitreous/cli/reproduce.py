@@ -78,7 +78,7 @@ def reproduce(
         folder = out or Path("runs") / name.replace(":", "-")
         if plan.reduced:
             typer.echo(f"note: reduced: {plan.reduced}", err=True)
-        for note in selected.notes:
+        for note in (*selected.notes, *(f"assumed: {text}" for text in selected.assumes)):
             typer.echo(f"note: {note}", err=True)
         with spinner("checking models and data", lines=True):
             check_plan(plan)

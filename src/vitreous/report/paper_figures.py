@@ -153,15 +153,19 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
 # ── SkipPLUS, fig. 6 ─────────────────────────────────────────────────────────────────────────────
 
 
-def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
-    """Images for which several classes were explained: one row per class, one column per method."""
+def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary], most_images: int | None = PAIRS) -> PaperFigure:
+    """Images for which several classes were explained: one row per class, one column per method.
+
+    Methods are in the order of the plan; of more than `MOST`, the ones of best rank are shown.
+    """
     title = "Several classes in one image"
     targets: dict[str, dict[int, ImageTarget]] = {}
     for question in loader.section.questions:
         targets.setdefault(question.picture, {}).setdefault(question.target, question)
     several = [list(questions.values()) for questions in targets.values() if len(questions) > 1]
     ranked = [loader.section.methods[row] for row in order_by_rank(summaries)]
-    methods = [method for method in ranked if class_specific(method)][:MOST]
+    best = [method for method in ranked if class_specific(method)][:MOST]
+    methods = [method for method in loader.section.methods if method in best]
     if not several:
         reason = 'every image was asked about one class; targets = "pair" or "top 2" in the plan would ask about two'
         return PaperFigure(title, missing=reason)
@@ -169,7 +173,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Paper
         return PaperFigure(title, missing="no method of the run depends on the class")
     several.sort(key=lambda questions: -min(question.probability for question in questions))
     strips = []
-    for questions in several[:PAIRS]:
+    for questions in several[:most_images]:
         cards = []
         for question in questions:
             chance = "" if np.isnan(question.probability) else percent(question.probability)
@@ -284,6 +288,7 @@ def delete_top(attribution: Attribution, share: float) -> Image.Image:
 IMAGE_FIGURES: dict[str, Callable[[MapLoader, Sequence[MetricSummary]], PaperFigure]] = {
     **{f"skipplus:figure{number}": grid_figure for number in (1, 5, 18)},
     "skipplus:figure2": layer_figure,
+    "skipplus:figure6": partial(class_figure, most_images=None),
     "tis:figure2": grid_figure,
     "tis:figure3": disagreement_figure,
     "tis:figure4": partial(deletion_figure, names=("tis", "ig"), steps=(50 / 224,)),  # 50 of 224 steps

@@ -385,5 +385,6 @@ LAYOUTS: dict[str, Callable[[Families], Iterator[PaperTable]]] = {
     "tis:table3": pointing_tables,
     "tis:table4": sensitivity_tables,
     "tis:sparseness": sparseness_tables,
+    "tis:masks": insertion_tables,
     **{f"skipplus:figure{number}": strength_tables for number in ("3", "4", "7", "7-eva", "8", "9", "10", "11", "12")},
 }
