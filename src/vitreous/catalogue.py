@@ -52,6 +52,7 @@ def facts(method: Method) -> dict[str, Any]:
         "question": method.facts.question,
         "forwards": method.facts.forwards,
         "backwards": method.facts.backwards,
+        "half": method.facts.half,
         "paper": method.facts.paper,
         "options": options,
         "presets": sorted(method.presets),

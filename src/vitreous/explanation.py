@@ -9,6 +9,7 @@ import torch
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN
+from vitreous.capture.precision import computing, effective_precision
 from vitreous.capture.score_function import Question, ask
 from vitreous.capture.targets import Target
 from vitreous.methods.attribution import Attribution
@@ -26,6 +27,7 @@ def explain_batch(
     score_function: Question,
     *,
     hold: bool | None = None,
+    precision: str | None = None,
     probe: BlackBoxProbe | None = None,
 ) -> Attribution:
     """Compute the maps of one batch.
@@ -44,19 +46,26 @@ def explain_batch(
         Result of `choose_score_function`.
     hold
         As for `Probe`.
+    precision
+        As for `explain`.
     probe
-        A probe of these images, targets and score function whose forward results are reused; made here by default.
+        A probe of these images, targets and score function whose forward results are reused, unless the map is computed
+        in bfloat16; made here by default.
 
     Returns
     -------
     Attribution
         One row per image and target, with names and provenance.
     """
-    probe = target.probe(vit, images, score_function, hold) if probe is None else probe
-    attribution = target.describe(method(probe), vit)
+    effective = precision_of(method, vit, precision)
+    with computing(effective, vit.device):
+        if probe is None or effective == "bf16":
+            probe = target.probe(vit, images, score_function, hold)
+        attribution = target.describe(method(probe), vit)
     about = {
         **attribution.provenance,
         **provenance(vit, method, score_function, images, cautions(method, vit)),
+        **({} if effective is None else {"precision": effective}),
         **target.provenance(score_function, method.linearisation),
     }
     return replace(attribution, provenance=about)
@@ -79,13 +88,35 @@ def choose_score_function(vit: BlackBox, target: Target, method: Method, questio
     return target.score_function(ask(method.asked(question, scalar=target.scalar(vit))))
 
 
+def precision_of(method: Method, vit: BlackBox, precision: str | None) -> str | None:
+    """Return the precision that this method is computed in on this model; see `effective_precision`.
+
+    bfloat16 products are used in models with an adapter, whose residual stream and head can be left in float32, for
+    methods that keep their ranks with them.
+    """
+    return effective_precision(precision, vit, isinstance(vit, ViT) and method.facts.half != "none")
+
+
 def cautions(method: Method, vit: BlackBox) -> str:
-    """Return the caveat for this method on this model, or an empty string."""
+    """Return the caveats for this method on this model, separated by semicolons, or an empty string."""
+    return "; ".join(filter(None, (caution_of_model(method, vit), caution_of_half(method, vit))))
+
+
+def caution_of_model(method: Method, vit: BlackBox) -> str:
     if not isinstance(vit, ViT):
         return ""
     if not vit.affine and method.linearisation != PLAIN:
         return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
     return method.facts.caveat(method, vit) if method.facts.caveat else ""
+
+
+def caution_of_half(method: Method, vit: BlackBox) -> str:
+    """Caveat for half-precision weights, unless the method keeps its ranks with them."""
+    if vit.dtype.itemsize >= 4 or method.facts.half == "weights":
+        return ""
+    rounded = f"the weights are {str(vit.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
+    fast = {"none": "'tf32'"}.get(method.facts.half, "'bf16'")
+    return f"{rounded}; convert them by module.float() and use precision={fast}"
 
 
 def provenance(vit: BlackBox, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from vitreous.capture.see_through import examined, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
-from vitreous.explanation import cautions, choose_score_function, explain_batch
+from vitreous.explanation import cautions, choose_score_function, explain_batch, precision_of
 from vitreous.methods.attribution import TENSORS, Attribution
 from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method, black_box_methods
@@ -189,6 +189,7 @@ def explain(
     score: Any = None,
     batch_size: int = 32,
     hold: bool | None = None,
+    precision: str | None = None,
     **options: Any,
 ) -> Attribution:
     """Compute attribution maps: the contribution of each patch (or pixel) to a score of the model.
@@ -218,6 +219,11 @@ def explain(
     hold
         True keeps the whole autograd graph, False recomputes it block by block, None decides by the free memory. The
         results are the same.
+    precision
+        Precision of the products in a float32 model: "float32"; "tf32" (on GPUs that have it); "bf16", bfloat16 in the
+        blocks with residual stream, norms, sums and head in float32, for methods that keep their ranks with it, and
+        "tf32" for others; "auto", which is "tf32". None leaves torch's settings as they are. The provenance says which
+        one was used.
     **options
         Options of the method.
 
@@ -249,6 +255,7 @@ def explain(
     vit = model if isinstance(model, BlackBox) else load(model) if isinstance(model, str) else looked_at(model, chosen)
     vit = vit if score is None else scored(vit, score)
     chosen, wanted = chosen.for_model(vit), as_target(target)
+    precision_of(chosen, vit, precision)  # fail before images are read
     if question is not None:
         ask(question)  # fail before images are read
     with torch.inference_mode(False), evaluating(vit.module):
@@ -263,7 +270,8 @@ def explain(
         starts = range(0, len(tensor), batch_size)
         batches = [slice(start, min(start + batch_size, len(tensor))) for start in starts]
         parts = [
-            explain_batch(vit, tensor[rows], wanted.batch(rows), chosen, score_function, hold=hold) for rows in batches
+            explain_batch(vit, tensor[rows], wanted.batch(rows), chosen, score_function, hold=hold, precision=precision)
+            for rows in batches
         ]
     attribution = with_faint_caution(join(parts), score_function)
     targets_per_image = len(attribution) // len(tensor)
@@ -301,6 +309,7 @@ def inside(
     *,
     batch_size: int = 32,
     hold: bool | None = None,
+    precision: str | None = None,
     **options: Any,
 ) -> Inside:
     """Compute an attribution map and the intermediate maps of every layer.
@@ -310,7 +319,7 @@ def inside(
 
     Parameters
     ----------
-    model, images, target, question, batch_size, hold, **options
+    model, images, target, question, batch_size, hold, precision, **options
         As for `explain`.
     method
         Method spec with a fold over all layers: "plus", "skipplus" or "rollout".
@@ -335,7 +344,8 @@ def inside(
     torch.Size([1, 12, 14, 14])
     """
     heard = watch(resolve(method, **options))
-    return heard.told(explain(model, images, target, heard.watched(), question, batch_size=batch_size, hold=hold))
+    how = {"batch_size": batch_size, "hold": hold, "precision": precision}
+    return heard.told(explain(model, images, target, heard.watched(), question, **how))
 
 
 def looked_at(model: Any, method: Method) -> BlackBox:

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.precision import computing, effective_precision
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import QUESTIONS
 from vitreous.capture.targets import class_index, class_indices
@@ -45,6 +46,7 @@ def evaluate(
     boxes: Sequence[Any] | None = None,
     method: str | Method | None = None,
     batch_size: int = 32,
+    precision: str | None = None,
     **options: Any,
 ) -> MetricResult | list[MetricResult]:
     """Score attributions with one metric, or with several that share their model evaluations.
@@ -75,6 +77,8 @@ def evaluate(
         The method for metrics that compute the explanation again. Default: the method named in the attribution.
     batch_size
         Number of images evaluated at once.
+    precision
+        As in `explain`; metrics are not computed in bfloat16, so "bf16" is "tf32" here.
     **options
         Options of the metric. Options of several metrics are part of their specs.
 
@@ -118,6 +122,7 @@ def evaluate(
         vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
     )
     vit = answered(vit, tensor)
+    effective = effective_precision(precision, vit, half=False)
     found = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
     refuse_texts(found, chosen)
     refuse_unrepeatable(found, chosen)
@@ -136,7 +141,7 @@ def evaluate(
     rows = {name: spread(name, value, len(tensor), share) for name, value in given.items() if value is not None}
     again = remade(found, method)
     parts: list[list[MetricResult]] = []
-    with torch.inference_mode(False), evaluating(vit.module):
+    with torch.inference_mode(False), evaluating(vit.module), computing(effective, vit.device):
         for start in range(0, len(tensor), batch_size):
             those = slice(start * share, (start + batch_size) * share)
             piece = found[those].to(vit.device)

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitreous.core.errors import SpecError
 
-PRECISIONS = ("float32", "bf16", "float64")
+PRECISIONS = ("float32", "tf32", "bf16", "auto", "float64")
 TARGETS = ("predicted", "label", "predicted+label", "pair")  # also "top 2", "top 3", …, or a tuple of classes
 SLICE = 16
 EIGHT = (

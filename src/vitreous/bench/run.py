@@ -11,11 +11,17 @@ import torch
 
 from vitreous.bench.keys import key_of
 from vitreous.bench.labelled_batch import Subject, subject_of
+from vitreous.bench.plan import Plan
 from vitreous.bench.work_cells import Cell, opened
 from vitreous.bench.worker import compute, failure, sentence
 from vitreous.bench.worker_job import Column, Job, Loaded, Outcome, loaded
+from vitreous.capture.precision import computing, effective_precision
 from vitreous.data import batches
+from vitreous.explanation import precision_of
 from vitreous.models.image_input import Preprocess
+from vitreous.models.model import BlackBox
+
+KEY_PRECISION = {"bf16": "bf16 products"}  # rows of "bf16" were computed with bfloat16 weights before 0.2
 
 
 def run_cell(job: Job, cell: Cell) -> Outcome:
@@ -29,10 +35,25 @@ def run_cell(job: Job, cell: Cell) -> Outcome:
     have = loaded(plan.models[cell.model], plan.precision, job.device or plan.device)
     dataset = opened(data)
     outcome.places = {dataset.keys[place]: place for place in cell.places}
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), computing(base_precision(plan, have.vit), have.vit.device):
         run_places(job, have, cell.places, plan.batch_size or plan.slice, outcome)
     outcome.seconds = time.perf_counter() - begun
     return outcome
+
+
+def map_precision(plan: Plan) -> str | None:
+    """Precision of the maps, as for `explain`; None if the weights are converted instead."""
+    return None if plan.precision == "float64" else plan.precision
+
+
+def base_precision(plan: Plan, vit: BlackBox) -> str | None:
+    """Precision of predictions and metrics, which are not computed in bfloat16."""
+    return effective_precision(map_precision(plan), vit, half=False)
+
+
+def row_precision(job: Job, have: Loaded, column: Column) -> str:
+    """Precision that the map of a column is computed in, which may be a higher one than the plan's."""
+    return precision_of(column.method, have.vit, map_precision(job.plan)) or job.plan.precision
 
 
 def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome: Outcome) -> None:
@@ -102,7 +123,9 @@ def run_group(
     columns = job.columns[outcome.at.dataset]
     for method, places in groupby(missing, lambda place: columns[place].method):
         wanted = list(places)
-        found = compute(some, method, [columns[place].metric for place in wanted], job.plan.question)
+        found = compute(
+            some, method, [columns[place].metric for place in wanted], job.plan.question, map_precision(job.plan)
+        )
         for place, fragments in zip(wanted, found, strict=True):
             column = columns[place]
             for row, fragment in enumerate(fragments):
@@ -123,7 +146,7 @@ def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[
         "question": column.method.asked(job.plan.question, scalar=have.vit.scalar),
         "weights": have.weights,
         "evidence": evidence,
-        "precision": job.plan.precision,
+        "precision": row_precision(job, have, column),
         "device": str(have.vit.device),
         "vitreous": vitreous.__version__,
         "torch": torch.__version__,
@@ -162,7 +185,7 @@ def key(job: Job, have: Loaded, subject: Subject, row: int, column: Column) -> s
 
     if column.roles and subject.roles[row % subject.share] not in column.roles:
         return ""
-
+    precision = row_precision(job, have, column)
     return key_of(
         weights=have.weights,
         pixels=subject.pixels[row // subject.share],
@@ -171,6 +194,6 @@ def key(job: Job, have: Loaded, subject: Subject, row: int, column: Column) -> s
         metric=column.metric_id,
         evidence=subject.evidence(row, column.metric),
         question=column.method.asked(job.plan.question, scalar=have.vit.scalar),
-        precision=job.plan.precision,
+        precision=KEY_PRECISION.get(precision, precision),
         vitreous=vitreous.__version__,
     )

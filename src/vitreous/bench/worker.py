@@ -30,7 +30,11 @@ PEAK = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 def compute(
-    subject: Subject, method: Method, metrics: Sequence[Metric | None], question: str | None
+    subject: Subject,
+    method: Method,
+    metrics: Sequence[Metric | None],
+    question: str | None,
+    precision: str | None = None,
 ) -> list[list[Fragment]]:
     """Compute a method and its metrics on a batch.
 
@@ -46,6 +50,8 @@ def compute(
         Metrics of its maps; None for the map itself.
     question
         Name of the score function; None for the method's own.
+    precision
+        Precision of the map, as for `explain`.
 
     Returns
     -------
@@ -57,9 +63,11 @@ def compute(
         score_function = choose_score_function(subject.vit, target, made, question)
         probe = subject.probe.asking(score_function)
         with costing(subject.vit.device) as cost:
-            found = explain_batch(subject.vit, subject.images, target, made, score_function, probe=probe)
+            found = explain_batch(
+                subject.vit, subject.images, target, made, score_function, precision=precision, probe=probe
+            )
     except Exception as problem:  # noqa: BLE001 - one image must not stop the run
-        return again(problem, subject, method, metrics, question)
+        return again(problem, subject, method, metrics, question, precision)
     about = written(found.provenance)
     shared = {"map_seconds": cost.seconds / subject.rows, "peak_mib": cost.mib, "about": about}
     memo: dict[Any, Any] = {}
@@ -68,13 +76,18 @@ def compute(
         try:
             rows = drawn(found) if metric is None else measured(metric, found, probe, subject, made, memo)
         except Exception as problem:  # noqa: BLE001
-            (rows,) = again(problem, subject, method, [metric], question)
+            (rows,) = again(problem, subject, method, [metric], question, precision)
         columns.append([{**shared, **row} for row in rows])
     return columns
 
 
 def again(
-    problem: Exception, subject: Subject, method: Method, metrics: Sequence[Metric | None], question: str | None
+    problem: Exception,
+    subject: Subject,
+    method: Method,
+    metrics: Sequence[Metric | None],
+    question: str | None,
+    precision: str | None,
 ) -> list[list[Fragment]]:
     """Handle an error of `compute`.
 
@@ -87,7 +100,7 @@ def again(
             torch.cuda.empty_cache()
         half = len(subject) // 2
         halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
-        parts = [compute(some, method, metrics, question) for some in halves]
+        parts = [compute(some, method, metrics, question, precision) for some in halves]
         return [first + second for first, second in zip(*parts, strict=True)]
     return [[failure(sentence(problem))] * subject.rows for _ in metrics]
 

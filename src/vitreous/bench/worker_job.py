@@ -17,8 +17,6 @@ from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.models.model import BlackBox
 
-DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
@@ -39,7 +37,7 @@ def as_stored(model: ModelSpec, precision: str, device: str | None, stamp: str) 
     """Load a model; its weights are hashed before they are converted to `precision`."""
     vit = load_model(model.name, model.checkpoint, model.pretrained, device, dict(model.arguments))
     weights = hash_of_weights(vit.module)
-    vit.module.to(DTYPES[precision])
+    vit.module.to(torch.float64 if precision == "float64" else torch.float32)
     return Loaded(vit, weights)
 
 

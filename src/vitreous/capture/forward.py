@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vitreous.capture.linearise import PLAIN, Linearisation, attention_at, softmax_at
+from vitreous.capture.precision import full_precision, half_products, in_blocks
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.tensor_types import Images, Logits, Mixing, PerHead, Pooled, Tokens
 from vitreous.models.vit import AttentionPool, Block, Feed, LinearPool, Place, ViT
@@ -72,6 +73,16 @@ def normalise(lin: Linearisation, norm: Any, x: Tensor, tap: Tap | None) -> Tens
     return y
 
 
+def add_and_normalise(
+    lin: Linearisation, norm: Any, stream: Tensor, update: Tensor | None, tap: Tap | None
+) -> tuple[Tensor, Tensor]:
+    """Residual stream after an update (if any) was added, and its norm under the linearisation, whose bias is recorded."""
+    total, normed = lin.add_and_normalise(norm, stream, update)
+    if tap is not None:
+        tap.add(normed, getattr(norm, "bias", None))
+    return total, normed
+
+
 def run_block(
     block: Block, x: Tokens, place: Place, lin: Linearisation = PLAIN, attention: bool = False, biases: bool = False
 ) -> Step:
@@ -93,16 +104,24 @@ def run_block(
         Whether biases and the outputs they are added to are recorded (`Step.taps`).
     """
     attend = block.attend
-    with tapping(biases) as tap:
-        normed = normalise(lin, attend.norm, x, tap)
+    with in_blocks(x.device), tapping(biases) as tap:
+        stream, normed = add_and_normalise(lin, attend.norm, x, None, tap)
         q, k, value = attend.qkv(normed)
         q = attend.rotate(normalise(lin, attend.q_norm, q, tap), place)
         k = attend.rotate(normalise(lin, attend.k_norm, k, tap), place)
         mixed, weights = mix(*lin.attention(q, k, value), attend.bias(place), attend.scale, attention, lin.softmax)
         mixed = normalise(lin, attend.inner_norm, mixed.transpose(1, 2).flatten(2), tap)
-        mid = lin.add(x, attend.project(mixed))
-        output = lin.add(mid, feed(block.feed, mid, lin, tap))
+        mid, fed = add_and_normalise(lin, block.feed.norm, stream, attend.project(mixed), tap)
+        output = lin.add(mid, mlp(block.feed, fed, lin, tap))
     return Step(x, normed, value, weights, mid, output, tuple(tap.found) if tap else ())
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax in the precision of the scores; autocast would write float32 matrices, which only products read."""
+    if not half_products():
+        return scores.softmax(-1)
+    with full_precision(scores.device):
+        return scores.softmax(-1)
 
 
 @overload
@@ -142,15 +161,20 @@ def mix(
         return attention_at(temperature, q, k, v, bias, scale), None
     scores = (q * scale) @ k.mT
     scores = scores if bias is None else scores + bias
-    weights = softmax_at(temperature, lambda logits: logits.softmax(-1), scores)
+    weights = softmax_at(temperature, softmax, scores)
     if torch.is_grad_enabled() and not weights.requires_grad:
         weights.requires_grad_()  # detached by the linearisation, but its gradient is still read
     return weights @ v, weights
 
 
 def feed(part: Feed, x: Tensor, lin: Linearisation, tap: Tap | None = None) -> Tensor:
-    """Run the MLP branch (plain or gated) and return what it adds."""
-    gate, *value = part.expand(normalise(lin, part.norm, x, tap))
+    """Run the MLP branch (plain or gated) with its norm, and return what it adds."""
+    return mlp(part, normalise(lin, part.norm, x, tap), lin, tap)
+
+
+def mlp(part: Feed, normed: Tensor, lin: Linearisation, tap: Tap | None = None) -> Tensor:
+    """Run the MLP (plain or gated) on the output of its norm."""
+    gate, *value = part.expand(normed)
     hidden = lin.activate(part.act, gate)
     hidden = lin.multiply(hidden, *value) if value else hidden
     return part.contract(normalise(lin, part.inner_norm, hidden, tap))

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.forward import Step
+from vitreous.capture.fused import positive_mean, row_dot, wide
 from vitreous.core.errors import SpecError
 from vitreous.models.tensor_types import Tokens
 from vitreous.models.vit import Block, Layout, Place
@@ -52,6 +53,10 @@ class Layer(metaclass=ABCMeta):
         """Scores on the grid of the map, which is that of every layer of a `ViT`."""
         return scores
 
+    def full(self, tensor: Tensor) -> Tensor:
+        """The tensor in the precision of the residual stream; with bfloat16 products, others are in half precision."""
+        return tensor.to(self.step.hidden.dtype)
+
     def rows(self, per_image: Tensor) -> Tensor:
         """Repeat a tensor per image to one row per image and target."""
         return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
@@ -63,7 +68,9 @@ class Layer(metaclass=ABCMeta):
     @property
     def normed(self) -> Float[Tensor, "r n d"]:
         held = self.step.normed
-        return self.rows(self.block.attend.norm(self.step.hidden.detach()) if held is None else held.detach())
+        return self.rows(
+            self.block.attend.norm(self.step.hidden.detach()) if held is None else self.full(held.detach())
+        )
 
     @property
     def mid(self) -> Float[Tensor, "r n d"]:
@@ -75,13 +82,20 @@ class Layer(metaclass=ABCMeta):
 
     @property
     def value(self) -> Float[Tensor, "r h n e"]:
-        return self.rows(self.step.value.detach())
+        return self.rows(self.full(self.step.value.detach()))
 
     @property
     def attention(self) -> Float[Tensor, "r h n n"]:
         if self.step.attention is None:
             raise SpecError("this layer holds no attention matrix; register the method with attention=True")
-        return self.rows(self.step.attention.detach())
+        return self.rows(self.full(self.step.attention.detach()))
+
+    def positive_attention(self, weight: Float[Tensor, "r h n"] | None = None) -> Float[Tensor, "r n n"]:
+        """mean_h A relu(G) w of attention A and its gradient G; `weight` w, of each head and token looked at, is 1 by default."""
+        gradient = self.raw_grad("attention", "attention=True and class_specific=True")
+        if self.step.attention is None:
+            return self.attention  # raises
+        return self.full(positive_mean(self.rows(self.step.attention.detach()), gradient, weight))
 
     @property
     def hidden_grad(self) -> Float[Tensor, "r n d"]:
@@ -114,6 +128,10 @@ class Layer(metaclass=ABCMeta):
 
     def grad(self, name: str, fact: str) -> Tensor:
         """Return a gradient by name; `fact`, for the error message, is what a method has to declare to get it."""
+        return self.full(self.raw_grad(name, fact))
+
+    def raw_grad(self, name: str, fact: str) -> Tensor:
+        """A gradient as `grad` returns it, in the precision that it was computed in."""
         if name not in self.grads:
             raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
         return self.grads[name]
@@ -129,6 +147,7 @@ def presence_grad(attention: Float[Tensor, "r h n n"], grad: Float[Tensor, "r h 
 
     With Aᵢⱼ ∝ mⱼ exp(…) and G the gradient in A: ∂t/∂mⱼ = Σₕᵢ Aₕᵢⱼ (Gₕᵢⱼ − Σₖ Aₕᵢₖ Gₕᵢₖ).
     """
+    attention, grad = wide(attention), wide(grad)  # of nearly equal numbers
     taken = attention * grad
     return (taken - attention * taken.sum(-1, keepdim=True)).sum((1, 2))
 
@@ -160,11 +179,11 @@ def bias_map(
     """Contribution of biases to the score: [b n], at the tokens they are added to; in total [b] if `tokens` is None."""
     reached = [(grad, bias) for (_, bias), grad in zip(taps, grads, strict=True) if grad is not None]
     if tokens is None:
-        shares = [(grad * bias).flatten(1).sum(-1) for grad, bias in reached]
+        shares = [(wide(grad) * bias).flatten(1).sum(-1) for grad, bias in reached]
         return sum(shares[1:], shares[0]) if shares else None
     total = tokens.new_zeros(tokens.shape[:2])
     for grad, bias in reached:  # [b n k], or [b h n e] for a norm on queries or keys
-        share = grad @ bias
+        share = row_dot(grad, bias)
         share = share if share.ndim == 2 else share.sum(1)
         total[:, -share.shape[1] :] += share
     return total

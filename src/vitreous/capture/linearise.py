@@ -29,6 +29,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from vitreous.capture import fused
+from vitreous.capture.precision import half_products
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.core.messages import shorten_repr
 from vitreous.core.registry import Registry
@@ -102,6 +104,14 @@ class Linearisation:
             return FrozenScale.apply(x, norm(x), norm.weight, epsilon(norm, x))
         raise ModelError(f"a norm of type {type(norm).__name__!r} cannot be held fixed; known: LayerNorm, RMSNorm")
 
+    def add_and_normalise(self, norm: nn.Module, stream: Tensor, update: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Add the output of a branch to the residual stream; return the sum and its norm."""
+        if self.residual == 0 and is_layer_norm(norm, self.norm) and fused.kernels_for(stream, update) is not None:
+            parameters = (norm.weight, norm.bias, norm.eps)
+            return fused.AddAndNormalise.apply(stream, update, *parameters, self.norm, half_products())
+        total = stream if update is None else self.add(stream, update)
+        return total, self.normalise(norm, total)
+
     def length(self, of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Return `of(x)`, a length that logits are divided by; constant unless `norm` is "exact"."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.norm == "exact"):
@@ -127,6 +137,13 @@ class Linearisation:
             case "frozen":
                 return gate.detach() * value
         return gate * value
+
+
+def is_layer_norm(norm: nn.Module, mode: str) -> bool:
+    """Whether `norm` is a layer norm over the last axis; if its own forward is differentiated, also whether it is torch's."""
+    if not isinstance(norm, nn.LayerNorm) or len(norm.normalized_shape) != 1:
+        return False
+    return mode != "exact" or type(norm).__name__ == "LayerNorm"
 
 
 def epsilon(norm: Any, x: Tensor) -> float:
@@ -230,9 +247,7 @@ class FrozenLayerNorm(Function):
     def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None, None, None, None]:
         (upstream,) = upstreams
         rstd, weight = ctx.saved_tensors
-        passed = upstream * rstd if weight is None else upstream * rstd * weight
-        passed = passed - passed.mean(-1, keepdim=True) if ctx.centre else passed
-        return passed.to(upstream.dtype), None, None, None, None
+        return fused.norm_backward(upstream, weight, rstd, ctx.centre), None, None, None, None
 
 
 class FrozenScale(Function):
@@ -265,8 +280,7 @@ class RatioActivation(Function):
         (upstream,) = upstreams
         x, y = ctx.saved_tensors
         # act(x) = x · g(x) for every activation in use, so y / x is accurate for all x but 0, where it is 0 / 0
-        ratio = (y / x).nan_to_num_(nan=slope_at_zero(ctx.act), posinf=torch.inf, neginf=-torch.inf)
-        return ratio.mul_(upstream), None
+        return fused.ratio_backward(x, y, upstream, slope_at_zero(ctx.act)), None
 
 
 @lru_cache(maxsize=64)

@@ -11,6 +11,7 @@ from torch import Tensor
 from vitreous.capture.forward import attention_pool, classified, feed, mix, rows_on, run
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.pixels import Read
+from vitreous.capture.precision import in_blocks
 from vitreous.capture.progress import pieces
 from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.models.eval_mode import evaluating
@@ -69,9 +70,10 @@ def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index
     if len(indices) == 1:
         return run(vit, tokens[0].unflatten(0, shapes[0]), Place(layout, indices[0]))
     places = [Place(layout, index) for index in indices if index.shape[1]]  # empty sequences have no attention
-    for block in vit.blocks:
-        mid = tokens + attended(block.attend, tokens, places)
-        tokens = mid + feed(block.feed, mid, PLAIN)
+    with in_blocks(tokens.device):
+        for block in vit.blocks:
+            mid = tokens + attended(block.attend, tokens, places)
+            tokens = mid + feed(block.feed, mid, PLAIN)
     rows = vit.norm(tokens)[0].split([index.numel() for index in indices])
     read = torch.cat([pooled(vit.pool, part.unflatten(0, shape)) for part, shape in zip(rows, shapes, strict=True)])
     with evaluating(vit.module):

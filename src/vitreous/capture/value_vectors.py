@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.capture.fused import row_dot
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import epsilon, slope_at_zero
 from vitreous.core.errors import ModelError
@@ -33,6 +34,25 @@ def head_values(layer: Layer, bias: Bias = "included") -> Float[Tensor, "r h n d
     ModelError
         If the model normalises the concatenated heads, so that single heads have no vectors.
     """
+    value, weight = values_and_projection(layer, bias)
+    return torch.einsum("rhne,hed->rhnd", value, weight)
+
+
+@torch.no_grad()
+def head_value_products(
+    layer: Layer, bias: Bias, other: Float[Tensor, "r n d"]
+) -> tuple[Float[Tensor, "r h n"], Float[Tensor, "r h n"]]:
+    """Return ⟨other, f⟩ and ⟨f, f⟩ of the vectors f of `head_values`, which are not computed.
+
+    With f = Wᵀv: ⟨u, f⟩ = ⟨W u, v⟩ and ⟨f, f⟩ = vᵀ(W Wᵀ)v, so that nothing is larger than the values.
+    """
+    value, weight = values_and_projection(layer, bias)
+    seen = torch.einsum("rnd,hed->rhne", other, weight)
+    return row_dot(seen, value), row_dot(value @ (weight @ weight.mT), value).clamp(min=0)
+
+
+def values_and_projection(layer: Layer, bias: Bias) -> tuple[Float[Tensor, "r h n e"], Float[Tensor, "h e d"]]:
+    """Values of every head, with or without their bias, and the rows of the output projection that each head uses."""
     attend = layer.block.attend
     if not isinstance(attend.inner_norm, nn.Identity):
         raise ModelError("vectors of single heads are not defined: this model normalises the mixed heads together")
@@ -45,7 +65,7 @@ def head_values(layer: Layer, bias: Bias = "included") -> Float[Tensor, "r h n d
         shift = getattr(attend.norm, "bias", None)
         token = token + shift if bias == "free" and shift is not None else token
         value = value - attend.qkv(token)[2]
-    return torch.einsum("rhne,hed->rhnd", value, weight.unflatten(0, (value.shape[1], -1)))
+    return value, weight.unflatten(0, (value.shape[1], -1))
 
 
 @torch.no_grad()

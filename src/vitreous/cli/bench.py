@@ -44,7 +44,7 @@ def bench(
         str | None,
         typer.Option(metavar="NAME", help="The score that is explained.", show_default="the method's own"),
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="float32, bf16 or float64.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
     slice: Annotated[int | None, typer.Option(min=1, help="Images in a unit of work.")] = None,  # noqa: A002

@@ -52,6 +52,10 @@ def explain(
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings"),
+    ] = None,
     model_arg: ModelArguments = None,
     classes: Classes = None,
     black_box: BlackBox = False,
@@ -83,7 +87,7 @@ def explain(
     sources, shelf = gather_images(images), OutputFolder(out)
     arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     loading = {"checkpoint": checkpoint, "pretrained": pretrained, "device": device, "arguments": arguments}
-    request = Request(model, method or [DEFAULT_METHOD], target or [], question, loading)
+    request = Request(model, method or [DEFAULT_METHOD], target or [], question, loading, precision)
     with caveats_as_notes(), stop_signals():
         return explain_all(sources, request, shelf, {"mode": mode, "shared_scale": shared_scale}, as_json=json)
 
@@ -97,6 +101,7 @@ class Request:
     targets: Sequence[str] = ()
     question: str | None = None
     loading: dict[str, Any] = field(default_factory=dict)  # arguments of `load_model`
+    precision: str | None = None
 
 
 class Explainer:
@@ -104,6 +109,7 @@ class Explainer:
 
     def __init__(self, request: Request) -> None:
         from vitreous.bench.model_options import load_model
+        from vitreous.capture.precision import check_precision
         from vitreous.capture.score_function import ask
         from vitreous.capture.targets import class_index
         from vitreous.methods.spec import resolve
@@ -111,6 +117,8 @@ class Explainer:
         # check methods and score function before loading the model; two names of the same method count once
         self.methods = list({method.spec: method for method in map(resolve, request.methods)}.values())
         self.question = None if request.question is None else ask(request.question)
+        check_precision(request.precision)
+        self.precision = request.precision
         self.vit = load_model(request.model, **request.loading)
         self.targets = list(dict.fromkeys(class_index(self.vit, target) for target in request.targets))
 
@@ -121,7 +129,7 @@ class Explainer:
         target = [self.targets] if self.targets else None
         for method in self.methods:
             with progress.step(method.spec):
-                attribution = explain(self.vit, image, target, method, self.question)
+                attribution = explain(self.vit, image, target, method, self.question, precision=self.precision)
             yield attribution
 
 

@@ -44,6 +44,10 @@ def serve(
     std: Std = None,
     size: Size = None,
     crop: Crop = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings"),
+    ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is open to other machines.")
     ] = "127.0.0.1",
@@ -68,12 +72,17 @@ def serve(
         if len(names) != 1 or "=" in names[0]:
             raise SpecError("--checkpoint belongs to one --model NAME; for several, write --model NAME=FILE for each")
         names = [f"{names[0]}={checkpoint}"]
+    if precision is not None:
+        from vitreous.capture.precision import check_precision
+
+        check_precision(precision)
     settings = Settings(
         models=tuple(names),
         pretrained=pretrained,
         arguments=check_arguments(model_arguments(model_arg, classes, False, mean, std, size, crop)),
         folder=models_folder,
         device=device,
+        precision=precision,
         host=host,
         port=port,
         names=tuple(allow_host or ()),

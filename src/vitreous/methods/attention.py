@@ -148,6 +148,7 @@ def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") ->
     class_specific=True,
     aliases=("gae", "transformer-mm", "chefer2", "transformermm", "attgrads"),
     paper="chefer2021generic",
+    half="products",
 )
 def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chefer") -> Matrix:
     """Positive attention × gradient, averaged over heads.
@@ -158,11 +159,12 @@ def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chef
         "chefer" clamps each head's product at 0 before the mean over heads, "bt" clamps after the mean, "interpretdl"
         multiplies the mean attention by the mean gradient and clamps.
     """
+    if variant == "chefer":
+        return layer.positive_attention()
     attention, gradient = layer.attention, layer.attention_grad
     if variant == "interpretdl":
         return (attention.mean(1) * gradient.mean(1)).clamp(min=0)
-    product = attention * gradient
-    return product.mean(1).clamp(min=0) if variant == "bt" else product.clamp(min=0).mean(1)
+    return (attention * gradient).mean(1).clamp(min=0)
 
 
 @method(

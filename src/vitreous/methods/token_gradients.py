@@ -8,6 +8,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.capture.fused import row_dot
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, GIM, RESLRP, TEMPERED
 from vitreous.methods.fold import first, plus
@@ -106,7 +107,7 @@ def vanillagrad_norm(layer: Layer) -> TokenScores:
 
 def input_x_gradient(layer: Layer) -> TokenScores:
     """Token times gradient, the first-order contribution of each token to the score."""
-    return (layer.hidden * layer.hidden_grad).sum(-1)
+    return row_dot(layer.hidden, layer.hidden_grad)
 
 
 def token_times_gradient(
@@ -174,6 +175,7 @@ temper = token_times_gradient(
     pixel=None,
     complete=False,
     question="probability",
+    half="products",
 )
 
 

@@ -6,30 +6,39 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.fused import row_dot
 from vitreous.capture.layer import Layer
-from vitreous.capture.value_vectors import head_values, second_normed
+from vitreous.capture.value_vectors import head_value_products, second_normed
 from vitreous.methods.fold import at, rollout
 from vitreous.methods.method import method
 
 Matrix = Float[Tensor, "r n n"]
 PerHeadMatrix = Float[Tensor, "r h n n"]
 Weight = Float[Tensor, "*any n"]
+SMALLEST = 1e-8  # length in a cosine, as in torch's cosine_similarity
 
 
 def transformation(
-    before: Float[Tensor, "*one n d"], after: Float[Tensor, "*any n d"], length: bool, necc: bool, eps: float = 0.0
+    before: Float[Tensor, "r n d"], products: tuple[Weight, Weight], length: bool, necc: bool, eps: float = 0.0
 ) -> tuple[Weight, Weight]:
-    """Ratio of lengths, and softmax over tokens of the cosine (NECC), of tokens before and after; 1 if switched off."""
-    ratio, likeness = torch.ones_like(after[..., 0]), torch.ones_like(after[..., 0])
-    if length:
-        ratio = after.norm(dim=-1) / (before.norm(dim=-1) + eps)
-    if necc:
-        likeness = F.cosine_similarity(before.expand_as(after), after, dim=-1).softmax(-1)
-    return ratio, likeness
+    """Ratio of lengths, and softmax over tokens of the cosine (NECC), of tokens before and after; 1 if switched off.
+
+    `products` are ⟨before, after⟩ and ⟨after, after⟩, [r n] or [r h n].
+    """
+    shared, squared = products
+    old, new = row_dot(before, before).sqrt(), squared.sqrt()
+    old = old if new.ndim == old.ndim else old[:, None]
+    ratio = new / (old + eps) if length else torch.ones_like(new)
+    cosine = shared / (old.clamp(min=SMALLEST) * new.clamp(min=SMALLEST))
+    return ratio, cosine.softmax(-1) if necc else torch.ones_like(new)
+
+
+def products(before: Float[Tensor, "r n d"], after: Float[Tensor, "r n d"]) -> tuple[Weight, Weight]:
+    """⟨before, after⟩ and ⟨after, after⟩ of every token."""
+    return row_dot(before, after), row_dot(after, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +47,41 @@ class Transition:
 
     Attributes
     ----------
-    positive
-        Positive part of the score's gradient with respect to the attention.
-    attention
-        Attention matrices.
+    layer
+        The block.
+    averaged
+        Whether gradient and attention are averaged over heads before they are multiplied.
     length, necc
         Length ratio and NECC of each head's value vector and the token.
     mlp_length, mlp_necc
         Length ratio and NECC of the MLP's output and the token.
     """
 
-    positive: PerHeadMatrix
-    attention: PerHeadMatrix
+    layer: Layer
+    averaged: bool
     length: Float[Tensor, "r h n"]
     necc: Float[Tensor, "r h n"]
     mlp_length: Float[Tensor, "r n"]
     mlp_necc: Float[Tensor, "r n"]
 
+    @property
+    def positive(self) -> PerHeadMatrix:
+        """Positive part of the score's gradient with respect to the attention."""
+        gradient = self.layer.attention_grad.clamp(min=0)
+        return gradient.mean(1, keepdim=True) if self.averaged else gradient
+
+    @property
+    def attention(self) -> PerHeadMatrix:
+        """Attention matrices."""
+        return self.layer.attention.mean(1, keepdim=True) if self.averaged else self.layer.attention
+
     def joined(self) -> Matrix:
         """T = (I + diag(fed)) (I + mixing) − I, so that the fold's step row + row · T applies both branches."""
         moved = self.length * self.necc
-        mixing = (self.positive * self.attention * moved[:, :, None]).mean(1)
+        if self.averaged:
+            mixing = (self.positive * self.attention * moved[:, :, None]).mean(1)
+        else:
+            mixing = self.layer.positive_attention(moved)
         fed = self.mlp_length * self.mlp_necc
         return (1 + fed)[:, :, None] * mixing + torch.diag_embed(fed)
 
@@ -72,18 +95,16 @@ def transition(
     variant: Literal["paper", "libragrad"] = "paper",
 ) -> Transition:
     """The measures of `tokentm` at one block; options as in `tokentm`."""
-    positive, attention = layer.attention_grad.clamp(min=0), layer.attention
+    hidden, mid, output = layer.hidden, layer.mid, layer.output
     if variant == "libragrad":  # residual stream after each sub-layer; head means are multiplied
-        positive, attention = positive.mean(1, keepdim=True), attention.mean(1, keepdim=True)
-        moved = transformation(layer.hidden[:, None], layer.mid[:, None], length, necc, 1e-8)
-        fed = transformation(layer.mid, layer.output, length, necc, 1e-8)
-    else:
-        values = head_values(layer, "included" if value_bias else "excluded")
-        before = layer.hidden if source == "residual" else layer.normed
-        moved = transformation(before[:, None], values, length, necc)  # [r h n]
-        before = layer.mid if source == "residual" else second_normed(layer)
-        fed = transformation(before, layer.output - layer.mid, length, necc)
-    return Transition(positive, attention, *moved, *fed)
+        moved = transformation(hidden, products(hidden, mid), length, necc, 1e-8)
+        fed = transformation(mid, products(mid, output), length, necc, 1e-8)
+        return Transition(layer, True, moved[0][:, None], moved[1][:, None], *fed)
+    before = hidden if source == "residual" else layer.normed
+    sent = head_value_products(layer, "included" if value_bias else "excluded", before)
+    moved = transformation(before, sent, length, necc)  # [r h n]
+    before = mid if source == "residual" else second_normed(layer)
+    return Transition(layer, False, *moved, *transformation(before, products(before, output - mid), length, necc))
 
 
 @method(
@@ -132,6 +153,6 @@ def tokentm(
         "paper", or "libragrad" for the re-implementation in that repository.
     """
     if branches == "gradient":
-        product = (layer.attention_grad.clamp(min=0) * layer.attention).mean(1)
+        product = layer.positive_attention()
         return product + torch.eye(product.shape[-1]).to(product)  # eq. 8: C = I + E_h[relu(∇p) ⊙ A]
     return transition(layer, source, value_bias, length, necc, variant).joined()

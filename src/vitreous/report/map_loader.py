@@ -14,6 +14,7 @@ from PIL import Image
 from vitreous.bench.keys import hash_of
 from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import Origin, make_plan
+from vitreous.bench.run import map_precision
 from vitreous.bench.scores import ImageTarget, ScoreSection
 from vitreous.bench.work_cells import opened
 from vitreous.bench.worker_job import loaded
@@ -41,6 +42,8 @@ class MapLoader:
         Rows of the stored maps.
     score
         Name of the plan's score function; None for each method's own.
+    precision
+        Precision of the maps, as for `explain`.
     remade
         Methods whose maps were computed again; filled by `attribution`.
     """
@@ -50,6 +53,7 @@ class MapLoader:
     section: ScoreSection
     maps: pd.DataFrame
     score: str | None = None
+    precision: str | None = None
     remade: list[str] = field(default_factory=list)
     _loaded: dict[tuple[str, str, int], Attribution] = field(default_factory=dict)
 
@@ -107,7 +111,9 @@ class MapLoader:
             self.remade.append(method)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Caveat)
-            return explain(self.vit, self.image(question), [question.target], method, self.score)
+            return explain(
+                self.vit, self.image(question), [question.target], method, self.score, precision=self.precision
+            )
 
 
 def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
@@ -131,7 +137,7 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
     if preprocess is not None and vit.preprocess is not None:
         vit = replace(vit, preprocess=Preprocess.published(preprocess, vit.preprocess))
     maps = run.maps.loc[(run.maps["model"] == section.model) & (run.maps["dataset"] == section.dataset)]
-    return MapLoader(vit, opened(data), section, maps, plan.question)
+    return MapLoader(vit, opened(data), section, maps, plan.question, map_precision(plan))
 
 
 def parse_plan(run: StoredRun) -> Plan:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from vitreous.models.vit import ViT
 
 
-def explain_layers(vit: ViT, images: Tensor, method: Method, target: int, question: str) -> dict[str, Any]:
+def explain_layers(
+    vit: ViT, images: Tensor, method: Method, target: int, question: str, precision: str | None = None
+) -> dict[str, Any]:
     """Return what every layer adds to a method's PLUS map, and the SkipPLUS map from every start layer.
 
     Returns
@@ -31,11 +33,11 @@ def explain_layers(vit: ViT, images: Tensor, method: Method, target: int, questi
     summed = [method.folded(FOLDS["skipplus"].with_options(start=layer)) for layer in range(vit.depth)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
-        views = inside(vit, images, [[target]], method.folded(FOLDS["plus"]), question)
+        views = inside(vit, images, [[target]], method.folded(FOLDS["plus"]), question, precision=precision)
         if views.rest is None and method.recipe.finish is None:
             totals = views.parts["sum"][0]
         else:  # shares of biases and a last step belong to the map and to no single layer
-            maps = [explain(vit, images, [[target]], spec, question).patches for spec in summed]
+            maps = [explain(vit, images, [[target]], spec, question, precision=precision).patches for spec in summed]
             totals = torch.cat([patches for patches in maps if patches is not None])
     return {
         "method": method.spec,

@@ -164,7 +164,14 @@ class Service:
             begun = time.monotonic()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Caveat)  # stored in the provenance and shown beside the map
-                attribution = explain(self.models.vit(first.model), images, targets, method, first.question).cpu()
+                attribution = explain(
+                    self.models.vit(first.model),
+                    images,
+                    targets,
+                    method,
+                    first.question,
+                    precision=self.settings.precision,
+                ).cpu()
             seconds = time.monotonic() - begun
         rows = [attribution[row] for row in range(len(attribution))]
         for row, single in enumerate(rows):
@@ -221,7 +228,7 @@ class Service:
             method = resolve_untrusted(payload.method)
             vit = self.models.vit(payload.model)
             images = self.tensor(payload.model, payload.image)[None]
-            return [explain_layers(vit, images, method, payload.targets[0], payload.question)]
+            return [explain_layers(vit, images, method, payload.targets[0], payload.question, self.settings.precision)]
 
 
 def input_layout(vit: ViT) -> Layout:

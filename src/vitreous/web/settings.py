@@ -24,6 +24,7 @@ class Settings:
     pretrained: bool = True  # fetch the weights of models without a checkpoint
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of `load_model`, for all but the embedded models
     device: str | None = None
+    precision: str | None = None  # of maps, as for `explain`
     host: str = "127.0.0.1"
     port: int = PORT
     names: tuple[str, ...] = ()  # further host names of the server

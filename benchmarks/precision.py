@@ -1,0 +1,407 @@
+"""Speed and ranks in float32, TF32 and bfloat16 on a GPU.
+
+    python benchmarks/precision.py --out out                                     # everything, in at most --seconds
+    python benchmarks/precision.py speed --size b --method temper --out out      # some rows
+    python benchmarks/precision.py ranks --assets FOLDER --images 128 --out out
+
+`kernels` compares the Triton kernels with the torch operations that they replace. `speed` is milliseconds per image and the ratio to
+one forward and backward of timm's own module in the same precision and the same run (in bfloat16: a module whose weights were
+converted). `ranks` compares maps with float64 on trained weights, if the assets have them: Spearman's correlation over patches, median
+and minimum over images; "bf16" forces bfloat16 products on every method, whatever it promises, "bf16 weights" converts the model.
+`profile` lists the operators of some rows. Results are written to precision.json as they come, and to precision.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+
+from suite.bed import Bed, backward, lay  # noqa: E402
+
+import vitreous  # noqa: E402 - the suite and the package lie beside this file
+from vitreous.capture import fused  # noqa: E402
+from vitreous.capture.linearise import Linearisation  # noqa: E402
+from vitreous.capture.precision import computing  # noqa: E402
+from vitreous.core.errors import Caveat, VitreousError  # noqa: E402
+from vitreous.methods.method import Method  # noqa: E402
+
+SPEED = ("decompx+skipplus", "temper+skipplus", "decompx+plus", "temper", "ixg", "gradcam", "fuse", "genatt", "tokentm")
+PRECISIONS = ("float32", "tf32", "bf16")
+FEWER = {"masks": 128, "samples": 128, "steps": 10, "coalitions": 8}  # random draws and steps of a path
+VARIANTS = ("temper+skipplus", "decompx+plus", "decompx+skipplus", "ixg+plus", "ixg@libra+plus", "ixg@libra+skipplus", "ixg+skipplus",
+            "genatt+skipplus", "gradcam+plus", "gradcam+skipplus", "fullgrad@libra+plus", "tokentm+skipplus")  # fmt: skip
+
+
+def keeping_ranks(method: Method) -> Method:
+    """The method with the promise that lets it be computed with bfloat16 products."""
+    return replace(method, facts=replace(method.facts, half="products"))
+
+
+# ── kernels ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def kernel_differences(device: str) -> Iterator[dict[str, Any]]:
+    """Largest difference between each kernel and torch's operations in float64, relative to the largest value."""
+    draw = torch.Generator(device).manual_seed(0)
+
+    def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*shape, generator=draw, device=device).to(dtype)
+
+    for dtype in (torch.float32, torch.bfloat16):
+        for width in (192, 768, 1000, 1024):
+            kernels = fused.load_kernels(torch.device(device))
+            if kernels is None:
+                yield {"kernel": "none", "error": "Triton cannot be used here"}
+                return
+            x, y, upstream, skip = (random(4, 197, width, dtype=dtype) for _ in range(4))
+            weight, bias = random(width), random(width)
+            row = {"dtype": str(dtype).removeprefix("torch."), "width": width}
+            yield row | compared("row_dot", kernels.row_dot(x, y), (x.double() * y.double()).sum(-1))
+            yield row | compared("row_dot, one vector", kernels.row_dot(x, weight), x.double() @ weight.double())
+            active = F.gelu(x)
+            active[0, 0, :4] = x[0, 0, :4] = 0
+            ratio = (active.double() / x.double()).nan_to_num(nan=0.5)
+            yield row | compared("ratio", kernels.ratio_backward(x, active, upstream, 0.5), ratio * upstream.double())
+            total, normed, mean, rstd = kernels.norm_forward(x, y, weight, bias, 1e-6, dtype)
+            exact = x.double() + y.double()
+            yield row | compared("sum", total, exact)
+            norm = nn.LayerNorm(width, eps=1e-6, device=device, dtype=torch.float64).requires_grad_(False)
+            norm.weight.copy_(weight)
+            norm.bias.copy_(bias)
+            yield row | compared("norm", normed, norm(exact))
+            for mode in ("exact", "frozen", "fixed"):
+                leaf = total.double().requires_grad_()
+                expected = torch.autograd.grad(Linearisation(norm=mode).normalise(norm, leaf), leaf, upstream.double())[
+                    0
+                ]
+                given = (upstream, skip, total, weight, mean, rstd, mode, dtype, torch.bfloat16)
+                first, second = kernels.norm_backward(*given)
+                yield row | compared(f"norm backward, {mode}", first, expected + skip.double())
+                yield row | compared(f"norm backward, {mode}, copy", second, expected + skip.double())
+        attention = random(2, 3, 197, 197, dtype=dtype).abs()
+        gradient, factor = random(2, 3, 197, 197, dtype=dtype), random(2, 3, 197).abs()
+        expected = (attention.double() * gradient.double().clamp(min=0) * factor.double()[:, :, None]).mean(1)
+        row = {"dtype": str(dtype).removeprefix("torch."), "width": 197}
+        yield row | compared("positive_mean", kernels.positive_mean(attention, gradient, factor), expected)
+
+
+def compared(name: str, found: Tensor, expected: Tensor) -> dict[str, Any]:
+    gap = float((found.double() - expected).abs().max() / expected.abs().max())
+    allowed = 2e-5 if found.dtype == torch.float32 else 8e-3
+    return {"kernel": name, "difference": gap, "agrees": gap < allowed}
+
+
+# ── speed ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def wait() -> None:
+    """Wait for the GPU, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    wait()
+    begun = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - begun
+
+
+def speeds(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
+    for size in given.size or ("b", "l"):
+        bed = lay(size, given.device, given.batch)
+        half = copy.deepcopy(bed.model).to(torch.bfloat16)
+        for precision in PRECISIONS:
+            model, images = (half, bed.images.bfloat16()) if precision == "bf16" else (bed.model, bed.images)
+            used = "float32" if precision == "bf16" else precision
+            with computing(used, torch.device(given.device)):
+                floor = lambda model=model, images=images: backward(model, images)  # noqa: E731
+                for spec in given.method or SPEED:
+                    if time.monotonic() > deadline:
+                        yield {
+                            "size": size,
+                            "precision": precision,
+                            "method": spec,
+                            "error": "left out: the time is up",
+                        }
+                        continue
+                    yield {"size": size, "precision": precision, "method": spec} | timed(
+                        bed, spec, precision, floor, given
+                    )
+        if time.monotonic() < deadline:
+            yield autocast_floor(bed, given)
+
+
+def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], given: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds per image of a method and of the floor, in turns; in bfloat16 also without the kernels."""
+    method = keeping_ranks(vitreous.resolve(spec))
+
+    def ours() -> Tensor:
+        return vitreous.explain(
+            bed.vit, bed.images, method=method, batch_size=len(bed.images), precision=precision
+        ).patches
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Caveat)
+            ours(), floor(), ours(), floor()  # compile and warm up
+            pairs = [(seconds(ours), seconds(floor)) for _ in range(given.rounds)]
+            row = {
+                "ms": 1e3 * statistics.median(a for a, _ in pairs) / len(bed.images),
+                "floor_ms": 1e3 * statistics.median(b for _, b in pairs) / len(bed.images),
+                "ratio": statistics.median(a / b for a, b in pairs),
+                "spread": [min(a / b for a, b in pairs), max(a / b for a, b in pairs)],
+            }
+            if precision == "bf16":
+                with without_kernels():
+                    ours()
+                    plain = [seconds(ours) for _ in range(given.rounds)]
+                row["eager_ratio"] = statistics.median(plain) / (1e-3 * row["floor_ms"] * len(bed.images))
+    except (RuntimeError, VitreousError) as problem:
+        return {"error": f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"}
+    return row
+
+
+class without_kernels:  # noqa: N801 - a context
+    """Torch's operations instead of the kernels."""
+
+    def __enter__(self) -> None:
+        self.before, fused.load_kernels = fused.load_kernels, lambda device: None
+
+    def __exit__(self, *_: object) -> None:
+        fused.load_kernels = self.before
+
+
+def autocast_floor(bed: Bed, given: argparse.Namespace) -> dict[str, Any]:
+    """One forward and backward of the float32 module under torch's autocast, to compare with the converted module."""
+
+    def work() -> Tensor:
+        with torch.autocast(torch.device(given.device).type, torch.bfloat16):
+            return backward(bed.model, bed.images)
+
+    work()
+    found = [seconds(work) for _ in range(given.rounds)]
+    return {
+        "size": bed.size,
+        "precision": "autocast",
+        "method": "floor",
+        "floor_ms": 1e3 * statistics.median(found) / len(bed.images),
+    }
+
+
+# ── ranks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def trained(given: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tensor, str]:
+    """Loader of a trained model, images for it, and what they are: ViT-Ti/16 of the assets, else the embedded model."""
+    assets = Path(given.assets or os.environ.get("VITREOUS_ASSETS") or HERE.parent / ".carry" / "assets")
+    files = sorted(assets.glob("weights/vit_tiny_patch16_224*.safetensors"))
+    photographs = [file for file in sorted(assets.rglob("*")) if file.suffix.lower() in (".jpg", ".jpeg", ".png")]
+    photographs = [file for file in photographs if "trimap" not in str(file)]
+
+    def load() -> vitreous.ViT:
+        if files:
+            return vitreous.load("timm:vit_tiny_patch16_224", checkpoint=files[0], device=given.device)
+        return vitreous.load("scenes", device=given.device)
+
+    vit = load()
+    assert vit.preprocess is not None
+    if photographs and files:
+        step = max(1, len(photographs) // given.images)
+        chosen = photographs[::step][: given.images]
+        return load, vit.preprocess.batch(list(map(opened, chosen))), f"ViT-Ti/16 as trained, {len(chosen)} photographs"
+    scenes = [vitreous.scenes.draw(("single", "pair")[i % 2], seed=7, index=i) for i in range(given.images)]
+    if files:
+        images = vit.preprocess.batch([scene.picture for scene in scenes])
+        return load, images, f"ViT-Ti/16 as trained, {len(scenes)} scenes (no photographs)"
+    return load, torch.stack(list(map(vitreous.scenes.tensor, scenes))), f"the embedded model, {len(scenes)} scenes"
+
+
+def opened(file: Path) -> Any:
+    from vitreous.models.image_input import open_picture
+
+    return open_picture(file)
+
+
+def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
+    load, images, about = trained(given)
+    exact, single, half = load(), load(), load()
+    exact.module.double()
+    half.module.bfloat16()
+    targets = vitreous.explain(exact, images, method="rawattention").targets.cpu()
+    modes: dict[str, Callable[[Method], Any]] = {
+        "float32": lambda method: vitreous.explain(single, images, targets, method, precision="float32"),
+        "tf32": lambda method: vitreous.explain(single, images, targets, method, precision="tf32"),
+        "bf16": lambda method: vitreous.explain(single, images, targets, keeping_ranks(method), precision="bf16"),
+        "bf16 weights": lambda method: vitreous.explain(half, images, targets, method),
+    }
+    names = [method["name"] for method in vitreous.list_methods()]
+    for spec in given.method or [*VARIANTS, *names]:
+        begun = time.monotonic()
+        row: dict[str, Any] = {"method": spec, "on": about}
+        if begun > deadline:
+            yield row | {"error": "left out: the time is up"}
+            continue
+        method = vitreous.resolve(spec)
+        fewer = {
+            key: value for key, value in FEWER.items() if key in method.known_options and key not in method.options
+        }
+        method = method.with_options(**fewer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                reference = vitreous.explain(exact, images, targets, method).patches
+                for name, run in modes.items():
+                    found = correlations(run(method).patches, reference)
+                    row[name] = {
+                        "median": float(found.nanmedian()),
+                        "min": float(found.min()),
+                        "nan": int(found.isnan().sum()),
+                    }
+            except (RuntimeError, TypeError, ValueError, VitreousError) as problem:
+                row["error"] = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"
+        yield row | {"spec": method.spec, "seconds": round(time.monotonic() - begun, 2)}
+        torch.cuda.empty_cache()
+
+
+def ranks(scores: Tensor) -> Tensor:
+    """Ranks of each row, ties sharing the mean of theirs, less their mean."""
+    scores = scores.double()
+    places = (scores[:, :, None] > scores[:, None]).sum(-1) + (scores[:, :, None] == scores[:, None]).sum(-1) / 2
+    return places - places.mean(-1, keepdim=True)
+
+
+def correlations(found: Tensor, reference: Tensor) -> Tensor:
+    """Spearman's correlation of every row."""
+    return F.cosine_similarity(ranks(found), ranks(reference), dim=-1).cpu()
+
+
+# ── profiles ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def profiles(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    from torch.profiler import ProfilerActivity, profile
+
+    bed = lay((given.size or ["b"])[0], given.device, given.batch)
+    half = copy.deepcopy(bed.model).to(torch.bfloat16)
+    images = bed.images.bfloat16()
+    works: dict[str, Callable[[], Any]] = {"floor": lambda: backward(half, images)}
+    for spec in given.method or ("temper", "genatt", "tokentm"):
+        method = keeping_ranks(vitreous.resolve(spec))
+        works[spec] = lambda method=method: vitreous.explain(
+            bed.vit, bed.images, method=method, batch_size=len(bed.images), precision="bf16"
+        )
+    for name, work in works.items():
+        work(), work()
+        wait()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            work()
+            wait()
+        yield name, seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=30, max_name_column_width=70)
+
+
+# ── results ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def markdown(found: dict[str, Any]) -> str:
+    lines = [found["machine"], ""]
+    wrong = [row for row in found.get("kernels", []) if not row.get("agrees")]
+    if "kernels" in found:
+        lines += [f"Kernels: {len(found['kernels'])} comparisons, {len(wrong)} wrong", *map(json.dumps, wrong), ""]
+    if found.get("speed"):
+        lines += [
+            "| size | method | precision | ms / image | floor | ratio | spread | ratio without kernels |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for row in found["speed"]:
+            if "ratio" in row:
+                eager = f"{row['eager_ratio']:.2f}" if "eager_ratio" in row else ""
+                spread = "–".join(f"{end:.2f}" for end in row["spread"])
+                cells = (f"{row['ms']:.3f}", f"{row['floor_ms']:.3f}", f"{row['ratio']:.2f}", spread, eager)
+            else:
+                cells = (row.get("error", ""), f"{row['floor_ms']:.3f}" if "floor_ms" in row else "", "", "", "")
+            lines.append("| " + " | ".join((row["size"], f"`{row['method']}`", row["precision"], *cells)) + " |")
+        lines.append("")
+    if found.get("ranks"):
+        lines += [
+            found["ranks"][0]["on"],
+            "",
+            "| method | float32 | tf32 | bf16 | bf16 weights | seconds |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in found["ranks"]:
+            cells = [
+                f"{row[mode]['median']:.5f} / {row[mode]['min']:.4f}" if mode in row else row.get("error", "")
+                for mode in ("float32", "tf32", "bf16", "bf16 weights")
+            ]
+            lines.append("| " + " | ".join((f"`{row['method']}`", *cells, str(row.get("seconds", "")))) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("parts", nargs="*", choices=["kernels", "speed", "ranks", "profile"], help="all by default")
+    arguments.add_argument(
+        "--out", type=Path, required=True, help="folder of precision.json, precision.md and profiles"
+    )
+    arguments.add_argument("--device", default="cuda")
+    arguments.add_argument("--size", action="append", choices=("ti", "b", "l", "test"))
+    arguments.add_argument("--method", action="append", help="instead of all")
+    arguments.add_argument("--batch", type=int, default=64)
+    arguments.add_argument("--rounds", type=int, default=7)
+    arguments.add_argument("--images", type=int, default=128)
+    arguments.add_argument(
+        "--assets", help="folder with weights/ and photographs; VITREOUS_ASSETS or .carry/assets by default"
+    )
+    arguments.add_argument("--seconds", type=float, default=330, help="nothing begins after so long")
+    given = arguments.parse_args()
+    parts = given.parts or ["kernels", "profile", "speed", "ranks"]
+    begun = time.monotonic()
+    given.out.mkdir(parents=True, exist_ok=True)
+    name = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else given.device
+    found: dict[str, Any] = {
+        "machine": f"{name}, torch {torch.__version__}, vitreous {vitreous.__version__}, batch {given.batch}"
+    }
+
+    def keep(part: str, row: dict[str, Any]) -> None:
+        found.setdefault(part, []).append(row)
+        (given.out / "precision.json").write_text(json.dumps(found, indent=1) + "\n")
+        (given.out / "precision.md").write_text(markdown(found))
+        print(json.dumps(row), flush=True)
+
+    if "kernels" in parts:
+        for row in kernel_differences(given.device):
+            keep("kernels", row)
+    if "profile" in parts:
+        for title, table in profiles(given):
+            (given.out / f"profile-{title}.txt").write_text(table)
+    if "speed" in parts:
+        share = 0.6 if "ranks" in parts else 1.0
+        for row in speeds(given, begun + share * given.seconds):
+            keep("speed", row)
+    if "ranks" in parts:
+        for row in rank_rows(given, begun + given.seconds):
+            keep("ranks", row)
+    print(f"{time.monotonic() - begun:.0f} s; {given.out / 'precision.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Steps that are one kernel on a GPU and a few torch operations elsewhere.
+
+The torch operations are the reference. The Triton kernels are used for CUDA tensors if Triton is installed and works;
+they are tested against the torch operations in Triton's interpreter and, by `benchmarks/precision.py`, on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LARGEST_WIDTH = 16384  # elements of a row that one program holds
+
+
+def kernels_for(*tensors: Tensor | None) -> Any:
+    """Module of the Triton kernels, or None where the torch operations have to be used.
+
+    The kernels have no second derivative, so they are not used where a graph of the backward pass is recorded.
+    """
+    for tensor in tensors:
+        if tensor is not None and (
+            tensor.dtype not in DTYPES or not on_gpu(tensor) or tensor.shape[-1] > LARGEST_WIDTH
+        ):
+            return None
+    return load_kernels(tensors[0].device if tensors and tensors[0] is not None else None)
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def load_kernels(device: torch.device | None) -> Any:
+    """Import the kernels and run the smallest of them on a device; None if that fails, for example without a C compiler."""
+    try:
+        from vitreous.capture import triton_kernels
+
+        x = torch.arange(6.0, device=device).view(2, 3)
+        if triton_kernels.row_dot(x, x).tolist() != [5.0, 50.0]:
+            raise ArithmeticError("a kernel gives a wrong result")
+    except ImportError:
+        return None
+    except Exception as problem:  # noqa: BLE001 - whatever the compiler raises, torch's operations remain
+        warnings.warn(f"Triton does not work here, so torch's operations are used ({problem})", stacklevel=2)
+        return None
+    return triton_kernels
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in float32 if it is in half precision."""
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
+
+
+def row_dot(x: Tensor, y: Tensor) -> Tensor:
+    """Σ_d x·y over the last axis; in float32 for half precision. `y` may be one vector for all rows."""
+    kernels = None if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad) else kernels_for(x, y)
+    return (wide(x) * wide(y)).sum(-1) if kernels is None else kernels.row_dot(x, y)
+
+
+def positive_mean(attention: Tensor, gradient: Tensor, weight: Tensor | None = None) -> Tensor:
+    """mean_h A relu(G) w [b n m] of attention A [b h n m], its gradient G, and `weight` w [b h m]; float32 for half precision."""
+    kernels = kernels_for(attention, gradient, weight)
+    if kernels is not None:
+        return kernels.positive_mean(attention, gradient, weight)
+    product = wide(attention) * wide(gradient).clamp(min=0)
+    return (product if weight is None else product * weight[:, :, None]).mean(1)
+
+
+def ratio_backward(x: Tensor, y: Tensor, upstream: Tensor, slope: float) -> Tensor:
+    """upstream · y / x, and upstream · slope where x and y are 0."""
+    kernels = None if torch.is_grad_enabled() else kernels_for(x, y, upstream)
+    if kernels is not None:
+        return kernels.ratio_backward(x, y, upstream, slope)
+    ratio = (wide(y) / wide(x)).nan_to_num_(nan=slope, posinf=torch.inf, neginf=-torch.inf)
+    return ratio.mul_(upstream).to(upstream.dtype)
+
+
+def norm_backward(upstream: Tensor, weight: Tensor | None, rstd: Tensor, centre: bool) -> Tensor:
+    """Gradient at the input of a layer norm whose standard deviation (and, unless `centre`, mean) is constant."""
+    kernels = None if torch.is_grad_enabled() else kernels_for(upstream, weight)
+    if kernels is not None:
+        mode = "frozen" if centre else "fixed"
+        return kernels.norm_backward(upstream, None, None, weight, None, rstd, mode, upstream.dtype)[0]
+    passed = upstream * rstd if weight is None else upstream * rstd * weight
+    passed = passed - passed.mean(-1, keepdim=True) if centre else passed
+    return passed.to(upstream.dtype)
+
+
+class AddAndNormalise(Function):
+    """Sum of the residual stream and an update, and its layer norm; both gradients are joined by one kernel.
+
+    In a scope of bfloat16 products, `half`, the norm is returned in bfloat16, since only products read it, and sum and
+    norm are one kernel too. Otherwise the forward pass is torch's own.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        stream: Tensor,
+        update: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        mode: str,
+        half: bool,
+    ) -> tuple[Tensor, Tensor]:
+        if half:
+            kernels = kernels_for(stream, update)
+            total, normed, mean, rstd = kernels.norm_forward(stream, update, weight, bias, eps, torch.bfloat16)
+        else:
+            total = stream if update is None else stream + update
+            normed, mean, rstd = torch.native_layer_norm(total, total.shape[-1:], weight, bias, eps)
+        ctx.mode, ctx.dtypes = mode, (stream.dtype, None if update is None else update.dtype)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*((total, mean) if mode == "exact" else (None, None)), rstd, weight)
+        return total.view_as(total) if total is stream else total, normed
+
+    @staticmethod
+    def backward(ctx: Any, *upstreams: Tensor | None) -> tuple[Tensor | None, ...]:
+        skip, upstream = upstreams
+        x, mean, rstd, weight = ctx.saved_tensors
+        own, of_update = ctx.dtypes
+        if upstream is None:
+            copy = None if skip is None or of_update is None else skip.to(of_update)
+            return skip, copy, None, None, None, None, None
+        kernels = kernels_for(upstream, skip, x)
+        gradient, copy = kernels.norm_backward(upstream, skip, x, weight, mean, rstd, ctx.mode, own, of_update)
+        return gradient, None if of_update is None else copy, None, None, None, None, None

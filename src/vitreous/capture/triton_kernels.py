@@ -1,0 +1,267 @@
+"""Triton kernels for elementwise steps of the backward pass, which are bound by memory traffic.
+
+Imported by `fused` only. Every kernel computes in float32, whatever the precision of its inputs.
+"""
+
+# The bodies of kernels are compiled by Triton, not by Python.
+# pyright: reportOptionalMemberAccess=false, reportIndexIssue=false, reportArgumentType=false, reportCallIssue=false
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ELEMENTS = 1024  # of one program of an elementwise kernel
+MODES = {"exact": 2, "frozen": 1, "fixed": 0}  # what the backward pass of a norm differentiates: + spread, + mean
+
+
+@triton.jit
+def _row_dot(x, y, out, width, y_stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    a = tl.load(x + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(y + row * y_stride + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row, tl.sum(a * b, axis=0))
+
+
+def row_dot(x: Tensor, y: Tensor) -> Tensor:
+    """Σ_d x·y in float32; `y` has the shape of `x`, or is one vector for all rows."""
+    width = x.shape[-1]
+    x, y = x.contiguous(), y.contiguous()
+    out = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
+    if out.numel():
+        _row_dot[(out.numel(),)](
+            x, y, out, width, width if y.ndim == x.ndim else 0, BLOCK=triton.next_power_of_2(width), num_warps=4
+        )
+    return out
+
+
+@triton.jit
+def _ratio_backward(x, y, upstream, out, total, slope, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < total
+    a = tl.load(x + at, mask=inside, other=1.0).to(tl.float32)
+    b = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(upstream + at, mask=inside, other=0.0).to(tl.float32)
+    ratio = b / a
+    ratio = tl.where(ratio != ratio, slope, ratio)  # noqa: PLR0124 - 0 / 0 is not a number
+    tl.store(out + at, (ratio * g).to(out.dtype.element_ty), mask=inside)
+
+
+def ratio_backward(x: Tensor, y: Tensor, upstream: Tensor, slope: float) -> Tensor:
+    """upstream · y / x, and upstream · slope where x is 0."""
+    x, y, upstream = x.contiguous(), y.contiguous(), upstream.contiguous()
+    out, total = torch.empty_like(x), x.numel()
+    if total:
+        _ratio_backward[(triton.cdiv(total, ELEMENTS),)](x, y, upstream, out, total, float(slope), BLOCK=ELEMENTS)
+    return out
+
+
+@triton.jit
+def _norm_forward(
+    stream,
+    update,
+    weight,
+    bias,
+    total,
+    normed,
+    mean,
+    rstd,
+    width,
+    eps,
+    HAS_UPDATE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    at = row * width + column
+    x = tl.load(stream + at, mask=inside, other=0.0).to(tl.float32)
+    if HAS_UPDATE:
+        x += tl.load(update + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + at, x.to(total.dtype.element_ty), mask=inside)
+    centre = tl.sum(x, axis=0) / width
+    deviation = tl.where(inside, x - centre, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(deviation * deviation, axis=0) / width + eps)
+    y = deviation * scale
+    if HAS_WEIGHT:
+        y *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        y += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(normed + at, y.to(normed.dtype.element_ty), mask=inside)
+    tl.store(mean + row, centre)
+    tl.store(rstd + row, scale)
+
+
+def norm_forward(
+    stream: Tensor, update: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return stream + update, its layer norm in `dtype`, and mean and 1 / standard deviation [… 1] in float32."""
+    width = stream.shape[-1]
+    stream = stream.contiguous()
+    update = None if update is None else update.contiguous()
+    total = stream if update is None else torch.empty_like(stream)
+    normed = torch.empty_like(stream, dtype=dtype)
+    mean = torch.empty(*stream.shape[:-1], 1, dtype=torch.float32, device=stream.device)
+    rstd = torch.empty_like(mean)
+    if stream.numel():
+        _norm_forward[(mean.numel(),)](
+            stream,
+            stream if update is None else update,
+            stream if weight is None else weight,
+            stream if bias is None else bias,
+            total,
+            normed,
+            mean,
+            rstd,
+            width,
+            float(eps),
+            HAS_UPDATE=update is not None,
+            HAS_WEIGHT=weight is not None,
+            HAS_BIAS=bias is not None,
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=4,
+        )
+    return total, normed, mean, rstd
+
+
+@triton.jit
+def _norm_backward(
+    upstream,
+    skip,
+    x,
+    weight,
+    mean,
+    rstd,
+    out,
+    second,
+    width,
+    MODE: tl.constexpr,
+    HAS_SKIP: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_SECOND: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    at = row * width + column
+    scale = tl.load(rstd + row)
+    g = tl.load(upstream + at, mask=inside, other=0.0).to(tl.float32)
+    if HAS_WEIGHT:
+        g *= tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    passed = g
+    if MODE >= 1:
+        passed = g - tl.sum(g, axis=0) / width
+    if MODE == 2:
+        normed = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - tl.load(mean + row)) * scale
+        normed = tl.where(inside, normed, 0.0)
+        passed -= normed * (tl.sum(g * normed, axis=0) / width)
+    passed *= scale
+    if HAS_SKIP:
+        passed += tl.load(skip + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, passed.to(out.dtype.element_ty), mask=inside)
+    if HAS_SECOND:
+        tl.store(second + at, passed.to(second.dtype.element_ty), mask=inside)
+
+
+def norm_backward(
+    upstream: Tensor,
+    skip: Tensor | None,
+    x: Tensor | None,
+    weight: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor,
+    mode: str,
+    dtype: torch.dtype,
+    second: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gradient at the input of a layer norm, plus `skip`, the gradient that goes round it.
+
+    Parameters
+    ----------
+    upstream, skip
+        Gradients at the norm's output and at the residual stream.
+    x, mean
+        Input and its mean; read if `mode` is "exact".
+    weight, rstd
+        Gain of the norm, and 1 / standard deviation.
+    mode
+        "exact", "frozen" or "fixed", as `Linearisation.norm`.
+    dtype, second
+        Precision of the two copies that are returned; the first is returned twice if `second` is None.
+    """
+    width = upstream.shape[-1]
+    upstream = upstream.contiguous()
+    skip = None if skip is None else skip.contiguous()
+    out = torch.empty_like(upstream, dtype=dtype)
+    copy = out if second is None or second == dtype else torch.empty_like(upstream, dtype=second)
+    if upstream.numel():
+        _norm_backward[(rstd.numel(),)](
+            upstream,
+            upstream if skip is None else skip,
+            upstream if x is None else x.contiguous(),
+            upstream if weight is None else weight,
+            rstd if mean is None else mean,
+            rstd,
+            out,
+            copy,
+            width,
+            MODE=MODES[mode],
+            HAS_SKIP=skip is not None,
+            HAS_WEIGHT=weight is not None,
+            HAS_SECOND=copy is not out,
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=4,
+        )
+    return out, copy
+
+
+@triton.jit
+def _positive_mean(
+    attention, gradient, weight, out, heads, rows, columns, HAS_WEIGHT: tl.constexpr, BLOCK: tl.constexpr
+):
+    at = tl.program_id(0).to(tl.int64)  # image · rows + row
+    image, row = at // rows, at % rows
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for head in range(heads):
+        place = ((image * heads + head) * rows + row) * columns + column
+        a = tl.load(attention + place, mask=inside, other=0.0).to(tl.float32)
+        g = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
+        product = a * tl.where(g < 0, 0.0, g)
+        if HAS_WEIGHT:
+            product *= tl.load(weight + (image * heads + head) * columns + column, mask=inside, other=0.0).to(
+                tl.float32
+            )
+        total += product
+    tl.store(out + at * columns + column, total / heads, mask=inside)
+
+
+def positive_mean(attention: Tensor, gradient: Tensor, weight: Tensor | None) -> Tensor:
+    """mean_h A relu(G) w [b n m] in float32, of attention A [b h n m], gradient G and `weight` w [b h m]."""
+    attention, gradient = attention.contiguous(), gradient.contiguous()
+    weight = None if weight is None else weight.contiguous()
+    images, heads, rows, columns = attention.shape
+    out = torch.empty(images, rows, columns, dtype=torch.float32, device=attention.device)
+    if out.numel():
+        block = min(triton.next_power_of_2(columns), 256)
+        _positive_mean[(images * rows, triton.cdiv(columns, block))](
+            attention,
+            gradient,
+            attention if weight is None else weight,
+            out,
+            heads,
+            rows,
+            columns,
+            HAS_WEIGHT=weight is not None,
+            BLOCK=block,
+            num_warps=4,
+        )
+    return out
