@@ -272,11 +272,11 @@ def test_explaining_works_inside_no_grad_and_inference_mode(vit, images):
 
 
 def test_a_module_is_greeted_once_and_anew_when_its_parts_change(monkeypatch):
-    from vitreous import front
+    from vitreous import wrapping
 
     greeted = []
-    compare = front.compare_with_model
-    monkeypatch.setattr(front, "compare_with_model", lambda vit: greeted.append(vit.name) or compare(vit))
+    compare = wrapping.compare_with_model
+    monkeypatch.setattr(wrapping, "compare_with_model", lambda vit: greeted.append(vit.name) or compare(vit))
     model = timm.create_model("vit_tiny_patch16_224", **SHAPE).eval()
     for _ in range(3):
         assert vitreous.wrap(model).outputs == 7
@@ -311,8 +311,9 @@ def test_a_hook_that_comes_later_is_noticed():
     vitreous.wrap(model)
     model.blocks[0].register_forward_hook(lambda module, inputs, output: output * 0.5)
 
-    with pytest.raises(vitreous.ModelError, match="hooks"):
-        vitreous.wrap(model)
+    network = vitreous.wrap(model)
+    assert not isinstance(network, vitreous.ViT)
+    assert "hooks" in network.reason
 
 
 def test_a_head_that_is_not_affine_is_told(images):
@@ -340,10 +341,7 @@ def test_a_checkpoint_brings_its_classes_and_another_picture_size(tmp_path):
     [
         ("timm:vit_tny_patch16_224", {}, "did you mean 'vit_tiny_patch16_224'"),
         ("tim:vit_tiny_patch16_224", {}, "no source 'tim'"),
-        ("timm:swin_tiny_patch4_window7_224", {"pretrained": False}, "'SwinTransformer'"),
-        ("timm:deit_tiny_distilled_patch16_224", {"pretrained": False, "num_classes": 0}, "no classifier"),
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "colour": 1}, "colour"),
-        ("timm:vit_tiny_patch16_224", {"pretrained": False, "in_chans": 1}, "1 channels"),
         ("timm:vit_tiny_patch16_224", {"pretrained": False, "img_size": 100}, "does not divide"),
         ("scenes", {"img_size": 224}, "takes no img_size"),
         ("timm:vit_tiny_patch16_224", {"checkpoint": "nothing.safetensors"}, "no checkpoint"),
@@ -365,7 +363,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
 def test_what_is_no_model_is_refused(images):
     with pytest.raises(vitreous.ModelError, match=r"nn\.Module"):
         vitreous.explain(42, images)
-    with pytest.raises(vitreous.ModelError, match="not a timm, Hugging Face or torchvision"):
+    with pytest.raises(vitreous.ModelError, match=r"not a timm, Hugging Face or torchvision.*cannot be run"):
         vitreous.explain(torch.nn.Linear(3, 3), images)
 
 

@@ -25,7 +25,7 @@ LAYERS = (  # a package imports from its own layer and from those before it
     {"capture"},
     {"methods"},
     {"metrics"},
-    {"explanation", "front", "measure", "catalogue", "scores", "testing"},
+    {"explanation", "front", "measure", "catalogue", "scores", "testing", "wrapping"},
     {"bench"},  # plans, cells, executors and the store
     {"draw", "report"},
     {"cli", "web", "demo", "__main__"},

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 HOMES = {
-    "vitreous.front": ("explain", "inside", "load", "wrap", "list_methods", "list_models"),
+    "vitreous.front": ("explain", "inside", "list_methods", "list_models"),
+    "vitreous.wrapping": ("load", "wrap"),
     "vitreous.measure": ("evaluate", "list_metrics"),
     "vitreous.methods.spec": ("resolve",),
     "vitreous.metrics.metric": ("Measured", "Metric", "MetricResult", "metric", "resolve_metric"),
@@ -63,8 +64,6 @@ if TYPE_CHECKING:
     from vitreous.front import inside as inside
     from vitreous.front import list_methods as list_methods
     from vitreous.front import list_models as list_models
-    from vitreous.front import load as load
-    from vitreous.front import wrap as wrap
     from vitreous.measure import evaluate as evaluate
     from vitreous.measure import list_metrics as list_metrics
     from vitreous.methods.attribution import Attribution as Attribution
@@ -92,6 +91,8 @@ if TYPE_CHECKING:
     from vitreous.models.model_registry import adapter as adapter
     from vitreous.models.model_registry import source as source
     from vitreous.models.vit import ViT as ViT
+    from vitreous.wrapping import load as load
+    from vitreous.wrapping import wrap as wrap
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 FILE = Path(__file__).with_name("catalogue.json")
 
 
+CAPABILITIES = {"BlackBox": "black box", "Network": "network", "ViT": "ViT"}
+
+
 def facts(method: Method) -> dict[str, Any]:
     """Return the properties of a method as plain values.
 
@@ -28,7 +31,8 @@ def facts(method: Method) -> dict[str, Any]:
     Returns
     -------
     dict
-        JSON-serialisable. `options` holds only those with a plain default, `composes` says whether the method accepts a
+        JSON-serialisable. `capability` is the least that a model must be: "black box" (any classifier), "network" (states and
+        gradients at blocks) or "ViT" (an adapter knows its parts). `options` holds only those with a plain default, `composes` says whether the method accepts a
         fold, `origin` is the package that registered it.
     """
     from vitreous.methods.method import METHODS, SPELLINGS
@@ -49,6 +53,7 @@ def facts(method: Method) -> dict[str, Any]:
         "composes": layers is not None and not layers.fixed_fold,
         "native": method.facts.native,
         "black_box": method.black_box is not None,
+        "capability": CAPABILITIES[method.capability.__name__],
         "question": method.facts.question,
         "forwards": method.facts.forwards,
         "backwards": method.facts.backwards,

@@ -1,14 +1,11 @@
-"""Main entry points: load, wrap, explain, inside, list_methods, list_models."""
+"""Main entry points: explain, inside, list_methods, list_models; load and wrap are in `vitreous.wrapping`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +13,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.black_box_probe import as_constant
-from vitreous.capture.handshake import Agreement, agreed, compare_with_model, confirm
+from vitreous.capture.handshake import confirm
 from vitreous.capture.score_function import PROBABILITIES, Question, ask
 from vitreous.capture.see_through import examined, fits
 from vitreous.capture.targets import ClassTarget, Target
@@ -30,153 +27,13 @@ from vitreous.methods.spec import resolve
 from vitreous.models.black_box import greet, opaque
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import open_picture
-from vitreous.models.load import adapt, build
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.outputs import check_declared, checked_names
 from vitreous.models.scored import scored
 from vitreous.models.tensor_types import Images
-from vitreous.models.transforms import as_preprocess
 from vitreous.models.vit import ViT
+from vitreous.wrapping import as_network, load, network_of, wrap
 
-# Cached handshake result per module, with the module's structure and hooks at that time (checked before reuse).
-WRAPPED: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], Agreement]] = WeakKeyDictionary()
-
-
-def load(
-    name: str,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = True,
-    device: str | torch.device | None = None,
-    *,
-    preprocess: Any = None,
-    classes: Sequence[str] | None = None,
-    outputs: Literal["binary"] | None = None,
-    **kwargs: Any,
-) -> ViT:
-    """Load a model by name and check that the adapter reproduces its logits.
-
-    Parameters
-    ----------
-    name
-        For example "timm:vit_base_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16" or "scenes".
-    checkpoint
-        Path of a local safetensors or torch file with the weights. Torch files are read with `weights_only=True`.
-    pretrained
-        Whether to download pretrained weights if no checkpoint is given. If False, weights are random.
-    device
-        For example "cpu" or "cuda". If None, the builder's default device.
-    preprocess
-        Replaces the preprocessing of the model's own library; accepts the same values as in `wrap`.
-    classes
-        Class names, one per output. Two names for a single output declare it as binary.
-    outputs
-        "binary": the model has a single output, the logit of a binary classifier (sigmoid). None: a single output is a
-        regression value, which is explained as it is; several outputs are classes.
-    **kwargs
-        Passed to the builder: `img_size=`, `num_classes=`, …
-
-    Returns
-    -------
-    ViT
-        The adapted model.
-
-    Raises
-    ------
-    ModelError
-        If the model does not exist, the weights do not fit, the adapter's logits differ from the model's, or `classes`
-        and `outputs` do not fit its outputs.
-
-    Examples
-    --------
-    >>> import vitreous
-    >>> vitreous.load("scenes")
-    ViT('scenes', 12 blocks, 112x112, torch.float32, cpu)
-    >>> vitreous.load("timm:vit_tiny_patch16_224", pretrained=False, num_classes=5).outputs
-    5
-    """
-    check_declared(outputs)
-    classes = checked_names(classes)  # fail before weights are downloaded
-    preprocess = None if preprocess is None else as_preprocess(preprocess)
-    vit = confirm(build(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs), classes, outputs)
-    return vit if preprocess is None else replace(vit, preprocess=preprocess)
-
-
-def wrap(
-    model: Any,
-    name: str | None = None,
-    *,
-    preprocess: Any = None,
-    classes: Sequence[str] | None = None,
-    outputs: Literal["binary"] | None = None,
-    black_box: bool = False,
-) -> BlackBox:
-    """Adapt an existing module to a `ViT` and check that the adapter reproduces its logits.
-
-    The module is not modified.
-
-    Parameters
-    ----------
-    model
-        A timm, Hugging Face or torchvision transformer, optionally with LoRA layers or inside a PEFT model.
-    name
-        Name of the model in captions and files.
-    preprocess
-        Converts images to tensors: a `Preprocess`, a torchvision transform (or weights), a timm transform, a Hugging
-        Face image processor, or any callable from an RGB PIL image to a float tensor [3, H, W]. If the geometry of the
-        transform is known, maps are projected back onto the original image; otherwise a `Caveat` is issued. None uses
-        the model's own configuration: timm's data config, or the processor in the folder that a Hugging Face model was
-        loaded from.
-    classes
-        Class names, one per output. Two names for a single output declare it as binary.
-    outputs
-        "binary": the model has a single output, the logit of a binary classifier (sigmoid). None: a single output is a
-        regression value, which is explained as it is; several outputs are classes.
-    black_box
-        Use the model only as a function from images to logits. The number of class names is then checked when the
-        first image is run.
-
-    Returns
-    -------
-    ViT
-        The adapted model.
-
-    Raises
-    ------
-    ModelError
-        If the architecture is not supported, the adapter's logits differ from the model's, or `classes` and `outputs`
-        do not fit its outputs.
-
-    Examples
-    --------
-    >>> import timm
-    >>> import vitreous
-    >>> model = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=2)
-    >>> vit = vitreous.wrap(model, classes=["cat", "dog"])
-    >>> vit.class_name(1)
-    'dog'
-    """
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"a model is an nn.Module, a ViT or a name such as 'timm:vit_base_patch16_224', not {type(model).__name__!r}"
-        )
-    if name is not None and not isinstance(name, str):
-        raise ModelError(f"name is text, what the model is called in captions, not {name!r}")
-    preprocess = None if preprocess is None else as_preprocess(preprocess)
-    if black_box:
-        return opaque(model, name=name, preprocess=preprocess, classes=classes, outputs=outputs)
-    parts = tuple(
-        (id(part), len(part._forward_hooks), len(part._forward_pre_hooks), "forward" in vars(part))
-        for part in model.modules()
-    )
-    vit, known = adapt(model), WRAPPED.get(model)
-    if known is not None and known[0] == parts:
-        agreement = known[1]
-    else:
-        agreement = compare_with_model(vit)
-        WRAPPED[model] = (parts, agreement)
-    changes: dict[str, Any] = {"name": name} if name else {}
-    changes |= {"preprocess": preprocess} if preprocess is not None else {}
-    return agreed(replace(vit, **changes), agreement, classes, outputs)
+__all__ = ["explain", "inside", "list_methods", "list_models", "load", "wrap"]
 
 
 def explain(
@@ -197,9 +54,9 @@ def explain(
     Parameters
     ----------
     model
-        A `ViT` from `load` or `wrap`, an `nn.Module`, or a model name.
+        A model from `load`, `wrap` or `see_through`, an `nn.Module`, or a model name.
     images
-        A preprocessed float tensor [b 3 H W]; or a path, a PIL image, a uint8 array [H W 3] (also [H W], [H W 4], or a
+        A preprocessed float tensor [b c H W]; or a path, a PIL image, a uint8 array [H W 3] (also [H W], [H W 4], or a
         tensor [3 H W]), or a list of these, which are preprocessed here.
     target
         None for the predicted class; a class index or name; one per image; [b k] for k classes per image (returned as
@@ -212,8 +69,8 @@ def explain(
         the method's paper, except for text targets (the cosine) and regression models (the output value). A score
         function named in the method spec takes precedence.
     score
-        For a `Network` or a black box: a function of whatever the model returns, with one number per image, which is
-        explained instead of a class; `vitreous.scores` has the common ones.
+        A function of whatever the module returns, with one number per image, which is explained instead of a class;
+        `vitreous.scores` has the common ones. A `ViT` is then explained as a `Network`.
     batch_size
         Number of images explained at once.
     hold
@@ -252,7 +109,7 @@ def explain(
     if hold not in (None, True, False):
         raise SpecError(f"hold={hold!r}; True, False or None would work")
     chosen = resolve(method, **options)
-    vit = model if isinstance(model, BlackBox) else load(model) if isinstance(model, str) else looked_at(model, chosen)
+    vit = described_model(model, chosen, size_of(images), score is not None)
     vit = vit if score is None else scored(vit, score)
     chosen, wanted = chosen.for_model(vit), as_target(target)
     precision_of(chosen, vit, precision)  # fail before images are read
@@ -348,10 +205,26 @@ def inside(
     return heard.told(explain(model, images, target, heard.watched(), question, **how))
 
 
-def looked_at(model: Any, method: Method) -> BlackBox:
-    """Wrap a model; if its architecture is not supported, treat it as a black box where the method allows it."""
+def described_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:
+    """The model to explain: as far as it can be seen through, else as a black box where the method allows that.
+
+    Parameters
+    ----------
+    model
+        As for `explain`.
+    method
+        The method.
+    size
+        Size of the images if it is known.
+    scored
+        Whether whatever the module returns is scored, which the parts of a `ViT` do not compute.
+    """
+    if isinstance(model, str):
+        model = load(model)
+    if isinstance(model, BlackBox):
+        return network_of(model, size) if scored else model
     try:
-        return wrap(model)
+        return as_network(model, size=size) if scored and isinstance(model, nn.Module) else wrap(model, size=size)
     except ModelError as problem:
         if not isinstance(model, nn.Module):
             raise
@@ -360,6 +233,14 @@ def looked_at(model: Any, method: Method) -> BlackBox:
                 f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods()}"
             ) from None
         return opaque(model, str(problem))
+
+
+def size_of(images: Any) -> tuple[int, int] | None:
+    """Height and width of images that are given as float tensors; None if they are prepared by the model."""
+    first = images[0] if isinstance(images, list | tuple) and images else images
+    if not isinstance(first, Tensor) or first.ndim not in (3, 4) or is_eight_bit(first) or not first.numel():
+        return None
+    return first.shape[-2], first.shape[-1]
 
 
 def answered(vit: BlackBox, images: Images) -> BlackBox:
@@ -399,8 +280,8 @@ def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Image
         images = list(images)  # one array per image
     if isinstance(images, Tensor) and not is_eight_bit(images):
         batch = images[None] if images.ndim == 3 else images
-        if batch.ndim != 4 or batch.shape[1] != 3 or not len(batch):
-            raise ShapeError(f"images must be [b 3 H W] with at least one image, not {list(images.shape)}")
+        if batch.ndim != 4 or batch.shape[1] != vit.channels or not len(batch):
+            raise ShapeError(f"images must be [b {vit.channels} H W] with at least one image, not {list(images.shape)}")
         if not batch.is_floating_point():
             raise ShapeError(
                 f"images must be normalised floats, or uint8 colours from 0 to 255 to have them prepared, not {batch.dtype}"

@@ -113,7 +113,13 @@ def evaluate(
     check_batch_size(batch_size)
     chosen = [resolve_metric(one, **options) for one in (metric if several else [metric])]
     opaque = isinstance(attribution, Attribution) and attribution.patches is None
-    vit = model if isinstance(model, BlackBox) else load(model) if isinstance(model, str) else seen(model, opaque)
+    vit = (
+        model
+        if isinstance(model, BlackBox)
+        else load(model)
+        if isinstance(model, str)
+        else seen(model, opaque, attribution)
+    )
     if isinstance(vit, Network) and vit.clip is not None:
         raise ModelError(
             f"metrics compare maps with images, and {vit.name!r} takes clips; explain, .maps() and .plot() work on clips"
@@ -157,9 +163,10 @@ def evaluate(
     return results if several else results[0]
 
 
-def seen(model: Any, opaque: bool) -> BlackBox:
+def seen(model: Any, opaque: bool, attribution: Any) -> BlackBox:
+    size = attribution.layout.size if isinstance(attribution, Attribution) else None
     try:
-        return wrap(model, black_box=opaque)
+        return wrap(model, black_box=opaque, size=size)
     except ModelError as problem:
         raise ModelError(
             f"{problem}; as a black box it is measured after vitreous.wrap(model, black_box=True)"

@@ -89,7 +89,7 @@ def load_model(
     names = None if options.classes is None else read_class_names(options.classes)
     if options.black_box:
         return load_black_box(name, checkpoint, pretrained, device, builder, options, names)
-    vit = load(name, checkpoint, pretrained, device, classes=names, **builder)
+    vit = load(name, checkpoint, pretrained, device, classes=names, size=options.size, **builder)
     if options.size is not None:
         check_input_size(vit, options.size)
     return replace(vit, preprocess=change_preprocess(vit.preprocess, options, vit.name, vit.size))
@@ -114,7 +114,7 @@ def load_black_box(
     preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
     facts = {**vit.facts, "checkpoint": None if checkpoint is None else str(checkpoint)}
-    return greet(replace(vit, facts=facts), torch.zeros(1, 3, *vit.size))
+    return greet(replace(vit, facts=facts), torch.zeros(1, vit.channels, *vit.size))
 
 
 def check_input_size(vit: BlackBox, size: tuple[int, int]) -> None:
@@ -122,7 +122,7 @@ def check_input_size(vit: BlackBox, size: tuple[int, int]) -> None:
     height, width = size
     try:
         with torch.no_grad():
-            vit.forward(torch.zeros(1, 3, height, width, device=vit.device, dtype=vit.dtype))
+            vit.forward(torch.zeros(1, vit.channels, height, width, device=vit.device, dtype=vit.dtype))
     except Exception as problem:  # noqa: BLE001 - the module may raise anything
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise ModelError(

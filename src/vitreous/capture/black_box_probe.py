@@ -100,7 +100,7 @@ class BlackBoxProbe:
         other._seen = self._seen
         return other
 
-    def alone(self: AnyProbe, image: int, picture: Float[Tensor, "3 H W"] | None = None) -> AnyProbe:
+    def alone(self: AnyProbe, image: int, picture: Float[Tensor, "colours H W"] | None = None) -> AnyProbe:
         """Return a probe for one image of the batch.
 
         Parameters
@@ -220,7 +220,7 @@ class BlackBoxProbe:
 
     # ── logits and scores of other images ────────────────────────────────────────────────────────
 
-    def pixel_logits(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "b s c"]:
+    def pixel_logits(self, pictures: Pictures | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "b s c"]:
         """Return the logits of other images, computed in pieces that fit into memory.
 
         Parameters
@@ -241,12 +241,12 @@ class BlackBoxProbe:
         said = self._said(pictures)
         return self.sides(said.flatten(0, 1)).unflatten(0, said.shape[:2])
 
-    def pixel_score(self, pictures: Pictures | Float[Tensor, "b s 3 H W"]) -> Float[Tensor, "r s"]:
+    def pixel_score(self, pictures: Pictures | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "r s"]:
         """Return the score of every image in `pictures`, which are given as for `pixel_logits`."""
         return per_row(self._said(pictures, self._reader))
 
     def _said(
-        self, pictures: Pictures | Float[Tensor, "b s 3 H W"], reader: Callable[[int], Read] | None = None
+        self, pictures: Pictures | Float[Tensor, "b s colours H W"], reader: Callable[[int], Read] | None = None
     ) -> Float[Tensor, "b s c"]:
         pictures = pictures if isinstance(pictures, Pictures) else Pictures.of(pictures.to(self.images))
         if pictures.rows not in (len(self.images), self.rows):

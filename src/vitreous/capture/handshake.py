@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitreous.capture.forward import adapter_logits
-from vitreous.core.errors import ModelError, VitreousError, describe_error
+from vitreous.core.errors import ModelError, NotAdaptedError, VitreousError, describe_error
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.outputs import with_outputs
 from vitreous.models.vit import LinearPool, ViT
@@ -65,14 +65,15 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
 
     Raises
     ------
+    NotAdaptedError
+        If the logits differ by more than the tolerance of the model's precision, or the model cannot be run.
     ModelError
-        If the logits differ by more than the tolerance of the model's precision or are not finite, the model cannot be
-        run or has no values (device "meta"), or it returns probabilities.
+        If the logits are not finite, the model has no values (device "meta"), or it returns probabilities.
     """
     if vit.device.type == "meta":
         raise ModelError(f"{vit.name!r} lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
     generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(2, 3, *vit.size, generator=generator).to(vit.device, vit.dtype)
+    images = torch.randn(2, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
     try:
         with torch.no_grad(), evaluating(vit.module):
             own, ours = vit.forward(images), adapter_logits(vit, images)
@@ -80,17 +81,17 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
         raise
     except Exception as problem:
         reason = describe_error(problem)
-        raise ModelError(
+        raise NotAdaptedError(
             f"{vit.name!r} cannot be run on a random image of {vit.size[0]}x{vit.size[1]} ({reason}); "
             "a model whose own forward takes such an image would work"
         ) from problem
     if own.shape != ours.shape:
-        raise ModelError(f"{vit.name!r} answers with shape {tuple(own.shape)}, its parts with {tuple(ours.shape)}")
+        raise NotAdaptedError(f"{vit.name!r} answers with shape {tuple(own.shape)}, its parts with {tuple(ours.shape)}")
     if not own.isfinite().all():
         raise ModelError(f"{vit.name!r} gives logits that are not finite on a random image; are its weights loaded?")
     gap = ((own - ours).abs().max() / own.abs().max().clamp(min=1e-6)).item()
     if not gap <= TOLERANCE.get(vit.dtype, 1e-3):
-        raise ModelError(
+        raise NotAdaptedError(
             f"{vit.name!r} and its parts as Vitreous sees them disagree by {gap:.2g} of the largest logit, "
             "so any map of it would be wrong; is its forward overridden, or are hooks attached that change values?"
         )
@@ -105,7 +106,7 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
 @torch.no_grad()
 def affine_head(vit: ViT, generator: torch.Generator) -> bool:
     """Whether the classifier is affine, tested on random inputs; shares only add up to the score if it is."""
-    tokens = vit.embed(torch.zeros(1, 3, *vit.size, device=vit.device, dtype=vit.dtype))
+    tokens = vit.embed(torch.zeros(1, vit.channels, *vit.size, device=vit.device, dtype=vit.dtype))
     reads = vit.pool.rows(tokens.shape[1]).shape[0] if isinstance(vit.pool, LinearPool) else vit.pool.query().shape[2]
     draw = 10 * torch.randn(2, 8, reads, tokens.shape[-1], generator=generator).to(vit.device, vit.dtype)
     with evaluating(vit.module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -104,11 +105,17 @@ Layer.register(NetworkLayer)
 
 def spread(scores: Float[Tensor, "r n"], coarse: Layout, fine: Layout) -> Float[Tensor, "r m"]:
     """Scores on a coarse grid divided evenly among the cells of a finer grid that each coarse cell covers."""
-    if coarse == fine:
+    if coarse.cells == fine.cells and coarse.prefix == fine.prefix:
         return scores
     others = scores.new_zeros(len(scores), fine.prefix)
     others[:, : coarse.prefix] = scores[:, : coarse.prefix]
     maps = scores[:, coarse.prefix :].unflatten(-1, coarse.cells)
+    factors = [many // few for few, many in zip(coarse.cells, fine.cells, strict=True)]
+    if all(few * factor == many for few, factor, many in zip(coarse.cells, factors, fine.cells, strict=True)):
+        maps = maps / math.prod(factors)
+        for axis, factor in enumerate(factors):
+            maps = maps.unsqueeze(2 * axis + 2).expand(*maps.shape[: 2 * axis + 2], factor, *maps.shape[2 * axis + 2 :])
+        return torch.cat([others, maps.reshape(len(maps), -1)], 1) if fine.prefix else maps.reshape(len(maps), -1)
     for axis, (few, many) in enumerate(zip(coarse.cells, fine.cells, strict=True), start=1):
         factor = -(-many // few)
         maps = maps.repeat_interleave(factor, axis).narrow(axis, 0, many) / factor

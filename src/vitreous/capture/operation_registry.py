@@ -34,7 +34,9 @@ class Added:
     version: int  # of `output` when it was recorded; another one later means that it was changed in place
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(
+    slots=True, eq=False
+)  # not frozen: it is made for every call, and frozen fields take three times as long to set
 class Call:
     """One call of a torch function, as a rule sees it."""
 
@@ -92,6 +94,17 @@ def operation_rule(*functions: Callable[..., Any] | str) -> Callable[[Rule], Rul
     return register
 
 
+TENSOR_ATTRIBUTES = frozenset(["T", "mT", "H", "mH", "data"])  # other attributes of a tensor are no tensors
+
+
+def keeps_role(function: Callable[..., Any]) -> bool:
+    """Whether what a function returns has the role of its first argument."""
+    name = name_of(function)
+    if name == "__get__":
+        return getattr(getattr(function, "__self__", None), "__name__", "") in TENSOR_ATTRIBUTES
+    return name in ROLE_PRESERVING
+
+
 def without_parameters(value: Any) -> Any:
     if isinstance(value, Parameter):
         return value.detach() if value.requires_grad else value
@@ -133,7 +146,6 @@ def pass_role(source: Any, outputs: Any) -> None:
 
 ROLE_PRESERVING = frozenset(
     [
-        "__get__",
         "__getitem__",
         "bfloat16",
         "chunk",

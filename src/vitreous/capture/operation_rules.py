@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -189,11 +190,30 @@ def divide(call: Call) -> Tensor:
 def attention(call: Call) -> Tensor:
     arguments = call.bind("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     rules = call.linearisation
-    arguments["query"], arguments["key"] = damp(arguments["query"], rules.qk), damp(arguments["key"], rules.qk)
+    arguments["query"], arguments["key"] = damp_both(arguments["query"], arguments["key"], rules.qk)
     arguments["value"] = damp(arguments["value"], rules.v)
     if depends(mask := arguments.get("attn_mask")):
         arguments["attn_mask"] = damp(mask, rules.qk)
     return attention_at(rules.softmax, **arguments)
+
+
+def damp_both(first: Tensor, second: Tensor, factor: float | int) -> tuple[Tensor, Tensor]:
+    """`damp` of two tensors in one step of the backward pass."""
+    if factor in (0, 1) or not (depends(first) and depends(second)):
+        return damp(first, factor), damp(second, factor)
+    return DampBoth.apply(first, second, factor)
+
+
+class DampBoth(Function):
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, factor: float | int) -> tuple[Tensor, Tensor]:
+        ctx.factor = factor
+        return first.view_as(first), second.view_as(second)
+
+    @staticmethod
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, Tensor, None]:
+        first, second = upstreams
+        return first * ctx.factor, second * ctx.factor, None
 
 
 @operation_rule("softmax", "_softmax")
@@ -336,6 +356,11 @@ def product(call: Call) -> Tensor:
     rules = call.linearisation
     both = depends(a) and depends(b)
     if not both:
+        if getattr(a, "_vitreous_role", None) is None and getattr(b, "_vitreous_role", None) is None:
+            output = call.run()
+            if not isinstance(b, Tensor) and output.requires_grad:
+                output._vitreous_scaled = a  # type: ignore[attr-defined]  # x * 1.702 inside a quick GELU
+            return output
         for weights, value in ((a, b), (b, a)):
             if role_of(weights) is Role.ATTENTION_WEIGHTS and depends(value):
                 return call.function(weights, damp(value, rules.v))
@@ -343,8 +368,6 @@ def product(call: Call) -> Tensor:
         for factor in (a, b):
             if isinstance(factor, Tensor) and role_of(factor) is not None:
                 give_role(output, role_of(factor), getattr(factor, "_vitreous_source", None))
-        if depends(output) and not isinstance(b, Tensor) and role_of(output) is None:
-            output._vitreous_scaled = a  # type: ignore[attr-defined]  # x * 1.702 inside a quick GELU
         return output
     for gate, value in ((a, b), (b, a)):
         if role_of(gate) is Role.ATTENTION_WEIGHTS and role_of(value) is not Role.ATTENTION_WEIGHTS:
@@ -388,10 +411,7 @@ def ratio_activation(call: Call) -> Tensor:
     function = OUT_OF_PLACE.get(name_of(call.function), call.function)
     rest = tuple(call.args[1:]) if not (len(call.args) > 1 and isinstance(call.args[1], bool)) else ()
     options = {key: value for key, value in call.kwargs.items() if key not in ("input", "inplace")}
-
-    def act(z: Tensor) -> Tensor:
-        return function(z, *rest, **options)
-
+    act = activation_of(function, rest, options)
     if call.linearisation.activation == "exact":
         y = act(x)
     elif name_of(call.function).endswith("_"):  # the caller may go on with x itself
@@ -400,6 +420,23 @@ def ratio_activation(call: Call) -> Tensor:
     else:
         y = RatioActivation.apply(x, act)
     return give_role(y, Role.ACTIVATION)
+
+
+def activation_of(
+    function: Callable[..., Tensor], rest: tuple[Any, ...], options: dict[str, Any]
+) -> Callable[[Tensor], Tensor]:
+    """The activation as a function of one tensor: the same object for the same settings, so that its slope is known."""
+    if any(isinstance(value, Tensor) for value in (*rest, *options.values())):  # PReLU
+        return lambda z: function(z, *rest, **options)
+    return activation_with(function, rest, tuple(options.items()))
+
+
+@lru_cache(maxsize=64)
+def activation_with(
+    function: Callable[..., Tensor], rest: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
+) -> Callable[[Tensor], Tensor]:
+    named = dict(options)
+    return lambda z: function(z, *rest, **named)
 
 
 OUT_OF_PLACE: dict[str, Callable[..., Tensor]] = {
@@ -463,10 +500,7 @@ NUMBERS_ADDED = frozenset(
 def affine(call: Call) -> Any:
     """Sums, concatenations and selections: the constant is what the operation returns for zeros in place of the rest."""
     output = call.run()
-    if name_of(call.function) in ("add", "__add__", "__radd__", "add_") and depends(output):
-        mark_shifted_gate(call, output)
-    elif call.args:
-        pass_role(call.args[0], output)
+    assign_role(call, output)
     if not call.mode.record_constants or not depends(output):
         return output
     values = [*flatten(call.args), *flatten(call.kwargs.values())]
@@ -488,6 +522,14 @@ def affine(call: Call) -> Any:
             *zero_dependent(call.args), **dict(zip(call.kwargs, zero_dependent(call.kwargs.values()), strict=True))
         )
     return call.add(output, constant)
+
+
+def assign_role(call: Call, output: Any) -> None:
+    """The role of a sum or selection."""
+    if name_of(call.function) in ("add", "__add__", "__radd__", "add_") and depends(output):
+        mark_shifted_gate(call, output)
+    elif call.args:
+        pass_role(call.args[0], output)
 
 
 def mark_shifted_gate(call: Call, output: Tensor) -> None:

@@ -27,19 +27,21 @@ The rule for skip connections (`residual`) is refused: a sum of two tensors does
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from vitreous.capture import operation_rules  # noqa: F401 - registers the rules
+from vitreous.capture import operation_rules
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.operation_registry import (
-    ROLE_PRESERVING,
     RULES,
     Added,
     Call,
+    Rule,
+    keeps_role,
     name_of,
     operation_rule,
     pass_role,
@@ -48,6 +50,51 @@ from vitreous.capture.operation_registry import (
 from vitreous.core.errors import SpecError
 
 __all__ = ["Added", "LinearisedForward", "operation_rule"]
+
+
+Handler = Callable[["LinearisedForward", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def run(mode: LinearisedForward, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The function as the model called it."""
+    return function(*args, **kwargs)
+
+
+def run_rule(
+    rule: Rule, mode: LinearisedForward, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return rule(Call(function, args, kwargs, mode))
+
+
+def run_and_pass_role(
+    mode: LinearisedForward, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The function as the model called it; what it returns has the role of its first argument."""
+    output = function(*args, **kwargs)
+    if args and getattr(args[0], "_vitreous_role", None) is not None:
+        pass_role(args[0], output)
+    return output
+
+
+def run_sum(
+    mode: LinearisedForward, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A sum or selection where constants are not recorded: only roles matter."""
+    output = function(*args, **kwargs)
+    for value in args[:2]:
+        first = value[0] if type(value) in (list, tuple) and value else value
+        if getattr(first, "_vitreous_role", None) is not None:
+            operation_rules.assign_role(Call(function, args, kwargs, mode), output)
+            break
+    return output
+
+
+# Rules that only record constants and roles, and what is left of them where constants are not recorded.
+WITHOUT_CONSTANTS: dict[Rule, Handler] = {
+    operation_rules.linear: run,
+    operation_rules.convolution: run,
+    operation_rules.affine: run_sum,
+}
 
 
 class LinearisedForward(TorchFunctionMode):
@@ -81,26 +128,37 @@ class LinearisedForward(TorchFunctionMode):
         self.record_constants = record_constants
         self.copy_recorded = copy_recorded
         self.added: list[Added] = []
+        self.handlers: dict[Callable[..., Any], Handler | None] = {}
         self.detaches_parameters = True  # False if it is known that no parameter requires gradients
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        # Called for every operation and every attribute of a tensor (some 1,400 times in a Swin-B): a GPU waits for it.
         if not torch.is_grad_enabled():
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            handler = self.handlers[func]
+        except KeyError:
+            handler = self.handlers[func] = self.handler_of(func)
+        if handler is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
         if self.detaches_parameters:
             # parameters that ask for gradients would look like tensors that depend on the input
             args = tuple(map(without_parameters, args))
-            kwargs = {key: without_parameters(value) for key, value in kwargs.items()}
-        name = name_of(func)
-        rule = RULES.get(name)
+            kwargs = {key: without_parameters(value) for key, value in kwargs.items()} if kwargs else kwargs
+        return handler(self, func, args, kwargs or {})
+
+    def handler_of(self, function: Callable[..., Any]) -> Handler | None:
+        """What is done in place of calling a function; None if it is only called."""
+        rule = RULES.get(name_of(function))
         if rule is not None:
-            return rule(Call(func, args, kwargs, self))
-        output = func(*args, **kwargs)
-        if name in ROLE_PRESERVING and args:
-            pass_role(args[0], output)
-        return output
+            quick = None if self.record_constants else WITHOUT_CONSTANTS.get(rule)
+            return partial(run_rule, rule) if quick is None else quick
+        if keeps_role(function):
+            return run_and_pass_role
+        is_attribute = name_of(function) == "__get__"
+        return run if self.detaches_parameters and not is_attribute else None
 
     def record(self, output: Tensor, constant: Tensor | None, operation: str) -> Tensor:
         if constant is None or not self.record_constants or not output.requires_grad:

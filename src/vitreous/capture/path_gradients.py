@@ -41,8 +41,8 @@ def inside(probe: BlackBoxProbe, start: int) -> int:
 
 
 def pixel_gradients(
-    probe: BlackBoxProbe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
-) -> Float[Tensor, "r s 3 H W"]:
+    probe: BlackBoxProbe, pictures: Float[Tensor, "b s colours H W"], tally: Tally | None = None
+) -> Float[Tensor, "r s colours H W"]:
     """Gradient of the score in the pixels of other images; for a black box, through its forward function.
 
     Parameters
@@ -92,7 +92,7 @@ def token_gradients(
 
 
 def last_attention_gradients(
-    probe: BlackBoxProbe, pictures: Float[Tensor, "b s 3 H W"], tally: Tally | None = None
+    probe: BlackBoxProbe, pictures: Float[Tensor, "b s colours H W"], tally: Tally | None = None
 ) -> Float[Tensor, "r s h n n"]:
     """Gradient of the score in the last block's attention, for other images; no other block is backpropagated."""
 
@@ -123,7 +123,7 @@ def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> 
 # ── points in small batches ──────────────────────────────────────────────────────────────────────
 
 
-def owned(probe: AnyProbe, images: Float[Tensor, "m 3 H W"], owner: Tensor) -> AnyProbe:
+def owned(probe: AnyProbe, images: Float[Tensor, "m colours H W"], owner: Tensor) -> AnyProbe:
     """Return a probe for other images, where image i has the targets of the probe's image `owner[i]`."""
     targets = probe.targets.view(len(probe.images), -1)[owner]
     return type(probe)(probe.model, images, targets, probe.question, probe.hold)

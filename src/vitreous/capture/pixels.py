@@ -27,7 +27,7 @@ class Pictures:
     subsets
         Number of images to make for each row.
     make
-        Function of k row indices and k subset indices that returns the images [k 3 H W].
+        Function of k row indices and k subset indices that returns the images [k c H W].
     """
 
     rows: int
@@ -35,7 +35,7 @@ class Pictures:
     make: Callable[[Index, Index], Images]
 
     @classmethod
-    def of(cls, pictures: Float[Tensor, "b s 3 H W"]) -> Pictures:
+    def of(cls, pictures: Float[Tensor, "b s colours H W"]) -> Pictures:
         """Wrap images that already exist."""
         return cls(pictures.shape[0], pictures.shape[1], lambda row, subset: pictures[row, subset])
 

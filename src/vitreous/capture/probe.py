@@ -241,7 +241,7 @@ class Probe(NetworkProbe):
 
     def pixel_grad(
         self, hidden_grad: Float[Tensor, "r n d"], embedded: tuple[Images, Tokens] | None = None
-    ) -> Float[Tensor, "r 3 H W"]:
+    ) -> Float[Tensor, "r colours H W"]:
         """Backpropagate a gradient at the first block's input to the pixels.
 
         Parameters
@@ -256,7 +256,7 @@ class Probe(NetworkProbe):
         last = len(columns) - 1
         return weave([torch.autograd.grad(tokens, images, g, retain_graph=i < last)[0] for i, g in enumerate(columns)])
 
-    def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r 3 H W"]:
+    def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r colours H W"]:
         """Gradient of the score in the pixels, under a linearisation of the blocks and the head."""
         embedded = self.embedded()  # before the layers, which use its tokens
         return self.pixel_grad(self.token_gradient(lin), embedded)

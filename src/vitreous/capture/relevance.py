@@ -208,7 +208,7 @@ def named(norm: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def of_pixels(probe: Probe, R: Tokens, rules: Rules) -> Float[Tensor, "r 3 H W"]:
+def of_pixels(probe: Probe, R: Tokens, rules: Rules) -> Float[Tensor, "r colours H W"]:
     """Relevance of pixels, given the relevance R of the first block's input.
 
     Position embeddings keep their share. The patch embedding uses the z^B rule, with the smallest and the largest value

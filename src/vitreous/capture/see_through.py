@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +19,12 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.token_places import size_of
 from vitreous.capture.trace import backward, trace
 from vitreous.core.errors import ModelError, ShapeError, VitreousError, describe_error
-from vitreous.models.black_box import classes_of, preprocess_of, refuse_without_parameters
+from vitreous.models.black_box import classes_of, expected_channels, preprocess_of, refuse_without_parameters
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.layout import Clip, Layout, layout_of
-from vitreous.models.model import Inputs, Network, forward_of, logits_of, tensors_of
+from vitreous.models.model import Inputs, Network, NetworkBlock, TokenGrid, forward_of, logits_of, tensors_of
 from vitreous.models.outputs import with_outputs
+from vitreous.models.structure import structure_of
 from vitreous.models.tensor_types import Images
 
 LARGEST_MISSING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
@@ -90,13 +92,46 @@ def see_through(
         forward=forward_of(module, logits_of, arguments),
         layout=unplaced_layout,
         size=size,
+        channels=expected_channels(module),
         preprocess=preprocess,
         classes=classes_of(module),
+        embedding="num_classes=0" if getattr(module, "num_classes", None) == 0 else "",
         inputs=arguments,
         blocks=(),
         clip=clip,
     )
     return examined(model, random_image(module, size, clip), blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Examination:
+    """What was found out about a network for one image size; holds no reference to its module."""
+
+    blocks: tuple[tuple[str, TokenGrid], ...]  # names of the blocks in the order of their calls
+    layout: Layout
+    copy: bool
+    missing: float
+    outputs: int | None  # number of logits, if there are any
+    clip: Clip | None  # form of the clips, if it takes any
+
+    def describe(self, model: Network) -> Network:
+        """The network with these findings."""
+        model = replace(
+            model,
+            blocks=tuple(NetworkBlock(name, model.module.get_submodule(name), grid) for name, grid in self.blocks),
+            layout=fixed_layout(self.layout, model.name),
+            size=self.layout.size,
+            copy=self.copy,
+            missing=self.missing,
+            clip=self.clip,
+        )
+        if model.output_type is not None or self.outputs is None:
+            return model
+        return with_outputs(model, self.outputs)
+
+
+# Findings per module, by its structure and the kind of image.
+EXAMINED: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Examination]] = WeakKeyDictionary()
 
 
 def examined(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:
@@ -105,6 +140,10 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
     `blocks` as for `see_through`; those that the network has already are found again for another image size.
     """
     blocks = blocks or [block.name for block in model.blocks] or None
+    known = EXAMINED.setdefault(model.module, {})
+    key = (structure_of(model.module), tuple(image.shape), image.dtype, image.device.type, str(blocks))
+    if model.inputs is None and key in known:
+        return known[key].describe(model)
 
     def call(images: Images) -> Any:
         with evaluating(model.module):
@@ -138,11 +177,16 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
             f"{by(fine)}; images of another size, or blocks=… of one resolution would work"
         )
     layout = layout_of(fine, size, max(block.tokens.others for block in located))
-    model = replace(model, blocks=located, layout=fixed_layout(layout, model.name), size=layout.size, clip=clip)
+    model = replace(model, blocks=located)
+    count = None
     with suppress(ShapeError):  # no logits: a score has to say what is explained
-        if (logits := model.read(first)).ndim == 2 and model.output_type is None:
-            model = with_outputs(model, logits.shape[-1])
-    return check_completeness(model, image, call)
+        count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
+    copy, missing = check_completeness(model, image, call)
+    findings = Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
+    if len(known) >= 8:  # images of many sizes
+        known.clear()
+    known[key] = findings
+    return findings.describe(model)
 
 
 def by(lengths: Sequence[int]) -> str:
@@ -210,29 +254,25 @@ def expected_input(
 
 
 def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
-    """Image size by the configuration of the module or of a part of it, else by the preprocessing, else 224 x 224."""
+    """Image size that the module or a part of it was built for, else that of its preprocessing, else 224 x 224."""
     for part in module.modules():
         config = getattr(part, "config", None)
         config = getattr(config, "vision_config", config)
-        default_cfg = getattr(part, "default_cfg", None)
-        given = default_cfg.get("input_size", (0,))[1:] if isinstance(default_cfg, dict) else None
         for size in (
             getattr(part, "img_size", None),
             getattr(part, "image_size", None),
             getattr(config, "image_size", None),
-            given,
         ):
             if isinstance(size, int) and size > 0:
                 return (size, size)
             if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(x, int) for x in size):
                 return (size[0], size[1])
     size = getattr(preprocess, "size", None)
-    return (224, 224) if size is None else size
-
-
-def expected_channels(module: nn.Module) -> int:
-    """Channels of the images: the input channels of the first convolution, else 3."""
-    return next((part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d)), 3)
+    if size is not None:
+        return size
+    settings = [getattr(part, "default_cfg", None) for part in module.modules()]  # timm: the size of the weights
+    given = [config["input_size"] for config in settings if isinstance(config, dict) and config.get("input_size")]
+    return (given[0][1], given[0][2]) if given else (224, 224)
 
 
 def random_image(module: nn.Module, size: tuple[int, int], clip: Clip | None = None, seed: int = 0) -> Images:
@@ -260,8 +300,15 @@ class LowestPrecision(LinearisedForward):
         return output
 
 
-def check_completeness(model: Network, image: Images, call: Callable[[Images], Any]) -> Network:
-    """Check that, under DecompX's rules, what enters every cut comes out of it; copy states if they change in place.
+def check_completeness(model: Network, image: Images, call: Callable[[Images], Any]) -> tuple[bool, float]:
+    """Check that, under DecompX's rules, what enters every cut comes out of it.
+
+    Returns
+    -------
+    bool
+        Whether states have to be copied because the module changes them in place.
+    float
+        The largest share of a score that is lost at a cut.
 
     Raises
     ------
@@ -297,7 +344,7 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
             continue
         worst, place = max(steps)
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
-            return replace(model, copy=copy, missing=worst)
+            return copy, worst
         break
     lost = operations_without_rule(model.module, lambda: call(image), modules, lin, projected)
     named = f" ({lost} has no rule that keeps it)" if lost else ""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating
+from vitreous.models.eval_mode import evaluating, parts
 
 ACTIVE: ContextVar[Tracer | None] = ContextVar("vitreous_tracer", default=None)
 
@@ -72,13 +72,14 @@ class Tracer:
         if index < self.down_to:
             return None
         torch.set_grad_enabled(True)
-        key, x = first_tensor(args, kwargs)
-        leaf = x.detach().requires_grad_()
+        with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
+            key, x = first_tensor(args, kwargs)
+            leaf = x.detach().requires_grad_()
+            given = leaf.clone() if self.copy_leaves else leaf
         segment = Segment(index, x, leaf)
         self.close_constants()
         self.segments.append(segment)
         self.open.append(segment)
-        given = leaf.clone() if self.copy_leaves else leaf
         if isinstance(key, int):
             return (*args[:key], given, *args[key + 1 :]), kwargs
         return args, {**kwargs, key: given}
@@ -140,7 +141,7 @@ def trace(
     Trace
     """
     mode = mode or LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
-    mode.detaches_parameters = any(parameter.requires_grad for parameter in module.parameters())
+    mode.detaches_parameters = has_trainable_parameters(module)
     tracer = Tracer(mode, down_to, copy)
     token = ACTIVE.set(tracer)
     try:
@@ -157,6 +158,15 @@ def trace(
         ACTIVE.reset(token)
     tracer.close_constants()
     return Trace(output, tracer.segments)
+
+
+def has_trainable_parameters(module: nn.Module) -> bool:
+    """Whether a parameter requires gradients. Cheaper than `module.parameters()`; called on every forward."""
+    return any(
+        parameter is not None and parameter.requires_grad
+        for part in parts(module)
+        for parameter in part._parameters.values()
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

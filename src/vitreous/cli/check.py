@@ -46,7 +46,7 @@ def check(
     crop: Crop = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> int:
-    """Compare a model's parts with its own logits, test a method or metric, and list the methods that work on the model."""
+    """Check a model, method or metric, and list the methods that work on the model, with what the others need."""
     from vitreous.cli.console import caveats_as_notes, print_json, spinner
 
     if not (model or method or metric):
@@ -96,18 +96,19 @@ def model_facts(vit: Any) -> dict[str, Any]:
     from vitreous.models.vit import ViT
 
     if not isinstance(vit, Network):
-        return {"black box": "yes", "input": list(vit.size), "outputs": vit.outputs}
+        return {"seen as": "black box", "because": vit.reason, "input": list(vit.size), "outputs": vit.outputs}
     layout = vit.layout(vit.size)
-    checked = (
-        {"largest logit difference": float(handshake(vit))} if isinstance(vit, ViT) else {"missing share": vit.missing}
-    )
+    if isinstance(vit, ViT):
+        checked = {"seen as": "ViT", "largest logit difference": float(handshake(vit))}
+    else:
+        checked = {"seen as": "network", "because": vit.reason, "missing share": vit.missing}
     return {
         **checked,
         "blocks": vit.depth,
         "grid": list(layout.grid),
         "patch": list(layout.patch),
         "prefix tokens": layout.prefix,
-        "outputs": vit.outputs,
+        "outputs": None if vit.output_type is None else vit.outputs,
     }
 
 
@@ -147,7 +148,9 @@ def try_methods(vit: Any) -> list[dict[str, str]]:
     from vitreous.front import explain, list_methods
     from vitreous.methods.spec import resolve
 
-    image = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0)).to(vit.device, vit.dtype)
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(1, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
+    score = None if vit.output_type is not None and not vit.embedding else mean_output
     trials = []
     for name in ProgressBar([facts["name"] for facts in list_methods()], "methods", lines=True):
         method = resolve(name)
@@ -155,13 +158,30 @@ def try_methods(vit: Any) -> list[dict[str, str]]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", Caveat)
-                scores = explain(vit, image, method=method).patches
+                scores = explain(vit, image, method=method, score=score).patches
             finite = scores is None or bool(scores.isfinite().all())
             note = cautions(method, vit) if finite else "scores are not finite"
             trials.append({"method": name, "works": "yes" if finite else "no", "note": note})
         except VitreousError as problem:
-            trials.append({"method": name, "works": "no", "note": str(problem)})
+            trials.append({"method": name, "works": "no", "note": reason_against(method, vit) or str(problem)})
     return trials
+
+
+def reason_against(method: Any, vit: Any) -> str:
+    """The capability that a method needs and the model does not have; empty if it is not that."""
+    from vitreous.catalogue import CAPABILITIES
+
+    if isinstance(vit, method.capability):
+        return ""
+    needed, seen_as = CAPABILITIES[method.capability.__name__], CAPABILITIES[type(vit).__name__]
+    return f"needs a {needed}, and this model is seen as a {seen_as}"
+
+
+def mean_output(output: Any) -> Any:
+    """A score for models without logits: the mean of the first tensor that they return."""
+    from vitreous.models.model import tensors_of
+
+    return tensors_of(output)[0].flatten(1).mean(1)
 
 
 def print_result(result: dict[str, Any]) -> None:
@@ -172,7 +192,7 @@ def print_result(result: dict[str, Any]) -> None:
         facts = new_table("", "")
         facts.show_header = False
         for key, value in result["model"].items():
-            facts.add_row(key, f"{value:.1e}" if isinstance(value, float) else str(value))
+            facts.add_row(key, f"{value:.1e}" if isinstance(value, float) else "–" if value is None else str(value))
         print_table(facts)
     for test in result["laws"]:
         verdict = f"BROKEN: {test['broken']}" if test["broken"] else "keeps the law"

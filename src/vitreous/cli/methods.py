@@ -40,6 +40,13 @@ def look_up(name: str, method_entries: list[dict[str, Any]]) -> dict[str, Any]:
     )
 
 
+NEEDS = {
+    "black box": "any classifier: it is only run on images",
+    "network": "a network: states and gradients at its blocks",
+    "ViT": "a ViT: attention matrices, values or token removal, which an adapter knows",
+}
+
+
 def yes_or_dash(fact: bool) -> str:
     return "yes" if fact else "–"
 
@@ -51,12 +58,17 @@ def format_cost(method: dict[str, Any]) -> str:
 def list_all(method_entries: list[dict[str, Any]]) -> None:
     from vitreous.cli.console import new_table, open_console, print_table
 
-    table = new_table("method", "class-specific", "signed", "complete", "cost", "fold", "paper")
+    table = new_table("method", "needs", "class-specific", "signed", "complete", "cost", "fold", "paper")
     for method in method_entries:
         facts = [yes_or_dash(method[name]) for name in ("class_specific", "signed", "complete")]
         origin = "" if method["origin"] == "vitreous" else f" [{method['origin']}]"
         table.add_row(
-            method["name"] + origin, *facts, format_cost(method), method["fold"] or "–", method["paper"] or "–"
+            method["name"] + origin,
+            method["capability"],
+            *facts,
+            format_cost(method),
+            method["fold"] or "–",
+            method["paper"] or "–",
         )
     print_table(table)
     open_console().print(
@@ -75,6 +87,7 @@ def describe(method: dict[str, Any]) -> None:
     console.print(method["title"])
     facts = new_table("", "")
     facts.show_header = False
+    facts.add_row("needs", NEEDS[method["capability"]])
     for key in ("class_specific", "signed", "complete", "attention"):
         label = {"class_specific": "class-specific", "attention": "reads attention"}.get(key, key)
         facts.add_row(label, yes_or_dash(method[key]))

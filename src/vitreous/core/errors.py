@@ -1,7 +1,7 @@
 """Error classes. Messages state what was given and what would be accepted.
 
 VitreousError
-├── ModelError  (ValueError)   a model that is not a supported ViT, or a checkpoint that does not fit
+├── ModelError  (ValueError)   a model that cannot be described or run, or a checkpoint that does not fit
 ├── SpecError   (LookupError)  a method, fold, linearisation or option that does not exist or does not fit
 ├── ShapeError  (ValueError)   images or targets of the wrong shape or range
 └── DataError   (ValueError)   a file that cannot be read in the expected format
@@ -25,7 +25,7 @@ class VitreousError(Exception):
 
 
 class ModelError(VitreousError, ValueError):
-    """The model is not a supported vision transformer, or its weights do not fit.
+    """The model cannot be described or run, or its weights do not fit.
 
     Examples
     --------
@@ -34,6 +34,13 @@ class ModelError(VitreousError, ValueError):
     Traceback (most recent call last):
     ...
     vitreous.core.errors.ModelError: timm has no model 'vit_tiny_patch61'; did you mean 'vit_tiny_patch16_384'?
+    """
+
+
+class NotAdaptedError(ModelError):
+    """No adapter describes the parts of a module, or the adapter's logits differ from the module's.
+
+    The module may still be seen through as a `Network`.
     """
 
 

@@ -152,7 +152,7 @@ def noise(images: Images, seed: int, device: torch.device) -> Callable[[Index, I
     """
     seeds = content_seeds(images, seed)
 
-    def fill(place: Float[Tensor, "3 H W"], source: int) -> None:
+    def fill(place: Float[Tensor, "colours H W"], source: int) -> None:
         place.normal_(generator=torch.Generator().manual_seed(source))
 
     def make(row: Index, subset: Index) -> Images:

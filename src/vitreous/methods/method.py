@@ -195,6 +195,13 @@ class Method:
         """
         return compose.with_black_box_options(self, black_box_methods())
 
+    @property
+    def capability(self) -> type[BlackBox]:
+        """The least that a model must be for this method: `BlackBox`, `Network` or `ViT`."""
+        if self.black_box is not None:
+            return BlackBox
+        return Network if self.works_on_networks else ViT
+
     def for_model(self, vit: BlackBox) -> Method:
         """The form of the method for this kind of model.
 
@@ -216,7 +223,7 @@ class Method:
         if isinstance(vit, Network) and self.black_box is None:
             raise SpecError(
                 f"{self.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {vit.name!r} is a "
-                f"network without an adapter; of a network ask one of: {network_methods()}"
+                f"network without an adapter{why(vit)}; of a network ask one of: {network_methods()}"
             )
         return self.of_black_box()
 
@@ -296,6 +303,11 @@ FACTS = frozenset(fact.name for fact in fields(Facts))
 NEEDS = frozenset(need.name for need in fields(LayerNeeds))
 FUNCTIONS = ("adapt", "through", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
 RECIPE = {key.name: key.default for key in fields(LayerSignal) if key.name not in ("signal", "fold", "needs")}
+
+
+def why(model: BlackBox) -> str:
+    """Why a model is no `ViT`, in brackets; empty if that is not known."""
+    return f" ({model.reason})" if model.reason else ""
 
 
 def network_methods() -> str:

@@ -23,7 +23,7 @@ from vitreous.methods.run import described
 from vitreous.models.tensor_types import TokenScores
 
 PixelMap = Float[Tensor, "r H W"]
-Noise = Float[Tensor, "b s 3 H W"]
+Noise = Float[Tensor, "b s colours H W"]
 Fields = dict[str, Any]  # of `Attribution`
 Channels = Literal["sum", "max"]
 Rule = Literal["gausslegendre", "trapezoid"]

@@ -13,7 +13,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import choice
 
-Picture = Float[Tensor, "3 H W"]
+Picture = Float[Tensor, "colours H W"]
 Labels = Int[Tensor, "H W"]  # index of each pixel's region, from 0
 
 SQUARES = 14  # per side, for black boxes, which have no patches

@@ -81,7 +81,7 @@ def occlusion(
     wide = own if window is None else (window, window)
     windows = Windows.sliding(size, wide, wide if stride is None else (stride, stride), probe.images.device)
 
-    def hidden(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Float[Tensor, "k 3 H W"]:
+    def hidden(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Float[Tensor, "k colours H W"]:
         return probe.images[row].masked_fill(windows(place)[:, None], baseline)
 
     fallen = full_score(probe) - probe.pixel_score(Pictures(len(probe.images), len(windows), hidden))

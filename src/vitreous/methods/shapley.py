@@ -60,7 +60,7 @@ def parts_of(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -
     behind = torch.zeros_like(picture) if fill == "zero" else mean_colour(picture, labels)
 
     def score(on: Coalitions) -> Answers:
-        def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Float[Tensor, "k 3 H W"]:
+        def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Float[Tensor, "k colours H W"]:
             return torch.where(on[subset][:, labels][:, None], picture, behind)
 
         return probe.pixel_score(Pictures(1, len(on), make))
@@ -76,7 +76,7 @@ def answers_of(probe: BlackBoxProbe, parts: list[Parts], on: list[Coalitions], s
     return [part.score(some) for part, some in zip(parts, on, strict=True)]
 
 
-def mean_colour(picture: Float[Tensor, "3 H W"], labels: Int[Tensor, "H W"]) -> Float[Tensor, "3 H W"]:
+def mean_colour(picture: Float[Tensor, "colours H W"], labels: Int[Tensor, "H W"]) -> Float[Tensor, "colours H W"]:
     """The image with every region filled by its mean colour."""
     flat, size = labels.flatten(), torch.bincount(labels.flatten())
     total = torch.zeros(3, len(size)).to(picture).index_add_(1, flat, picture.flatten(1))

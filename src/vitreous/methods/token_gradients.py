@@ -16,7 +16,7 @@ from vitreous.methods.method import Method, method, spelling
 from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import LinearPool, ViT
 
-Pixels = Float[Tensor, "r 3 H W"]
+Pixels = Float[Tensor, "r colours H W"]
 PixelMap = Float[Tensor, "r H W"]
 
 

@@ -77,7 +77,7 @@ def max_sensitivity(
 
 
 def sensitivity_to(
-    noise: Float[Tensor, "b s 3 H W"], attribution: Attribution, probe: BlackBoxProbe, method: Method
+    noise: Float[Tensor, "b s colours H W"], attribution: Attribution, probe: BlackBoxProbe, method: Method
 ) -> PerRow:
     """Largest relative change of the map over the noise samples of every image."""
     before = map_of(attribution, method, probe)

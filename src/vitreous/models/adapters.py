@@ -1,4 +1,4 @@
-"""Unwrap layers and models that a fine-tuning library such as PEFT has wrapped in another module."""
+"""Unwrap layers and models that PEFT, torch.compile or data-parallel training have wrapped in another module."""
 
 from __future__ import annotations
 
@@ -12,6 +12,24 @@ def base_layer(layer: Any) -> Any:
     while isinstance(inner := getattr(layer, "base_layer", None), nn.Module):
         layer = inner
     return layer
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model inside torch.compile, data-parallel training and PEFT; any other model is returned unchanged."""
+    while (inner := adapted_model(shelled(model))) is not model:
+        model = inner
+    return model
+
+
+def shelled(model: Any) -> Any:
+    """Return the model inside a compiled or data-parallel one.
+
+    Only the types of torch are unwrapped: a module of the user with an attribute `module` may compute more than that.
+    """
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return model.module
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) and type(model).__name__ == "OptimizedModule" else model
 
 
 def adapted_model(model: Any) -> Any:

@@ -56,6 +56,7 @@ def opaque(
         forward=forward_of(module, logits_of),
         layout=pixel_layout,
         size=getattr(preprocess, "size", (224, 224)),
+        channels=expected_channels(module),
         preprocess=preprocess,
         classes=classes_of(module) if names is None else names,
         reason=f"treated as a black box: {why}",
@@ -106,17 +107,25 @@ def greet(vit: BlackBox, picture: Images) -> BlackBox:
     return with_outputs(vit, own.shape[-1], given, "binary" if vit.binary else None)
 
 
+def expected_channels(module: nn.Module) -> int:
+    """Channels of the images: the input channels of the first convolution, else 3."""
+    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d))
+    return next((part.in_channels for part in convolutions), 3)
+
+
 def preprocess_of(module: nn.Module) -> Preprocess | None:
     """Preprocessing of a timm model, or of a transformers model whose processor is stored locally; otherwise None."""
+    if expected_channels(module) != 3:
+        return None
     if hasattr(getattr(module, "config", None), "_name_or_path"):
         from vitreous.models.huggingface import saved_preprocess
 
         return saved_preprocess(module)
     if not isinstance(getattr(module, "pretrained_cfg", None), dict):
         return None
-    from timm.data.config import resolve_model_data_config
+    from vitreous.models.timm import preprocess_of as preprocess_of_timm
 
-    return Preprocess.from_timm(resolve_model_data_config(module))
+    return preprocess_of_timm(module, None)
 
 
 def classes_of(module: nn.Module) -> tuple[str, ...] | None:

@@ -295,8 +295,6 @@ def assemble(
         if hasattr(embeddings, "patch_embeddings")
         else embeddings.patch_embedding
     )
-    if conv.in_channels != 3:
-        raise ModelError(f"{name!r} reads images of {conv.in_channels} channels; known: 3")
     if any(isinstance(part, nn.Identity) for key, part in model.named_children() if key.endswith("classifier")):
         raise ModelError(f"{name!r} has no classifier (num_labels=0); give it a head with num_labels=…")
 
@@ -328,6 +326,7 @@ def assemble(
         layout=partial(layout_of, size, conv.kernel_size, prefix),
         forward=forward,
         size=size,
+        channels=conv.in_channels,
         classes=None if tower else classes_of(model.config),
         facts={"library": "transformers", "class": type(model).__name__},
         embedding="a tower" if tower else "",

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitreous.core.errors import ModelError
-from vitreous.models.adapters import adapted_model
+from vitreous.core.errors import ModelError, NotAdaptedError
+from vitreous.models.adapters import unwrapped
+from vitreous.models.model import AnyModel
 from vitreous.models.model_registry import NamedModule, find_adapter, find_source
 from vitreous.models.vit import ViT
 
@@ -50,22 +51,43 @@ def build(
         If the name, checkpoint or device is invalid, the weights cannot be fetched or do not fit, or the architecture
         is not supported.
     """
+    named = build_named(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
+    return with_origin(adapt(named.module, model_label(name)), named, checkpoint)
+
+
+def build_named(
+    name: str,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = True,
+    device: str | torch.device | None = None,
+    **kwargs: Any,
+) -> NamedModule:
+    """Build a module by name on a device, in eval mode and without gradients of its parameters; see `build`."""
     check_device(device)
     named = build_module(name, checkpoint, pretrained, kwargs)
     named.module.eval().requires_grad_(False)
+    if device is not None:
+        try:
+            named.module.to(device)
+        except (RuntimeError, AssertionError, TypeError) as problem:
+            raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
+    return named
+
+
+def model_label(name: str) -> str:
+    """The full name of a model: its source and its name there."""
     origin, rest = find_source(name)
-    label = rest if rest in origin.unprefixed else f"{origin.name}:{rest}"
-    vit = adapt(named.module, label)
-    try:
-        vit.module.to(device or vit.device)
-    except (RuntimeError, AssertionError, TypeError) as problem:
-        raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
+    return rest if rest in origin.unprefixed else f"{origin.name}:{rest}"
+
+
+def with_origin(model: AnyModel, named: NamedModule, checkpoint: str | Path | None) -> AnyModel:
+    """The model with the preprocessing, class names and facts of the source that built it."""
     return replace(
-        vit,
-        name=label,
-        preprocess=named.preprocess or vit.preprocess,
-        classes=named.classes or vit.classes,
-        facts={**vit.facts, **named.facts, "checkpoint": str(checkpoint) if checkpoint else None},
+        model,
+        preprocess=named.preprocess or model.preprocess,
+        classes=named.classes or model.classes,
+        facts={**model.facts, **named.facts, "checkpoint": str(checkpoint) if checkpoint else None},
     )
 
 
@@ -125,19 +147,20 @@ def adapt(model: nn.Module, name: str | None = None) -> ViT:
 
     Raises
     ------
-    ModelError
+    NotAdaptedError
         If there is no adapter for the module, or its adapter does not support it.
     """
-    for shell in ("_orig_mod", "module"):  # wrappers of torch.compile and data-parallel training
-        model = getattr(model, shell, None) or model
-    model = adapted_model(model)
+    model = unwrapped(model)
     adapter = find_adapter(model)
     if adapter is None:
-        raise ModelError(
+        raise NotAdaptedError(
             f"{type(model).__name__!r} is not a timm, Hugging Face or torchvision transformer, so its parts are not known; "
             "wrap the backbone itself, or register an adapter"
         )
-    vit = adapter.describe(model, name or type(model).__name__)
+    try:
+        vit = adapter.describe(model, name or type(model).__name__)
+    except ModelError as problem:
+        raise NotAdaptedError(str(problem)) from None
     if not isinstance(vit, ViT):
         raise ModelError(f"the adapter {adapter.name!r} returned {type(vit).__name__!r} for a module, not a ViT")
     return vit

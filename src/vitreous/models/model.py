@@ -123,6 +123,8 @@ class BlackBox:
         Layout of the map for an image of the given (height, width).
     size
         Height and width of the images that the model was built for.
+    channels
+        Number of channels of an image.
     preprocess
         Conversion of images to tensors, or None if it is not known.
     classes
@@ -134,7 +136,8 @@ class BlackBox:
     embedding
         Reason why the outputs are an embedding and not classes; empty if they are classes.
     reason
-        Reason why nothing more is known of the model; empty for a `Network` or a `ViT`.
+        Reason why nothing more is known of the model: why a black box is none of the others, and why a network is no
+        `ViT`; empty if that is not known.
     read
         Logits [b c], or one number per image [b 1], of what the module returns.
     inputs
@@ -155,6 +158,7 @@ class BlackBox:
     forward: Callable[[Images], Logits]
     layout: Callable[[tuple[int, int]], Layout]
     size: tuple[int, int]
+    channels: int = 3
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
     facts: dict[str, object] = field(default_factory=dict)

@@ -34,8 +34,8 @@ def scored(model: AnyModel, score: Any) -> AnyModel:
         raise SpecError(f"a score is a callable of what the model returns, not {type(score).__name__!r}")
     if isinstance(model, ViT):
         raise SpecError(
-            f"score= is a function of whatever a model returns, and the parts of {model.name!r} give logits; question= takes "
-            "a function of the logits, and vitreous.see_through(module) a module of any kind"
+            f"score= is a function of whatever a module returns, and the parts of {model.name!r} give logits; question= takes "
+            "a function of the logits, and vitreous.explain(model, images, score=…) sees the module as a network"
         )
     name = getattr(score, "__name__", type(score).__name__)
 

@@ -88,7 +88,8 @@ def create_timm(
         raise ModelError(f"timm cannot build {name!r} with {kwargs}: {problem}") from None
     if state is not None:
         load_into(model, fitted(model, state), name)
-    return NamedModule(model, preprocess_of(model, kwargs.get("img_size")), imagenet_classes(model.num_classes))
+    preprocess = preprocess_of(model, kwargs.get("img_size")) if kwargs.get("in_chans", 3) == 3 else None
+    return NamedModule(model, preprocess, imagenet_classes(model.num_classes))
 
 
 def preprocess_of(model: Any, size: int | Sequence[int] | None) -> Preprocess:
@@ -116,7 +117,8 @@ def fitted(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
 def describe_timm(model: Any, name: str) -> ViT:
     """Describe a timm transformer, with the preprocessing of its config and ImageNet's class names if it has 1000."""
     vit = from_timm(model, name)
-    return replace(vit, preprocess=preprocess_of(model, vit.size), classes=imagenet_classes(model.num_classes))
+    preprocess = preprocess_of(model, vit.size) if vit.channels == 3 else None
+    return replace(vit, preprocess=preprocess, classes=imagenet_classes(model.num_classes))
 
 
 def from_timm(model: Any, name: str = "timm model") -> ViT:
@@ -153,9 +155,6 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
     if headless and isinstance(model, VisionTransformerDistilled):
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     patches: Any = model.patch_embed
-    channels = getattr(base_layer(patches.proj), "in_channels", None)
-    if channels != 3:
-        raise ModelError(f"{name!r} reads images of {channels} channels; known: 3")
     (height, width), patch = patches.img_size, tuple(patches.patch_size)
     if height % patch[0] or width % patch[1]:
         raise ModelError(f"an image of {height}x{width} does not divide into patches of {patch[0]}x{patch[1]}")
@@ -164,13 +163,14 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
         module=model,
         embed=partial(embed, model),
         blocks=blocks,
-        norm=model.norm,
+        norm=getattr(model, "norm", None) or nn.Identity(),  # MAE's subclasses delete it where they average tokens
         pool=pool,
         pooled_norm=getattr(model, "fc_norm", None) or nn.Identity(),
         classify=classify,
         layout=partial(layout_of, model),
         forward=model,
         size=(height, width),
+        channels=getattr(base_layer(patches.proj), "in_channels", 3),
         embedding="num_classes=0" if headless else "",
     )
 
@@ -215,9 +215,9 @@ def pool_of(model: Any) -> LinearPool | AttentionPool:
     everything = getattr(model, "pool_include_prefix", isinstance(model, eva.Eva) and model.global_pool == "map")
     prefix = 0 if everything else model.num_prefix_tokens
     match model.global_pool:
-        case "token":
+        case "token" | False:  # boolean in subclasses such as MAE's and RETFound's
             return LinearPool(token_rows(0))
-        case "avg":
+        case "avg" | True:
             return LinearPool(mean_rows(prefix))
         case "map" if type(model.attn_pool) is AttentionPoolLatent:
             return latent_pool(model.attn_pool, prefix)

@@ -1,0 +1,194 @@
+"""What `wrap`, `load` and `explain` make of a module: a ViT, else a network, else a black box."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from timm.models.swin_transformer import SwinTransformer
+from torch import Tensor, nn
+
+import vitreous
+from tests.models.families import SMALL, build, pictures, shaken
+from vitreous.cli.main import main
+from vitreous.core.errors import ModelError, ShapeError
+from vitreous.models.vit import ViT
+from vitreous.testing import fingerprint
+
+
+def swin(**changes) -> nn.Module:
+    torch.manual_seed(0)
+    arguments = {"img_size": 32, "embed_dim": 12, "depths": (1, 1), "num_heads": (1, 1), "window_size": 4, **changes}
+    return SwinTransformer(**{"num_classes": 5, **arguments}).double().eval()
+
+
+def images(count: int = 2, channels: int = 3, size: int = 32) -> Tensor:
+    return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(1)).double()
+
+
+# ── fall back ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_swin_is_seen_through_as_a_network_by_every_entry_point():
+    module = swin()
+    before = fingerprint(module)
+
+    network = vitreous.wrap(module, "mine", classes=["a", "b", "c", "d", "e"])
+    by_module = vitreous.explain(module, images(), 1, "decompx+plus")
+    by_network = vitreous.explain(network, images(), "b", "decompx+plus")
+    loaded = vitreous.load("timm:swin_tiny_patch4_window7_224", pretrained=False, **SWIN)
+
+    assert (type(network), network.size, network.depth) == (vitreous.Network, (32, 32), 2)
+    assert "'SwinTransformer' is not a family" in network.reason
+    assert torch.equal(by_module.patches, by_network.patches)
+    assert by_network.names == ("b", "b")
+    assert (type(loaded), loaded.name) == (vitreous.Network, "timm:swin_tiny_patch4_window7_224")
+    assert loaded.preprocess.size == loaded.size == (32, 32)
+    assert fingerprint(module) == before
+
+
+SWIN = {"img_size": 32, "embed_dim": 12, "depths": (1, 1), "num_heads": (1, 1), "window_size": 4, "num_classes": 5}
+
+
+def test_an_examination_is_reused_until_the_module_changes():
+    module, calls = swin(), []
+    vitreous.explain(module, images(), method="ixg")
+    module.patch_embed.register_forward_hook(lambda *_: calls.append(1))
+    vitreous.explain(module, images(), method="ixg")
+    after_change = len(calls)
+    calls.clear()
+
+    vitreous.explain(module, images(), method="ixg")
+
+    assert after_change > 10 > len(calls) > 0
+
+
+def test_a_network_takes_images_of_another_size():
+    network = vitreous.wrap(timm.create_model("resnet10t", pretrained=False, num_classes=4).double(), size=(32, 32))
+
+    attribution = vitreous.explain(network, images(size=64), method="ixg")
+
+    assert network.size == (32, 32)
+    assert attribution.layout.size == (64, 64)
+
+
+@pytest.mark.parametrize("kind", ["doubled", "hooked"])
+def test_a_vit_that_computes_something_else_is_a_network_of_its_own_values(kind):
+    if kind == "hooked":
+        module = build("vit")
+        module.blocks[1].register_forward_hook(lambda module, args, output: output * 1.01)
+    else:
+        module = shaken(Doubled(**SMALL))
+
+    network = vitreous.wrap(module)
+    attribution = vitreous.explain(network, pictures(), 1, "decompx")
+
+    assert not isinstance(network, ViT)
+    assert "disagree" in network.reason
+    torch.testing.assert_close(attribution.logits, module(pictures()).detach())
+    torch.testing.assert_close(
+        attribution.patches.sum(-1) + attribution.prefix.sum(-1) + attribution.bias, attribution.score
+    )
+
+
+class Doubled(timm.models.VisionTransformer):
+    def forward(self, x: Tensor, *args, **kwargs) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_an_image_size_that_is_not_known_is_asked_for():
+    module = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 64, 3)).double()
+
+    with pytest.raises(
+        ModelError, match=r"cannot be run on a random image \[3, 224, 224\].*pass size=\(height, width\)"
+    ):
+        vitreous.wrap(module)
+    with pytest.raises(ModelError, match=r"size is the height and width of an image in pixels"):
+        vitreous.wrap(module, size=32)
+
+
+def test_class_names_fit_the_outputs_of_a_network():
+    with pytest.raises(ModelError, match="classes has 2 names for the 5 outputs"):
+        vitreous.wrap(swin(), classes=["a", "b"])
+    assert vitreous.wrap(swin(num_classes=1), outputs="binary").outputs == 2
+
+
+def test_a_network_without_a_classifier_is_asked_for_a_score():
+    module = swin(num_classes=0)
+
+    with pytest.raises(ModelError, match=r"has no classifier \(num_classes=0\)"):
+        vitreous.explain(module, images(), method="ixg")
+    attribution = vitreous.explain(module, images(), method="ixg", score=lambda output: output.square().sum(-1).sqrt())
+
+    assert attribution.patches.isfinite().all()
+
+
+def test_a_score_of_a_vit_is_explained_by_its_network():
+    vit = vitreous.wrap(build("vit"))
+
+    by_score = vitreous.explain(vit, pictures(), method="ixg", score=vitreous.scores.value(2))
+    by_class = vitreous.explain(vit, pictures(), 2, "ixg")
+
+    assert isinstance(vit, ViT)
+    torch.testing.assert_close(by_score.patches, by_class.patches, rtol=1e-9, atol=1e-12)
+
+
+# ── channels ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_images_of_other_channels_are_explained(channels):
+    vit = vitreous.wrap(build("vit", in_chans=channels))
+    network = vitreous.wrap(swin(in_chans=channels))
+    inputs = torch.randn(2, channels, *vit.size, generator=torch.Generator().manual_seed(0)).double()
+
+    assert (type(vit), vit.channels, network.channels) == (ViT, channels, channels)
+    for spec in ("decompx+plus", "tis(masks=4)", "rise(masks=4)", "ig(steps=2)"):
+        assert vitreous.explain(vit, inputs, 1, spec).pixels().isfinite().all()
+    for spec in ("temper", "occlusion"):
+        assert vitreous.explain(network, images(channels=channels), 1, spec).pixels().isfinite().all()
+    with pytest.raises(ShapeError, match=rf"images must be \[b {channels} H W\]"):
+        vitreous.explain(vit, pictures())
+
+
+# ── shells ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_shells_of_torch_are_removed_and_others_are_not():
+    module = build("vit")
+    expected = vitreous.explain(module, pictures(), 1, "decompx+plus").patches
+
+    for shell in (nn.DataParallel(module), torch.compile(module), nn.DataParallel(torch.compile(module))):
+        described = vitreous.wrap(shell)
+        assert isinstance(described, ViT)
+        assert described.module is module
+        assert torch.equal(vitreous.explain(shell, pictures(), 1, "decompx+plus").patches, expected)
+
+    tripled = vitreous.wrap(Tripled(module))
+    torch.testing.assert_close(tripled.forward(pictures()), 3 * module(pictures()))
+
+
+class Tripled(nn.Module):
+    """A module whose attribute has the name that torch's shells use, and which computes more than that."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * self.module(x)
+
+
+# ── command line ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_check_says_what_a_network_is_not_capable_of(capsys):
+    arguments = [f"--model-arg={key}={value}" for key, value in SWIN.items() if not isinstance(value, tuple)]
+
+    assert main(["check", "--model", "timm:swin_tiny_patch4_window7_224", "--no-pretrained", "--json", *arguments]) == 0
+    printed = capsys.readouterr().out
+
+    assert '"seen as": "network"' in printed
+    assert "needs a ViT, and this model is seen as a network" in printed
+    assert '"works": "yes"' in printed
