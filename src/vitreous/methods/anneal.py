@@ -21,6 +21,7 @@ from vitreous.methods.options import Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.spec import resolve
+from vitreous.methods.standard_errors import error_of_means
 from vitreous.models.tensor_types import Images, Keep, PatchScores
 
 Part = Annotated[float | int, Range(0, 1, above=True, below=True)]
@@ -95,9 +96,12 @@ def anneal(
         probe.images.device
     )
     whole = averaged.token_scores(probe)[:, probe.layout.prefix :]  # the coalition of all patches
-    found = in_coalitions(probe, keep, averaged.token_scores).sum(1)
+    scores = in_coalitions(probe, keep, averaged.token_scores)
     count = keep.sum(1).repeat_interleave(probe.targets_per_image, 0)
-    return (whole + found) / (1 + count), {"signed": averaged.signed}
+    inside = keep.repeat_interleave(probe.targets_per_image, 0)
+    # the coalition of all patches is not random: the error is that of the other terms of the mean
+    stderr = error_of_means(scores, inside) * count / (1 + count)
+    return (whole + scores.sum(1)) / (1 + count), {"signed": averaged.signed, "stderr": stderr}
 
 
 def drawn_coalitions(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, overload
 from zipfile import BadZipFile
 
@@ -30,7 +31,9 @@ NEGLIGIBLE = 1e-4  # fraction of |score| below which the sum of absolute scores 
 FORMATS = ("safetensors", "npz", "npy")
 ANIMATIONS = ("gif", "webp")
 UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
-TENSORS = ("patches", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images")
+TENSORS = (
+    "patches", "stderr", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +77,10 @@ class Attribution:
         Preprocessing of the images, needed to map scores to the original images.
     names
         Names of the targets, one per row.
+    stderr
+        Standard error of every score of `maps()`, for methods that estimate scores from samples: [r p], or [r H W] for a
+        black box. It measures how much the scores would change with other samples, not whether they are faithful. NaN
+        where too few samples contain a patch; None for methods without random samples.
 
     Examples
     --------
@@ -102,6 +109,7 @@ class Attribution:
     pictures: tuple[Any, ...] | None = None
     preprocess: Any = None
     names: tuple[str, ...] | None = None
+    stderr: Float[Tensor, "r p"] | Float[Tensor, "r H W"] | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -115,6 +123,39 @@ class Attribution:
             assert self.native_pixels is not None
             return self.native_pixels
         return self.patches.unflatten(-1, self.layout.cells)
+
+    def unsettled(self, confidence: float = 0.95) -> Bool[Tensor, "r *cells"]:
+        """Mask of the scores of `maps()` that cannot be told from zero.
+
+        Parameters
+        ----------
+        confidence
+            Coverage of the interval score ± z · stderr that must exclude zero, between 0 and 1.
+
+        Raises
+        ------
+        ShapeError
+            If the attribution has no standard errors, or `confidence` is not between 0 and 1.
+
+        Examples
+        --------
+        >>> import vitreous
+        >>> vit = vitreous.load("scenes")
+        >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+        >>> attribution = vitreous.explain(vit, images, method="kernelshap(samples=512)")
+        >>> attribution.unsettled().shape
+        torch.Size([1, 14, 14])
+        """
+        if not 0 < confidence < 1:
+            raise ShapeError(f"confidence={confidence!r}; give a number between 0 and 1, such as 0.95")
+        if self.stderr is None:
+            raise ShapeError(
+                f"{self.method!r} has no standard errors: it does not average over samples; "
+                "tis, rise, kernelshap, lime, anneal and bayes have them"
+            )
+        maps, limit = self.maps(), NormalDist().inv_cdf(0.5 + confidence / 2)
+        told = maps.abs() > limit * self.stderr.view_as(maps)  # False where the standard error is NaN
+        return ~told
 
     @overload
     def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Tensor: ...
@@ -185,7 +226,8 @@ class Attribution:
         pandas.DataFrame
             Columns: `method`, `row` (of this attribution), `target` (class index), `name` (of the class), `y` and `x`
             (position in the patch grid from the upper left; in pixels for a black box) and `score`; for clips also
-            `time` (time step). Tables of several attributions can be joined with `pandas.concat`.
+            `time` (time step), and `stderr` if there are standard errors. Tables of several attributions can be joined with
+            `pandas.concat`.
 
         Raises
         ------
@@ -209,6 +251,7 @@ class Attribution:
                 "y": y,
                 "x": x,
                 "score": as_array(maps).ravel(),
+                **({} if self.stderr is None else {"stderr": as_array(self.stderr).ravel()}),
             }
         )
 

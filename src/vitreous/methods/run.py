@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vitreous.methods.method import Method
 
 Settings = Mapping[str, Any]  # the value of every option
-PER_ROW = ("patches", "prefix", "bias", "residual", "native_pixels")
+PER_ROW = ("patches", "stderr", "prefix", "bias", "residual", "native_pixels")
 
 
 def run_method(method: Method, probe: BlackBoxProbe) -> Attribution:

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import Pictures
 from vitreous.core.errors import SpecError
+from vitreous.methods.attribution import patch_sums
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blurred, piled, shown
 from vitreous.methods.method import method
 from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
@@ -113,7 +114,7 @@ def occlusion(
 )
 def rise(
     probe: BlackBoxProbe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0
-) -> PixelScores:
+) -> tuple[PixelScores, dict[str, Tensor]]:
     """Mean answer over smooth random masks, weighted by how much each shows of the pixel.
 
     All images get the same masks; masked pixels are 0 in normalised units. Scores can be negative if the score
@@ -130,12 +131,35 @@ def rise(
     seed
         Seed of the masks.
     """
-    return rise_through(probe, SmoothMasks.draw(masks, cells, p, probe.images, seed), masks, p)
+    drawn = SmoothMasks.draw(masks, cells, p, probe.images, seed)
+    scores = probe.pixel_score(shown(probe.images, drawn, masks))
+    return piled(scores, drawn) / (masks * p), {"stderr": rise_errors(probe, scores, drawn) / p}
 
 
 def rise_through(probe: BlackBoxProbe, masks: Masks, count: int, p: PartialShare) -> PixelScores:
     """Σ score · mask / (masks · p)."""
     return piled(probe.pixel_score(shown(probe.images, masks, count)), masks) / (count * p)
+
+
+def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks) -> Tensor:
+    """Standard error of the mean of score · mask over masks: of each patch's sum [r p], or of each pixel of a black box."""
+    count = scores.shape[1]
+
+    def cells(index: Int[Tensor, " k"]) -> Float[Tensor, "k cells"]:
+        drawn = masks(index)
+        return drawn.flatten(1) if probe.black_box else patch_sums(drawn, probe.layout)
+
+    first: Tensor | float = 0.0
+    second: Tensor | float = 0.0
+    for index in torch.arange(count, device=scores.device).split(64):
+        shares = cells(index).to(scores)
+        first = first + scores[:, index] @ shares
+        second = second + scores[:, index].square() @ shares.square()
+    assert isinstance(first, Tensor)
+    assert isinstance(second, Tensor)
+    variance = (second / count - (first / count).square()).clamp(min=0) / max(count - 1, 1)
+    stderr = variance.sqrt() if count > 1 else torch.full_like(first, torch.nan)
+    return stderr.unflatten(1, probe.layout.size) if probe.black_box else stderr
 
 
 # ── PAMI ─────────────────────────────────────────────────────────────────────────────────────────

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import Pictures
+from vitreous.methods.attribution import patch_sums
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Positive, Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.regions import regions_of
 from vitreous.methods.sampling import IN_PIXELS, PixelScores, Space
+from vitreous.methods.standard_errors import regression_errors
 from vitreous.models.tensor_types import PatchScores
 
 Regions = Literal["patches", "slic", "quickshift", "felzenszwalb", "watershed"]
@@ -41,12 +43,15 @@ class Parts:
         Returns the scores of coalitions.
     spread
         Maps one weight per part to patches or pixels.
+    stderr
+        Maps a factor F [r c m] of the weights' covariance FᵀF to standard errors of patches, or of pixels of a black box.
     """
 
     count: int
     energy: Float[Tensor, " m"]
     score: Callable[[Coalitions], Answers]
     spread: Callable[[Float[Tensor, "r m"]], PatchScores | PixelScores]
+    stderr: Callable[[Float[Tensor, "r c m"]], Tensor]
 
 
 def parts_of(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> Parts:
@@ -56,7 +61,7 @@ def parts_of(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -
     count = int(labels.max()) + 1
     energy = torch.zeros(count).to(picture).index_add_(0, labels.flatten(), (picture**2).sum(0).flatten())
     if space == "tokens":
-        return Parts(count, energy, lambda on: probe.score(on[None]), lambda weights: weights)
+        return Parts(count, energy, lambda on: probe.score(on[None]), lambda weights: weights, root_of_squares)
     behind = torch.zeros_like(picture) if fill == "zero" else mean_colour(picture, labels)
 
     def score(on: Coalitions) -> Answers:
@@ -65,7 +70,18 @@ def parts_of(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -
 
         return probe.pixel_score(Pictures(1, len(on), make))
 
-    return Parts(count, energy, score, lambda weights: weights[:, labels])
+    def stderr(factor: Float[Tensor, "r c m"]) -> Tensor:
+        if probe.black_box:
+            return root_of_squares(factor)[:, labels.to(factor.device)]
+        regions_of_pixels = torch.nn.functional.one_hot(labels, count).permute(2, 0, 1).double()
+        return root_of_squares(factor @ patch_sums(regions_of_pixels, probe.layout).to(factor))
+
+    return Parts(count, energy, score, lambda weights: weights[:, labels], stderr)
+
+
+def root_of_squares(factor: Float[Tensor, "r c m"]) -> Float[Tensor, "r m"]:
+    """Square root of the diagonal of FᵀF."""
+    return factor.square().sum(1).sqrt()
 
 
 def answers_of(probe: BlackBoxProbe, parts: list[Parts], on: list[Coalitions], space: Space) -> list[Answers]:
@@ -122,7 +138,7 @@ def lime(
     fit: Literal["ridge", "lasso"] = "ridge",
     alpha: Positive = 1.0,
     seed: Seed = 0,
-) -> PatchScores | PixelScores:
+) -> tuple[PatchScores | PixelScores, dict[str, Tensor | None]]:
     """Weights of a linear model that says what the model says of images like this one.
 
     Each part is present with probability ½; in the first sample all are. A sample has weight exp(−d²/2·width²), where
@@ -156,13 +172,17 @@ def lime(
     ]
     for on in drawn:
         on[0] = True
-    maps, solve = [], ridge if fit == "ridge" else lasso
-    for part, on, found in zip(parts, drawn, answers_of(probe, parts, drawn, space), strict=True):
+    maps, errors, solve = [], [], ridge if fit == "ridge" else lasso
+    for part, on, answers in zip(parts, drawn, answers_of(probe, parts, drawn, space), strict=True):
         energy = part.energy.cpu()
         present = energy if distance == "pixels" else torch.ones_like(energy)
-        weight = nearness(on, present.clamp(min=1e-12), width)
-        maps.append(part.spread(solve(exactly(on), exactly(found), exactly(weight), alpha).to(found)))
-    return torch.cat(maps)
+        weight = exactly(nearness(on, present.clamp(min=1e-12), width))
+        weights = solve(exactly(on), exactly(answers), weight, alpha)
+        maps.append(part.spread(weights.to(answers)))
+        if fit == "ridge":
+            factor = ridge_factor(exactly(on), exactly(answers), weight, alpha, weights)
+            errors.append(part.stderr(factor).to(answers))
+    return torch.cat(maps), {"stderr": torch.cat(errors) if errors else None}
 
 
 def exactly(values: Tensor) -> Float[Tensor, "*any"]:
@@ -189,6 +209,19 @@ def ridge(
     x, y = centred(on, answers, weight)
     gram = (x * weight[:, None]).T @ x + alpha * torch.eye(x.shape[1]).to(x)
     return torch.linalg.solve(gram, (x * weight[:, None]).T @ y.T).T
+
+
+def ridge_factor(
+    on: Float[Tensor, "s m"],
+    answers: Float[Tensor, "r s"],
+    weight: Float[Tensor, " s"],
+    alpha: Positive,
+    weights: Float[Tensor, "r m"],
+) -> Float[Tensor, "r c m"]:
+    """Factor of the covariance of the weights that `ridge` found."""
+    x, y = centred(on, answers, weight)
+    gram = (x * weight[:, None]).T @ x + alpha * torch.eye(x.shape[1]).to(x)
+    return regression_errors(x, y - weights @ x.T, torch.linalg.inv(gram), weight)
 
 
 def lasso(
@@ -265,12 +298,17 @@ def kernelshap(
         for part, draw in zip(parts, generators(probe.originals, seed), strict=True)
     ]
     answers = answers_of(probe, parts, [with_ends(on) for on, _ in drawn], space)
-    maps = []
+    maps, errors = [], []
     for part, (on, weight), found in zip(parts, drawn, answers, strict=True):
-        values = shapley(exactly(on), exactly(found[:, 2:]), exactly(found[:, :2]), weight)
+        scores, ends = exactly(found[:, 2:]), exactly(found[:, :2])
+        values = shapley(exactly(on), scores, ends, weight)
         maps.append(part.spread(values.to(found)))
+        exact = len(on) == 2**part.count - 2  # all coalitions
+        factor = values.new_zeros(len(values), 1, part.count)
+        factor = factor if exact else shapley_factor(exactly(on), scores, ends, values, paired)
+        errors.append(part.stderr(factor).to(found))
     nothing = empty_set(probe) if space == "tokens" else f"every part painted over ({fill})"
-    return torch.cat(maps), {"provenance": {"empty set": nothing}}
+    return torch.cat(maps), {"provenance": {"empty set": nothing}, "stderr": torch.cat(errors)}
 
 
 def empty_set(probe: BlackBoxProbe) -> str:
@@ -318,3 +356,19 @@ def shapley(
     rest = answers - ends[:, :1] - even * on.sum(-1)
     gram = (uneven * weight[:, None]).T @ uneven
     return even + (torch.linalg.pinv(gram, rtol=1e-10, hermitian=True) @ (uneven * weight[:, None]).T @ rest.T).T
+
+
+def shapley_factor(
+    on: Float[Tensor, "s m"],
+    answers: Float[Tensor, "r s"],
+    ends: Float[Tensor, "r 2"],
+    values: Float[Tensor, "r m"],
+    paired: bool,
+) -> Float[Tensor, "r c m"]:
+    """Factor of the covariance of `values` from sampled coalitions; a coalition and its complement are one sample."""
+    uneven = on - on.mean(-1, keepdim=True)
+    gram = uneven.T @ uneven
+    residuals = answers - ends[:, :1] - values @ on.T
+    sample = torch.arange(len(on)) // (2 if paired else 1)
+    inverse = torch.linalg.pinv(gram, rtol=1e-10, hermitian=True)
+    return regression_errors(uneven, residuals, inverse, torch.ones(len(on)).to(on), sample)

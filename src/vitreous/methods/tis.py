@@ -14,6 +14,7 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, PartialShare, Seed
 from vitreous.methods.random_control import content_seeds, generators, uniform
+from vitreous.methods.standard_errors import error_of_member_means
 from vitreous.models.tensor_types import Images, Keep, PatchScores
 
 ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a CPU and on other devices
@@ -44,7 +45,7 @@ def tis(
     ablate: Literal["tokens", "pixels"] = "tokens",
     normalise: bool = False,
     seed: Seed = 0,
-) -> PatchScores:
+) -> tuple[PatchScores, dict[str, PatchScores]]:
     """Mean answer over the token subsets that a patch belongs to; subsets are where clusters of activations are largest.
 
     Parameters
@@ -59,25 +60,37 @@ def tis(
         Whether to rescale every map to [0, 1], as the released code does; equation 5 of the paper does not.
     seed
         Seed of clustering and noise, combined with the image's content.
+
+    The standard error of a patch is that of the mean over the subsets that contain it, as if they were drawn at random.
     """
     activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT  # [b depth·d p]
     keep = largest(clustered(activations, masks, probe.originals, seed), kept)
-    return tis_of(probe, keep, ablate, normalise, seed)
+    mean, stderr = means_and_errors(probe, keep, ablate, normalise, seed)
+    return mean, {"stderr": stderr}
 
 
 def tis_of(probe: Probe, keep: Keep, ablate: str = "tokens", normalise: bool = False, seed: int = 0) -> PatchScores:
     """Σ score · subset ⊘ Σ subset."""
+    return means_and_errors(probe, keep, ablate, normalise, seed)[0]
+
+
+def means_and_errors(
+    probe: Probe, keep: Keep, ablate: str, normalise: bool, seed: int
+) -> tuple[PatchScores, PatchScores]:
+    """Mean score over the subsets that contain each patch, and its standard error (NaN for fewer than two subsets)."""
     scores = probe.score(keep) if ablate == "tokens" else probe.pixel_score(in_noise(probe, keep, seed))  # [r m]
-    held = keep.repeat_interleave(probe.targets_per_image, 0).to(scores)
-    count = held.sum(1)
-    mean = (scores[:, None] @ held)[:, 0] / count.clamp(min=1)
+    members = keep.repeat_interleave(probe.targets_per_image, 0).to(scores)
+    count = members.sum(1)
+    mean = (scores[:, None] @ members)[:, 0] / count.clamp(min=1)
     # a patch that is in no subset gets the minimum
     least = mean.masked_fill(count == 0, torch.inf).amin(-1, keepdim=True)
     mean = torch.where(count > 0, mean, least)
+    stderr = error_of_member_means(scores, members, mean)
     if not normalise:
-        return mean
+        return mean, stderr
     span = mean.amax(-1, keepdim=True) - least
-    return (mean - least) / torch.where(span > 0, span, torch.ones_like(span))
+    span = torch.where(span > 0, span, torch.ones_like(span))
+    return (mean - least) / span, stderr / span
 
 
 def largest(centroids: Float[Tensor, "b m p"], kept: PartialShare | tuple[PartialShare, ...]) -> Keep:

@@ -1,0 +1,154 @@
+"""Bayesian additive model of the scores of patch subsets: closed forms of its posterior.
+
+Subsets come in complementary pairs. Half the difference of the scores of a subset S and its complement is modelled as
+
+    (t(S) − t(S̄)) / 2 = a function of the size + Σⱼ xⱼ wⱼ + noise,    xⱼ = [j ∈ S] − |S| / p,
+
+where the weights w are a combination of given maps plus a Gaussian deviation. The sum of the two scores does not depend on
+w, because x changes its sign between complements, and would only add noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+LENGTH, RIDGE = 0.5, 0.05  # of the covariance exp((cosine − 1) / LENGTH) + RIDGE I
+RATIOS = torch.logspace(-3, 5, 33, dtype=torch.float64)  # noise variance / prior variance of a weight
+RANK_TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightPosterior:
+    """Posterior of the weights of all patches, for k targets of one image.
+
+    Attributes
+    ----------
+    mean
+        Posterior mean of the weights, which add up to 0.
+    covariance
+        Posterior covariance of the weights.
+    noise
+        Standard deviation of half-differences around the additive model.
+    """
+
+    mean: Float[Tensor, "k p"]
+    covariance: Float[Tensor, "k p p"]
+    noise: Float[Tensor, " k"]
+
+    @property
+    def stderr(self) -> Float[Tensor, "k p"]:
+        """Posterior standard deviation of every weight."""
+        return self.covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+
+    def rank_error(self) -> Float[Tensor, " k"]:
+        """Expected share of the pairs of patches that the mean puts into the wrong order."""
+        patches = self.mean.shape[1]
+        if patches < 2:
+            return self.mean.new_zeros(len(self.mean))
+        variance = self.covariance.diagonal(dim1=1, dim2=2)
+        spread = (variance[:, :, None] + variance[:, None] - 2 * self.covariance).clamp(min=0).sqrt()
+        gap = (self.mean[:, :, None] - self.mean[:, None]).abs()
+        wrong = torch.special.ndtr(-gap / spread.clamp(min=torch.finfo(gap.dtype).tiny))
+        above = torch.ones(patches, patches, dtype=torch.bool, device=gap.device).triu(1)
+        return wrong[:, above].mean(1)
+
+
+def weight_covariance(features: Float[Tensor, "p d"], maps: Float[Tensor, "k m p"]) -> Float[Tensor, "k p p"]:
+    """Prior covariance of the deviations, up to a factor.
+
+    Patches with similar features deviate alike: exp((cosine − 1) / LENGTH) of the centred features, plus RIDGE on the
+    diagonal. Where a map is large its error may be large too: standard deviations are multiplied by the mean of 1 and
+    |map| / mean |map|, averaged over the maps.
+    """
+    centred = features - features.mean(0)
+    directions = centred / centred.norm(dim=1, keepdim=True).clamp(min=torch.finfo(centred.dtype).tiny)
+    similarity = torch.exp((directions @ directions.T - 1) / LENGTH)
+    similarity = similarity + RIDGE * torch.eye(len(features), dtype=features.dtype, device=features.device)
+    if not maps.shape[1]:
+        return similarity.expand(len(maps), -1, -1)
+    size = (maps - maps.mean(-1, keepdim=True)).abs()
+    size = size / size.mean(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
+    scale = (1 + size.mean(1)) / 2
+    return scale[:, :, None] * similarity * scale[:, None]
+
+
+def weight_posterior(
+    keep: Bool[Tensor, "pairs p"],
+    differences: Float[Tensor, "k pairs"],
+    maps: Float[Tensor, "k m p"],
+    covariance: Float[Tensor, "k p p"],
+) -> WeightPosterior:
+    """Posterior of the weights, in double precision.
+
+    The coefficients of the maps and of the size effect (odd powers of size − ½) have a flat prior. The noise variance has
+    Jeffreys' prior. The ratio of noise and prior variance is averaged over `RATIOS` by marginal likelihood, with a flat
+    prior of the standard deviation of the deviations; one that is flat in its logarithm would favour no deviations at all
+    where the scores say little, and give intervals that are too narrow.
+
+    Parameters
+    ----------
+    keep
+        First subset of every pair; the second one is its complement.
+    differences
+        Half the difference of the scores of the first and the second subset.
+    maps
+        Prior means up to a factor each.
+    covariance
+        Prior covariance of the deviations from the maps, up to a factor.
+    """
+    targets, patches = len(differences), keep.shape[1]
+    inside = keep.to(differences)
+    size = inside.mean(1, keepdim=True)
+    design = inside - size  # [s p]
+    maps = maps - maps.mean(-1, keepdim=True)
+    sizes = torch.cat([size - 0.5, (size - 0.5) ** 3], 1).expand(targets, -1, -1)
+    basis = torch.cat([design @ maps.mT, sizes], 2)  # [k s q]
+    columns, inverse = orthonormal(basis)
+    rest = differences - (columns @ (columns.mT @ differences[:, :, None]))[..., 0]
+    projected = columns.mT @ design
+    gram = design.T @ design - projected.mT @ projected
+    degrees = design.shape[0] - (columns.square().sum(1) > 0.5).sum(1)  # [k]
+
+    # deviations are `root` times independent coefficients; in the basis `turned` the data does not mix them either
+    root = torch.linalg.cholesky(covariance)
+    values, vectors = torch.linalg.eigh(root.mT @ gram @ root)
+    values, turned = values.clamp(min=0), root @ vectors
+    pull = (turned.mT @ (design.T @ rest[:, :, None]))[..., 0]  # [k p]
+    ratios = RATIOS.to(values)
+    shrink = 1 / (ratios[:, None] + values[:, None])  # [k ratios p]
+    power = rest.square().sum(1, keepdim=True)
+    misfit = (power - (pull.square()[:, None] * shrink).sum(2)).clamp(min=1e-12 * power + 1e-300)  # [k ratios]
+    evidence = -0.5 * (degrees[:, None] * misfit.log() + torch.log1p(values[:, None] / ratios[:, None]).sum(2))
+    share = torch.softmax(evidence - ratios.log() / 2, 1)  # a flat prior of 1 / √ratio
+    variance = misfit / (degrees[:, None] - 2)
+
+    coefficients = pull[:, None] * shrink  # [k ratios p]
+    deviation = (turned @ (share[..., None] * coefficients).sum(1)[..., None])[..., 0]
+    inner = torch.diag_embed(((share * variance)[..., None] * shrink).sum(1))
+    inner = inner + (share[..., None] * coefficients).mT @ coefficients
+    spread = turned @ inner @ turned.mT - deviation[:, :, None] * deviation[:, None]
+
+    # the maps' coefficients are fitted to what the deviations leave over
+    count, noise = maps.shape[1], (share * variance).sum(1)
+    fitted = (inverse @ (differences - deviation @ design.T)[..., None])[:, :count, 0]
+    answer = torch.eye(patches).to(design) - maps.mT @ (inverse @ design)[:, :count]
+    spread = answer @ spread @ answer.mT
+    spread = spread + noise[:, None, None] * (maps.mT @ (inverse @ inverse.mT)[:, :count, :count] @ maps)
+    mean = deviation + (fitted[:, None] @ maps)[:, 0]
+    centring = torch.eye(patches).to(design) - 1 / patches
+    return WeightPosterior(mean @ centring, centring @ spread @ centring, noise.sqrt())
+
+
+def orthonormal(basis: Float[Tensor, "k s q"]) -> tuple[Float[Tensor, "k s q"], Float[Tensor, "k q s"]]:
+    """Orthonormal basis of the columns, with zeros for dependent ones, and the pseudo-inverse."""
+    length = basis.norm(dim=1, keepdim=True)
+    length = torch.where(length > 0, length, torch.ones_like(length))
+    left, values, right = torch.linalg.svd(basis / length, full_matrices=False)
+    independent = values > RANK_TOLERANCE * values[:, :1]
+    columns = left * independent[:, None]
+    weights = torch.where(independent, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0)
+    return columns, (right.mT * weights[:, None]) @ left.mT / length.mT

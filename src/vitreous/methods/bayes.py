@@ -1,0 +1,165 @@
+"""Bayes: what every patch adds to the score, estimated from random subsets with a gradient map as prior.
+
+The score is evaluated on random subsets of the patches and their complements, and an additive Gaussian model is fitted to
+it (`additive_model`). Gradient maps give the prior mean, each with a scale that is fitted to the scores, and patches with
+similar final tokens are assumed to deviate from it alike. The posterior has a standard deviation for every patch, so
+sampling can stop as soon as the order of the patches is settled.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vitreous.capture.probe import Probe
+from vitreous.core.errors import SpecError
+from vitreous.methods.additive_model import WeightPosterior, weight_covariance, weight_posterior
+from vitreous.methods.method import Method, method
+from vitreous.methods.options import Range, Seed
+from vitreous.methods.random_control import generators
+from vitreous.methods.run import described
+from vitreous.methods.shapley import empty_set
+from vitreous.methods.spec import resolve
+from vitreous.models.tensor_types import PatchScores
+
+SMALLEST, LARGEST = 0.1, 0.5  # share of the patches in the first subset of a pair
+ROUND = 64  # samples before the first look at `until`; every further round doubles them
+PARTS = {"fuse": ("temper", "presence"), "none": ()}
+
+
+def prior_maps(spec: str) -> tuple[Method, ...]:
+    """Methods whose maps span the prior mean: the two parts of `fuse`, nothing for "none", else the one that is named.
+
+    Raises
+    ------
+    SpecError
+        If the spec sets its own score function, or its map does not depend on the target.
+    """
+    methods = tuple(resolve(name) for name in PARTS.get(spec, (spec,)))
+    for prior in methods:
+        if "question" in prior.options:
+            raise SpecError(f"prior={spec!r} says what it asks; say it of the whole: bayes(prior=…, question=…)")
+        if not prior.class_specific:
+            raise SpecError(
+                f"prior={spec!r} is the same for every class; use one that is not, such as 'fuse' or 'temper'"
+            )
+    return methods
+
+
+@method(
+    "bayes",
+    family="Of this library",
+    formula="s = E[w | t(S₁), t(S̄₁), …], t(S) = size effect + Σ_{j∈S} wⱼ + noise, w ~ N(a·temper + b·presence, τ² K)",
+    signed=True,
+    class_specific=True,
+    question="probability",
+    trial={"samples": 32},
+    forwards="3 + samples",
+    backwards=2,
+)
+def bayes(
+    probe: Probe,
+    samples: Annotated[int, Range(16, 10_000_000)] = 256,
+    prior: Annotated[str, prior_maps] = "fuse",
+    until: Annotated[float, Range(0, 0.5, above=True, below=True)] | None = None,
+    seed: Seed = 0,
+) -> tuple[PatchScores, dict[str, Any]]:
+    """What a patch adds to the score, fitted to random subsets with gradient maps as prior; with error bars.
+
+    Scores add up to the score of the image less that of no patch at all, as Shapley values do. The standard error is the
+    posterior standard deviation.
+
+    Parameters
+    ----------
+    samples
+        Number of subsets; even, since they come with their complements. They keep a tenth to nine tenths of the patches, so
+        one costs half a forward pass on average.
+    prior
+        "fuse" (its two parts `temper` and `presence`, each with its own scale; two backward passes), the spec of another
+        class-specific method, such as "temper" (one backward pass), or "none".
+    until
+        Stop as soon as the expected share of pairs of patches in the wrong order is at most this, 64 samples or more;
+        None takes all `samples`.
+    seed
+        Seed of the subsets, combined with the image's content. More samples extend fewer ones.
+    """
+    if samples % 2:
+        raise SpecError(f"samples={samples}; subsets come with their complements: give an even number")
+    maps = [prior_method(probe).patches for prior_method in prior_maps(prior)]
+    empty = {"provenance": {"empty set": empty_set(probe)}}
+    rows, patches = probe.rows, probe.layout.patches
+    means = torch.stack(maps, 1) if maps else probe.images.new_zeros(rows, 0, patches)
+    nothing = torch.zeros(len(probe.images), 1, patches, dtype=torch.bool, device=probe.images.device)
+    total = described(probe)["score"] - probe.score(nothing)[:, 0]
+    if patches == 1:
+        return total[:, None], {"stderr": torch.zeros_like(total)[:, None], **empty}
+    keep = [drawn_pairs(patches, samples // 2, draw) for draw in generators(probe.originals, seed)]
+    posteriors = fit_all(probe, torch.stack(keep), means) if until is None else fit_until(probe, keep, means, until)
+    mean = torch.cat([posterior.mean for posterior in posteriors]).to(total)
+    stderr = torch.cat([posterior.stderr for posterior in posteriors]).to(total)
+    return mean + total[:, None] / patches, {"stderr": stderr, **empty}
+
+
+def drawn_pairs(patches: int, pairs: int, draw: torch.Generator) -> Bool[Tensor, "pairs p"]:
+    """First subsets of complementary pairs; sizes spread evenly over `SMALLEST` to `LARGEST` in every prefix."""
+    share = SMALLEST + (LARGEST - SMALLEST) * torch.tensor([bit_reversed(pair) for pair in range(pairs)])
+    sizes = (share * patches).round().clamp(min=1, max=patches - 1)
+    ranks = torch.stack([torch.randperm(patches, generator=draw) for _ in range(pairs)])
+    return ranks < sizes[:, None]
+
+
+def bit_reversed(number: int) -> float:
+    """Element of van der Corput's sequence in base 2: 0, ½, ¼, ¾, ⅛, …"""
+    digits = f"{number:b}"[::-1]
+    return int(digits, 2) / 2 ** len(digits) if number else 0.0
+
+
+def half_differences(probe: Probe, keep: Bool[Tensor, "b pairs p"]) -> Float[Tensor, "r pairs"]:
+    """Half the difference of the scores of every subset and its complement."""
+    first, second = probe.score(torch.cat([keep, ~keep], 1)).chunk(2, 1)
+    return (first.double() - second.double()) / 2 if first.device.type != "mps" else (first - second).cpu().double() / 2
+
+
+def fit_all(probe: Probe, keep: Bool[Tensor, "b pairs p"], means: Float[Tensor, "r m p"]) -> list[WeightPosterior]:
+    """Posterior of every image from all of its subsets, which are evaluated together."""
+    keep = keep.to(probe.images.device)
+    differences = half_differences(probe, keep)
+    several = probe.targets_per_image
+    return [
+        fitted(probe, image, keep[image], own, prior)
+        for image, (own, prior) in enumerate(zip(differences.split(several), means.split(several), strict=True))
+    ]
+
+
+def fit_until(
+    probe: Probe, keep: list[Bool[Tensor, "pairs p"]], means: Float[Tensor, "r m p"], until: float
+) -> list[WeightPosterior]:
+    """Posterior of every image from as many of its subsets as its order needs, image by image."""
+    posteriors = []
+    for image, prior in enumerate(means.split(probe.targets_per_image)):
+        subsets, alone = keep[image].to(probe.images.device), probe.alone(image)
+        differences, done, posterior = [], 0, None
+        while done < len(subsets) and (posterior is None or bool((posterior.rank_error() > until).any())):
+            more = subsets[done : max(2 * done, ROUND // 2)]
+            differences.append(half_differences(alone, more[None]))
+            done += len(more)
+            posterior = fitted(probe, image, subsets[:done], torch.cat(differences, 1), prior)
+        assert posterior is not None
+        posteriors.append(posterior)
+    return posteriors
+
+
+def fitted(
+    probe: Probe,
+    image: int,
+    keep: Bool[Tensor, "pairs p"],
+    differences: Float[Tensor, "k pairs"],
+    prior: Float[Tensor, "k m p"],
+) -> WeightPosterior:
+    """Posterior of one image, with the covariance of its final tokens."""
+    features = probe.states[-1][image, probe.layout.prefix :].to(differences)
+    maps = prior.to(differences)
+    return weight_posterior(keep.to(differences.device), differences, maps, weight_covariance(features, maps))
