@@ -88,7 +88,7 @@ def bayes(
     """
     if samples % 2:
         raise SpecError(f"samples={samples}; subsets come with their complements: give an even number")
-    maps = [prior_method(probe).patches for prior_method in prior_maps(prior)]
+    maps = [prior_scores(prior_method, probe) for prior_method in prior_maps(prior)]
     empty = {"provenance": {"empty set": empty_set(probe)}}
     rows, patches = probe.rows, probe.layout.patches
     means = torch.stack(maps, 1) if maps else probe.images.new_zeros(rows, 0, patches)
@@ -101,6 +101,13 @@ def bayes(
     mean = torch.cat([posterior.mean for posterior in posteriors]).to(total)
     stderr = torch.cat([posterior.stderr for posterior in posteriors]).to(total)
     return mean + total[:, None] / patches, {"stderr": stderr, **empty}
+
+
+def prior_scores(prior: Method, probe: Probe) -> PatchScores:
+    """Map of a method, on the patches."""
+    patches = prior(probe).patches
+    assert patches is not None
+    return patches
 
 
 def drawn_pairs(patches: int, pairs: int, draw: torch.Generator) -> Bool[Tensor, "pairs p"]:
