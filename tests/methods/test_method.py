@@ -117,3 +117,18 @@ def test_a_black_box_form_is_chosen_for_black_boxes_only(vit):
 
     assert resolve("occlusion").for_model(vit).spec == "occlusion"
     assert resolve("occlusion").for_model(opaque).spec == "occlusion(space='pixels')"
+
+
+def test_what_is_asked_has_plain_names():
+    from tests.models.families import pictures, seen
+
+    for plain, name in (("contrast", "probability"), ("support", "logit")):
+        maps = [vitreous.explain(seen("vit-even"), pictures(), [3, 1], "ixg", question=q) for q in (plain, name)]
+        assert (maps[0].patches == maps[1].patches).all()
+        assert maps[0].provenance["question"] == name
+        assert (
+            vitreous.explain(seen("vit-even"), pictures(), [3, 1], f"ixg(question='{plain}')").patches
+            == maps[1].patches
+        ).all()
+    assert not vitreous.resolve("tis(question='contrast')").signed
+    assert vitreous.resolve("tis(question='support')").signed

@@ -177,3 +177,23 @@ def test_unsettled_scores_have_zero_in_their_interval():
         found.unsettled(2.0)
     with pytest.raises(ShapeError, match="no standard errors"):
         vitreous.explain(seen("vit-even"), pictures(), TARGETS, "ixg").unsettled()
+
+
+def test_a_plot_draws_lines_over_unsettled_scores():
+    import numpy as np
+
+    from vitreous.draw import overlay_image
+
+    found = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "kernelshap(samples=80)")
+    plain, lined = (np.asarray(overlay_image(found, 0, uncertainty=on), float) for on in (False, True))
+    changed = (plain != lined).any(-1)
+    unsettled = found.unsettled()[0].numpy()
+    height, width = (side // cells for side, cells in zip(changed.shape, unsettled.shape, strict=True))
+    lines = changed[: height * unsettled.shape[0], : width * unsettled.shape[1]]
+    lines = lines.reshape(unsettled.shape[0], height, unsettled.shape[1], width).any((1, 3))
+    assert unsettled.any()
+    assert not unsettled.all()
+    assert (lines == unsettled).all()
+    assert "not told from zero" in "".join(text.get_text() for text in found.plot(uncertainty=True).texts)
+    with pytest.raises(ShapeError, match="no standard errors"):
+        vitreous.explain(seen("vit-even"), pictures(), TARGETS, "ixg").plot(uncertainty=True)

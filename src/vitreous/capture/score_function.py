@@ -35,6 +35,8 @@ class Question:
         Whether only the target's logit is read.
     compares
         Whether the score compares classes, and is undefined for a single output.
+    asks
+        What a map of this score answers, in words.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Question:
     affine: bool = False
     own: bool = False
     compares: bool = False
+    asks: str = ""
 
     def __call__(self, logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
         return self.function(logits, targets)
@@ -91,13 +94,15 @@ def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     return chosen(logits, targets) - others.amax(-1)
 
 
+RATHER = "why this class rather than another"
+AT_ALL = "what speaks for the class at all"
 QUESTIONS: Registry[Question] = Registry("question")
 for _question, _aliases in (
-    (Question("logit", logit, affine=True, own=True), ("score", "value")),
-    (Question("probability", probability, compares=True), ("prob", "softmax")),
-    (Question("log-probability", log_probability, compares=True), ("logprob",)),
-    (Question("margin", margin, affine=True, compares=True), ()),
-    (Question("sigmoid", sigmoid, own=True), ()),
+    (Question("logit", logit, affine=True, own=True, asks=AT_ALL), ("support", "score", "value")),
+    (Question("probability", probability, compares=True, asks=RATHER), ("contrast", "prob", "softmax")),
+    (Question("log-probability", log_probability, compares=True, asks=RATHER), ("logprob",)),
+    (Question("margin", margin, affine=True, compares=True, asks="why this class rather than the runner-up"), ()),
+    (Question("sigmoid", sigmoid, own=True, asks=AT_ALL), ()),
 ):
     QUESTIONS.add(_question.name, _question, "vitreous", _aliases)
 PROBABILITIES = frozenset({"probability", "sigmoid"})  # never negative

@@ -47,7 +47,8 @@ def explain(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The score that is explained: logit, probability, log-probability, margin or sigmoid.",
+            help="What is asked: contrast (why this class rather than another; the probability) or support (what speaks for "
+            "the class at all; the logit); also log-probability, margin or sigmoid.",
             show_default="the method's own",
         ),
     ] = None,

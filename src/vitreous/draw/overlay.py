@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +33,7 @@ def overlay_image(
     scale: Scale | None = None,
     quantile: Number = QUANTILE,
     longest: int = LARGE,
+    uncertainty: bool = False,
 ) -> Image.Image:
     """Lay the map of one row over its image.
 
@@ -47,6 +49,8 @@ def overlay_image(
         Colour scale; by default the row's own, whose colours end at the `quantile` of |score|.
     longest
         Largest side of the result in pixels.
+    uncertainty
+        True draws thin lines over scores that cannot be told from zero (`Attribution.unsettled`).
 
     Returns
     -------
@@ -74,7 +78,12 @@ def overlay_image(
     values, seen = map_at_pixels(attribution, image, window, mode)
     base = tone_base(np.asarray(image, np.float32) / 255, scale)
     painted = np.where(seen[..., None], scale.over(base, np.nan_to_num(values), opacity), fade(base))
-    return to_image(hatch_missing(painted, np.isnan(values) & seen))
+    painted = hatch_missing(painted, np.isnan(values) & seen)
+    if not uncertainty:
+        return to_image(painted)
+    unsettled = replace(attribution, patches=attribution.unsettled().flatten(1).double(), native_pixels=None)
+    mask, _ = map_at_pixels(unsettled, image, window, "nearest")
+    return to_image(draw_lines(painted, (mask > 0.5) & seen))
 
 
 def bare_image(attribution: Attribution, *, mode: Mode, scale: Scale) -> Image.Image:
@@ -173,6 +182,15 @@ def hatch_missing(colours: np.ndarray, missing: np.ndarray) -> np.ndarray:
     period = max(min(missing.shape) // 40, 4)
     stripes = np.where((x + y) // (period // 2) % 2 == 0, 0.35, 0.65)[..., None]
     return np.where(missing[..., None], stripes, colours)
+
+
+def draw_lines(picture: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """Thin diagonal lines, dark on light and light on dark, with the colours visible between them."""
+    y, x = np.indices(where.shape)
+    period = max(min(where.shape) // 56, 5)
+    line = where & ((x + y) % period == 0)
+    contrast = np.where(picture.mean(-1, keepdims=True) > 0.5, 0.2, 0.9)
+    return np.where(line[..., None], 0.35 * picture + 0.65 * contrast, picture)
 
 
 def to_image(colours: np.ndarray) -> Image.Image:

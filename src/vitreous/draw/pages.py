@@ -31,6 +31,7 @@ class Look:
     mode: Mode = "bilinear"
     quantile: Number = QUANTILE
     longest: int = LARGE  # side of an image, in pixels
+    uncertainty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ def figure(
     quantile: Number = QUANTILE,
     scale: Scale | None = None,
     limit: int = 24,
+    uncertainty: bool = False,
 ) -> Figure:
     """Draw the map of every row over its image, with target, probability and colour scale.
 
@@ -96,6 +98,8 @@ def figure(
         Colour scale to use for every map instead.
     limit
         Most rows that are drawn; the figure says how many are not.
+    uncertainty
+        True draws thin lines over patches whose score cannot be told from zero (95 % intervals of `Attribution.stderr`).
 
     Returns
     -------
@@ -111,7 +115,7 @@ def figure(
     if not shown or (columns is not None and columns < 1):
         raise ShapeError(f"nothing to draw: {len(chosen)} rows, columns={columns}, limit={limit}")
     columns = min(columns or (len(shown) if len(shown) <= 3 else 4), len(shown))
-    look = Look(overlay, opacity, mode, quantile, LARGE if len(shown) <= 4 else LARGE // 2)
+    look = Look(overlay, opacity, mode, quantile, LARGE if len(shown) <= 4 else LARGE // 2, uncertainty)
     groups = group_rows_by_image(attribution) if shared_scale else list(range(len(attribution)))
     scales = [scale] * len(attribution) if scale else choose_scales(attribution, groups, quantile)
     panels = [make_panel(attribution[row], scales[row], look) for row in shown]
@@ -249,12 +253,19 @@ def make_panel(attribution: Attribution, scale: Scale, look: Look) -> Panel:
     captions = {
         "title": name_unprintable(attribution, describe_target(attribution)),
         "remarks": remarks(attribution),
-        "label": label(attribution, scale),
+        "label": label(attribution, scale) + ("; lines: not told from zero (95 %)" if look.uncertainty else ""),
     }
     framed_image = backdrop(attribution, look.longest) if look.overlay else None
     if framed_image is None:
         return Panel(bare_image(attribution, mode=look.mode, scale=scale), None, scale, None, **captions)
-    image = overlay_image(attribution, opacity=look.opacity, mode=look.mode, scale=scale, longest=look.longest)
+    image = overlay_image(
+        attribution,
+        opacity=look.opacity,
+        mode=look.mode,
+        scale=scale,
+        longest=look.longest,
+        uncertainty=look.uncertainty,
+    )
     window = None if covers(framed_image[1], image) else framed_image[1]
     return Panel(image, window, scale, look.opacity, **captions)
 

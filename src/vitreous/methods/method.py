@@ -94,7 +94,8 @@ class Method:
 
     def signed_by(self, question: Any) -> bool:
         """Whether scores can be negative because those of this score function can."""
-        return self.facts.averages and getattr(question, "name", question) not in PROBABILITIES
+        known = ask(question) if isinstance(question, str) else question
+        return self.facts.averages and getattr(known, "name", known) not in PROBABILITIES
 
     @property
     def question(self) -> Any:
