@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick coverage lint pages docs format bench clean
+.PHONY: demo test quick variants coverage lint pages docs format bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/vitreous demo
@@ -19,6 +19,10 @@ test: lint
 quick: $(VENV)/.dev
 	VITREOUS_CHECK_SHAPES=0 $(PYTEST) --first-case -m "not slow and not browser and not ray" \
 		-p no:schemathesis --durations=5
+
+# the tests on one core, with other threads and kernels, SIGINT ignored, in random order, elsewhere; long
+variants: $(VENV)/.dev
+	tests/run_variants
 
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov=vitreous --cov-report=term:skip-covered --cov-report=html:out/coverage

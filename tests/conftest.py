@@ -4,9 +4,9 @@ Reference outputs of the small models are in `tests/goldens`. Real weights, phot
 real model lie outside the repository: `VITREOUS_ASSETS` and `VITREOUS_GOLDENS` name their folders, and tests that need
 them are skipped without.
 
-Annotated shapes and types of tensors are checked in the first case of every test, and in every case of a test that is
-marked `shapes`. Checking all calls of all cases takes three times as long as the tests themselves and repeats the same
-checks; `VITREOUS_CHECK_SHAPES=0` switches them off.
+Annotated shapes and types of tensors are checked in the first case of every test that is not slow, and in every case of a
+test that is marked `shapes` (every method, metric and model family). Checking all calls of all cases takes three times as
+long as the tests themselves and repeats the same checks; `VITREOUS_CHECK_SHAPES=0` switches them off.
 
 Nothing heavy is imported here: the process that distributes tests to others reads this file too.
 """
@@ -15,16 +15,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
+from tests.optional_packages import (
+    pytest_make_collect_report,  # noqa: F401 - a hook
+    pytest_runtest_makereport,  # noqa: F401 - a hook
+    skip_folders,
+)
 from tests.shapes import check_shapes, install_shape_checks
 
 install_shape_checks()  # before anything imports vitreous
 for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
     os.environ.pop(variable, None)  # output is compared: the terminal of whoever runs the tests must not change it
+os.environ["TERM"] = "xterm-256color"
 
+# also for the processes that tests start: threads of two processes on the same cores wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # virtual machines may announce AMX tiles and lack them
 
 FIRST_CASE = pytest.StashKey[bool]()
@@ -46,6 +55,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    skip_folders(items)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         used = getattr(item, "fixturenames", ())
@@ -71,10 +81,24 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def shape_checks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Check shapes in the first case of a test, or in every case where the test is marked `shapes`."""
+    """Check shapes in the first case of a test that is not slow, and in every case of a test marked `shapes`."""
     marked = request.node.get_closest_marker("shapes") is not None
-    with check_shapes(marked or request.node.stash.get(FIRST_CASE, False)):
+    quick = not any(request.node.get_closest_marker(name) for name in ("slow", "browser", "ray"))
+    with check_shapes(marked or (quick and request.node.stash.get(FIRST_CASE, False))):
         yield
+
+
+if not hasattr(pytest, "Subtests"):  # before pytest 9
+
+    class Subtests:
+        """Cases of one test without reports of their own: the first that fails ends the test."""
+
+        def test(self, msg: str | None = None, **case: object) -> AbstractContextManager[None]:
+            return nullcontext()
+
+    @pytest.fixture
+    def subtests() -> Subtests:
+        return Subtests()
 
 
 def folder(variable: str) -> Path:

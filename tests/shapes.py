@@ -8,12 +8,17 @@ from contextlib import contextmanager
 
 from jaxtyping import config, install_import_hook
 
+from tests.optional_packages import is_installed
+
 CHECKED_PACKAGES = ("capture", "methods", "metrics", "models", "front", "measure")  # where tensors are
 
 
 def install_shape_checks() -> None:
-    """Decorate the functions of the checked packages when they are imported, unless the environment declines."""
-    if os.environ.get("VITREOUS_CHECK_SHAPES", "1") != "0":
+    """Decorate the functions of the checked packages when they are imported, unless the environment declines.
+
+    Without beartype nothing is checked.
+    """
+    if os.environ.get("VITREOUS_CHECK_SHAPES", "1") != "0" and is_installed("beartype"):
         install_import_hook([f"vitreous.{package}" for package in CHECKED_PACKAGES], "beartype.beartype")
 
 

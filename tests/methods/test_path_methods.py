@@ -278,6 +278,8 @@ def test_other_names():
     ],
 )
 def test_integrated_gradients_agree_with_captum(golden, file, spec):  # noqa: F811
+    if golden.name == "real" and "trapezoid" not in file:
+        pytest.skip("rules of integration are compared on the small models; the real one is, with fewer steps")
     agrees(golden, file, spec)
 
 

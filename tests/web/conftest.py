@@ -9,20 +9,21 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from io import BytesIO
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
-import uvicorn
-from fastapi.testclient import TestClient
 from PIL import Image
 
 import vitreous
 from vitreous.cli.serve import listen
-from vitreous.web.app import create_app
 from vitreous.web.budget import PassCost
 from vitreous.web.settings import Settings
+
+if TYPE_CHECKING:
+    from fastapi.testclient import TestClient
 
 HERE = "http://127.0.0.1"
 SUBJECT = {"model": "scenes", "picture": "pair-1-6"}
@@ -53,6 +54,10 @@ def no_cost(_) -> PassCost:
 
 
 def client_of(settings: Settings, cost=no_cost) -> TestClient:
+    from fastapi.testclient import TestClient
+
+    from vitreous.web.app import create_app
+
     return TestClient(create_app(settings, cost), base_url=HERE, raise_server_exceptions=False)
 
 
@@ -75,6 +80,10 @@ class Served:
     """A server in a thread."""
 
     def __init__(self, settings: Settings, cost=no_cost) -> None:
+        import uvicorn
+
+        from vitreous.web.app import create_app
+
         listening, self.settings = listen(settings)
         self.app = create_app(self.settings, cost)
         config = uvicorn.Config(self.app, log_level="error", ws="none", timeout_graceful_shutdown=1)
