@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous import scores
+from vitreous.capture.see_through import see_through
+from vitreous.models.model import Network
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 STAGES = {"hidden_sizes": [16, 32, 32, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 2, 4]}
@@ -20,15 +22,31 @@ WORDS = {**WIDTHS, "vocab_size": 64, "max_position_embeddings": 32}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One architecture: how to build it, the size of its images, and what is explained."""
+    """One architecture: how to build it, the size of its images or (frames, height, width), and what is explained."""
 
     name: str
     library: str
     build: Callable[[], nn.Module]
-    size: tuple[int, int]
+    size: tuple[int, ...]
     score: Callable[[Any], Tensor] | None = None
     blocks: str | None = None
     others: dict[str, Any] = field(default_factory=dict)
+    image: str = "pixel_values"
+
+    def see_through(self) -> Network:
+        """The network with random weights in float64, or a `ModelError`."""
+        torch.manual_seed(0)
+        module = randomise(self.build()).double().eval()
+        others = self.others or None
+        return see_through(module, self.name, size=self.size, blocks=self.blocks, inputs=others, image=self.image)
+
+    def random_input(self) -> Tensor:
+        """One random image or clip."""
+        generator = torch.Generator().manual_seed(1)
+        if len(self.size) == 2:
+            return torch.randn(1, 3, *self.size, generator=generator).double()
+        clip = torch.randn(1, self.size[0], 3, *self.size[1:], generator=generator).double()
+        return clip if self.library == "transformers" else clip.transpose(1, 2)
 
 
 def timm_case(name: str, size: int = 224, **kwargs: Any) -> Case:
@@ -44,16 +62,49 @@ def hf_case(
     cls: str,
     config: Callable[[Any], Any],
     score: Callable[[Any], Tensor] | None = None,
-    size: int = 64,
+    size: int | tuple[int, int, int] = 64,
     others: dict[str, Any] | None = None,
     blocks: str | None = None,
+    wrapper: Callable[[nn.Module], nn.Module] | None = None,
 ) -> Case:
     def build() -> nn.Module:
         import transformers
 
-        return getattr(transformers, cls)(config(transformers))
+        model = getattr(transformers, cls)(config(transformers))
+        return model if wrapper is None else wrapper(model)
 
-    return Case(cls, "transformers", build, (size, size), score, blocks, others or {})
+    lengths = (size, size) if isinstance(size, int) else size
+    image = "pixel_values" if wrapper is None else "images"
+    return Case(cls, "transformers", build, lengths, score, blocks, others or {}, image)
+
+
+def video_case(name: str, size: tuple[int, int, int]) -> Case:
+    def build() -> nn.Module:
+        from torchvision.models import video
+
+        return getattr(video, name)(num_classes=7)
+
+    return Case(name, "torchvision", build, size)
+
+
+class PatchesOfImages(nn.Module):
+    """Cuts images into the rows of patches that Qwen2-VL takes, as its processor does."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor, input_ids: Tensor) -> Any:
+        vision: Any = self.model.config.vision_config
+        side, merged, frames = vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size
+        batch, channels, height, width = images.shape
+        rows, columns = height // side, width // side
+        x = images[:, None].expand(-1, frames, -1, -1, -1)
+        x = x.reshape(batch, frames, channels, rows // merged, merged, side, columns // merged, merged, side)
+        x = x.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(batch * rows * columns, -1)
+        grid = torch.tensor([[1, rows, columns]], device=images.device).expand(batch, 3)
+        kinds = (input_ids == self.model.config.image_token_id).int()
+        return self.model(input_ids=input_ids, pixel_values=x, image_grid_thw=grid, mm_token_type_ids=kinds)
 
 
 def randomise(module: nn.Module) -> nn.Module:
@@ -300,4 +351,70 @@ SMALL = (  # checked in the tests on every run
         scores.pixel(5, 6),
         size=56,
     ),
+    hf_case(
+        "Qwen2VLForConditionalGeneration",
+        lambda t: t.Qwen2VLConfig(
+            text_config={
+                **WORDS,
+                "num_key_value_heads": 2,
+                "max_position_embeddings": 64,
+                "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0},
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+                "pad_token_id": 0,
+            },
+            vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "mlp_ratio": 2},
+            image_token_id=60,
+            video_token_id=61,
+            vision_start_token_id=62,
+            vision_end_token_id=63,
+        ),
+        scores.token(5),
+        size=112,
+        others={"input_ids": torch.tensor([[1, 62, *[60] * 16, 63, 5, 6, 7]])},
+        wrapper=PatchesOfImages,
+    ),
+    hf_case(
+        "VideoMAEForVideoClassification",
+        lambda t: t.VideoMAEConfig(image_size=32, patch_size=16, num_frames=6, tubelet_size=2, **WIDTHS),
+        size=(6, 32, 32),
+    ),
+    hf_case(
+        "TimesformerForVideoClassification",
+        lambda t: t.TimesformerConfig(image_size=32, patch_size=16, num_frames=6, **WIDTHS),
+        size=(6, 32, 32),
+    ),
+    hf_case(
+        "VivitForVideoClassification",
+        lambda t: t.VivitConfig(image_size=32, num_frames=6, tubelet_size=[2, 16, 16], **WIDTHS),
+        size=(6, 32, 32),
+    ),
+    hf_case(
+        "HieraForImageClassification",
+        lambda t: t.HieraConfig(image_size=[64, 64], embed_dim=16, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2]),
+    ),
+    hf_case(
+        "PvtV2ForImageClassification",
+        lambda t: t.PvtV2Config(hidden_sizes=[16, 16, 32, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 1, 2, 2]),
+    ),
+    hf_case("FocalNetForImageClassification", lambda t: t.FocalNetConfig(image_size=64, embed_dim=16, depths=[1] * 4)),
+    hf_case(
+        "UperNetForSemanticSegmentation",
+        lambda t: t.UperNetConfig(
+            backbone_config=t.SwinConfig(window_size=2, **SWIN, **OUT), hidden_size=16, use_auxiliary_head=False
+        ),
+        scores.pixel(3, 4, cls=1),
+    ),
+    hf_case(
+        "OwlViTForObjectDetection",
+        lambda t: t.OwlViTConfig(
+            text_config={**WORDS, "max_position_embeddings": 16, "bos_token_id": 1, "eos_token_id": 2},
+            vision_config={"image_size": 64, "patch_size": 16, **WIDTHS},
+            projection_dim=32,
+        ),
+        lambda output: output.logits[:, 5, 0],
+        others={"input_ids": torch.tensor([[1, 5, 9, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)},
+    ),
+    video_case("r3d_18", (8, 64, 64)),
+    video_case("swin3d_t", (4, 64, 64)),
 )

@@ -5,9 +5,12 @@ python docs/pictures.py
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from PIL import Image
+from torch import Tensor, nn
 
 import vitreous
 from vitreous import scenes
@@ -47,6 +50,31 @@ def why() -> None:
     attribution.plot().savefig(HERE / "why.png", dpi=80)
 
 
+class FrameByFrame(nn.Module):
+    """An image model on every frame of clips [b c t H W], averaged over time."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, clips: Tensor) -> Tensor:
+        return self.model(clips.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(clips), -1)).mean(1)
+
+
+def film(seed: int = 3, index: int = 4, frames: int = 8) -> None:
+    """A thing that moves, by the embedded model frame by frame."""
+    drawn = scenes.plan("single", seed, index)
+    (thing,) = drawn.things
+    path = [replace(thing.pose, x=26 + 60 * step / (frames - 1)) for step in range(frames)]
+    images = [scenes.render(replace(drawn, things=(replace(thing, pose=pose),))) for pose in path]
+    clip = torch.stack([scenes.tensor(image) for image in images], dim=1)[None]
+    network = vitreous.see_through(
+        FrameByFrame(scenes.load_model("scenes")), "scenes, frame by frame", size=(frames, scenes.SIZE, scenes.SIZE)
+    )
+    attribution = vitreous.explain(network, clip, scenes.CLASSES.index(thing.name), method="temper")
+    replace(attribution, names=(thing.name,)).plot().savefig(HERE / "film-strip.png", dpi=80)
+
+
 def playground() -> None:
     """The page as it opens, in a browser of this machine (Chromium, through Playwright)."""
     import shutil
@@ -79,4 +107,5 @@ if __name__ == "__main__":
     pair()
     inside()
     why()
+    film()
     playground()

@@ -16,6 +16,7 @@ from vitreous.draw.film import time_step
 from vitreous.methods.attribution import Attribution
 from vitreous.models.layout import ClipLayout
 from vitreous.models.model import Network
+from vitreous.testing import tiny_vits
 
 transformers = pytest.importorskip("transformers")
 
@@ -130,6 +131,30 @@ def test_volumes_of_one_channel_have_coarse_stages_brought_to_the_finest():
         last = last.flatten(axis, axis + 1)
     layers = [vitreous.explain(model, x, target=0, method=f"ixg+at(layer={layer})").patches for layer in range(3)]
     torch.testing.assert_close(summed.patches, torch.stack(layers).sum(0))
+
+
+class FrameByFrame(nn.Module):
+    """An image model on every frame, averaged over time: the class token of each frame belongs to no patch."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, clips: Tensor) -> Tensor:
+        return self.model(clips.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(clips), -1)).mean(1)
+
+
+def test_an_image_model_on_every_frame_gives_the_maps_of_the_frames():
+    vit = tiny_vits(torch.float64)["class token"]
+    height, width = vit.size
+    frames = torch.randn(2, 3, 3, height, width, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    model = vitreous.see_through(FrameByFrame(vit.module), size=(3, height, width))
+
+    clip_maps = vitreous.explain(model, frames.transpose(1, 2), target=1, method="decompx+plus").maps()
+    image_maps = vitreous.explain(vit, frames.flatten(0, 1), target=1, method="decompx+plus").maps()
+
+    assert model.blocks[0].tokens.form == "framed"
+    torch.testing.assert_close(clip_maps, image_maps.unflatten(0, (2, 3)) / 3, rtol=1e-9, atol=1e-12)
 
 
 def test_another_number_of_frames_is_examined_again():

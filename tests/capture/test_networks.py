@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 from architecture_cases import SMALL, randomise
 
 CASES = {case.name: case for case in SMALL}
+QUICK = {"swin_tiny_patch4_window7_224", "SegformerForSemanticSegmentation", "VideoMAEForVideoClassification"}
 REFUSED = {"convit_tiny": "of a score is lost"}
 
 
@@ -38,24 +39,39 @@ def build(name: str) -> nn.Module:
     return randomise(CASES[name].build()).double().eval()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_an_architecture_is_seen_through_or_refused_with_a_number(name):
-    case, module = CASES[name], build(name)
-    options = {"size": case.size, "blocks": case.blocks, "inputs": case.others or None}
+    case = CASES[name]
 
     if name in REFUSED:
         with pytest.raises(ModelError, match=REFUSED[name]):
-            vitreous.see_through(module, **options)
+            case.see_through()
         return
 
-    network = vitreous.see_through(module, **options)
-    assert network.missing < 1e-6
+    network = case.see_through()
+    assert network.missing < 1e-5
     attribution = vitreous.explain(
-        network, images(case.size[0], 1), method="ixg@libra+plus", score=case.score or vitreous.scores.value(1)
+        network, case.random_input(), method="ixg@libra+plus", score=case.score or vitreous.scores.value(1)
     )
-    assert attribution.maps().shape[1:] == network.layout(case.size).grid
+    assert attribution.maps().shape[1:] == network.layout(network.size).cells
     assert attribution.maps().isfinite().all()
+
+
+def test_the_table_of_architectures_is_wide_and_complete():
+    """Families that users ask for, and the page that lists the results."""
+    page = (Path(__file__).parents[2] / "docs" / "architectures.md").read_text()
+    libraries = [case.library for case in SMALL]
+    wanted = (
+        "Swin Swinv2 Segformer Detr Yolos Mask2Former DPT Sam VideoMAE Timesformer Vivit CLIP Siglip Blip Llava Qwen2VL"
+    )
+
+    assert libraries.count("timm") >= 40
+    assert libraries.count("transformers") >= 20
+    assert all(any(name.startswith(start) for name in CASES) for start in wanted.split())
+    assert all(f"| `{name}` |" in page for name in CASES)
+    assert page.count("refused") == len(REFUSED)
 
 
 GRADIENT_FAMILY = [name for name in METHODS if METHODS[name].works_on_networks and METHODS[name].class_specific]

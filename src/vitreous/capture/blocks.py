@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.operations import LinearisedForward
-from vitreous.capture.token_places import expected_grids, measure_grid, size_of
+from vitreous.capture.token_places import IN_ANY_ORDER, expected_grids, measure_grid, size_of
 from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import evaluating
@@ -91,7 +91,7 @@ def find_blocks(
     if not blocks:
         call, (grid, *_) = shaped[0]
         raise ModelError(
-            f"where the {grid.others + grid.patches} tokens at {call.name!r} lie in the image could not be confirmed; "
+            f"where the {grid.count} tokens at {call.name!r} lie in the image could not be confirmed; "
             "name other blocks with blocks=…, or use black_box=True"
         )
     blocks = blocks if pattern is not None else encoder_part(blocks)
@@ -215,10 +215,11 @@ def confirm_grids(
     for call, grids in shaped:
         if (key := shape_key(grids)) in known:
             continue
-        if grids[0].form != "sequence" and map_measured:
+        is_map = grids[0].form not in IN_ANY_ORDER
+        if is_map and map_measured:
             known[key] = grids[0]
             continue
-        map_measured = map_measured or grids[0].form != "sequence"
+        map_measured = map_measured or is_map
         measured = (measure_grid(grid, image, partial(input_of, call), clip) for grid in grids)
         known[key] = next((grid for grid in measured if grid is not None), None)
     placed = {call.number: known[shape_key(grids)] for call, grids in shaped}

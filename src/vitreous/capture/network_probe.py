@@ -226,11 +226,11 @@ class NetworkProbe(BlackBoxProbe):
     def _place(self, step: Backward, tokens: TokenGrid) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"]]:
         """Shares of the constants of one segment: on the grid of the map where they are at tokens, else in total."""
         b = len(self.images)
-        placed = self.images.new_zeros(b, tokens.others + tokens.patches)
+        placed = self.images.new_zeros(b, tokens.count)
         elsewhere = self.images.new_zeros(b)
         for added, gradient in step.added:
             part = share(added.constant, gradient)
-            if len(part) == b and tokens.holds(part.shape):
+            if tokens.images_in(part.shape) == b:
                 placed = placed + tokens.tokens(part).sum(-1)
             elif tokens.form == "sequence" and part.ndim == 4 and part.shape[2] == placed.shape[1] and len(part) == b:
                 placed = placed + tokens.tokens(part.sum(1)).sum(-1)  # [b h n e]: a norm of queries or keys

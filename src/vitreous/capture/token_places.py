@@ -23,6 +23,8 @@ ROUNDS = 4  # draws of noise
 FEW = 100  # patches below which a measured order is confirmed by further draws
 AGREEING = 0.8  # fraction of tokens whose measured place must be the expected one
 
+IN_ANY_ORDER = ("sequence", "packed", "framed")  # forms whose shape does not say where a token lies
+
 Pair = tuple[Tensor, Tensor]  # squared changes per token when the cells with a bit are replaced, and those without
 
 
@@ -31,6 +33,10 @@ def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
 
     Several only for a sequence of a clip, whose length does not say how many time steps there are.
     """
+    if state.ndim == 2:
+        return [replace(grid, form="packed") for grid in expected_sequences(len(state), size)]
+    if state.ndim == len(size) == 3 and len(state) == size[0] > 1:
+        return [framed(grid, size[0]) for grid in expected_sequences(state.shape[1], size[1:])]
     if len(state) != 1 or state.ndim not in (3, len(size) + 2):
         return []
     if state.ndim == 3:
@@ -78,6 +84,11 @@ def expected_sequences(count: int, size: tuple[int, ...]) -> Iterator[TokenGrid]
             return
 
 
+def framed(grid: TokenGrid, frames: int) -> TokenGrid:
+    """The grid of a clip whose frames are given as images."""
+    return TokenGrid("framed", (frames, *grid.grid), None, frames * grid.others)
+
+
 def measure_grid(
     expected: TokenGrid, image: Images, input_of: Callable[[Images], Tensor], clip: Clip | None = None
 ) -> TokenGrid | None:
@@ -118,7 +129,7 @@ def measure_grid(
         if measured is not None:  # a few tokens may spell a grid by chance, but not the same one again
             again = range(1, ROUNDS if expected.patches < FEW else 1)
             return measured if all(same_order(measured, draw(seed)) for seed in again) else None
-        if expected.form != "sequence" or clip is not None:
+        if expected.form not in IN_ANY_ORDER or clip is not None:
             return None
         return sorted_grid(expected, size, *centres(image, change))
     except RuntimeError:  # the shape of the input depends on the image
@@ -168,7 +179,7 @@ def sorted_grid(
     apart = rows[1:].amin(1) > rows[:-1].amax(1) if len(rows) > 1 else torch.ones(1, dtype=torch.bool)
     if not apart.all() or not (columns[:, 1:].amin(0) > columns[:, :-1].amax(0)).all():
         return None
-    return replace(expected, order=with_others(order.flatten(), expected.others + expected.patches))
+    return replace(expected, order=with_others(order.flatten(), expected.count))
 
 
 def cell_bits(grid: tuple[int, ...]) -> list[Tensor]:
@@ -201,17 +212,19 @@ def stretch(mask: Tensor, size: tuple[int, ...]) -> Tensor:
 
 def decoded_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
     """The grid whose order of tokens is spelled by the measured bits, or None if they do not spell a whole grid."""
-    grid, count = expected.grid, expected.others + expected.patches
+    grid, count = expected.grid, expected.count
     bits = (torch.stack([a > b for a, b in pairs]).long()).split([bits_of(cells) for cells in grid])
     position = [decoded(own) if len(own) else torch.zeros(count, dtype=torch.long) for own in bits]
     wanted = torch.unravel_index(torch.arange(expected.patches), grid)
-    near = int(min(grid) > 4)  # convolutions that overlap blur a cell with its neighbour
     for front in dict.fromkeys((expected.others, *range(expected.others))):
         own = torch.arange(front, front + expected.patches)
-        distances = [(along[own] - place).abs() for along, place in zip(position, wanted, strict=True)]
-        if (torch.stack(distances).amax(0) <= near).double().mean() >= AGREEING:
+        near = [  # convolutions that overlap blur a cell with its neighbour
+            (along[own] - place).abs() <= int(cells > 4)
+            for along, place, cells in zip(position, wanted, grid, strict=True)
+        ]
+        if torch.stack(near).all(0).double().mean() >= AGREEING:
             return replace(expected, order=None if front == expected.others else with_others(own, count))
-    if expected.form != "sequence":
+    if expected.form not in IN_ANY_ORDER:
         return None
     place = torch.zeros(count, dtype=torch.long)
     for along, cells in zip(position, grid, strict=True):

@@ -233,8 +233,8 @@ class TokenGrid:
     Attributes
     ----------
     form
-        "sequence" [b n d], "channels_last" [b rows columns d] or "channels_first" [b d rows columns]; in a clip with
-        time steps before rows.
+        "sequence" [b n d], "packed" [(b n) d], "framed" [(b t) n d] (the frames of clips as images), "channels_last"
+        [b rows columns d] or "channels_first" [b d rows columns]; the latter two in a clip with time steps before rows.
     grid
         Rows and columns of the patches, with time steps before them in a clip.
     order
@@ -243,7 +243,7 @@ class TokenGrid:
         Number of tokens that belong to no patch (class, distillation and detection tokens, registers).
     """
 
-    form: Literal["sequence", "channels_last", "channels_first"]
+    form: Literal["sequence", "packed", "framed", "channels_last", "channels_first"]
     grid: tuple[int, ...]
     order: Tensor | None = None
     others: int = 0
@@ -252,6 +252,11 @@ class TokenGrid:
     def patches(self) -> int:
         return math.prod(self.grid)
 
+    @property
+    def count(self) -> int:
+        """Number of tokens of one image or clip."""
+        return self.others + self.patches
+
     def tokens(self, x: Tensor) -> Tensor:
         """A tensor of this form as [b n d]: tokens that belong to no patch first, then the patches, row by row."""
         match self.form:
@@ -259,16 +264,29 @@ class TokenGrid:
                 return x.flatten(1, -2)
             case "channels_first":
                 return x.flatten(2).mT
+            case "packed" | "framed":
+                x = x.reshape(-1, self.count, x.shape[-1])
         return x if self.order is None else x[:, self.order.to(x.device)]
 
-    def holds(self, shape: torch.Size | tuple[int, ...]) -> bool:
-        """Whether a tensor of this shape [b ...] can hold these tokens in this form."""
+    def images_in(self, shape: torch.Size | tuple[int, ...]) -> int:
+        """Number of images whose tokens a tensor of this shape can hold in this form; 0 if it cannot hold any."""
         match self.form:
             case "channels_last":
-                return len(shape) == len(self.grid) + 2 and tuple(shape[1:-1]) == self.grid
+                fits = len(shape) == len(self.grid) + 2 and tuple(shape[1:-1]) == self.grid
             case "channels_first":
-                return len(shape) == len(self.grid) + 2 and tuple(shape[2:]) == self.grid
-        return len(shape) == 3 and shape[1] == self.others + self.patches
+                fits = len(shape) == len(self.grid) + 2 and tuple(shape[2:]) == self.grid
+            case "packed":
+                return shape[0] // self.count if len(shape) == 2 and shape[0] % self.count == 0 else 0
+            case "framed":
+                fits = len(shape) == 3 and shape[1] * self.grid[0] == self.count and shape[0] % self.grid[0] == 0
+                return shape[0] // self.grid[0] if fits else 0
+            case _:
+                fits = len(shape) == 3 and shape[1] == self.count
+        return shape[0] if fits else 0
+
+    def holds(self, shape: torch.Size | tuple[int, ...]) -> bool:
+        """Whether a tensor of this shape can hold these tokens in this form."""
+        return self.images_in(shape) > 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
