@@ -1,0 +1,284 @@
+"""Explain a mask of MobileSAM and the similarity of two images by CLIP, with real weights, and measure the maps.
+
+    python benchmarks/real_networks.py mask WEIGHTS PETS --out out/mask --device cuda
+    python benchmarks/real_networks.py similarity WEIGHTS PETS --out out/similarity
+
+WEIGHTS is a folder with `mobile_sam.pt` (as published) and `clip-vit-base-patch16.vision.safetensors` (Hugging Face names);
+PETS is Oxford-IIIT Pet with trimaps. Figures and a table are written to the folder of `--out`; none of it belongs in the
+repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import vitreous
+from vitreous.data import open_dataset
+from vitreous.draw import sheet
+from vitreous.models.image_input import Preprocess
+from vitreous.models.model import Network
+
+METHODS = ("temper", "decompx+plus", "ixg", "gradcam")  # MobileSAM, at 1024 pixels, is asked the first two
+METRICS = ("ap", "energy_pointing", "pointing_game")
+SIDE = 1024  # of MobileSAM's images
+PIXEL_MEAN = (0.485, 0.456, 0.406)
+PIXEL_STD = (0.229, 0.224, 0.225)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+# ── MobileSAM ────────────────────────────────────────────────────────────────────────────────────
+
+DECODER_NAMES = (
+    (r"^prompt_encoder\.pe_layer\.positional_encoding_gaussian_matrix$", "shared_image_embedding.positional_embedding"),
+    (r"^prompt_encoder\.point_embeddings\.", "prompt_encoder.point_embed."),
+    (r"mask_downscaling\.0\.", "mask_embed.conv1."),
+    (r"mask_downscaling\.1\.", "mask_embed.layer_norm1."),
+    (r"mask_downscaling\.3\.", "mask_embed.conv2."),
+    (r"mask_downscaling\.4\.", "mask_embed.layer_norm2."),
+    (r"mask_downscaling\.6\.", "mask_embed.conv3."),
+    (r"(layers\.\d)\.norm(\d)\.", r"\1.layer_norm\2."),
+    (r"norm_final_attn\.", "layer_norm_final_attn."),
+    (r"output_upscaling\.0\.", "upscale_conv1."),
+    (r"output_upscaling\.1\.", "upscale_layer_norm."),
+    (r"output_upscaling\.3\.", "upscale_conv2."),
+    (r"((?:mlps\.\d|prediction_head))\.layers\.0\.", r"\1.proj_in."),
+    (r"((?:mlps\.\d|prediction_head))\.layers\.1\.", r"\1.layers.0."),
+    (r"((?:mlps\.\d|prediction_head))\.layers\.2\.", r"\1.proj_out."),
+)
+NECK_NAMES = {"0": "conv1", "1": "layer_norm1", "2": "conv2", "3": "layer_norm2"}
+
+
+class MobileSam(nn.Module):
+    """TinyViT of timm, and the neck, prompt encoder and mask decoder of Hugging Face's SAM, for one point per image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import timm
+        from transformers import SamConfig, SamMaskDecoderConfig, SamModel, SamVisionConfig
+        from transformers.models.sam.modeling_sam import SamVisionNeck
+
+        self.encoder = timm.create_model("tiny_vit_5m_224", pretrained=False, num_classes=0, window_sizes=(7, 7, 14, 7))
+        self.encoder.stages[3].downsample.conv2.conv.stride = (1, 1)  # the last stage keeps 64 x 64
+        vision = SamVisionConfig(hidden_size=320, num_hidden_layers=1, num_attention_heads=5, mlp_dim=32)
+        decoder = SamMaskDecoderConfig(layer_norm_eps=1e-5)
+        sam = SamModel(SamConfig(vision_config=vision.to_dict(), mask_decoder_config=decoder.to_dict()))
+        self.neck = SamVisionNeck(vision)
+        self.sam = sam
+        del self.sam.vision_encoder.layers
+        self.points = torch.full((1, 1, 1, 2), SIDE / 2)
+
+    def forward(self, images: Tensor) -> Any:
+        encoder = self.encoder
+        features = encoder.stages(encoder.patch_embed(images))
+        embeddings = self.neck(features.permute(0, 2, 3, 1))
+        positions = self.sam.get_image_wide_positional_embeddings().to(images)
+        points = self.points.to(images).expand(len(images), -1, -1, -1)
+        labels = torch.ones(points.shape[:3], dtype=torch.long, device=images.device)
+        sparse, dense = self.sam.prompt_encoder(points, labels, None, None)
+        masks, quality = self.sam.mask_decoder(
+            image_embeddings=embeddings,
+            image_positional_embeddings=positions.expand(len(images), -1, -1, -1),
+            sparse_prompt_embeddings=sparse,
+            dense_prompt_embeddings=dense,
+            multimask_output=True,
+        )[:2]
+        return {"masks": masks[:, 0], "quality": quality[:, 0]}
+
+
+def load_mobile_sam(path: Path) -> MobileSam:
+    """MobileSAM with the published weights; every one of them finds its place except TinyViT's own classifier."""
+    weights = torch.load(path, map_location="cpu", weights_only=True)
+    model = MobileSam()
+    state: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        part, _, rest = name.partition(".")
+        if part != "image_encoder":
+            for pattern, replacement in DECODER_NAMES:
+                name = re.sub(pattern, replacement, name)
+            state[f"sam.{name}"] = value
+        elif rest.startswith("neck."):
+            _, number, kind = rest.split(".")
+            state[f"neck.{NECK_NAMES[number]}.{kind}"] = value
+        elif not rest.startswith(("head.", "norm_head.")):
+            state[f"encoder.{timm_name(rest)}"] = value
+    shared = "sam.shared_image_embedding.positional_embedding"
+    state["sam.prompt_encoder.shared_embedding.positional_embedding"] = state[shared]
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    missing = [name for name in missing if not name.startswith(("encoder.head.", "sam.vision_encoder."))]
+    if missing or unexpected:
+        raise SystemExit(f"weights do not fit: missing {missing}, unexpected {unexpected}")
+    return model.eval().requires_grad_(False)
+
+
+def timm_name(name: str) -> str:
+    """timm's name of a weight of TinyViT."""
+    name = re.sub(r"^patch_embed\.seq\.0\.", "patch_embed.conv1.", name)
+    name = re.sub(r"^patch_embed\.seq\.2\.", "patch_embed.conv2.", name)
+    name = re.sub(r"^layers\.(\d)\.downsample\.", lambda m: f"stages.{int(m[1]) + 1}.downsample.", name)
+    return re.sub(r"^layers\.", "stages.", name).replace(".c.", ".conv.")
+
+
+def best_mask(output: dict[str, Tensor]) -> Tensor:
+    """Logits [b H W] of the mask that the model itself calls the best."""
+    best = output["quality"].argmax(-1)
+    return output["masks"][torch.arange(len(best)), best]
+
+
+def mean_logit_inside(output: dict[str, Tensor]) -> Tensor:
+    """Mean logit inside the predicted mask, which is held fixed."""
+    logits = best_mask(output)
+    inside = (logits.detach() > 0).to(logits)
+    return (logits * inside).sum((1, 2)) / inside.sum((1, 2)).clamp(min=1)
+
+
+def innermost_point(mask: Tensor) -> tuple[int, int]:
+    """Row and column of the pixel of a mask that is farthest from its outside."""
+    from scipy.ndimage import distance_transform_edt
+
+    distance = distance_transform_edt(np.pad(mask.numpy(), 1))[1:-1, 1:-1]
+    row, column = np.unravel_index(int(distance.argmax()), distance.shape)
+    return int(row), int(column)
+
+
+def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) -> list[dict[str, Any]]:
+    """Why this mask? A point on the animal; the score is the mean logit inside the predicted mask."""
+    module = load_mobile_sam(weights / "mobile_sam.pt").to(device)
+    start = time.perf_counter()
+    network = vitreous.see_through(
+        module, "MobileSAM", size=(SIDE, SIDE), preprocess=Preprocess.plain((SIDE, SIDE), PIXEL_MEAN, PIXEL_STD)
+    )
+    print(f"{network}: missing share {network.missing:.1e}, {time.perf_counter() - start:.0f} s", flush=True)
+    rows = []
+    for sample in samples(pets, count):
+        images = network_input(network, sample.picture)
+        objects = as_mask(sample.mask, SIDE)
+        row, column = innermost_point(objects[0] > 0)
+        module.points = torch.tensor([[[[float(column), float(row)]]]])
+        with torch.no_grad():
+            predicted = nn.functional.interpolate(best_mask(module(images))[None], size=(SIDE, SIDE), mode="bilinear")
+        known, animal = objects >= 0, objects > 0
+        inside = (predicted[0].cpu() > 0) & known
+        overlap = float((inside & animal).sum() / (inside | animal).sum())
+        attributions = [
+            vitreous.explain(network, images, method=method, score=mean_logit_inside) for method in METHODS[:2]
+        ]
+        for method, attribution in zip(METHODS, attributions, strict=False):
+            rows.append(
+                {"image": sample.key, "method": method, "iou": overlap} | measure(network, attribution, objects)
+            )
+            print(json.dumps(rows[-1]), flush=True)
+        sheet(attributions).savefig(out / f"{Path(sample.key).stem}.png", dpi=60)
+        rows.append({"image": sample.key, "method": "chance", "ap": float(animal.sum() / known.sum())})
+    return rows
+
+
+# ── similarity ───────────────────────────────────────────────────────────────────────────────────
+
+
+def load_clip(path: Path) -> nn.Module:
+    """CLIP ViT-B/16's vision tower with its projection."""
+    from safetensors.torch import load_file
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    config = CLIPVisionConfig(patch_size=16, image_size=224, projection_dim=512)
+    model = CLIPVisionModelWithProjection(config)
+    model.load_state_dict(load_file(path), strict=False)
+    return model.eval().requires_grad_(False)
+
+
+def explain_similarity(weights: Path, pets: str, out: Path, count: int, device: str) -> list[dict[str, Any]]:
+    """Which patches make two images of one breed similar? The score is the cosine to the other image's embedding."""
+    module = load_clip(weights / "clip-vit-base-patch16.vision.safetensors").to(device)
+    preprocess = Preprocess.plain((224, 224), CLIP_MEAN, CLIP_STD)
+    network = vitreous.see_through(module, "CLIP ViT-B/16", size=(224, 224), preprocess=preprocess)
+    print(f"{network}: missing share {network.missing:.1e}", flush=True)
+    rows = []
+    pairs = samples(pets, count), samples(pets, count, second=True)
+    for sample, other in zip(*pairs, strict=True):
+        images, others = (network_input(network, each.picture) for each in (sample, other))
+        with torch.no_grad():
+            reference = module(others).image_embeds[0]
+        objects = as_mask(sample.mask, 224)
+        score = vitreous.scores.cosine(reference)
+        attributions = [vitreous.explain(network, images, method=method, score=score) for method in METHODS]
+        for method, attribution in zip(METHODS, attributions, strict=True):
+            assert attribution.score is not None
+            about = {"image": sample.key, "other": other.key, "method": method, "cosine": float(attribution.score)}
+            rows.append(about | measure(network, attribution, objects))
+            print(json.dumps(rows[-1]), flush=True)
+        sheet(attributions).savefig(out / f"{Path(sample.key).stem}.png", dpi=60)
+        share = (objects > 0).sum() / (objects >= 0).sum()
+        rows.append({"image": sample.key, "method": "chance", "ap": float(share)})
+    return rows
+
+
+# ── both ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def samples(pets: str, count: int, second: bool = False) -> list[Any]:
+    """The first image of each breed, or the second."""
+    dataset = open_dataset(f"pets:{pets}")
+    chosen: dict[Any, list[Any]] = {}
+    for index in range(len(dataset)):
+        sample = dataset[index]
+        chosen.setdefault(sample.label, []).append(sample)
+        if len(chosen) > count:
+            break
+    return [pair[int(second)] for pair in list(chosen.values())[:count]]
+
+
+def network_input(network: Network, image: Any) -> Tensor:
+    assert network.preprocess is not None
+    return network.preprocess.batch([image]).to(network.device)
+
+
+def as_mask(mask: Any, side: int) -> Tensor:
+    """Mask [1 side side] of an image that is square: 1 object, 0 background, -1 border."""
+    values = torch.as_tensor(np.asarray(mask), dtype=torch.float32)[None, None]
+    return nn.functional.interpolate(values, size=(side, side), mode="nearest")[0].to(torch.int8)
+
+
+def measure(network: Network, attribution: Any, objects: Tensor) -> dict[str, float]:
+    results = vitreous.evaluate(network, None, attribution, list(METRICS), objects=objects)
+    return {metric: float(result.scores[0]) for metric, result in zip(METRICS, results, strict=True)}
+
+
+def summarise(rows: list[dict[str, Any]]) -> str:
+    """Means over images as a Markdown table."""
+    lines = ["| method | AP | mass on the animal | peak on the animal |", "|---|---|---|---|"]
+    for method in (*METHODS, "chance"):
+        own = [row for row in rows if row["method"] == method]
+        if not own:
+            continue
+        cells = [np.mean([row[metric] for row in own]) if metric in own[0] else np.nan for metric in METRICS]
+        lines.append(f"| {method} | " + " | ".join("–" if np.isnan(cell) else f"{cell:.2f}" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("mask", "similarity"))
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("pets")
+    parser.add_argument("--count", type=int, default=10, help="images, one of each breed")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, required=True)
+    chosen = parser.parse_args()
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    explain = explain_masks if chosen.what == "mask" else explain_similarity
+    rows = explain(chosen.weights, chosen.pets, chosen.out, chosen.count, chosen.device)
+    (chosen.out / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(summarise(rows))
+
+
+if __name__ == "__main__":
+    main()
