@@ -26,6 +26,7 @@ from vitreous.data import open_dataset
 from vitreous.draw import sheet
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import Network
+from vitreous.models.scored import scored
 
 METHODS = ("temper", "decompx+plus", "ixg", "gradcam")  # MobileSAM, at 1024 pixels, is asked the first two
 METRICS = ("ap", "energy_pointing", "pointing_game")
@@ -173,7 +174,8 @@ def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) 
         ]
         for method, attribution in zip(METHODS, attributions, strict=False):
             rows.append(
-                {"image": sample.key, "method": method, "iou": overlap} | measure(network, attribution, objects)
+                {"image": sample.key, "method": method, "iou": overlap}
+                | measure(network, attribution, objects, mean_logit_inside)
             )
             print(json.dumps(rows[-1]), flush=True)
         sheet(attributions).savefig(out / f"{Path(sample.key).stem}.png", dpi=60)
@@ -213,7 +215,7 @@ def explain_similarity(weights: Path, pets: str, out: Path, count: int, device: 
         for method, attribution in zip(METHODS, attributions, strict=True):
             assert attribution.score is not None
             about = {"image": sample.key, "other": other.key, "method": method, "cosine": float(attribution.score)}
-            rows.append(about | measure(network, attribution, objects))
+            rows.append(about | measure(network, attribution, objects, score))
             print(json.dumps(rows[-1]), flush=True)
         sheet(attributions).savefig(out / f"{Path(sample.key).stem}.png", dpi=60)
         share = (objects > 0).sum() / (objects >= 0).sum()
@@ -247,8 +249,8 @@ def as_mask(mask: Any, side: int) -> Tensor:
     return nn.functional.interpolate(values, size=(side, side), mode="nearest")[0].to(torch.int8)
 
 
-def measure(network: Network, attribution: Any, objects: Tensor) -> dict[str, float]:
-    results = vitreous.evaluate(network, None, attribution, list(METRICS), objects=objects)
+def measure(network: Network, attribution: Any, objects: Tensor, score: Any) -> dict[str, float]:
+    results = vitreous.evaluate(scored(network, score), None, attribution, list(METRICS), objects=objects)
     return {metric: float(result.scores[0]) for metric, result in zip(METRICS, results, strict=True)}
 
 

@@ -120,12 +120,12 @@ def draw_steps(
     for place, (step, attribution) in enumerate(steps):
         x = MARGIN + place * (FRAME + THIN)
         frame = backdrop(attribution, look.longest)
-        picture = draw_step(attribution, scale, look)
-        height, below = box_height(picture, FRAME), y
+        image = draw_step(attribution, scale, look)
+        height, below = box_height(image, FRAME), y
         if frame is not None:
-            board.picture(x, below, FRAME, height, frame[0], None)
+            board.place_image(x, below, FRAME, height, frame[0], None)
             below += height + THIN / 2
-        board.picture(x, below, FRAME, height, picture, None)
+        board.place_image(x, below, FRAME, height, image, None)
         text = describe_frames(step, layout)
         end = max(end, board.write_wrapped(x, below + height + 0.03, text, FRAME, 7, ha="center", color=FAINT))
     return end + 0.05
@@ -180,18 +180,18 @@ def time_step(attribution: Attribution, step: int, frame: int | None = None) -> 
 def film_image(attribution: Attribution, scale: Scale, *, side: int = SIDE // 2) -> Image.Image:
     """The time steps of a single row side by side."""
     look = Look(longest=LARGE)
-    pictures = [draw_step(time_step(attribution, t), scale, look) for t in range(clip_layout(attribution).times)]
-    for picture in pictures:
-        picture.thumbnail((side, side))
-    return beside(pictures)
+    images = [draw_step(time_step(attribution, t), scale, look) for t in range(clip_layout(attribution).times)]
+    for image in images:
+        image.thumbnail((side, side))
+    return beside(images)
 
 
-def beside(pictures: list[Image.Image]) -> Image.Image:
+def beside(images: list[Image.Image]) -> Image.Image:
     """Images of one size side by side, with a thin white line between them."""
-    width, height = pictures[0].size
-    sheet = Image.new("RGB", (len(pictures) * (width + 2) - 2, height), "white")
-    for place, picture in enumerate(pictures):
-        sheet.paste(picture, (place * (width + 2), 0))
+    width, height = images[0].size
+    sheet = Image.new("RGB", (len(images) * (width + 2) - 2, height), "white")
+    for place, image in enumerate(images):
+        sheet.paste(image, (place * (width + 2), 0))
     return sheet
 
 
@@ -243,8 +243,8 @@ def save_animation(
     for frame in range(layout.frames):
         shown = time_step(attribution, frame // layout.tubelet, frame)
         images = [draw_step(shown, scale, look)]
-        if (image := backdrop(shown, look.longest)) is not None:
-            images.insert(0, image[0])
+        if (framed_image := backdrop(shown, look.longest)) is not None:
+            images.insert(0, framed_image[0])
         for image in images:
             image.thumbnail((SIDE, SIDE))
         frames.append(beside(images))
