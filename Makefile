@@ -38,6 +38,7 @@ pages: $(VENV)/.dev
 	$(BIN)/python docs/atlas.py --missing
 	$(BIN)/python docs/metrics_page.py
 	$(BIN)/python docs/cli_page.py
+	$(BIN)/python docs/precision_page.py
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -21,7 +21,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,18 @@ VARIANTS = ("temper+skipplus", "decompx+plus", "decompx+skipplus", "ixg+plus", "
             "genatt+skipplus", "gradcam+plus", "gradcam+skipplus", "fullgrad@libra+plus", "tokentm+skipplus")  # fmt: skip
 
 
-def keeping_ranks(method: Method) -> Method:
+def keeping_ranks(spec: str | Method) -> Method:
     """The method with the promise that lets it be computed with bfloat16 products."""
+    method = vitreous.resolve(spec)
     return replace(method, facts=replace(method.facts, half="products"))
 
 
 # ── kernels ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def kernel_differences(device: str) -> Iterator[dict[str, Any]]:
+def kernel_differences(
+    device: str, tokens: int = 197, widths: Sequence[int] = (192, 768, 1000, 1024)
+) -> Iterator[dict[str, Any]]:
     """Largest difference between each kernel and torch's operations in float64, relative to the largest value."""
     draw = torch.Generator(device).manual_seed(0)
 
@@ -65,12 +68,12 @@ def kernel_differences(device: str) -> Iterator[dict[str, Any]]:
         return torch.randn(*shape, generator=draw, device=device).to(dtype)
 
     for dtype in (torch.float32, torch.bfloat16):
-        for width in (192, 768, 1000, 1024):
+        for width in widths:
             kernels = fused.load_kernels(torch.device(device))
             if kernels is None:
                 yield {"kernel": "none", "error": "Triton cannot be used here"}
                 return
-            x, y, upstream, skip = (random(4, 197, width, dtype=dtype) for _ in range(4))
+            x, y, upstream, skip = (random(4, tokens, width, dtype=dtype) for _ in range(4))
             weight, bias = random(width), random(width)
             row = {"dtype": str(dtype).removeprefix("torch."), "width": width}
             yield row | compared("row_dot", kernels.row_dot(x, y), (x.double() * y.double()).sum(-1))
@@ -95,10 +98,10 @@ def kernel_differences(device: str) -> Iterator[dict[str, Any]]:
                 first, second = kernels.norm_backward(*given)
                 yield row | compared(f"norm backward, {mode}", first, expected + skip.double())
                 yield row | compared(f"norm backward, {mode}, copy", second, expected + skip.double())
-        attention = random(2, 3, 197, 197, dtype=dtype).abs()
-        gradient, factor = random(2, 3, 197, 197, dtype=dtype), random(2, 3, 197).abs()
+        attention = random(2, 3, tokens, tokens, dtype=dtype).abs()
+        gradient, factor = random(2, 3, tokens, tokens, dtype=dtype), random(2, 3, tokens).abs()
         expected = (attention.double() * gradient.double().clamp(min=0) * factor.double()[:, :, None]).mean(1)
-        row = {"dtype": str(dtype).removeprefix("torch."), "width": 197}
+        row = {"dtype": str(dtype).removeprefix("torch."), "width": tokens}
         yield row | compared("positive_mean", kernels.positive_mean(attention, gradient, factor), expected)
 
 
@@ -152,7 +155,7 @@ def speeds(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any
 
 def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], given: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds per image of a method and of the floor, in turns; in bfloat16 also without the kernels."""
-    method = keeping_ranks(vitreous.resolve(spec))
+    method = keeping_ranks(spec)
 
     def ours() -> Tensor:
         return vitreous.explain(
@@ -305,7 +308,7 @@ def profiles(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
     images = bed.images.bfloat16()
     works: dict[str, Callable[[], Any]] = {"floor": lambda: backward(half, images)}
     for spec in given.method or ("temper", "genatt", "tokentm"):
-        method = keeping_ranks(vitreous.resolve(spec))
+        method = keeping_ranks(spec)
         works[spec] = lambda method=method: vitreous.explain(
             bed.vit, bed.images, method=method, batch_size=len(bed.images), precision="bf16"
         )

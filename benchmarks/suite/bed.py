@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import vitreous
+from vitreous.capture.precision import Flags
 from vitreous.models.vit import ViT
 
 SIZES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -38,6 +41,8 @@ class Bed:
     batch: int
     dtype: torch.dtype = torch.float32
     quick: bool = False
+    arithmetic: str = ""  # "tf32" or "bf16" in a float32 model
+    floor: nn.Module | None = None  # the module that floors run, if it is not `model`: in bfloat16, converted
 
     @property
     def cuda(self) -> bool:
@@ -50,7 +55,15 @@ class Bed:
 
     @property
     def precision(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
+        return self.arithmetic or str(self.dtype).removeprefix("torch.")
+
+    @property
+    def one_backward(self) -> Callable[[], Tensor]:
+        """The floor of a gradient method."""
+        if self.floor is None:
+            return lambda: backward(self.model, self.images)
+        floor, images = self.floor, self.images.to(torch.bfloat16)
+        return lambda: backward(floor, images)
 
 
 def lay(
@@ -59,16 +72,24 @@ def lay(
     batch: int = 8,
     dtype: torch.dtype = torch.float32,
     quick: bool = False,
+    arithmetic: str = "",
     **changes: Any,
 ) -> Bed:
-    """A bed with random weights; `changes` go to timm (`depth=`, `img_size=`, …)."""
+    """A bed with random weights; `changes` go to timm (`depth=`, `img_size=`, …).
+
+    `arithmetic` "tf32" is set for the whole process, so that both sides of every row have it; in "bf16" the library computes in
+    bfloat16 products, and floors run a module whose weights were converted.
+    """
+    if arithmetic:
+        Flags.of(tf32=arithmetic == "tf32").apply()
     name, settings = SIZES[size]
     torch.manual_seed(0)
     model = timm.create_model(name, pretrained=False, **{**settings, **changes})
     model = model.eval().requires_grad_(False).to(device, dtype)
     vit = vitreous.wrap(model)
     images = torch.randn(batch, 3, *vit.size, generator=torch.Generator().manual_seed(1))
-    return Bed(device, size, model, vit, images.to(device, dtype), batch, dtype, quick)
+    floor = copy.deepcopy(model).to(torch.bfloat16) if arithmetic == "bf16" else None
+    return Bed(device, size, model, vit, images.to(device, dtype), batch, dtype, quick, arithmetic, floor)
 
 
 def backward(model: nn.Module, images: Tensor) -> Tensor:

@@ -39,6 +39,12 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16", "float64"))
     made.add_argument(
+        "--precision",
+        default="",
+        choices=("tf32", "bf16"),
+        help="of products in a float32 model, on both sides; bf16: methods that look inside, beside a converted module",
+    )
+    made.add_argument(
         "--only", action="append", metavar="GROUP", help="sections of the table: 'one backward', 'start-up', …"
     )
     made.add_argument("--match", action="append", metavar="TEXT", help="rows whose name contains it")
@@ -149,7 +155,7 @@ def read(given: argparse.Namespace) -> dict[str, Any]:
 
 def beds(given: argparse.Namespace) -> Iterator[Bed]:
     for size in given.size or ["ti"]:
-        yield lay(size, given.device, given.batch, getattr(torch, given.dtype), given.quick)
+        yield lay(size, given.device, given.batch, getattr(torch, given.dtype), given.quick, given.precision)
 
 
 def every_row(given: argparse.Namespace) -> Iterator[Row]:
@@ -181,7 +187,7 @@ def taken(figure: Figure | Row, size: str) -> Row:
 
 def cases_of(bed: Bed, only: list[str] | None = None) -> Iterator[Case | Figure | Row]:
     """What every module would measure of these groups; a module that cannot say so is a row that says why."""
-    for name in MODULES:
+    for name in MODULES if bed.arithmetic != "bf16" else ("whitebox",):
         try:
             room = import_module(f"suite.{name}")
             if not only or set(only) & set(room.GROUPS):

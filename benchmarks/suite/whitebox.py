@@ -28,11 +28,15 @@ QUICK = ("ixg", "decompx", "decompx+skipplus", "genatt", "tokentm", "transatt", 
 def explained(bed: Bed, spec: str, images: Tensor | None = None, **how: Any) -> Callable[[], Tensor]:
     images = bed.images if images is None else images
     chosen = vitreous.resolve(spec)
-    return lambda: vitreous.explain(bed.vit, images, method=chosen, **{"batch_size": len(images), **how}).patches
+    how = {"batch_size": len(images), "precision": "bf16" if bed.arithmetic == "bf16" else None, **how}
+    return lambda: vitreous.explain(bed.vit, images, method=chosen, **how).patches
 
 
 def cases(bed: Bed) -> Iterator[Case | Figure]:
-    for case in chain(one_backward(bed), with_attention(bed), relevance(bed), paths(bed), figures(bed)):
+    rest = () if bed.arithmetic == "bf16" else (relevance(bed), paths(bed), figures(bed))  # not computed in bfloat16
+    for case in chain(one_backward(bed), with_attention(bed), *rest):
+        if bed.arithmetic == "bf16" and vitreous.resolve(case.what).facts.half == "none":
+            continue
         if not bed.quick or case.what.split("(")[0] in QUICK:
             yield case
 
@@ -44,7 +48,7 @@ def beside_the_floor(bed: Bed, group: str, spec: str, most: float | None, **how:
         spec,
         FLOOR,
         explained(bed, spec, **how),
-        lambda: backward(bed.model, bed.images),
+        bed.one_backward,
         at_most=most,
         pictures=(bed.batch, bed.batch),
         note=note,
@@ -55,10 +59,14 @@ def one_backward(bed: Bed) -> Iterator[Case]:
     for spec in (*PLAIN, *(f"{name}+plus" for name in PLAIN if name != "cat")):  # CAT is a sum over layers already
         yield beside_the_floor(bed, "one backward", spec, 1.25)
     for spec in (f"{name}+skipplus" for name in PLAIN if name != "cat"):
-        yield beside_the_floor(bed, "one backward", spec, 0.9)
+        yield beside_the_floor(bed, "one backward", spec, 1.0 if bed.arithmetic == "bf16" else 0.9)
 
 
 def with_attention(bed: Bed) -> Iterator[Case]:
+    if bed.arithmetic == "bf16":
+        for spec in ATTENTION:
+            yield beside_the_floor(bed, "attention", spec, 2.0 if spec == "tokentm" else 1.6, hold=True)
+        return
     for spec in ATTENTION:
         yield beside_the_floor(bed, "attention", spec, 1.6, hold=True)
         yield beside_the_floor(bed, "attention", spec, 2.2, hold=False)

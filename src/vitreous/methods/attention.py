@@ -88,6 +88,7 @@ def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
     },
     aliases=("attentionrollout", "attention-rollout"),
     paper="abnar2020quantifying",
+    half="products",
 )
 def rollout(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
     """Attention multiplied through all blocks, half of each token passing by the skip connection.

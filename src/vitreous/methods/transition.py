@@ -126,6 +126,7 @@ def transition(
     },
     aliases=("vtranm", "token-tm"),
     paper="wu2024token",
+    half="products",
 )
 def tokentm(
     layer: Layer,

@@ -1,0 +1,96 @@
+"""Which bfloat16 keeps the ranks of a method: what `Facts.half` promises, on trained weights and photographs."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import vitreous
+from tests.cases import each
+from vitreous.core.errors import Caveat
+from vitreous.methods import load_all
+from vitreous.methods.method import METHODS, Method
+from vitreous.models.image_input import open_picture
+
+load_all()
+ROOT = Path(__file__).parents[2]
+IMAGES = 8
+FEWER = {"masks": 64, "samples": 64, "steps": 4, "coalitions": 2}
+CLAIMED = [name for name in METHODS if METHODS[name].facts.half != "none"]
+
+
+@pytest.fixture(scope="module")
+def load(assets):
+    (weights,) = (assets / "weights").glob("vit_tiny_patch16_224.*.safetensors")
+    return lambda: vitreous.load("timm:vit_tiny_patch16_224", checkpoint=weights)
+
+
+@pytest.fixture(scope="module")
+def models(load):
+    exact, single, half = load(), load(), load()
+    exact.module.double()
+    half.module.bfloat16()
+    return exact, single, half
+
+
+@pytest.fixture(scope="module")
+def photographs(assets, models):
+    files = sorted((assets / "imagenet-val-1k-256" / "images").iterdir())
+    return models[0].preprocess.batch([open_picture(file) for file in files[:: len(files) // IMAGES][:IMAGES]])
+
+
+def ranks(scores):
+    """Ranks of each row, ties sharing the mean of theirs, less their mean."""
+    scores = scores.double()
+    places = (scores[:, :, None] > scores[:, None]).sum(-1) + (scores[:, :, None] == scores[:, None]).sum(-1) / 2
+    return places - places.mean(-1, keepdim=True)
+
+
+def correlations(attribution, reference):
+    """Spearman's correlation of the patch scores of every row."""
+    return F.cosine_similarity(ranks(attribution.patches), ranks(reference.patches), dim=-1)
+
+
+def with_fewer_draws(name: str) -> Method:
+    method = METHODS[name]
+    return method.with_options(**{key: value for key, value in FEWER.items() if key in method.known_options})
+
+
+@pytest.mark.slow
+@each("name", CLAIMED)
+def test_ranks_are_kept_as_promised(name, models, photographs):
+    exact, single, half = models
+    method = with_fewer_draws(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Caveat)
+        reference = vitreous.explain(exact, photographs, method=method)
+        attributions = [vitreous.explain(single, photographs, reference.targets, method, precision="bf16")]
+    assert attributions[0].provenance["precision"] == "bf16"
+    if method.facts.half == "weights":
+        attributions.append(vitreous.explain(half, photographs, reference.targets, method))
+    for attribution in attributions:
+        found = correlations(attribution, reference)
+        assert found.median() >= 0.999, found
+        assert found.min() >= 0.98, found
+
+
+def test_what_is_not_promised_is_not_computed_in_bfloat16():
+    vit = vitreous.testing.tiny_vits(torch.float32)["class token"]
+    images = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0))
+    for name in ("ixg", "presence", "occlusion", "rise"):
+        assert METHODS[name].facts.half == "none"
+        method = with_fewer_draws(name)
+        attribution = vitreous.explain(vit, images, 0, method, precision="bf16")
+        assert attribution.provenance["precision"] == "float32"
+
+
+def test_the_table_of_promises_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("precision_page", ROOT / "docs" / "precision_page.py")
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    assert page.main(["--check"]) == 0
