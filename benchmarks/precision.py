@@ -52,7 +52,7 @@ VARIANTS = ("temper+skipplus", "decompx+plus", "decompx+skipplus", "ixg+plus", "
 def keeping_ranks(spec: str | Method) -> Method:
     """The method with the promise that lets it be computed with bfloat16 products."""
     method = vitreous.resolve(spec)
-    return replace(method, facts=replace(method.facts, half="products"))
+    return replace(method, facts=replace(method.facts, precision="bf16"))
 
 
 # ── kernels ──────────────────────────────────────────────────────────────────────────────────────

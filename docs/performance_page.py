@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from suite.row import Row  # noqa: E402 - the suite lies beside the package
+from suite.bed import WORDS  # noqa: E402 - the suite lies beside the package
+from suite.row import Row  # noqa: E402
 from suite.table import markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "performance.md"
 FIGURE = "Seconds against tokens, depth, images and masks on logarithmic axes, measured points joined and the theory's slope dotted"
 RESULTS = ROOT / "benchmarks" / "results"
-MARKED = re.compile(r"(<!-- (cpu|h200) (table|growth) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (cpu|h200) (table|growth|precision) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str, results: Path = RESULTS) -> str:
@@ -28,10 +31,12 @@ def filled(page: str, results: Path = RESULTS) -> str:
 
     def part(match: re.Match[str]) -> str:
         opening, name, kind, closing = match.groups()
-        file = results / f"{name}.json"
-        found = json.loads(file.read_text()) if file.exists() else None
-        said = "Not measured yet." if found is None else table(found) if kind == "table" else growth(found, name)
-        return f"{opening}\n{said}\n\n{closing}"
+        file = results / (f"{name}-precision.json" if kind == "precision" else f"{name}.json")
+        if not file.exists():
+            return f"{opening}\nNot measured yet.\n\n{closing}"
+        found = json.loads(file.read_text())
+        written = {"table": table, "growth": partial(growth, name=name), "precision": precisions}[kind](found)
+        return f"{opening}\n{written}\n\n{closing}"
 
     return MARKED.sub(part, page)
 
@@ -56,6 +61,50 @@ def table(found: dict[str, Any]) -> str:
         markdown(rows),
     ]
     return "\n".join(lines)
+
+
+PRECISIONS = ("float32", "tf32", "bf16")
+HALF_TARGETS = {"genatt": 1.6, "tokentm": 2.0}  # of the ratio in bfloat16, by the name before "+"
+NO_TARGET = ("fuse",)  # two backward passes
+
+
+def half_target(spec: str) -> float | None:
+    """Largest ratio allowed in bfloat16."""
+    if spec in NO_TARGET:
+        return None
+    return HALF_TARGETS.get(spec, 1.0 if spec.endswith("+skipplus") else 1.25)
+
+
+def precisions(found: dict[str, Any]) -> str:
+    """Milliseconds per image and ratio to the floor by method and precision, one table per size."""
+    lines = [f"{found['machine']}.", "", "    python benchmarks/precision.py --out out"]
+    sizes = list(dict.fromkeys(row["size"] for row in found["speed"]))
+    for size in sizes:
+        rows = {(row["method"], row["precision"]): row for row in found["speed"] if row["size"] == size}
+        floors = {p: [r["floor_ms"] for (_, q), r in rows.items() if q == p and "ratio" in r] for p in PRECISIONS}
+        lines += [
+            "",
+            f"**{WORDS[size]}**, milliseconds per image (ratio to one forward + backward in the same precision)",
+            "",
+        ]
+        lines += [
+            "| | float32 | TF32 | bfloat16 | target in bfloat16 | bfloat16 without kernels |",
+            "|---|---|---|---|---|---|",
+        ]
+        shown_floors = [f"{statistics.median(ms):.3f}" if ms else "–" for ms in floors.values()]
+        lines.append("| " + " | ".join(["one forward + backward", *shown_floors, "", ""]) + " |")
+        for spec in dict.fromkeys(method for method, precision in rows if precision != "autocast"):
+            cells = [speed_cell(rows.get((spec, precision), {})) for precision in PRECISIONS]
+            half, target = rows.get((spec, "bf16"), {}), half_target(spec)
+            met = "" if target is None or "ratio" not in half else " met" if half["ratio"] <= target else " **missed**"
+            eager = f"{half['eager_ratio']:.2f}" if "eager_ratio" in half else "–"
+            cells += ["–" if target is None else f"≤ {target:g}{met}", eager]
+            lines.append("| " + " | ".join([f"`{spec}`", *cells]) + " |")
+    return "\n".join(lines)
+
+
+def speed_cell(row: dict[str, Any]) -> str:
+    return f"{row['ms']:.3f} ({row['ratio']:.2f})" if "ratio" in row else "–"
 
 
 def plain(command: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "precision.md"
 RESULTS = ROOT / "benchmarks" / "results" / "h200-precision.json"
-MARKED = re.compile(r"(<!-- half table -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- promises -->\n).*?(<!-- end -->)", re.DOTALL)
 MODES = ("tf32", "bf16", "bf16 weights")
 
 
@@ -31,9 +31,9 @@ def table(measured: list[dict[str, Any]]) -> str:
     rows = {row["method"]: row for row in measured}
     specs = sorted({*rows, *(method["name"] for method in vitreous.list_methods())})
     about = f"{measured[0]['on']}; median / minimum over images.\n\n" if measured else ""
-    head = ["| method | `facts.half` | TF32 | bfloat16 products | bfloat16 weights |", "|---|---|---|---|---|"]
+    head = ["| method | `facts.precision` | TF32 | bfloat16 products | bfloat16 weights |", "|---|---|---|---|---|"]
     lines = [
-        f"| `{spec}` | {vitreous.resolve(spec).facts.half} | "
+        f"| `{spec}` | {vitreous.resolve(spec).facts.precision} | "
         + " | ".join(cell(rows.get(spec, {}).get(mode)) for mode in MODES)
         + " |"
         for spec in specs

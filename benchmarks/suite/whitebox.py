@@ -35,7 +35,7 @@ def explained(bed: Bed, spec: str, images: Tensor | None = None, **how: Any) -> 
 def cases(bed: Bed) -> Iterator[Case | Figure]:
     rest = () if bed.arithmetic == "bf16" else (relevance(bed), paths(bed), figures(bed))  # not computed in bfloat16
     for case in chain(one_backward(bed), with_attention(bed), *rest):
-        if bed.arithmetic == "bf16" and vitreous.resolve(case.what).facts.half == "none":
+        if bed.arithmetic == "bf16" and "bf16" not in vitreous.resolve(case.what).facts.precision:
             continue
         if not bed.quick or case.what.split("(")[0] in QUICK:
             yield case

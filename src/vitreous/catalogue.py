@@ -57,7 +57,7 @@ def facts(method: Method) -> dict[str, Any]:
         "question": method.facts.question,
         "forwards": method.facts.forwards,
         "backwards": method.facts.backwards,
-        "half": method.facts.half,
+        "precision": method.facts.precision,
         "paper": method.facts.paper,
         "options": options,
         "presets": sorted(method.presets),

@@ -94,7 +94,8 @@ def precision_of(method: Method, vit: BlackBox, precision: str | None) -> str | 
     bfloat16 products are used in models with an adapter, whose residual stream and head can be left in float32, for
     methods that keep their ranks with them.
     """
-    return effective_precision(precision, vit, isinstance(vit, ViT) and method.facts.half != "none")
+    lowest = method.facts.precision
+    return effective_precision(precision, vit, lowest if lowest == "float32" or isinstance(vit, ViT) else "tf32")
 
 
 def cautions(method: Method, vit: BlackBox) -> str:
@@ -112,11 +113,10 @@ def caution_of_model(method: Method, vit: BlackBox) -> str:
 
 def caution_of_half(method: Method, vit: BlackBox) -> str:
     """Caveat for half-precision weights, unless the method keeps its ranks with them."""
-    if vit.dtype.itemsize >= 4 or method.facts.half == "weights":
+    if vit.dtype.itemsize >= 4 or method.facts.precision == "bf16 weights":
         return ""
     rounded = f"the weights are {str(vit.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
-    fast = {"none": "'tf32'"}.get(method.facts.half, "'bf16'")
-    return f"{rounded}; convert them by module.float() and use precision={fast}"
+    return f"{rounded}; convert them by module.float() and use precision={method.facts.precision!r}"
 
 
 def provenance(vit: BlackBox, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def evaluate(
         vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
     )
     vit = answered(vit, tensor)
-    effective = effective_precision(precision, vit, half=False)
+    effective = effective_precision(precision, vit, "tf32")
     found = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
     refuse_texts(found, chosen)
     refuse_unrepeatable(found, chosen)

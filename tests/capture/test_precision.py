@@ -38,7 +38,7 @@ def nothing_is_left_behind():
 def keeping_ranks(spec: str) -> vitreous.Method:
     """The method, with the promise that bfloat16 products keep its ranks."""
     method = vitreous.resolve(spec)
-    return replace(method, facts=replace(method.facts, half="products"))
+    return replace(method, facts=replace(method.facts, precision="bf16"))
 
 
 # ── scopes ───────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +139,7 @@ def test_maps_in_bfloat16_are_near_and_of_float32(spec, vit, images):
 
 def test_a_method_without_the_promise_is_computed_in_float32(vit, images):
     method = vitreous.resolve("occlusion")
-    assert method.facts.half == "none"
+    assert method.facts.precision == "tf32"
     attribution = vitreous.explain(vit, images, 0, method, precision="bf16")
 
     assert attribution.provenance["precision"] == "float32"
@@ -166,8 +166,8 @@ def test_a_precision_is_one_of_five(vit, images):
 
 def test_a_precision_is_named_by_what_the_device_has(vit):
     expected = {None: None, "float32": "float32", "tf32": "float32", "auto": "float32", "bf16": "bf16"}
-    assert {asked: effective_precision(asked, vit, half=True) for asked in expected} == expected
-    assert effective_precision("bf16", vit, half=False) == "float32"
+    assert {asked: effective_precision(asked, vit, "bf16") for asked in expected} == expected
+    assert effective_precision("bf16", vit, "tf32") == "float32"
 
 
 def test_a_model_that_was_converted_keeps_its_precision(vit, images):

@@ -1,4 +1,4 @@
-"""Which bfloat16 keeps the ranks of a method: what `Facts.half` promises, on trained weights and photographs."""
+"""Which bfloat16 keeps the ranks of a method: what `Facts.precision` promises, on trained weights and photographs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ load_all()
 ROOT = Path(__file__).parents[2]
 IMAGES = 8
 FEWER = {"masks": 64, "samples": 64, "steps": 4, "coalitions": 2}
-CLAIMED = [name for name in METHODS if METHODS[name].facts.half != "none"]
+CLAIMED = [name for name in METHODS if "bf16" in METHODS[name].facts.precision]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_ranks_are_kept_as_promised(name, models, photographs):
         reference = vitreous.explain(exact, photographs, method=method)
         attributions = [vitreous.explain(single, photographs, reference.targets, method, precision="bf16")]
     assert attributions[0].provenance["precision"] == "bf16"
-    if method.facts.half == "weights":
+    if method.facts.precision == "bf16 weights":
         attributions.append(vitreous.explain(half, photographs, reference.targets, method))
     for attribution in attributions:
         found = correlations(attribution, reference)
@@ -83,7 +83,7 @@ def test_what_is_not_promised_is_not_computed_in_bfloat16():
     vit = vitreous.testing.tiny_vits(torch.float32)["class token"]
     images = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0))
     for name in ("ixg", "presence", "occlusion", "rise"):
-        assert METHODS[name].facts.half == "none"
+        assert "bf16" not in METHODS[name].facts.precision
         method = with_fewer_draws(name)
         attribution = vitreous.explain(vit, images, 0, method, precision="bf16")
         assert attribution.provenance["precision"] == "float32"

@@ -48,7 +48,7 @@ def map_precision(plan: Plan) -> str | None:
 
 def base_precision(plan: Plan, vit: BlackBox) -> str | None:
     """Precision of predictions and metrics, which are not computed in bfloat16."""
-    return effective_precision(map_precision(plan), vit, half=False)
+    return effective_precision(map_precision(plan), vit, "tf32")
 
 
 def row_precision(job: Job, have: Loaded, column: Column) -> str:

@@ -149,7 +149,7 @@ def check_precision(precision: Any) -> None:
         raise SpecError(f"precision={precision!r}; known: {known}, and None for the precision that the model has")
 
 
-def effective_precision(precision: str | None, model: BlackBox, half: bool) -> str | None:
+def effective_precision(precision: str | None, model: BlackBox, lowest: str) -> str | None:
     """Precision to compute in.
 
     Parameters
@@ -158,14 +158,14 @@ def effective_precision(precision: str | None, model: BlackBox, half: bool) -> s
         As requested: one of `PRECISIONS`, or None.
     model
         The model.
-    half
-        Whether the computation keeps its ranks with bfloat16 products. If not, "bf16" becomes TF32 where the device has
-        it, else float32.
+    lowest
+        Lowest precision that keeps the ranks of what is computed, as `Facts.precision`.
 
     Returns
     -------
     str or None
-        "float32", "tf32", "bf16", or None for the model as it is.
+        "float32", "tf32" or "bf16": as requested, but no lower than `lowest`, and TF32 only where the device has it.
+        None for the model as it is.
 
     Raises
     ------
@@ -183,6 +183,6 @@ def effective_precision(precision: str | None, model: BlackBox, half: bool) -> s
             f"precision={precision!r} needs float32 weights, and those of {model.name!r} are {own}; convert them by "
             "module.float(), or leave precision out to compute in the precision of the weights"
         )
-    if precision == "bf16" and half:
+    if precision == "bf16" and lowest in ("bf16", "bf16 weights"):
         return "bf16"
-    return "float32" if precision == "float32" or not has_tf32(model.device) else "tf32"
+    return "float32" if "float32" in (precision, lowest) or not has_tf32(model.device) else "tf32"

@@ -88,7 +88,7 @@ def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
     },
     aliases=("attentionrollout", "attention-rollout"),
     paper="abnar2020quantifying",
-    half="products",
+    precision="bf16",
 )
 def rollout(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
     """Attention multiplied through all blocks, half of each token passing by the skip connection.
@@ -149,7 +149,7 @@ def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") ->
     class_specific=True,
     aliases=("gae", "transformer-mm", "chefer2", "transformermm", "attgrads"),
     paper="chefer2021generic",
-    half="products",
+    precision="bf16",
 )
 def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chefer") -> Matrix:
     """Positive attention × gradient, averaged over heads.

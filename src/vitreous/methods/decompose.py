@@ -109,7 +109,7 @@ decompx = token_times_gradient(
     linearisation=DECOMPX,
     fixed_linearisation=True,
     paper="modarressi2023decompx",
-    half="products",
+    precision="bf16",
 )
 
 

@@ -175,7 +175,7 @@ temper = token_times_gradient(
     pixel=None,
     complete=False,
     question="probability",
-    half="products",
+    precision="bf16",
 )
 
 

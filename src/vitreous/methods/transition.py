@@ -126,7 +126,7 @@ def transition(
     },
     aliases=("vtranm", "token-tm"),
     paper="wu2024token",
-    half="products",
+    precision="bf16",
 )
 def tokentm(
     layer: Layer,

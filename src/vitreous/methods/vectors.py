@@ -91,7 +91,7 @@ def attin(
     fold=rollout.with_options(form="none"),
     paper="modarressi2022globenc",
     **NORM,
-    half="products",
+    precision="bf16",
 )
 def globenc(layer: Layer) -> Matrix:
     """Length of what each token sends to each other one through the whole block, the MLP's inside passed over."""
