@@ -26,6 +26,7 @@ LAYERS = (  # a package imports from its own layer and from those before it
     {"methods"},
     {"metrics"},
     {"explanation", "front", "measure", "catalogue", "scores", "testing", "wrapping"},
+    {"pairs"},  # similarity of two inputs
     {"bench"},  # plans, cells, executors and the store
     {"draw", "report"},
     {"cli", "web", "demo", "__main__"},
@@ -35,6 +36,7 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 UPWARD_IMPORTS = {
     ("methods/attribution.py", "draw"): "`.plot()` and `_repr_html_` import the drawing code when they are called",
     ("methods/inside.py", "draw"): "`.plot()` imports the drawing code when it is called",
+    ("pairs/pair_attribution.py", "draw"): "`.plot()` and `.save()` import the drawing code when they are called",
 }
 
 GRADIENT_NAMES = {"detach", "detach_", "requires_grad", "requires_grad_"}  # and autograd.grad

@@ -35,6 +35,9 @@ HOMES = {
     "vitreous.models.model": ("BlackBox", "Network"),
     "vitreous.models.image_input": ("Preprocess",),
     "vitreous.models.vit": ("ViT",),
+    "vitreous.pairs.explain_pair": ("explain_pair",),
+    "vitreous.pairs.pair_attribution": ("PairAttribution",),
+    "vitreous.pairs.towers": ("TextTower",),
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
 HOME_OF = {name: home for home, names in HOMES.items() for name in names}
@@ -93,6 +96,9 @@ if TYPE_CHECKING:
     from vitreous.models.vit import ViT as ViT
     from vitreous.wrapping import load as load
     from vitreous.wrapping import wrap as wrap
+    from vitreous.pairs.explain_pair import explain_pair as explain_pair
+    from vitreous.pairs.pair_attribution import PairAttribution as PairAttribution
+    from vitreous.pairs.towers import TextTower as TextTower
 
 
 def __getattr__(name: str) -> Any:

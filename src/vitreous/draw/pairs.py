@@ -1,0 +1,163 @@
+"""Drawings of a pair: both sides with their maps and lines between matching parts, and a page that shows partners."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from vitreous.draw.captions import format_value
+from vitreous.draw.notebook import data_url
+from vitreous.draw.overlay import Window, backdrop, overlay_image
+from vitreous.draw.scale import Scale, scale_of
+from vitreous.pairs.pair_attribution import PairAttribution, Side
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LINE = "#111111"
+
+
+def pair_figure(pair: PairAttribution, *, lines: int = 8, partners: Iterable[int] | None = None) -> Figure:
+    """Draw both sides with their maps, and lines between the pairs with the largest shares.
+
+    Parameters
+    ----------
+    pair
+        The pair.
+    lines
+        Number of lines.
+    partners
+        Patches or words of b: a shows only their matches, and only their lines are drawn.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import ConnectionPatch
+
+    chosen = None if partners is None else sorted(set(partners))
+    figure = Figure(figsize=(9.0, 4.9), layout="constrained")
+    axes: Any = figure.subplots(1, 2, width_ratios=[1.0, 0.55 if pair.b.words is not None else 1.0])
+    draw_side(axes[0], pair, "a", chosen)
+    draw_side(axes[1], pair, "b", None)
+    outlined = [] if chosen is None else chosen
+    for index in outlined:
+        axes[1].plot(*place_of(pair, "b", index), marker="s", markersize=9, fillstyle="none", color=LINE)
+    for first, second, share in strongest_lines(pair, lines, chosen):
+        start, end = place_of(pair, "a", first), place_of(pair, "b", second)
+        figure.add_artist(
+            ConnectionPatch(
+                start,
+                end,
+                axes[0].transData,
+                axes[1].transData,
+                color=LINE,
+                alpha=0.55,
+                linewidth=0.6 + 1.8 * share,
+            )
+        )
+    kind = pair.provenance.get("similarity", "similarity")
+    figure.suptitle(f"{kind} {format_value(pair.similarity)} · {pair.method}", fontsize=11)
+    return figure
+
+
+def draw_side(axis: Axes, pair: PairAttribution, side: Side, partners: list[int] | None) -> None:
+    own = pair.a if side == "a" else pair.b
+    attribution = pair.attribution(side, partners)
+    scale = scale_of(attribution)
+    axis.set_axis_off()
+    if own.words is not None:
+        draw_words(axis, own.words, attribution.maps()[0, 0].cpu().numpy(), scale)
+        return
+    axis.imshow(np.asarray(overlay_image(attribution, scale=scale)))
+    explained = "all of the other side" if partners is None else f"{len(partners)} marked part(s) of the other side"
+    axis.set_title(f"{own.name}: match with {explained}", fontsize=9)
+
+
+def draw_words(axis: Axes, words: tuple[str, ...], scores: np.ndarray, scale: Scale) -> None:
+    """Words from top to bottom, each on the colour of its score."""
+    colours = scale.colours(scores)
+    axis.set_xlim(0, 1)
+    axis.set_ylim(len(words), 0)
+    for index, (word, colour) in enumerate(zip(words, colours, strict=True)):
+        dark = float(np.dot(colour, (0.299, 0.587, 0.114))) < 0.5
+        axis.text(
+            0.08,
+            index + 0.5,
+            textwrap.shorten(word, 24, placeholder="…"),
+            va="center",
+            fontsize=min(11, 170 / len(words)),
+            color="white" if dark else "black",
+            bbox={"facecolor": tuple(colour), "edgecolor": "none", "pad": 2.5},
+        )
+
+
+def strongest_lines(pair: PairAttribution, count: int, partners: list[int] | None) -> list[tuple[int, int, float]]:
+    """Pairs with the largest positive shares, each with its share relative to the largest."""
+    matrix = pair.matrix.cpu()
+    if partners is not None:
+        matrix = matrix[:, partners]
+    values, places = matrix.flatten().topk(min(count, matrix.numel()))
+    largest = float(values[0]) if len(values) else 0.0
+    columns = matrix.shape[1]
+    pairs = [(int(p) // columns, int(p) % columns, float(v)) for v, p in zip(values, places, strict=True) if v > 0]
+    return [(i, j if partners is None else partners[j], v / largest) for i, j, v in pairs]
+
+
+def framed(pair: PairAttribution, side: Side) -> tuple[Image.Image, Window]:
+    """The image of a side as it is displayed, and the part of it that the model sees."""
+    found = backdrop(pair.attribution(side))
+    assert found is not None  # an image tower keeps its input
+    return found
+
+
+def place_of(pair: PairAttribution, side: Side, index: int) -> tuple[float, float]:
+    """Centre of a patch or word in the coordinates of its drawing."""
+    own = pair.a if side == "a" else pair.b
+    if own.words is not None:
+        return 0.02, index + 0.5
+    _, (left, top, right, bottom) = framed(pair, side)
+    rows, columns = own.layout.grid
+    across, down = (index % columns + 0.5) / columns, (index // columns + 0.5) / rows
+    return left + across * (right - left), top + down * (bottom - top)
+
+
+def pair_page(pair: PairAttribution) -> str:
+    """A self-contained page: the patch or word that is pointed at shows its partners on the other side."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("vitreous.draw"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    matrix = pair.matrix.cpu().double().numpy()
+    largest = float(np.abs(matrix).max()) or 1.0
+    shares = np.round(matrix / largest, 4).tolist()
+    return environment.get_template("pair.html").render(
+        title=f"{pair.provenance.get('similarity', 'similarity')} {format_value(pair.similarity)}",
+        method=pair.method,
+        sides=[describe_side(pair, side) for side in ("a", "b")],
+        data=json.dumps({"matrix": shares, "a": totals(pair, "a"), "b": totals(pair, "b")}),
+    )
+
+
+def totals(pair: PairAttribution, side: Side) -> list[float]:
+    """Scores of all patches or words of a side, relative to the largest."""
+    scores = pair.map(side).flatten().cpu().double().numpy()
+    return np.round(scores / (float(np.abs(scores).max()) or 1.0), 4).tolist()
+
+
+def describe_side(pair: PairAttribution, side: Side) -> dict[str, Any]:
+    own = pair.a if side == "a" else pair.b
+    rows, columns = own.layout.grid
+    described: dict[str, Any] = {"id": side, "name": own.name, "words": own.words, "rows": rows, "columns": columns}
+    if own.words is None:
+        image, window = framed(pair, side)
+        left, top, right, bottom = (round(100 * v / n, 3) for v, n in zip(window, image.size * 2, strict=True))
+        described |= {
+            "source": data_url(image.copy()),
+            "window": {"left": left, "top": top, "width": right - left, "height": bottom - top},
+        }
+    return described

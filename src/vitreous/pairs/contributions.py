@@ -1,0 +1,242 @@
+"""Contribution vectors: what every token adds to an embedding.
+
+A pair of inputs with embeddings a and b has the similarity a · b. With a vector C[i] per token, Σ C[i] + rest = a, the
+similarity is a sum over pairs of tokens, C_a[i] · C_b[j]. The functions here compute these vectors in different ways; each
+costs one pass per coordinate of the embedding or per subset of tokens, and never holds more than a batch of passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from vitreous.capture.path_gradients import token_gradients
+from vitreous.capture.probe import Probe, probe_of
+from vitreous.capture.progress import Tally
+from vitreous.capture.score_function import ask
+from vitreous.capture.targets import ClassTarget
+from vitreous.core.errors import ModelError, SpecError
+from vitreous.explanation import explain_batch
+from vitreous.methods.fold import at
+from vitreous.methods.method import Method
+from vitreous.models.model import BlackBox
+from vitreous.models.vit import ViT
+from vitreous.pairs.towers import Tower
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contributions:
+    """Contribution vectors of the tokens of one input.
+
+    Attributes
+    ----------
+    tokens
+        One vector per token; tokens that belong to no patch come first.
+    rest
+        Embedding minus the sum of the vectors: the shares of biases and, where a method is not complete, what it misses.
+    prefix
+        Number of tokens that belong to no patch or word.
+    """
+
+    tokens: Float[Tensor, "n D"]
+    rest: Float[Tensor, " D"]
+    prefix: int
+
+    @property
+    def embedding(self) -> Float[Tensor, " D"]:
+        return self.tokens.sum(0) + self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class Linearised:
+    """Token × gradient of every coordinate under a linearisation (BiLRP), or any other method with one map per output.
+
+    Attributes
+    ----------
+    method
+        A method with signed maps, such as "decompx", "ixg@libra" or "attnlrp+at(layer=6)".
+    """
+
+    method: Method
+
+    def vectors(self, tower: Tower, rows: Tensor | None, batch_size: int) -> Contributions:
+        """Contribution vectors of a tower; `rows` as for `Tower.coordinates`."""
+        model = tower.coordinates(rows)
+        method = self.method.for_model(model)
+        if not method.class_specific or not method.signed:
+            raise SpecError(
+                f"{method.spec!r} is not signed and class-specific, so its maps are no shares of an embedding; 'decompx', "
+                "'attnlrp' or 'ixg' would work"
+            )
+        parts, prefix = [], 0
+        score_function = ask("logit")
+        for coordinates in batches(model.outputs, batch_size):
+            entries = tower.entry.expand(len(coordinates), -1, -1, -1)
+            target = ClassTarget(coordinates[:, None]).fit(model, len(coordinates))
+            attribution = explain_batch(model, entries, target, method, score_function)
+            if attribution.patches is None:
+                raise SpecError(f"{method.spec!r} has no scores of tokens; 'decompx', 'attnlrp' or 'ixg' would work")
+            scores = attribution.patches
+            if attribution.prefix is not None:
+                scores = torch.cat([attribution.prefix, scores], 1)
+                prefix = attribution.prefix.shape[1]
+            parts.append(scores)
+        tokens = torch.cat(parts).mT
+        embedding = selected(tower, rows)
+        return Contributions(tokens, embedding - tokens.sum(0), prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Integrated:
+    """Gradients averaged on the way from the tokens of a reference image to those of the image (exCLIP).
+
+    Attributes
+    ----------
+    steps
+        Number of points on the way: 1, 1 − 1/steps, …, 1/steps.
+    start
+        Block at whose input the tokens are taken; negative counts from the last block.
+    """
+
+    steps: Annotated[int, "at least 1"] = 10
+    start: int = -1
+
+    def vectors(self, tower: Tower, rows: Tensor | None, batch_size: int) -> Contributions:
+        model = tower.coordinates(rows)
+        if not isinstance(model, ViT):
+            raise ModelError(
+                f"'exclip' runs {model.name!r} from inner tokens on, which needs a ViT; 'decompx' would work"
+            )
+        if self.steps < 1 or not -model.depth <= self.start < model.depth:
+            raise SpecError(
+                f"steps={self.steps}, start={self.start}; steps from 1 and layers 0 to {model.depth - 1} would work"
+            )
+        start = self.start % model.depth
+        question = ask("logit")
+        states = [
+            Probe(model, image, torch.zeros(1, 1, dtype=torch.long), question).states[start]
+            for image in (tower.entry, torch.zeros_like(tower.entry))
+        ]
+        change = states[0] - states[1]
+        fractions = 1 - torch.arange(self.steps, device=change.device, dtype=change.dtype) / self.steps
+        points = states[1] + fractions[:, None, None] * change
+        parts = []
+        for coordinates in batches(model.outputs, max(1, batch_size // self.steps)):
+            entries = tower.entry.expand(len(coordinates), -1, -1, -1)
+            probe = probe_of(model, entries, coordinates[:, None], question)
+            gradients = token_gradients(probe, points.expand(len(coordinates), -1, -1, -1), start)
+            parts.append((gradients.mean(1) * change).sum(-1))
+        tokens = torch.cat(parts).mT
+        return Contributions(tokens, selected(tower, rows) - tokens.sum(0), model.layout(model.size).prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Coalitions:
+    """Change of the embedding with the presence of a token, over random subsets (the cross terms of FIxLIP).
+
+    A removed patch has its pixels set to 0 (after normalisation). The vectors are of the embedding as it is used: of unit
+    length for the cosine.
+
+    Attributes
+    ----------
+    samples
+        Number of subsets.
+    p
+        Probability that a patch is present.
+    seed
+        Seed of the subsets.
+    """
+
+    samples: int = 1024
+    p: float = 0.5
+    seed: int = 0
+
+    def draw(self, patches: int) -> Bool[Tensor, "s p"]:
+        """The random subsets, one row each."""
+        if self.samples < 1 or not 0 < self.p < 1:
+            raise SpecError(f"samples={self.samples}, p={self.p}; samples from 1 and p between 0 and 1 would work")
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.rand(self.samples, patches, generator=generator) < self.p
+
+    def vectors_of_subsets(
+        self, present: Bool[Tensor, "s p"], embeddings: Float[Tensor, "s D"]
+    ) -> Float[Tensor, "p D"]:
+        """E[e(S) (1[i ∈ S] − p)] / (p (1 − p)), the mean over the given subsets."""
+        centred = present.to(embeddings) - self.p
+        return centred.mT @ embeddings / (len(present) * self.p * (1 - self.p))
+
+
+@dataclass(frozen=True, slots=True)
+class Occlusion:
+    """Change of the embedding when one patch is removed: its pixels are set to 0 (after normalisation)."""
+
+    def vectors_of_subsets(
+        self, present: Bool[Tensor, "s p"], embeddings: Float[Tensor, "s D"]
+    ) -> Float[Tensor, "p D"]:
+        return embeddings[0] - embeddings[1:]
+
+    def draw(self, patches: int) -> Bool[Tensor, "s p"]:
+        return torch.cat([torch.ones(1, patches, dtype=torch.bool), ~torch.eye(patches, dtype=torch.bool)])
+
+
+def subset_contributions(method: Coalitions | Occlusion, tower: Tower, unit: bool, batch_size: int) -> Contributions:
+    """Contribution vectors from the embeddings of images of which only subsets of the patches are shown.
+
+    Parameters
+    ----------
+    method
+        Which subsets, and how vectors follow from their embeddings.
+    tower
+        An image.
+    unit
+        Whether embeddings are scaled to unit length.
+    batch_size
+        Number of images that run at once.
+    """
+    if tower.words is not None:
+        raise ModelError("patches can be removed from an image only; 'decompx' would work for a text")
+    model, layout = tower.coordinates(), tower.layout
+    present = method.draw(layout.patches)
+    visible = present.view(-1, 1, *layout.grid)
+    for axis, size in enumerate(layout.patch):
+        visible = visible.repeat_interleave(size, axis + 2)
+    embeddings = torch.cat(list(embedded(model, tower.entry, visible, batch_size)))
+    embeddings = torch.nn.functional.normalize(embeddings, dim=-1) if unit else embeddings
+    whole = torch.nn.functional.normalize(tower.vectors, dim=-1)[0] if unit else tower.vectors[0]
+    tokens = method.vectors_of_subsets(present, embeddings)
+    return Contributions(tokens, whole - tokens.sum(0), 0)
+
+
+def embedded(model: BlackBox, image: Tensor, visible: Tensor, batch_size: int) -> Iterator[Tensor]:
+    """Embeddings of the image with only the visible pixels, batch by batch."""
+    tally = Tally(len(visible))
+    for rows in visible.split(batch_size):
+        with torch.no_grad():
+            yield model.forward(image * rows.to(image))
+        tally.add(len(rows))
+
+
+def selected(tower: Tower, rows: Tensor | None) -> Float[Tensor, " D"]:
+    return (tower.vectors if rows is None else tower.vectors[rows]).flatten()
+
+
+def batches(count: int, size: int) -> Iterator[Tensor]:
+    """Indices 0 … count − 1 in batches, with progress."""
+    tally = Tally(count)
+    for indices in torch.arange(count).split(size):
+        yield indices
+        tally.add(len(indices))
+
+
+def at_layer(method: Method, start: int | None) -> Method:
+    """The method read at the input of block `start`; None keeps its own fold."""
+    return method if start is None else method.folded(at.with_options(layer=start))
+
+
+PairMethod = Linearised | Integrated | Coalitions | Occlusion
+NAMED: dict[str, Callable[..., PairMethod]] = {"exclip": Integrated, "fixlip": Coalitions, "occlusion": Occlusion}

@@ -1,0 +1,201 @@
+"""`PairAttribution`: the interaction matrix of two inputs, the map of each side, saving and drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.core.errors import ShapeError
+from vitreous.methods.attribution import Attribution
+from vitreous.models.model import Layout
+from vitreous.pairs.contributions import Contributions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Side = Literal["a", "b"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TowerSide:
+    """One side of a pair: where its tokens are, and what it looks like.
+
+    Attributes
+    ----------
+    layout
+        Grid of the patches; of a text, one row with a column per token.
+    contributions
+        Contribution vectors of its tokens.
+    words
+        Tokens of a text; None for an image.
+    special
+        Whether each token of a text is a special token.
+    entry
+        Model input, for drawing.
+    image
+        Original image, for drawing.
+    preprocess
+        Preprocessing of the image.
+    name
+        Name of the model.
+    """
+
+    layout: Layout
+    contributions: Contributions
+    words: tuple[str, ...] | None = None
+    special: tuple[bool, ...] = ()
+    entry: Tensor | None = None
+    image: Any = None
+    preprocess: Any = None
+    name: str = ""
+
+    @property
+    def vectors(self) -> Float[Tensor, "n D"]:
+        """Contribution vectors of the patches or words."""
+        return self.contributions.tokens[self.contributions.prefix :]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairAttribution:
+    """Which parts of one input match which parts of another.
+
+    Attributes
+    ----------
+    a, b
+        The two sides.
+    similarity
+        The number that is explained.
+    scale
+        Factor of every product: 1 for the dot product, 1 / (|a| |b|) for the cosine.
+    method
+        How the contribution vectors were computed.
+    provenance
+        Models, method and options as plain values.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import torch
+    >>> import vitreous
+    >>> vit = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=0, depth=2).eval()
+    >>> image, other = torch.randn(2, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    >>> pair = vitreous.explain_pair(vit, image, vit, other, method="decompx")
+    >>> pair.matrix.shape  # patches of one image, patches of the other
+    torch.Size([4, 4])
+    """
+
+    a: TowerSide
+    b: TowerSide
+    similarity: float
+    scale: float
+    method: str
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def matrix(self) -> Float[Tensor, "n m"]:
+        """Share of the similarity of every pair of patches (or words), in the order of the grids, row by row."""
+        return self.scale * self.a.vectors @ self.b.vectors.mT
+
+    @property
+    def full(self) -> Float[Tensor, "n m"]:
+        """All shares: prefix tokens, patches (or words) and, last, the rest of each side. The sum is the similarity."""
+        sides = [torch.cat([s.contributions.tokens, s.contributions.rest[None]]) for s in (self.a, self.b)]
+        return self.scale * sides[0] @ sides[1].mT
+
+    def map(self, side: Side, partners: Iterable[int] | None = None) -> Float[Tensor, "rows columns"]:
+        """Scores of the patches (or words) of one side.
+
+        Parameters
+        ----------
+        side
+            "a" or "b".
+        partners
+            Indices of patches or words of the other side: only their matches are counted. None counts everything of the
+            other side, its prefix tokens and biases included: the map of the similarity with the other embedding fixed.
+
+        Raises
+        ------
+        ShapeError
+            If a partner does not exist.
+        """
+        own, other = (self.a, self.b) if side == "a" else (self.b, self.a)
+        if partners is None:
+            vector = other.contributions.embedding
+        else:
+            indices = torch.as_tensor(list(partners), dtype=torch.long)
+            if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(other.vectors):
+                raise ShapeError(f"partners {indices.tolist()} are not all among 0 to {len(other.vectors) - 1}")
+            vector = other.vectors[indices.to(other.vectors.device)].sum(0)
+        return (self.scale * own.vectors @ vector).view(own.layout.grid)
+
+    def attribution(self, side: Side, partners: Iterable[int] | None = None) -> Attribution:
+        """The map of one side as an `Attribution`, for drawing, saving and metrics; parameters as for `map`."""
+        own = self.a if side == "a" else self.b
+        patches = self.map(side, partners).flatten()[None]
+        return Attribution(
+            patches,
+            own.layout,
+            torch.zeros(1, dtype=torch.long),
+            self.method,
+            score=patches.new_tensor([self.similarity]),
+            images=own.entry,
+            pictures=None if own.image is None else (own.image,),
+            preprocess=own.preprocess,
+            names=("similarity",),
+            provenance=self.provenance,
+        )
+
+    def strongest(self, count: int = 10) -> list[tuple[int, int, float]]:
+        """The pairs with the largest shares: index in a, index in b, share."""
+        values, places = self.matrix.flatten().topk(min(count, self.matrix.numel()))
+        columns = self.matrix.shape[1]
+        return [(int(p) // columns, int(p) % columns, float(v)) for v, p in zip(values, places, strict=True)]
+
+    def plot(self, *, lines: int = 8, partners: Iterable[int] | None = None) -> Figure:
+        """Draw both sides with their maps, and lines between the pairs with the largest shares.
+
+        Parameters
+        ----------
+        lines
+            Number of lines.
+        partners
+            Patches or words of b: only their matches in a are drawn.
+        """
+        from vitreous.draw.pairs import pair_figure
+
+        return pair_figure(self, lines=lines, partners=partners)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page (`.html`) where a patch or word that is pointed at shows its partners, or arrays (`.npz`).
+
+        Raises
+        ------
+        ShapeError
+            If the suffix is neither of these.
+        """
+        path = Path(path)
+        match path.suffix:
+            case ".html":
+                from vitreous.draw.pairs import pair_page
+
+                path.write_text(pair_page(self), encoding="utf-8")
+            case ".npz":
+                import numpy as np
+
+                arrays = {"matrix": self.matrix, "full": self.full, "map_a": self.map("a"), "map_b": self.map("b")}
+                np.savez_compressed(
+                    path, allow_pickle=False, **{key: value.cpu().numpy() for key, value in arrays.items()}
+                )
+            case _:
+                raise ShapeError(f"{path.name!r}: a pair is saved as .html (a page) or .npz (arrays)")
+        return path
+
+    def __repr__(self) -> str:
+        n, m = self.matrix.shape
+        return f"PairAttribution({n} x {m}, {self.method!r}, similarity {self.similarity:.4g})"

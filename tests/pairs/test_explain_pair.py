@@ -1,0 +1,282 @@
+"""Pairs: interaction matrices against reference outputs, explicit derivatives and completeness."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import vitreous
+from vitreous.capture.linearise import LINEARISATIONS
+from vitreous.capture.trace import backward, share, trace
+from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.models.eval_mode import evaluating
+from vitreous.pairs.contributions import Coalitions, embedded
+from vitreous.pairs.towers import image_tower
+
+IDS = torch.tensor([1, 5, 7, 9, 2])
+
+
+@pytest.fixture(scope="module", params=["tiny_cls", "tiny_reg"])
+def stored(request, goldens):
+    """A small model without its classifier, four images and a reader of reference outputs."""
+    from safetensors.torch import load_file
+    from timm.models.vision_transformer import VisionTransformer
+
+    information = json.loads((goldens / "models.json").read_text())[request.param]
+    model = VisionTransformer(**information["timm_kwargs"])
+    model.load_state_dict(load_file(goldens / information["weights"]))
+    model.head = nn.Identity()
+    images = torch.from_numpy(np.load(goldens / "inputs" / f"{request.param}.npz")["x"]).double()
+
+    def arrays(name: str):
+        path = goldens / "outputs" / request.param / f"{name}.npz"
+        return dict(np.load(path)) if path.exists() else pytest.skip(f"no {name} of {request.param}")
+
+    return model.double().eval(), images, arrays
+
+
+def assert_close(matrix: torch.Tensor, reference: np.ndarray, tolerance: float = 1e-8) -> None:
+    assert matrix.shape == reference.shape
+    assert np.abs(matrix.numpy() - reference).max() <= tolerance * np.abs(reference).max()
+
+
+def test_bilrp_agrees_with_the_reference_outputs(stored, subtests):
+    model, images, arrays = stored
+    references = arrays("pair_bilrp")
+    for linearisation, start, similarity, suffix in (
+        ("plain", 0, "dot", ""),
+        ("libra", 2, "cosine", "_cosine"),
+        ("attnlrp", 0, "cosine", "_cosine"),
+        ("reslrp", 2, "dot", ""),
+    ):
+        with subtests.test(linearisation=linearisation, start=start, similarity=similarity):
+            pair = vitreous.explain_pair(
+                model,
+                images[2:3],
+                model,
+                images[3:],
+                f"ixg@{linearisation}",
+                start=start,
+                similarity=similarity,
+            )
+            assert_close(pair.full[:-1, :-1], references[f"{linearisation}_l{start}{suffix}"][1])
+            assert pair.similarity == pytest.approx(references[similarity][1], rel=1e-9)
+            assert pair.full.sum().item() == pytest.approx(pair.similarity, rel=1e-9)
+
+
+def test_exclip_agrees_with_the_reference_outputs(stored):
+    model, images, arrays = stored
+    for key, reference in arrays("pair_exclip").items():
+        layer, steps = key.removeprefix("l").split("_N")
+        pair = vitreous.explain_pair(
+            model, images[:1], model, images[1:2], "exclip", start=int(layer), steps=int(steps), batch_size=64
+        )
+        assert_close(pair.full[pair.a.contributions.prefix : -1, :-1].mT, reference[0])
+
+
+def test_fixlip_cross_terms_agree_with_the_reference_outputs(stored):
+    model, images, arrays = stored
+    references = arrays("pair_fixlip")
+    players = torch.from_numpy(references["players"])
+    count = int(players.max()) + 1
+    present = (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1 == 1
+    method, vectors = Coalitions(p=0.5), []
+    for image in (images[:1], images[1:2]):
+        tower = image_tower(model, image, None, False)
+        visible = present[:, players].view(-1, 1, *tower.layout.grid)
+        for axis, size in enumerate(tower.layout.patch):
+            visible = visible.repeat_interleave(size, axis + 2)
+        embeddings = torch.cat(list(embedded(tower.model, image, visible, 256)))
+        vectors.append(method.vectors_of_subsets(present, nn.functional.normalize(embeddings, dim=-1)))
+
+    assert_close(vectors[0] @ vectors[1].mT, references["p0.5_order2"][0][:count, count:], 1e-6)
+
+
+def test_subset_methods_explain_the_cosine(stored):
+    model, images, _ = stored
+    whole = nn.functional.normalize(model(images[:2]), dim=-1).detach()
+    pair = vitreous.explain_pair(model, images[:1], model, images[1:2], "occlusion")
+    without = images[:1].clone()
+    without[..., :8, :8] = 0
+    first = whole[0] - nn.functional.normalize(model(without), dim=-1)[0].detach()
+
+    torch.testing.assert_close(pair.a.vectors[0], first)
+    assert pair.similarity == pytest.approx(float(whole[0] @ whole[1]), rel=1e-9)
+
+    sampled = vitreous.explain_pair(model, images[:1], model, images[1:2], "fixlip", samples=64, seed=3)
+    again = vitreous.explain_pair(model, images[:1], model, images[1:2], "fixlip", samples=64, seed=3, batch_size=5)
+    torch.testing.assert_close(sampled.matrix, again.matrix)
+
+
+def test_the_plain_form_is_the_explicit_second_derivative(stored):
+    """x_i ∂²(a · b)/∂x_i∂x_j x_j, by autograd on both inputs of the first block."""
+    model, images, _ = stored
+
+    def embed(tokens):
+        for block in model.blocks:
+            tokens = block(tokens)
+        return model.forward_head(model.norm(tokens))[0]
+
+    with torch.no_grad():
+        states = [model.norm_pre(model._pos_embed(model.patch_embed(image[None]))) for image in images[:2]]
+    a, b = (state.clone().requires_grad_() for state in states)
+    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
+        (gradient,) = torch.autograd.grad(embed(a) @ embed(b), a, create_graph=True)
+    per_token = (gradient * a.detach()).sum(-1)[0]
+    rows = [torch.autograd.grad(value, b, retain_graph=True)[0] for value in per_token]
+    expected = torch.stack([(row * b.detach()).sum(-1)[0] for row in rows])
+
+    pair = vitreous.explain_pair(model, images[:1], model, images[1:2], "ixg", similarity="dot")
+
+    torch.testing.assert_close(pair.full[:-1, :-1], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_map_of_a_side_is_the_explanation_of_the_similarity_to_the_other(stored):
+    model, images, _ = stored
+    pair = vitreous.explain_pair(model, images[:1], model, images[1:2], "decompx", similarity="dot")
+    other = model(images[1:2]).detach()[0]
+    network = vitreous.see_through(model, size=(32, 32))
+    alone = vitreous.explain(network, images[:1], method="decompx", score=lambda output: output @ other)
+
+    torch.testing.assert_close(pair.map("a").flatten(), alone.patches[0], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(pair.map("a", range(16)).flatten(), pair.matrix.sum(1))
+    torch.testing.assert_close(pair.map("b", [3]).flatten(), pair.matrix[3])
+    index_a, index_b, value = pair.strongest(1)[0]
+    assert value == pytest.approx(pair.matrix.max().item())
+    assert pair.matrix[index_a, index_b].item() == pytest.approx(value)
+
+
+# ── texts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Tokenizer:
+    """Words are numbers; 1 and 2 are special."""
+
+    all_special_ids = (1, 2)
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [1, *map(int, text.split()), 2]}
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"w{index}</w>" for index in ids]
+
+
+@pytest.fixture(scope="module")
+def clip():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shared = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "projection_dim": 6,
+    }
+    text = transformers.CLIPTextConfig(
+        vocab_size=30, max_position_embeddings=9, bos_token_id=1, eos_token_id=2, **shared
+    )
+    vision = transformers.CLIPVisionConfig(image_size=32, patch_size=16, **shared)
+    towers = transformers.CLIPVisionModelWithProjection(vision), transformers.CLIPTextModelWithProjection(text)
+    for tower in towers:
+        for parameter in tower.parameters():
+            nn.init.normal_(parameter, std=0.3)
+    return tuple(tower.double().eval() for tower in towers)
+
+
+@pytest.fixture(scope="module")
+def image():
+    return torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_image_and_text_are_complete(clip, image):
+    vision, text = clip
+    pair = vitreous.explain_pair(vision, image, vitreous.TextTower(text, Tokenizer()), "5 7 9")
+    with torch.no_grad():
+        a, b = vision(image).image_embeds[0], text(input_ids=IDS[None]).text_embeds[0]
+
+    assert pair.matrix.shape == (4, 5)
+    assert pair.b.words == ("w1", "w5", "w7", "w9", "w2")
+    assert pair.b.special == (True, False, False, False, True)
+    assert pair.similarity == pytest.approx(nn.functional.cosine_similarity(a, b, dim=0).item(), rel=1e-9)
+    assert pair.full.sum().item() == pytest.approx(pair.similarity, rel=1e-9)
+
+
+def test_the_rest_of_a_text_is_the_share_of_its_biases(clip):
+    _, text = clip
+    tower = vitreous.TextTower(text).prepare(IDS)
+    blocks = [block.module for block in tower.model.blocks]
+
+    def call():
+        with evaluating(text):
+            return text(input_ids=IDS[None]).text_embeds[0]
+
+    shares = []
+    for coordinate in range(6):
+        traced = trace(text, call, blocks, LINEARISATIONS["decompx"], constants=True)
+        steps = list(backward(traced, traced.output[coordinate]))
+        shares.append(sum(share(added.constant, grad).sum() for step in steps for added, grad in step.added))
+    pair = vitreous.explain_pair(vitreous.TextTower(text), IDS, vitreous.TextTower(text), IDS)
+
+    torch.testing.assert_close(pair.a.contributions.rest, torch.stack(shares), rtol=1e-9, atol=1e-12)
+
+
+def test_late_interaction_adds_the_best_matches(clip, image):
+    vision, text = clip
+    project_a, project_b = vision.visual_projection.weight.detach(), text.text_projection.weight.detach()
+    tower = vitreous.TextTower(text, embed=lambda output: output.last_hidden_state @ project_b.mT)
+    pair = vitreous.explain_pair(
+        vision, image, tower, IDS, similarity="maxsim", embed_a=lambda output: output.last_hidden_state @ project_a.mT
+    )
+    with torch.no_grad():
+        tokens_a = vision(image).last_hidden_state[0] @ project_a.mT
+        tokens_b = text(input_ids=IDS[None]).last_hidden_state[0] @ project_b.mT
+
+    assert pair.similarity == pytest.approx((tokens_b @ tokens_a.mT).amax(1).sum().item(), rel=1e-9)
+    assert pair.full.sum().item() == pytest.approx(pair.similarity, rel=1e-9)
+    assert pair.matrix.shape == (4, 5)
+
+
+# ── refusals and drawing ─────────────────────────────────────────────────────────────────────────
+
+
+def test_what_does_not_fit_is_refused_with_what_would_work(clip, image):
+    vision, text = clip
+    tower = vitreous.TextTower(text)
+    cases = [
+        (ModelError, "needs a tokenizer", lambda: vitreous.explain_pair(vision, image, tower, "a zebra")),
+        (SpecError, "'cosine', 'dot' or 'maxsim'", lambda: vitreous.explain_pair(vision, image, tower, IDS, similarity="l2")),
+        (SpecError, "no option 'stride'", lambda: vitreous.explain_pair(vision, image, tower, IDS, "exclip", stride=1)),
+        (SpecError, "'decompx', 'attnlrp' or 'ixg'", lambda: vitreous.explain_pair(vision, image, tower, IDS, "rawattention")),
+        (ModelError, "patches can be removed", lambda: vitreous.explain_pair(tower, IDS, tower, IDS, "fixlip")),
+        (ShapeError, "one image on each side", lambda: vitreous.explain_pair(vision, image.repeat(2, 1, 1, 1), tower, IDS)),
+        (ModelError, "towers of one space", lambda: vitreous.explain_pair(
+            vision, image, vitreous.TextTower(text, embed=lambda output: output.last_hidden_state[:, 0]), IDS)),
+        (ShapeError, "token indices are whole numbers", lambda: tower.prepare(torch.zeros(3))),
+    ]  # fmt: skip
+    for error, sentence, run in cases:
+        with pytest.raises(error, match=sentence):
+            run()
+
+
+def test_pages_and_figures_show_both_sides(clip, image, tmp_path):
+    vision, text = clip
+    pair = vitreous.explain_pair(vision, image, vitreous.TextTower(text, Tokenizer()), "5 <b> 9".replace("<b>", "7"))
+    page = pair.save(tmp_path / "pair.html").read_text()
+    figure = pair.plot(lines=3, partners=[1])
+
+    assert page.count('class="cell"') == 4
+    assert page.count('class="word"') == 5
+    assert "http" not in page.replace("http-equiv", "")
+    assert len(figure.axes) == 2
+    assert len(figure.findobj(lambda artist: type(artist).__name__ == "ConnectionPatch")) <= 3
+    arrays = np.load(pair.save(tmp_path / "pair.npz"))
+    np.testing.assert_allclose(arrays["full"].sum(), pair.similarity, rtol=1e-9)
+    with pytest.raises(ShapeError, match=r"\.html"):
+        pair.save(tmp_path / "pair.pdf")
+    with pytest.raises(ShapeError, match="0 to 4"):
+        pair.map("a", [7])
