@@ -54,6 +54,7 @@ class BlackBoxProbe:
     """
 
     black_box = True  # False in subclasses that see states and gradients
+    accounts_biases = True  # False in a subclass whose layers have no shares of biases
 
     def __init__(
         self,

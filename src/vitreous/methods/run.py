@@ -123,7 +123,7 @@ def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:
 def adds_up(method: Method, recipe: LayerSignal, probe: BlackBoxProbe) -> bool:
     """Whether token scores and bias shares add up to the score of this probe."""
     complete = method.facts.complete and recipe.linearisation.complete
-    return complete and probe.question.affine and not recipe.changes_pass(method.options)
+    return complete and probe.accounts_biases and probe.question.affine and not recipe.changes_pass(method.options)
 
 
 def run_in_pixels(method: Method, recipe: LayerSignal, probe: BlackBoxProbe, settings: Settings) -> Tensor:
