@@ -25,7 +25,7 @@ LAYERS = (  # a package imports from its own layer and from those before it
     {"capture"},
     {"methods"},
     {"metrics"},
-    {"explanation", "front", "measure", "catalogue", "scores", "testing", "wrapping"},
+    {"explanation", "front", "measure", "catalogue", "losses", "scores", "testing", "wrapping"},
     {"pairs"},  # similarity of two inputs
     {"bench"},  # plans, cells, executors and the store
     {"draw", "report"},

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.differentiable import DifferentiableProbe
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.capture.score_function import Question, ask
-from vitreous.capture.targets import Target
+from vitreous.capture.targets import ClassTarget, Target
+from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.models.model import BlackBox
@@ -29,6 +31,7 @@ def explain_batch(
     hold: bool | None = None,
     precision: str | None = None,
     probe: BlackBoxProbe | None = None,
+    differentiable: bool = False,
 ) -> Attribution:
     """Compute the maps of one batch.
 
@@ -51,6 +54,8 @@ def explain_batch(
     probe
         A probe of these images, targets and score function whose forward results are reused, unless the map is computed
         in bfloat16; made here by default.
+    differentiable
+        Whether the maps keep a graph to the parameters and the images.
 
     Returns
     -------
@@ -59,9 +64,16 @@ def explain_batch(
     """
     effective = precision_of(method, vit, precision)
     with computing(effective, vit.device):
-        if probe is None or effective == "bf16":
+        if differentiable:
+            probe = differentiable_probe(vit, images, target, score_function)
+        elif probe is None or effective == "bf16":
             probe = target.probe(vit, images, score_function, hold)
         attribution = target.describe(method(probe), vit)
+    if differentiable and not (attribution.patches is not None and attribution.patches.requires_grad):
+        raise SpecError(
+            f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
+            "such as 'temper', 'decompx+plus', 'gradcam' and 'genatt'"
+        )
     about = {
         **attribution.provenance,
         **provenance(vit, method, score_function, images, cautions(method, vit)),
@@ -69,6 +81,20 @@ def explain_batch(
         **target.provenance(score_function, method.linearisation),
     }
     return replace(attribution, provenance=about)
+
+
+def differentiable_probe(
+    vit: BlackBox, images: Images, target: Target, score_function: Question
+) -> DifferentiableProbe:
+    """The probe whose layers keep a graph; a `ModelError` unless the model is a `ViT` and the targets are classes."""
+    if not isinstance(vit, ViT):
+        raise ModelError(
+            f"{vit.name!r} is not a ViT with an adapter, and differentiable=True writes out the backward pass of its blocks; "
+            "a ViT of timm, Hugging Face or torchvision would work"
+        )
+    if not isinstance(target, ClassTarget):
+        raise ModelError("differentiable=True explains classes; a model whose classes are the texts would work")
+    return DifferentiableProbe(vit, images, target.classes, score_function)
 
 
 def choose_score_function(vit: BlackBox, target: Target, method: Method, question: Any = None) -> Question:

@@ -47,6 +47,7 @@ def explain(
     batch_size: int = 32,
     hold: bool | None = None,
     precision: str | None = None,
+    differentiable: bool = False,
     **options: Any,
 ) -> Attribution:
     """Compute attribution maps: the contribution of each patch (or pixel) to a score of the model.
@@ -82,6 +83,9 @@ def explain(
         blocks with residual stream, norms, sums and head in float32, for methods that keep their ranks with it, and
         "tf32" for others; "auto", which is "tf32". None leaves torch's settings as they are. The provenance says which
         one was used.
+    differentiable
+        Whether maps keep a graph to the parameters and to the images, so that a loss can be put on them (see
+        `vitreous.losses`). For a `ViT` and methods of one backward pass; the whole graph is held in memory.
     **options
         Options of the method.
 
@@ -118,7 +122,7 @@ def explain(
         ask(question)  # fail before images are read
     with torch.inference_mode(False), evaluating(vit.module):
         pictures, tensor = as_images(vit, images)
-        tensor = as_constant(tensor)
+        tensor = tensor if differentiable else as_constant(tensor)
         refuse_not_finite(tensor)
         vit = answered(vit, tensor)
         score_function = choose_score_function(vit, wanted, chosen, question)
@@ -128,7 +132,16 @@ def explain(
         starts = range(0, len(tensor), batch_size)
         batches = [slice(start, min(start + batch_size, len(tensor))) for start in starts]
         parts = [
-            explain_batch(vit, tensor[rows], wanted.batch(rows), chosen, score_function, hold=hold, precision=precision)
+            explain_batch(
+                vit,
+                tensor[rows],
+                wanted.batch(rows),
+                chosen,
+                score_function,
+                hold=hold,
+                precision=precision,
+                differentiable=differentiable,
+            )
             for rows in batches
         ]
     attribution = with_faint_caution(join(parts), score_function)

@@ -171,7 +171,12 @@ def block_vjp(
 
 
 def turned_vjp(
-    rotate: Callable[[Tensor, Place], Tensor], norm: nn.Module, x: Tensor, place: Place, lin: Linearisation, upstream: Tensor
+    rotate: Callable[[Tensor, Place], Tensor],
+    norm: nn.Module,
+    x: Tensor,
+    place: Place,
+    lin: Linearisation,
+    upstream: Tensor,
 ) -> Tensor:
     """Backward pass of the rotation and the norm of queries or keys."""
     passed = exact_vjp(lambda part: rotate(part, place), norm(x), upstream)
@@ -208,6 +213,10 @@ class TrackedLayer(Layer):
     def attention(self) -> Float[Tensor, "r h n n"]:
         assert self.step.attention is not None
         return self.rows(self.step.attention)
+
+    def positive_attention(self, weight: Float[Tensor, "r h n"] | None = None) -> Float[Tensor, "r n n"]:
+        product = self.attention * self.attention_grad.clamp(min=0)
+        return (product if weight is None else product * weight[:, :, None]).mean(1)
 
 
 class DifferentiableProbe(Probe):
@@ -280,10 +289,15 @@ class DifferentiableProbe(Probe):
         down_to: int = 0,
     ) -> Iterator[Layer]:
         if biases:
-            raise SpecError("shares of biases are not differentiable here; a method of tokens alone, such as 'decompx', would work")
+            raise SpecError(
+                "shares of biases are not differentiable here; a method of tokens alone, such as 'decompx', would work"
+            )
         readout = self.reading.readout.detach().repeat_interleave(self.targets_per_image, 0)
-        with torch.enable_grad(), evaluating(self.vit.module):
-            upstream = self._upstream(lin) if gradients else []
+        upstream: list[Tensor] = []
+        head_presence: list[Tensor] = []
+        if gradients:
+            with torch.enable_grad(), evaluating(self.vit.module):
+                upstream, head_presence = self._upstream(lin)
         for index in reversed(range(down_to, self.vit.depth)):
             states, block = self.tracked[index], self.vit.blocks[index]
             grads: dict[str, Tensor] = {}
@@ -294,15 +308,26 @@ class DifferentiableProbe(Probe):
                     if presence:
                         matrix = states.weights.repeat_interleave(len(found), 0)
                         grads["presence"] = presence_grad(matrix, grads["attention"])
+                        if index == self.vit.depth - 1:
+                            grads["presence"] = grads["presence"] + weave(head_presence)
                 upstream = [part["hidden"] for part in found]
             yield TrackedLayer(
-                index, self.vit.depth, self.layout, self.place, block, states.step, self.targets_per_image, readout, grads
+                index,
+                self.vit.depth,
+                self.layout,
+                self.place,
+                block,
+                states.step,
+                self.targets_per_image,
+                readout,
+                grads,
             )
 
-    def _upstream(self, lin: Linearisation) -> list[Tensor]:
-        """Gradients of the scores at the encoder's output, one tensor per target."""
+    def _upstream(self, lin: Linearisation) -> tuple[list[Tensor], list[Tensor]]:
+        """Gradients of the scores at the encoder's output and in the presence of tokens in the pooling, per target."""
         rows, pooled, vector, logits = self.head
-        gradients = []
+        normed = self.vit.norm(self.tracked[-1].output)
+        gradients, presences = [], []
         for targets in self.targets.view(len(self.images), -1).unbind(1):
             to_logits = exact_vjp(lambda raw, targets=targets: self.answer(raw, targets).sum(), logits, None)
             if self.vit.length is None or lin.norm == "exact":
@@ -311,4 +336,6 @@ class DifferentiableProbe(Probe):
                 passed = exact_vjp(self.vit.classify, vector, to_logits / self.vit.length(vector))
             passed = norm_vjp(lin, self.vit.pooled_norm, pooled, passed)
             gradients.append(norm_vjp(lin, self.vit.norm, self.tracked[-1].output, rows.mT @ passed))
-        return gradients
+            taken = rows * (passed @ normed.mT)
+            presences.append((taken - rows / rows.sum(-1, keepdim=True) * taken.sum(-1, keepdim=True)).sum(1))
+        return gradients, presences

@@ -157,7 +157,7 @@ def describe_side(pair: PairAttribution, side: Side) -> dict[str, Any]:
         image, window = framed(pair, side)
         left, top, right, bottom = (round(100 * v / n, 3) for v, n in zip(window, image.size * 2, strict=True))
         described |= {
-            "source": data_url(image.copy()),
+            "source": data_url(image.copy(), max(image.size)),
             "window": {"left": left, "top": top, "width": right - left, "height": bottom - top},
         }
     return described
