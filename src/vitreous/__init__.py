@@ -95,11 +95,11 @@ if TYPE_CHECKING:
     from vitreous.models.model_registry import adapter as adapter
     from vitreous.models.model_registry import source as source
     from vitreous.models.vit import ViT as ViT
-    from vitreous.wrapping import load as load
-    from vitreous.wrapping import wrap as wrap
     from vitreous.pairs.explain_pair import explain_pair as explain_pair
     from vitreous.pairs.pair_attribution import PairAttribution as PairAttribution
     from vitreous.pairs.towers import TextTower as TextTower
+    from vitreous.wrapping import load as load
+    from vitreous.wrapping import wrap as wrap
 
 
 def __getattr__(name: str) -> Any:

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from vitreous.capture.see_through import check_completeness
 from vitreous.core.errors import ModelError, ShapeError
-from vitreous.front import as_images, load, wrap
+from vitreous.front import as_images
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Inputs, Layout, Network, NetworkBlock, Outputs, TokenGrid, forward_of
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
 from vitreous.scores import EMBEDDINGS
 from vitreous.scores import field as field_of
+from vitreous.wrapping import load, wrap
 
 Embed = Callable[[Any], Tensor]
 TEXT_EMBEDDINGS = ("text_embeds", *EMBEDDINGS[1:])
@@ -220,7 +221,8 @@ class TextTower:
             with evaluating(self.module):
                 return network.call(entries)
 
-        network = check_completeness(network, entry, call)
+        copy, missing = check_completeness(network, entry, call)
+        network = replace(network, copy=copy, missing=missing)
         with torch.no_grad():
             vectors = network.forward(entry)
         special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()) or ())
