@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.differentiable import DifferentiableProbe
+from vitreous.capture.differentiable import DifferentiableProbe, keeps_graph
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.capture.score_function import Question, ask
@@ -69,7 +69,7 @@ def explain_batch(
         elif probe is None or effective == "bf16":
             probe = target.probe(vit, images, score_function, hold)
         attribution = target.describe(method(probe), vit)
-    if differentiable and not (attribution.patches is not None and attribution.patches.requires_grad):
+    if differentiable and not keeps_graph(attribution.patches):
         raise SpecError(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
             "such as 'temper', 'decompx+plus', 'gradcam' and 'genatt'"

@@ -52,7 +52,7 @@ def mass_outside(attribution: Attribution, masks: Bool[Tensor, "r height width"]
     maps = grid_maps(attribution).abs()
     if masks.ndim != 3 or len(masks) != len(maps):
         raise ShapeError(f"masks must be [{len(maps)}, height, width], one per map, not {list(masks.shape)}")
-    inside = F.adaptive_avg_pool2d(masks[:, None].to(maps), maps.shape[-2:])[:, 0]
+    inside = F.adaptive_avg_pool2d(masks[:, None].to(maps), (maps.shape[-2], maps.shape[-1]))[:, 0]
     outside = (maps * (1 - inside)).sum((1, 2))
     return (outside / maps.sum((1, 2)).clamp_min(TINY)).mean()
 

@@ -183,6 +183,11 @@ def turned_vjp(
     return norm_vjp(lin, norm, x, passed)
 
 
+def keeps_graph(scores: Tensor | None) -> bool:
+    """Whether scores have a graph to parameters or images."""
+    return scores is not None and scores.requires_grad
+
+
 class TrackedLayer(Layer):
     """A layer whose states keep their graph."""
 
