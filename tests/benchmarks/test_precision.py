@@ -1,0 +1,76 @@
+"""The benchmark of precisions: ranks, tables, and floors of the suite."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitreous
+from vitreous.capture.precision import Flags
+
+ROOT = Path(__file__).parents[2]
+SPEED = {"size": "b", "ms": 0.3, "floor_ms": 0.25, "ratio": 1.2, "spread": [1.1, 1.3]}
+ROWS = [
+    {**SPEED, "method": "temper", "precision": "float32"},
+    {**SPEED, "method": "temper", "precision": "bf16", "eager_ratio": 1.6},
+    {**SPEED, "method": "temper+skipplus", "precision": "bf16", "eager_ratio": 1.5},
+    {**SPEED, "method": "fuse", "precision": "bf16", "eager_ratio": 3.1},
+    {"size": "b", "method": "genatt", "precision": "bf16", "error": "left out: the time is up"},
+    {"size": "b", "method": "floor", "precision": "autocast", "floor_ms": 0.4},
+]
+
+
+def module(path: str):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def script():
+    return module("benchmarks/precision.py")
+
+
+def test_correlations_are_of_ranks(script):
+    scores = torch.tensor([[3.0, 1.0, 2.0, 2.0], [1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 0.0, 0.0]])
+    others = torch.tensor([[9.0, 0.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
+    assert script.correlations(scores, scores).tolist() == pytest.approx([1, 1, 1])
+    assert script.correlations(others, scores).tolist() == pytest.approx([1, -1, -1 / 3])
+
+
+def test_tables_show_what_was_measured_and_what_was_not(script):
+    ranks = {"method": "temper", "on": "a model", "bf16": {"median": 0.9994, "min": 0.99, "nan": 0}, "seconds": 1.0}
+    text = script.markdown(
+        {"machine": "A GPU", "speed": ROWS, "ranks": [ranks, {"method": "lime", "error": "too slow"}]}
+    )
+    assert "| b | `temper` | bf16 | 0.300 | 0.250 | 1.20 | 1.10–1.30 | 1.60 |" in text
+    assert "left out: the time is up" in text
+    assert "0.99940 / 0.9900" in text
+    assert "too slow" in text
+
+
+def test_the_page_judges_bfloat16_by_its_targets():
+    page = module("docs/performance_page.py").precisions({"machine": "A GPU", "speed": ROWS})
+    assert "| `temper` | 0.300 (1.20) | – | 0.300 (1.20) | ≤ 1.25 met | 1.60 |" in page
+    assert "| `temper+skipplus` | – | – | 0.300 (1.20) | ≤ 1 **missed** | 1.50 |" in page
+    assert "| `fuse` | – | – | 0.300 (1.20) | – | 3.10 |" in page
+    assert "| `genatt` | – | – | – | ≤ 1.6 | – |" in page
+    assert "autocast" not in page
+
+
+def test_a_bed_in_bfloat16_has_a_converted_floor(script):
+    before = Flags.read()
+    try:
+        bed = script.lay("test", batch=2, arithmetic="bf16")
+        assert (bed.precision, bed.vit.dtype, bed.one_backward().dtype) == ("bf16", torch.float32, torch.bfloat16)
+        from suite.whitebox import cases
+
+        names = {case.what for case in cases(bed)}
+    finally:
+        before.apply()
+    assert {"decompx+skipplus", "genatt", "tokentm"} <= names
+    assert not [name for name in names if "bf16" not in vitreous.resolve(name).facts.precision]
