@@ -48,7 +48,7 @@ BROKEN = {
     "images in words": ("pictures = 2", 'pictures = "two"', ["line 1", "not 'two'"]),
     "too many images": ("pictures = 2", "pictures = 9", ["line 1", "has 4 images", "1 to 4 would work"]),
     "seed": ("pictures = 2", "seed = -1", ["line 1", "from 0 on", "'first'"]),
-    "precision": ("pictures = 2", 'precision = "fp8"', ["line 1", "'fp8'", "float32, bf16, float64"]),
+    "precision": ("pictures = 2", 'precision = "fp8"', ["line 1", "'fp8'", "float32, tf32, bf16, auto, float64"]),
     "targets": ("pictures = 2", 'targets = "best"', ["line 1", "'best'", "'predicted', 'label', 'predicted+label', 'pair', 'top 2'"]),
     "class by number": ("pictures = 2", "targets = [99]", ["line 1", "99", "0 to 19"]),
     "class by name": ("pictures = 2", 'targets = ["zebra"]', ["line 1", "no class named 'zebra'"]),

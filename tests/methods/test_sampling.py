@@ -471,6 +471,7 @@ def test_the_size_of_a_chunk_does_not_matter(spec, chunk, monkeypatch):
 
 
 # Rounded activations may join other clusters, so `tis` is left out and `vitcx` keeps every channel as a mask of its own.
+@pytest.mark.filterwarnings("ignore::vitreous.core.errors.Caveat")
 @pytest.mark.parametrize(
     "spec", ["occlusion", "rise", "pami", "hsic", "lime", "kernelshap", "vitcx(threshold=0.0)", "scorecam", "atman"]
 )

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.forward import Reading
+from vitreous.capture.fused import wide
 from vitreous.capture.layer import weave
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.pixels import Pictures, Read, said_of
@@ -187,6 +188,7 @@ class BlackBoxProbe:
         SpecError
             If the score function compares classes and the model has a single regression output.
         """
+        logits = wide(logits)  # a softmax of half-precision logits would have eight bits
         if self.model.binary:
             sides = two_sided(logits)
             return self.question(sides - sides.flip(-1) if self.question.own else sides, targets)
@@ -205,8 +207,7 @@ class BlackBoxProbe:
 
         def read(logits: Logits, row: Int[Tensor, " m"]) -> Float[Tensor, "m k"]:
             asked = self.targets.view(rows, -1)[row]
-            wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).repeat_interleave(asked.shape[1], 0)
-            return self.answer(wide, asked.flatten()).view(asked.shape)
+            return self.answer(logits.repeat_interleave(asked.shape[1], 0), asked.flatten()).view(asked.shape)
 
         return read
 

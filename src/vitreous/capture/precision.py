@@ -127,6 +127,11 @@ def has_tf32(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device)[0] >= 8
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies in bfloat16 without emulating it; assumed of devices other than CUDA's."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] >= 8
+
+
 def half_products() -> bool:
     """Whether this thread is in a scope of "bf16"."""
     return HALF.get()
@@ -183,6 +188,6 @@ def effective_precision(precision: str | None, model: BlackBox, lowest: str) -> 
             f"precision={precision!r} needs float32 weights, and those of {model.name!r} are {own}; convert them by "
             "module.float(), or leave precision out to compute in the precision of the weights"
         )
-    if precision == "bf16" and lowest in ("bf16", "bf16 weights"):
+    if precision == "bf16" and lowest in ("bf16", "bf16 weights") and has_bf16(model.device):
         return "bf16"
     return "float32" if "float32" in (precision, lowest) or not has_tf32(model.device) else "tf32"
