@@ -20,6 +20,7 @@ from study import (
     fill_choose,
     fill_index,
     fill_newer,
+    fill_reproduction,
     fill_scenes,
     fill_skipplus,
     fill_tis,
@@ -32,7 +33,7 @@ from study.quotes import contradictions
 from study.run import ORDER
 
 FILLED_BY = (  # importing them registers what they fill
-    draw_skipplus, elsewhere, fill_beyond, fill_choose, fill_index, fill_newer, fill_scenes, fill_skipplus, fill_tis, fill_tokentm, shorts,
+    draw_skipplus, elsewhere, fill_beyond, fill_choose, fill_index, fill_newer, fill_reproduction, fill_scenes, fill_skipplus, fill_tis, fill_tokentm, shorts,
 )  # fmt: skip
 
 

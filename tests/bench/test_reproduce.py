@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from tests.toy_data import MAKERS
-from vitreous.bench.plan_check import check
+from vitreous.bench.plan_check import check, checkpoint_hint
 from vitreous.bench.plan_parser import read_plan
 from vitreous.bench.reproduce import keep_models, list_reproductions, plan_reproduction, reproduction
 from vitreous.bench.run_plan import execute
@@ -245,6 +246,15 @@ def test_a_dataset_that_stands_in_is_said(toys, weights):
     plan = plan_reproduction(reproduction("tokentm:table2"), data, models={"deit-b": weights("deit-b", 1000, 2)})
 
     assert "ImageNet-Segmentation is scenes:single?count=2" in plan.reduced
+
+
+def test_weights_that_cannot_be_loaded_name_the_flag_that_gives_others(toys, weights):
+    plan = small_plan(toys, weights)
+
+    assert (
+        checkpoint_hint(plan, "DeiT-B") == "; here: --checkpoint deit-b=FILE, or --models deit-b=NAME for another model"
+    )
+    assert checkpoint_hint(replace(plan, reproduces=""), "DeiT-B") == ""
 
 
 def test_one_model_of_several_needs_no_data_of_the_others(toys):

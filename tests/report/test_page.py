@@ -81,7 +81,7 @@ def test_pictures_that_cannot_be_reached_are_said_and_the_rest_is_there(hostile:
 
     assert len(made.unreached) == 1
     assert made.unreached[0].startswith("the plan of the run cannot be read again")
-    assert "<b>Pictures</b> are left out: the plan of the run cannot be read again" in made.page.read_text()
+    assert "<b>Images</b> are left out: the plan of the run cannot be read again" in made.page.read_text()
     assert write_report(hostile, tmp_path / "page.html", gallery=0).unreached == ()
 
 

@@ -68,6 +68,7 @@ def test_halves_of_a_family_are_joined_and_set_beside_the_paper(tmp_path: Path) 
     assert "mAP: the order of methods is the paper's." in left.notes
     page = (tmp_path / "report.html").read_text()
     assert "<b>Reduced</b>: 2 images of all" in page
+    assert page.index('id="papers"') < page.index("one on seg</h2>")  # the table that is reproduced comes first
 
 
 def test_axes_of_several_data_sets_are_on_one_radar(tmp_path: Path) -> None:

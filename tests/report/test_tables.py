@@ -174,15 +174,15 @@ def test_the_tables_of_tokentm(tmp_path: Path) -> None:
 
     first = found["TokenTM, table 1"][0].table
     assert [head.title for head in first.heads] == ["Neg. (Pred.) ↑", "Pos. (Pred.) ↓"]  # what both datasets have
-    full = dict(first.rows)["TokenTM: tokentm"]
+    full = dict(first.rows)["Ours: tokentm"]
     assert render_macro("cell", full[0]) == '<td data-v="60.0"><b>60.00</b> / <b>61.00</b></td>'
     assert render_macro("cell", full[1]) == '<td data-v="60.0"><u>60.00</u> / <u>61.00</u></td>'
     assert "positive_auc of the label" in " ".join(first.notes)
 
     second = found["TokenTM, table 2"][0].table
     assert second.groups == [("Localization Ability", 1), ("Impact on Accuracy", 3)]
-    assert dict(second.rows)["TokenTM: tokentm"][-1].text == "25.00"  # the label's rows alone
-    assert dict(second.rows)["TokenTM: tokentm"][-2].text == "60.00"
+    assert dict(second.rows)["Ours: tokentm"][-1].text == "25.00"  # the label's rows alone
+    assert dict(second.rows)["Ours: tokentm"][-2].text == "60.00"
     assert "pixel_accuracy" in " ".join(second.notes)
 
     third = found["TokenTM, table 3"][0].table

@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import os
 import re
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
 import pytest
 
 from tests.bench.fixture import fill as fill_store
-from tests.study.made_up import STUDY, sheets_of
+from tests.study.made_up import STUDY, sheet, sheets_of
 from vitreous.bench.plan_parser import read_plan
+from vitreous.bench.reproduce import reproduction
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise
+from vitreous.methods.spec import resolve
+from vitreous.metrics.published import published_tables
 
-from study import make, measure, pages, plots, zebras  # isort: skip
+from study import make, measure, pages, plots, reproduced, zebras  # isort: skip
 from study.effects import effect, figures  # isort: skip
 from study.run import ORDER, SCRIPTS  # isort: skip
 from study.special import ceiling, orders  # isort: skip
@@ -56,8 +60,34 @@ def results(tmp_path_factory):
     ]
     table(folder / "rows.csv", rows)
     measure.tabulate("shortcut", read_table(folder / "rows.csv", measure.SCRIPTS["shortcut"]), folder)
+    made_up_reproductions(folder)
     monkeypatch.undo()
     return pages.Results(folder)
+
+
+def made_up_reproductions(folder):
+    """Tables of all plans that stand-ins are run on, with one column each."""
+    rows = {table: [] for table in reproduced.TABLES}
+    for name in reproduced.PLANS:
+        table, methods = published_tables().get(name), list(reproduction(name).methods)
+        made = sheet(
+            np.arange(3 * len(methods)).reshape(len(methods), 3),
+            metric=table.columns[0] if table else "ImageNet val: Deletion AOPC",
+            methods=tuple(resolve(spec).spec for spec in methods),
+            model="ViT-Tiny",
+            dataset="ImageNet val",
+        )
+        rows["reproduced"] += [reproduced.TableFigure(**asdict(row), plan=name) for row in figures(made, draws=5)]
+        if table:
+            printed = {reproduced.canonical_spec(spec): value for spec, value in table.column(made.metric).items()}
+            order = reproduced.compare_order(made, printed, draws=5)
+            rows["reproduced-orders"].append(reproduced.TableOrder(**asdict(order), plan=name))
+        rows["reproduced-pairs"] += [
+            reproduced.TableEffect(**asdict(effect(made, *pair, draws=5)), plan=name)
+            for pair in reproduced.claimed_pairs(name, made)
+        ]
+    for table, own in rows.items():
+        reproduced.save(folder / f"{table}.csv", own)
 
 
 def table(path, rows):

@@ -53,7 +53,7 @@ def check(plan: Plan) -> list[str]:
         try:
             vit = loaded(model, plan.precision, device).vit
         except VitreousError as problem:
-            raise origin.wrong(str(problem), "models", model.name) from None
+            raise origin.wrong(str(problem) + checkpoint_hint(plan, model.label), "models", model.name) from None
         if vit.preprocess is None:
             raise origin.wrong(f"model {model.name!r} does not say how images are prepared", "models", model.name)
         check_classes(plan, vit, origin)
@@ -61,6 +61,17 @@ def check(plan: Plan) -> list[str]:
             strangers(vit, model.label, data) for data in plan.datasets if not data.models or model.label in data.models
         ]
     return [note for note in notes if note]
+
+
+def checkpoint_hint(plan: Plan, label: str) -> str:
+    """The flag of `vitreous reproduce` that gives local weights of a model; an empty string for other plans."""
+    if not plan.reproduces:
+        return ""
+    from vitreous.bench.reproduce import reproduction
+
+    models = reproduction(plan.reproduces).models
+    key = next((key for key, entry in models.items() if entry["label"] == label), None)
+    return f"; here: --checkpoint {key}=FILE, or --models {key}=NAME for another model" if key else ""
 
 
 def check_classes(plan: Plan, vit: BlackBox, origin: Origin) -> None:

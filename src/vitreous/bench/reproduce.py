@@ -194,7 +194,11 @@ def plan_reproduction(
             reduced.append(f"{entry['label']} is {spec}")
         if pictures is not None:
             full = entry.get("pictures", "all")
-            reduced += [f"{pictures} images of {entry['label']} instead of {full}"] if pictures != full else []
+            reduced += (
+                [f"{pictures} image{'' if pictures == 1 else 's'} of {entry['label']} instead of {full}"]
+                if pictures != full
+                else []
+            )
             own["pictures"] = pictures
         for key in PLACEHOLDER.findall(entry["spec"]):
             own |= {"subset": subsets[key]} if key in subsets else {}

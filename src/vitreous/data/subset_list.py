@@ -38,7 +38,9 @@ def read_subset(dataset: Dataset, path: str | Path) -> tuple[int, ...]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "it is not text in UTF-8"
-        raise DataError(f"the list of images '{path}' cannot be read: {reason}") from None
+        raise DataError(
+            f"the list of images '{path}' cannot be read: {reason}; give a text file with an index or a file name in each line"
+        ) from None
     entries = list_entries(text)
     if not entries:
         raise DataError(f"'{path}' lists no images; expected one index or file name per line")

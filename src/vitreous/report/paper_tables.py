@@ -128,7 +128,8 @@ def build_table(
     cells = [number_cells(column.values, digits, column.higher) for column in columns]
     heads = [TableHead(column.title, column.higher, True, hint=column.name) for column in columns]
     widths = [(name, len(columns)) for name, columns in groups if name and columns]
-    names = {spec: name for name, spec in protocol(slug.split("-", maxsplit=1)[0]).rows.items()}
+    # of several names in a paper, the one in its tables comes first
+    names = {spec: name for name, spec in reversed(protocol(slug.split("-", maxsplit=1)[0]).rows.items())}
     rows = [
         (f"{names[method]}: {method}" if method in names else method, [column[row] for column in cells])
         for row, method in enumerate(methods)
