@@ -95,10 +95,12 @@ def about(function: Any) -> list[str]:
 def protocol_part(one: Protocol, bibliography: dict[str, str]) -> list[str]:
     columns = [f"| {title} | `{c.metric}` | {c.explained} | {c.data} |" for title, c in one.columns.items()]
     rows = [f"| {title} | `{spec}` |" for title, spec in one.rows.items()]
+    models = [f"`{model}`" for model in one.models]
+    models += [f"`{model}` fine-tuned on {data}" for data, model in one.fine_tuned.items()]
     return [
         f"### Protocol {one.name}",
         "",
-        f"{bibliography[one.paper]}. Models: {', '.join(f'`{model}`' for model in one.models)}. Images as "
+        f"{bibliography[one.paper]}. Models: {', '.join(models)}. Images as "
         f"`Preprocess.published({one.preprocess!r}, own)` prepares them.",
         "",
         "| published column | metric | explained class | data |",

@@ -42,6 +42,9 @@ after it was stopped, or with more images.
 | `--checkpoint KEY=FILE` | local weights of a model; needed for models marked with * |
 | `--dry-run` | the plan as TOML, and what it costs |
 
+A paper's rows and metrics on your own models and data, outside its tables: `vitreous bench --protocol tokentm --method protocol …`.
+What small models say of the published orders is in [the study](study/reproduction.md).
+
 Missing data or checkpoints are named in one sentence that says what to get. The plans are tested on toy copies of all datasets
 with tiny models: every cell of every layout is filled. Numbers ship in `src/vitreous/published`
 ([decisions](decisions.md#what-the-papers-leave-open) on what the papers leave open).

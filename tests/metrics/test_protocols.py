@@ -48,7 +48,8 @@ def test_its_models_and_its_preprocessing_exist(name):
 
     own = Preprocess.plain((224, 224))
 
-    assert all(timm.is_model(model.removeprefix("timm:")) for model in protocol(name).models)
+    models = (*protocol(name).models, *protocol(name).fine_tuned.values())
+    assert all(timm.is_model(model.removeprefix("timm:")) for model in models)
     assert Preprocess.published(protocol(name).preprocess, own).size == (224, 224)
 
 

@@ -28,7 +28,14 @@ def bench(
         Several, typer.Option("--data", "-d", metavar="SPEC", help="Such as scenes:single?count=20.")
     ] = None,
     method: Annotated[
-        Several, typer.Option("--method", "-x", metavar="SPEC", show_default="eight well-known ones")
+        Several,
+        typer.Option(
+            "--method",
+            "-x",
+            metavar="SPEC",
+            help="Repeatable; or protocol, for the rows of a --protocol.",
+            show_default="eight well-known ones",
+        ),
     ] = None,
     metric: Annotated[
         Several,

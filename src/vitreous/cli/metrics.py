@@ -153,7 +153,8 @@ def show_protocol(name: str, json: bool) -> None:
         rows.add_row(title, spec)
     console = open_console()
     console.print(evaluation.name, style="bold", end="  ")
-    console.print(f"{evaluation.paper}; {', '.join(evaluation.models)}\n")
+    fine_tuned = [f"{model} fine-tuned on {data}" for data, model in evaluation.fine_tuned.items()]
+    console.print(f"{evaluation.paper}; {', '.join([*evaluation.models, *fine_tuned])}\n")
     print_table(columns)
     console.print()
     print_table(rows)

@@ -10,7 +10,7 @@ This module contains data only and does not import torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vitreous.core.registry import Registry
 
@@ -56,6 +56,8 @@ class Protocol:
         Differences from what a reader would expect.
     preprocess
         Name of the preprocessing for `Preprocess.published`.
+    fine_tuned
+        Models that the paper trained itself, by dataset; `training/finetune.py` makes such models.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Protocol:
     models: tuple[str, ...]
     notes: tuple[str, ...]
     preprocess: str
+    fine_tuned: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -188,6 +191,7 @@ published(
             "5000 images of ImageNet, 2000 of MURA's training set on a model that was trained with tokens missing.",
         ),
         preprocess="skipplus",
+        fine_tuned={"MURA": "timm:vit_base_patch16_224"},
     )
 )
 
@@ -217,6 +221,7 @@ published(
             "AttIxG and AttCAT weigh the output of a block, not its input, and leave out the last block.",
         ),
         preprocess="skipplus",
+        fine_tuned=PROTOCOLS["skipplus"].fine_tuned,
     )
 )
 
@@ -263,6 +268,7 @@ published(
             "The ablation's “+ AF” is GAE up to a factor.",
         ),
         preprocess="tokentm",
+        fine_tuned={"CIFAR-10": "timm:deit_base_patch16_224", "CIFAR-100": "timm:deit_base_patch16_224"},
     )
 )
 
