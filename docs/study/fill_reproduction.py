@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
-from math import isnan
+from math import isnan, nan
 
+import numpy as np
 from study.effects import loaded, only
 from study.pages import Results, fill
 from study.reproduced import PLANS, STAND_INS, TableEffect, TableFigure, TableOrder
 from study.sentences import counted, number, ranked, verdict
+from study.special import agreement
 from study.tables import NOTHING, table
 
 from vitreous.bench.reproduce import reproduction
@@ -63,6 +65,15 @@ def short(results: Results) -> str:
             f"- **{title}**: mean τ {mean} over {counted(len(own), 'column')} ({spread}); above 0 by its interval in {sure}, "
             f"and the paper's best method is best in {first}."
         )
+    for (plan, sentence), counts in claim_counts(results).items():
+        if plan == "skipplus:figure4":
+            told = ", ".join(
+                f"{ahead} of {total} on {model} ({behind} the other way)"
+                for model, (_, total, _, ahead, behind) in counts.items()
+            )
+            lines.append(
+                f"- **SkipPLUS** prints no numbers. “{sentence}”: by the interval in {told}, counted over rows and axes."
+            )
     return "\n".join(lines)
 
 
@@ -152,10 +163,37 @@ for _plan in PLANS:
     fill(f"reproduction-{_plan.replace(':', '-')}")(partial(paper_and_ours, plan=_plan))
 
 
-@fill("reproduction-claims")
-def claims(results: Results) -> str:
-    """What SkipPLUS's text says of orders: on how many axes a pair is as it says, the other way, or not told apart."""
-    rows, lines = loaded(results.folder / "reproduced-pairs.csv", TableEffect), []
+@fill("reproduction-colours")
+def own_colours(results: Results) -> str:
+    """Tables 1 and 2 of TIS again from the study's plan `tis`, in which models see images as they were trained to."""
+    sentences = []
+    for plan, model in (("tis:table1", "ViT-Tiny"), ("tis:table2", "DeiT-Tiny")):
+        published = published_tables()[plan]
+        theirs = [row.tau for row in orders(results) if row.plan == plan]
+        own = [tau_of_study(results, model, published.column(title), title) for title in published.columns]
+        if theirs and own and not any(map(isnan, own)):
+            means = [number(sum(taus) / len(taus), 2) for taus in (theirs, own)]
+            sentences.append(f"{model}'s mean τ is {means[0]} in the table below and {means[1]} so")
+    return f"{'; '.join(sentences)}." if sentences else NOTHING
+
+
+def tau_of_study(results: Results, model: str, printed: dict[str, float], title: str) -> float:
+    """τ of a published column of insertion and deletion with the study's plan `tis`, which has fewer steps and masks of RISE."""
+    group, _, baseline = title.partition(": ")
+    metric = {"Insertion": "insertion", "Deletion": "deletion"}.get(group, "insertion_minus_deletion")
+    word = {"Rand": "random"}.get(baseline, baseline.lower())
+    spec = f"{metric}(preset='tis', baseline='{word}', steps=28)"
+    by_name = {row.method.partition("(")[0]: row.mean for row in only(results.figures("tis"), model=model, metric=spec)}
+    both = [
+        (value, by_name[name]) for method, value in printed.items() if (name := method.partition("(")[0]) in by_name
+    ]
+    return agreement(*(np.array(values) for values in zip(*both, strict=True)))[0] if both else nan
+
+
+def claim_counts(results: Results) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
+    """By claim and model: images, pairs, pairs whose first method is ahead, and by the interval ahead and behind."""
+    rows = loaded(results.folder / "reproduced-pairs.csv", TableEffect)
+    counts: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
     for (plan, sentence), belongs in CLAIMS.items():
         for model in dict.fromkeys(row.model for row in rows):
             own = [
@@ -164,18 +202,29 @@ def claims(results: Results) -> str:
                 if belongs(row_name(plan, row.method), row_name(plan, row.against)) and not isnan(row.effect)
             ]
             if own:
-                counts = [str(sum(verdict(row) == word for row in own)) for word in ("better", "worse")]
-                images = str(max(row.n for row in own))
-                ahead = str(sum(row.effect > 0 for row in own))
-                lines.append([f"`{plan}`", sentence, model, images, str(len(own)), ahead, *counts])
+                verdicts = [verdict(row) for row in own]
+                ahead = sum(row.effect > 0 for row in own)
+                told = (verdicts.count("better"), verdicts.count("worse"))
+                counts.setdefault((plan, sentence), {})[model] = (max(row.n for row in own), len(own), ahead, *told)
+    return counts
+
+
+@fill("reproduction-claims")
+def claims(results: Results) -> str:
+    """What SkipPLUS's text says of orders: on how many axes the first method of a pair is ahead."""
     heads = [
         "figure",
         "the paper",
         "model",
         "images",
         "pairs × axes",
-        "as it says",
+        "first is ahead",
         "by the interval",
-        "the other way by the interval",
+        "behind by the interval",
+    ]
+    lines = [
+        [f"`{plan}`", sentence, model, *map(str, counts)]
+        for (plan, sentence), by_model in claim_counts(results).items()
+        for model, counts in by_model.items()
     ]
     return table(heads, lines, 3)

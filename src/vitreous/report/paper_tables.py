@@ -129,7 +129,7 @@ def build_table(
     heads = [TableHead(column.title, column.higher, True, hint=column.name) for column in columns]
     widths = [(name, len(columns)) for name, columns in groups if name and columns]
     # of several names in a paper, the one in its tables comes first
-    names = {spec: name for name, spec in reversed(protocol(slug.split("-", maxsplit=1)[0]).rows.items())}
+    names = {spec: name for name, spec in reversed(list(protocol(slug.split("-", maxsplit=1)[0]).rows.items()))}
     rows = [
         (f"{names[method]}: {method}" if method in names else method, [column[row] for column in cells])
         for row, method in enumerate(methods)
