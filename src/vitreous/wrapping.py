@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from vitreous.capture.handshake import Agreement, agreed, compare_with_model
-from vitreous.capture.see_through import see_through
+from vitreous.capture.inner_vit import find_inner_vit
+from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.adapters import unwrapped
 from vitreous.models.black_box import opaque
@@ -178,9 +179,12 @@ def describe(
 ) -> Network:
     """Describe a module as a `ViT`, or else as a `Network`; parameters as for `wrap`."""
     module = unwrapped(module)
+    refuse_unsuited(module, name or type(module).__name__)
     try:
         vit = adapted(module, name)
     except NotAdaptedError as problem:
+        if (inside := find_inner_vit(module, name)) is not None:
+            return inside if preprocess is None else replace(inside, preprocess=preprocess)
         try:
             return as_network(module, name, str(problem), preprocess=preprocess, size=size)
         except ModelError as lost:

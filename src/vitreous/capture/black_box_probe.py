@@ -137,6 +137,7 @@ class BlackBoxProbe:
         if self._seen.reading is None:
             with torch.no_grad():
                 logits = self.say(self.images)
+            refuse_other_rows(self.model, logits, len(self.images))
             self._seen.reading = Reading(logits, logits.new_zeros(len(logits), 0))
         return self._seen.reading
 
@@ -299,6 +300,12 @@ class BlackBoxProbe:
         """Number of images to run at once."""
         height, width = self.images.shape[-2:]
         return rows_that_fit(height * width, 3, self.images.element_size(), self.images.device)
+
+
+def refuse_other_rows(model: BlackBox, logits: Logits, images: int) -> None:
+    if len(logits) != images:
+        what = f"score {model.classes[0]!r}" if model.scalar and model.classes else repr(model.name)
+        raise ShapeError(f"{what} must give one number per image [{images}], not {len(logits)}")
 
 
 def as_constant(images: Images) -> Images:

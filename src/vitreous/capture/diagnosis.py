@@ -22,7 +22,7 @@ class OperationCheck(LinearisedForward):
     """
 
     def __init__(self, linearisation: Linearisation) -> None:
-        super().__init__(linearisation)
+        super().__init__(linearisation, copy_recorded=True)
         self.lost: dict[str, float] = {}
         self.busy = False
 

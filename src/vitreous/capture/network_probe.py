@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.black_box_probe import BlackBoxProbe, refuse_other_rows
 from vitreous.capture.forward import Reading
 from vitreous.capture.layer import Layer, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
@@ -204,6 +204,7 @@ class NetworkProbe(BlackBoxProbe):
         """
         with torch.enable_grad():
             logits = self.model.read(traced.output)
+        refuse_other_rows(self.model, logits, len(self.images))
         if self._seen.reading is None:
             self._seen.reading = Reading(logits.detach(), logits.new_zeros(len(logits), 0))
         with torch.enable_grad():
@@ -277,7 +278,8 @@ class NetworkProbe(BlackBoxProbe):
 
 def needs_vit(model: Network, what: str) -> str:
     """Message for something that only a `ViT` with an adapter has."""
+    why = f" ({model.reason})" if model.reason else ""
     return (
-        f"{model.name!r} is a network without an adapter: its {what} are not known; methods and metrics that need "
-        "states, gradients or pixels only would work"
+        f"{what} need a ViT, and {model.name!r} is a network without an adapter{why}; methods and metrics that use states, "
+        "gradients or pixels only would work"
     )

@@ -57,6 +57,10 @@ class Call:
         """The function as the model called it."""
         return self.function(*self.args, **self.kwargs)
 
+    def hand_out(self, output: Tensor) -> Tensor:
+        """An output that the backward pass needs again; a copy for models that change what they are given in place."""
+        return output.clone() if self.mode.copy_recorded and output.requires_grad else output
+
     def add(self, output: Tensor, constant: Tensor | None) -> Tensor:
         """Record that `constant`, which broadcasts to `output`, was added; returns `output`."""
         return self.mode.record(output, constant, name_of(self.function))

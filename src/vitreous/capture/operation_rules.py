@@ -229,7 +229,7 @@ def softmax(call: Call) -> Tensor:
         return call.function(**{**call.kwargs, "input": logits})
 
     weights = softmax_at(call.linearisation.softmax, normalise, damp(x, call.linearisation.qk))
-    return give_role(weights, Role.ATTENTION_WEIGHTS)
+    return give_role(call.hand_out(weights), Role.ATTENTION_WEIGHTS)
 
 
 @operation_rule("multi_head_attention_forward")
@@ -407,7 +407,7 @@ def ratio_activation(call: Call) -> Tensor:
     """An activation with act(0) = 0 as x times the constant act(x) / x."""
     x = call.args[0] if call.args else call.kwargs["input"]
     if not depends(x) or (call.linearisation.activation == "exact" and not writes_in_place(call)):
-        return give_role(call.run(), Role.ACTIVATION) if depends(x) else call.run()
+        return give_role(call.hand_out(call.run()), Role.ACTIVATION) if depends(x) else call.run()
     function = OUT_OF_PLACE.get(name_of(call.function), call.function)
     rest = tuple(call.args[1:]) if not (len(call.args) > 1 and isinstance(call.args[1], bool)) else ()
     options = {key: value for key, value in call.kwargs.items() if key not in ("input", "inplace")}
@@ -419,7 +419,7 @@ def ratio_activation(call: Call) -> Tensor:
         return give_role(x.copy_(y), Role.ACTIVATION)
     else:
         y = RatioActivation.apply(x, act)
-    return give_role(y, Role.ACTIVATION)
+    return give_role(call.hand_out(y), Role.ACTIVATION)
 
 
 def activation_of(
@@ -459,7 +459,7 @@ def bounded_gate(call: Call) -> Tensor:
     x = call.args[0] if call.args else call.kwargs["input"]
     source = getattr(x, "_vitreous_scaled", x)
     output = call.run()
-    return give_role(output, Role.BOUNDED_GATE, source) if depends(x) else output
+    return give_role(call.hand_out(output), Role.BOUNDED_GATE, source) if depends(x) else output
 
 
 @operation_rule("glu")

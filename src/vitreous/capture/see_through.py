@@ -181,7 +181,7 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
     count = None
     with suppress(ShapeError):  # no logits: a score has to say what is explained
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
-    copy, missing = check_completeness(model, image, call)
+    copy, missing = check_completeness(model, image, call, first)
     findings = Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
     if len(known) >= 8:  # images of many sizes
         known.clear()
@@ -223,6 +223,12 @@ def refuse_unsuited(module: nn.Module, name: str) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         raise ModelError(
             f"{name!r} is a scripted model (torch.jit), whose operations cannot be seen; the model it was made from would work"
+        )
+    quantised = [path for path, part in module.named_modules() if ".quantized." in f"{type(part).__module__}."]
+    if quantised:
+        raise ModelError(
+            f"{name!r} has quantised layers ({quantised[0]!r}), which pass no gradients on; the model before quantisation would "
+            "work, and black_box=True needs no gradients"
         )
     refuse_without_parameters(module, name)
 
@@ -300,8 +306,19 @@ class LowestPrecision(LinearisedForward):
         return output
 
 
-def check_completeness(model: Network, image: Images, call: Callable[[Images], Any]) -> tuple[bool, float]:
-    """Check that, under DecompX's rules, what enters every cut comes out of it.
+def check_completeness(model: Network, image: Images, call: Callable[[Images], Any], output: Any) -> tuple[bool, float]:
+    """Check that, under DecompX's rules, outputs are the model's own and what enters every cut comes out of it.
+
+    Parameters
+    ----------
+    model
+        The network with its blocks.
+    image
+        One image.
+    call
+        Runs the model.
+    output
+        What the model returns for the image without our rules.
 
     Returns
     -------
@@ -324,6 +341,7 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
             traced = trace(model.module, lambda: call(image), modules, lin, copy=copy, mode=mode)
             if traced.changed_in_place:
                 continue
+            refuse_other_values(model, output, traced.output)
             with torch.enable_grad():
                 score = projected(traced.output)
             if score is None:
@@ -352,6 +370,18 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
         f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {names[place]!r}{named}; "
         "vitreous.operation_rule registers a rule, and black_box=True needs none"
     )
+
+
+def refuse_other_values(model: Network, own: Any, ours: Any) -> None:
+    """Raise `ModelError` if a forward under our rules gives other outputs than the model's own."""
+    tolerance = LARGEST_MISSING.get(model.dtype, 1e-3)
+    for expected, tensor in zip(tensors_of(own), tensors_of(ours), strict=False):
+        scale = expected.nan_to_num().abs().max().clamp(min=1e-30) if expected.numel() else 1
+        if tensor.shape != expected.shape or bool((tensor - expected).nan_to_num().abs().max() > tolerance * scale):
+            raise ModelError(
+                f"{model.name!r} gives other outputs when its operations are followed, so it relies on a change in place or on the "
+                "type of its tensors; black_box=True would work"
+            )
 
 
 def projected(output: Any) -> Tensor | None:

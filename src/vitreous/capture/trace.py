@@ -74,9 +74,10 @@ class Tracer:
         torch.set_grad_enabled(True)
         with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
             key, x = first_tensor(args, kwargs)
-            leaf = x.detach().requires_grad_()
+            entered = x.clone() if self.copy_leaves else x  # neither the state nor its history changes with x then
+            leaf = entered.detach().requires_grad_()
             given = leaf.clone() if self.copy_leaves else leaf
-        segment = Segment(index, x, leaf)
+        segment = Segment(index, entered, leaf)
         self.close_constants()
         self.segments.append(segment)
         self.open.append(segment)

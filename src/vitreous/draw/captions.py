@@ -87,7 +87,7 @@ def format_value(value: float) -> str:
 
 
 def remarks(attribution: Attribution) -> str:
-    """What the first row's colours alone would not tell: a map without information, and missing scores."""
+    """What the first row's colours alone would not tell: no information, missing scores, channels that are not shown."""
     values = map_values(attribution[0])
     missing = int(np.isnan(values).sum())
     notes = []
@@ -97,7 +97,20 @@ def remarks(attribution: Attribution) -> str:
         notes.append("constant map")
     if missing:
         notes.append(f"{missing} of {values.size} scores missing (hatched)")
+    if (channels := describe_channels(attribution)) is not None:
+        notes.append(channels)
     return ", ".join(notes)
+
+
+def describe_channels(attribution: Attribution) -> str | None:
+    """What is shown of an image that has not three channels and no original; None for all others."""
+    if attribution.images is None or attribution.pictures is not None or attribution.images.ndim != 4:
+        return None
+    count = attribution.images.shape[1]
+    if count == 3:
+        return None
+    shown = "the mean of 2 channels" if count == 2 else "its channel"
+    return f"image: the first 3 of {count} channels" if count > 3 else f"image: {shown} in grey"
 
 
 def describe_negligible(attribution: Attribution) -> str:

@@ -122,11 +122,16 @@ def to_upright_rgb(image: Any) -> Image.Image:
 def denormalise_input(attribution: Attribution) -> np.ndarray:
     """The model's input as colours in [0, 1]; min-max scaled when its normalisation is not known."""
     assert attribution.images is not None
-    image = attribution.images[0].float().cpu()
-    if attribution.preprocess is not None:
+    image = as_colours(attribution.images[0].float().cpu())
+    if attribution.preprocess is not None and attribution.images.shape[-3] == 3:
         return attribution.preprocess.denormalise(image).permute(1, 2, 0).numpy() / 255
     image = image.nan_to_num().permute(1, 2, 0).numpy()
     return (image - image.min()) / ((image.max() - image.min()) or 1)
+
+
+def as_colours(image: Tensor) -> Tensor:
+    """Three channels [3 H W] to show: the first three, or one or the mean of two in grey."""
+    return image[:3] if len(image) >= 3 else image.mean(0, keepdim=True).expand(3, -1, -1)
 
 
 def display_size(width: int, height: int, longest: int = LARGE) -> tuple[int, int]:

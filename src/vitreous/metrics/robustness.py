@@ -11,7 +11,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.core.errors import ShapeError
+from vitreous.capture.inner_vit import find_inner_vit
+from vitreous.core.errors import ModelError, ShapeError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Positive, Seed, choice
@@ -175,7 +176,9 @@ def seen_again(vit: BlackBox, module: nn.Module) -> BlackBox:
     """Wrap another module of the same architecture with the settings of `vit`."""
     if not isinstance(vit, ViT):
         return with_module(vit, module)
-    copy = adapt(module)
+    copy = find_inner_vit(module) if "vit" in vit.facts else adapt(module)
+    if copy is None:
+        raise ModelError(f"{vit.name!r} with other weights is no longer a head of the ViT in it; wrap the ViT itself")
     same = ("name", "preprocess", "classes", "output_type", "affine", "embedding", "facts")
     return replace(copy, **{field: getattr(vit, field) for field in same})
 

@@ -244,6 +244,30 @@ def siglip_tower(model: Any, name: str) -> ViT:
     return assemble(model, name, body, 0, blocks, norm, pool, classify=classify, answer=embedding_of)
 
 
+def backbone(model: Any, name: str) -> ViT:
+    """A transformer without a head; its embedding is the class token after the last norm."""
+    prefix = 1 + hasattr(model.embeddings, "distillation_token") + getattr(model.config, "num_register_tokens", 0)
+    dinov2 = hasattr(model, "encoder")
+    blocks = map(dinov2_block, model.encoder.layer) if dinov2 else map(plain_block, model.layers)
+    return assemble(
+        model,
+        name,
+        model,
+        prefix,
+        blocks,
+        model.layernorm,
+        token_rows(0),
+        classify=lambda pooled: pooled[:, 0],
+        any_size=dinov2,
+        answer=class_token_of,
+        embedding="no head; its embedding is the class token",
+    )
+
+
+def class_token_of(model: Any, images: Images, **options: bool) -> Logits:
+    return model(pixel_values=images, **options).last_hidden_state[:, 0]
+
+
 def embedding_of(model: Any, images: Images, **options: bool) -> Logits:
     """Image embeddings computed by the model itself, before normalisation to unit length."""
     features = getattr(model, "get_image_features", model)(pixel_values=images, **options)
@@ -259,6 +283,10 @@ FAMILIES: dict[str, Callable[[Any, str], ViT]] = {
     "Dinov2WithRegistersForImageClassification": dinov2,
     "CLIPForImageClassification": clip,
     "SiglipForImageClassification": siglip,
+    "ViTModel": backbone,
+    "DeiTModel": backbone,
+    "Dinov2Model": backbone,
+    "Dinov2WithRegistersModel": backbone,
     "CLIPModel": clip_tower,
     "CLIPVisionModelWithProjection": clip_tower,
     "CLIPVisionModel": clip_tower,
@@ -286,9 +314,11 @@ def assemble(
     embed_norm: nn.Module | None = None,
     any_size: bool = False,  # accepts other image sizes without `interpolate_pos_encoding`
     answer: Callable[..., Logits] = logits_of,
+    embedding: str = "",
 ) -> ViT:
     """Build the `ViT` from the parts that differ between families and those that all families share."""
-    embeddings, size, tower = body.embeddings, body.config.image_size, answer is embedding_of
+    embeddings, size = body.embeddings, body.config.image_size
+    embedding = embedding or ("a tower" if answer is embedding_of else "")
     size = (size, size) if isinstance(size, int) else (size[0], size[1])
     conv: Any = base_layer(
         embeddings.patch_embeddings.projection
@@ -327,9 +357,9 @@ def assemble(
         forward=forward,
         size=size,
         channels=conv.in_channels,
-        classes=None if tower else classes_of(model.config),
+        classes=None if embedding else classes_of(model.config),
         facts={"library": "transformers", "class": type(model).__name__},
-        embedding="a tower" if tower else "",
+        embedding=embedding,
     )
 
 

@@ -1,0 +1,289 @@
+"""A vision transformer inside a module that computes more: the rest of that module becomes its head.
+
+The rest is run by a copy of the module tree that shares all parameters and buffers, in which the transformer (or its blocks) is
+replaced; the module itself is not modified. Whether the result computes what the module computes is left to the handshake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.capture.forward import run_blocks
+from vitreous.capture.handshake import TOLERANCE, agreed, compare_with_model
+from vitreous.core.errors import ModelError, NotAdaptedError
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.load import adapt
+from vitreous.models.model import forward_of, logits_of
+from vitreous.models.tensor_types import Images, Logits, Tokens
+from vitreous.models.vit import LinearPool, Place, ViT, mean_rows, token_rows
+
+
+def find_inner_vit(module: nn.Module, name: str | None = None) -> ViT | None:
+    """Describe a module by a ViT inside it, if the rest of the module is a head of that ViT; else None.
+
+    Raises
+    ------
+    ModelError
+        If the module returns probabilities or values that are not finite.
+    """
+    for vit in inner_vits(module, name or type(module).__name__):
+        with suppress(NotAdaptedError):
+            return agreed(vit, compare_with_model(vit))
+    return None
+
+
+def inner_vits(module: nn.Module, name: str) -> Iterator[ViT]:
+    """Descriptions of `module` by a transformer inside it, to be compared with the module's own logits.
+
+    Yields
+    ------
+    ViT
+        First with the transformer's own output as what the rest receives, then with each pooling that the rest may use.
+    """
+    for path, part in module.named_modules():
+        if not path:
+            continue
+        try:
+            vit = adapt(part, name)
+        except ModelError:
+            continue
+        if vit.module is part:
+            yield from descriptions(module, path, vit, name)
+            return
+
+
+def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[ViT]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(2, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
+    try:
+        calls = observed_calls(module, images)
+    except Exception:  # noqa: BLE001 - the module may raise anything on images of the size of the ViT in it
+        return
+    whole = replace(
+        vit,
+        name=name,
+        module=module,
+        forward=forward_of(module, logits_of),
+        classes=None,
+        embedding="",
+        facts={**vit.facts, "vit": path},
+    )
+    own = [call for call in calls if call.module is vit.module]
+    if len(own) == 1 and own[0].given is not None and own[0].given.shape == images.shape:
+        if not torch.equal(own[0].given, images):  # normalised inside the module
+            whole = replace(whole, embed=Entrance(module, path, vit.embed))
+        if isinstance(own[0].output, Tensor) and own[0].output.ndim == 2:
+            rest = Rest(module, path, vit.size, vit.channels)
+            yield replace(whole, classify=lambda pooled: rest.run(vit.classify(pooled)))  # after its own head
+    yield from pooled_descriptions(module, path, vit, whole, images, calls)
+
+
+def pooled_descriptions(
+    module: nn.Module, path: str, vit: ViT, whole: ViT, images: Images, calls: list[ModuleCall]
+) -> Iterator[ViT]:
+    """Descriptions of a module that pools the transformer's tokens itself."""
+    layout = whole.layout(whole.size)
+    with torch.no_grad(), evaluating(module):
+        tokens = run_blocks(whole, whole.embed(images), Place(layout))
+    close = closeness(vit)
+    normed = [
+        call
+        for call in calls
+        if is_norm(call.module) and close(call.given, tokens) and close_shape(call.output, tokens)
+    ]
+    norm: nn.Module = normed[-1].module if normed else nn.Identity()
+    read: Tokens = normed[-1].output if normed else tokens
+    blocks = block_list(module.get_submodule(path), vit.depth)
+    if blocks is None:
+        return
+    names = {part: key for key, part in module.named_modules()}
+    for rows in poolings(vit, layout.prefix):
+        pooled = rows(read.shape[1]).to(read) @ read
+        readers = [call for call in calls if close(call.given, pooled.flatten(1))]
+        if not readers or sum(call.module is readers[-1].module for call in calls) > 1:
+            continue
+        reader = readers[-1].module  # the last module that still receives what was pooled, after dropout and the like
+        after = is_norm(reader)
+        rest = Rest(module, names[reader], vit.size, vit.channels, f"{path}.{blocks}", None if after else reader)
+        yield replace(
+            whole,
+            norm=norm,
+            pool=LinearPool(rows),
+            pooled_norm=reader if after and pooled.shape[1] == 1 else nn.Identity(),
+            classify=rest.run,
+        )
+
+
+def poolings(vit: ViT, prefix: int) -> list[Callable[[int], Tensor]]:
+    """Ways to pool tokens: the class token, means with and without the prefix, and class token and mean together."""
+    means = [mean_rows(prefix), *([mean_rows(0)] if prefix else [])]
+    if not prefix:
+        return means
+
+    def both(n: int) -> Tensor:
+        return torch.cat([token_rows(0)(n).double(), mean_rows(prefix)(n)])
+
+    return [token_rows(0), *means, both]
+
+
+def is_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.LayerNorm) or "rmsnorm" in type(module).__name__.lower()
+
+
+def closeness(vit: ViT) -> Callable[[Tensor | None, Tensor], bool]:
+    tolerance = TOLERANCE.get(vit.dtype, 1e-3)
+
+    def close(given: Tensor | None, expected: Tensor) -> bool:
+        if given is None or given.shape != expected.shape:
+            return False
+        return bool((given - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-6))
+
+    return close
+
+
+def close_shape(output: Any, like: Tensor) -> bool:
+    return isinstance(output, Tensor) and output.shape == like.shape
+
+
+# ── one forward, observed ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True, eq=False)
+class ModuleCall:
+    """A call of a submodule: its first tensor argument and what it returned."""
+
+    module: nn.Module
+    given: Tensor | None
+    output: Any = None
+
+
+@torch.no_grad()
+def observed_calls(module: nn.Module, images: Images) -> list[ModuleCall]:
+    """All calls of submodules in one forward, in the order in which they begin."""
+    calls: list[ModuleCall] = []
+    open_calls: list[ModuleCall] = []
+
+    def begin(part: nn.Module, args: Any, kwargs: Any) -> None:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        calls.append(ModuleCall(part, tensors[0] if tensors else None))
+        open_calls.append(calls[-1])
+
+    def end(part: nn.Module, args: Any, output: Any) -> None:
+        open_calls.pop().output = output
+
+    inside = [part for part in module.modules() if part is not module]
+    handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in inside]
+    handles += [part.register_forward_hook(end) for part in inside]
+    try:
+        with evaluating(module):
+            module(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+# ── the rest of the module ───────────────────────────────────────────────────────────────────────
+
+
+class Rest:
+    """What a module computes after one of its submodules.
+
+    Parameters
+    ----------
+    module
+        The module.
+    path
+        Name of the submodule whose result is given.
+    size, channels
+        Of the images that the module takes; blank ones are passed, of which the result does not depend.
+    skipped
+        Name of a list of blocks to leave out, since their result is not needed.
+    applied
+        Apply this module to what is given, in place of returning it.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        path: str,
+        size: tuple[int, int],
+        channels: int,
+        skipped: str = "",
+        applied: nn.Module | None = None,
+    ) -> None:
+        self.module, self.path, self.size, self.channels = module, path, size, channels
+        self.skipped, self.applied = skipped, applied
+
+    def run(self, given: Tensor) -> Logits:
+        """Logits of the module where its submodule gives (or receives) `given` [b d], or pooled vectors [b q d]."""
+        given = given.flatten(1)
+        stand_in = StandIn(lambda *_, **__: given if self.applied is None else self.applied(given))
+        copy = with_replaced(self.module, self.path, stand_in)
+        if self.skipped:
+            copy = with_replaced(copy, self.skipped, type(copy.get_submodule(self.skipped))())
+        return logits_of(copy(given.new_zeros(len(given), self.channels, *self.size)))
+
+
+class Entrance:
+    """The embedding of a transformer inside a module that changes images before it passes them on."""
+
+    def __init__(self, module: nn.Module, path: str, embed: Callable[[Images], Tokens]) -> None:
+        self.module, self.path, self.embed = module, path, embed
+
+    def __call__(self, images: Images) -> Tokens:
+        entered: list[Tensor] = []
+
+        def take(given: Tensor, *_: Any, **__: Any) -> Any:
+            entered.append(given)
+            raise Entered
+
+        with evaluating(self.module), suppress(Entered):
+            with_replaced(self.module, self.path, StandIn(take))(images)
+        return self.embed(entered[0])
+
+
+class Entered(Exception):  # noqa: N818 - not an error
+    """Ends a forward whose rest is not needed."""
+
+
+class StandIn(nn.Module):
+    """Stands in the place of a module whose result is known."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def with_replaced(module: nn.Module, path: str, new: nn.Module) -> nn.Module:
+    """A copy of a module tree with one submodule replaced; all others, with their parameters and buffers, are shared."""
+    if not path:
+        return new
+    name, _, rest = path.partition(".")
+    copy = module.__new__(type(module))
+    vars(copy).update({**vars(module), "_modules": dict(module._modules)})
+    child = module._modules[name]
+    assert child is not None
+    copy._modules[name] = with_replaced(child, rest, new)
+    return copy
+
+
+def block_list(module: nn.Module, depth: int) -> str | None:
+    """Name of the list of a transformer's blocks: the first of this length, or None."""
+    return next(
+        (
+            path
+            for path, part in module.named_modules()
+            if isinstance(part, nn.ModuleList | nn.Sequential) and len(part) == depth
+        ),
+        None,
+    )
