@@ -74,13 +74,16 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
         embedding="",
         facts={**vit.facts, "vit": path},
     )
-    own = [call for call in calls if call.module is vit.module]
-    if len(own) == 1 and own[0].given is not None and own[0].given.shape == images.shape:
-        if not torch.equal(own[0].given, images):  # normalised inside the module
-            whole = replace(whole, embed=Entrance(module, path, vit.embed))
-        if isinstance(own[0].output, Tensor) and own[0].output.ndim == 2:
-            rest = Rest(module, path, vit.size, vit.channels)
-            yield replace(whole, classify=lambda pooled: rest.run(vit.classify(pooled)))  # after its own head
+    names, inside = {part: key for key, part in module.named_modules()}, set(vit.module.modules())
+    first = next((call for call in calls if call.module in inside), None)
+    if first is None or first.given is None or first.given.shape != images.shape:
+        return
+    if not torch.equal(first.given, images):  # changed inside the module, such as normalised
+        whole = replace(whole, embed=Entrance(module, names[first.module], vit.embed))
+    own = [call.output for call in calls if call.module is vit.module]
+    if len(own) == 1 and isinstance(own[0], Tensor) and own[0].ndim == 2:
+        rest = Rest(module, path, vit.size, vit.channels)
+        yield replace(whole, classify=lambda pooled: rest.run(vit.classify(pooled)))  # after its own head
     yield from pooled_descriptions(module, path, vit, whole, images, calls)
 
 

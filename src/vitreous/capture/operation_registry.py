@@ -59,7 +59,8 @@ class Call:
 
     def hand_out(self, output: Tensor) -> Tensor:
         """An output that the backward pass needs again; a copy for models that change what they are given in place."""
-        return output.clone() if self.mode.copy_recorded and output.requires_grad else output
+        copies = self.mode.copy_recorded and output.requires_grad and not name_of(self.function).endswith("_")
+        return output.clone() if copies else output
 
     def add(self, output: Tensor, constant: Tensor | None) -> Tensor:
         """Record that `constant`, which broadcasts to `output`, was added; returns `output`."""
