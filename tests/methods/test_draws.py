@@ -19,7 +19,7 @@ PICTURES = torch.randn(3, 3, 8, 6, generator=torch.Generator().manual_seed(0))
 @pytest.fixture(params=["one thread", "several threads, blocks of two"])
 def at_work(request, monkeypatch):
     if request.param != "one thread":
-        monkeypatch.setattr(controls, "ROOM", 2 * PICTURES[0].nbytes)
+        monkeypatch.setattr(random_control, "ROOM", 2 * PICTURES[0].nbytes)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # as where a GPU waits
 
 

@@ -1,4 +1,4 @@
-"""Journeys through the page in a real browser: what a person does, and what a person then sees."""
+"""The page in a real browser: what a user does, and what is then shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METHODS = ["temper", "decompx+skipplus", "genatt", "rollout"]
 
 
 class Visit:
-    """A page, and everything it complained about."""
+    """An open page, with the errors in its console and the requests that it made."""
 
     def __init__(self, browser, address: str, fragment: str = "", width: int = 1280, scheme: str = "light") -> None:
         self.context = browser.new_context(
@@ -43,20 +43,25 @@ class Visit:
         self.settle()
 
     def until(self, condition: str, arg=None) -> None:
-        """Wait in Python: the page's policy lets nobody evaluate strings in it, a waiting tester neither."""
+        """Wait until an expression is true; polled from here, since the page's policy forbids evaluating strings in it."""
         end = time.monotonic() + PATIENCE / 1000
         while not self.page.evaluate(condition, arg):
             assert time.monotonic() < end, condition
-            self.page.wait_for_timeout(40)
+            self.page.wait_for_timeout(80)
 
     def settle(self) -> None:
-        """Maps, curves and layers are here."""
+        """Wait until maps, curves and layers are shown."""
         self.page.wait_for_selector("#verdict span, #verdict:empty", state="attached")
         self.until(
             "document.querySelectorAll('.card.waiting').length === 0 && document.querySelector('#because button')"
             " && document.querySelector('#strip .layer') && document.getElementById('status').hidden"
         )
         self.until("!document.getElementById('duel').textContent.includes('computing')")
+
+    def close(self, address: str) -> None:
+        self.context.close()
+        assert self.complaints == []
+        assert all(url.startswith((address, "blob:")) for url in self.requests)
 
     def shares(self) -> dict[str, str]:
         rows = self.page.eval_on_selector_all(
@@ -78,13 +83,19 @@ def visit(browser, served: Served):
         return opened[-1]
 
     yield go
-    for one in opened:
-        one.context.close()
-        assert one.complaints == []
-        assert all(url.startswith((served.address, "blob:")) for url in one.requests)
+    for page_visit in opened:
+        page_visit.close(served.address)
 
 
-def test_within_a_minute_the_page_says_why(visit):
+@pytest.fixture(scope="module")
+def untouched(browser, served: Served):
+    """A visit shared by tests that only look at the page."""
+    page_visit = Visit(browser, served.address)
+    yield page_visit
+    page_visit.close(served.address)
+
+
+def test_the_page_explains_the_prediction(visit):
     seen = visit()
 
     assert seen.says() == "The model predicts gear 50 %"
@@ -103,7 +114,7 @@ def test_within_a_minute_the_page_says_why(visit):
     seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
 
 
-def test_a_picture_is_dropped_and_explained(visit, served):
+def test_a_dropped_image_is_explained(visit, served):
     seen, data = visit(), png(300, 200)
     seen.page.evaluate(
         """([bytes]) => {
@@ -125,7 +136,7 @@ def test_a_picture_is_dropped_and_explained(visit, served):
     assert again.shares() == seen.shares()
 
 
-def test_a_link_to_a_forgotten_picture_says_so_and_the_picture_brings_it_back(browser):
+def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(browser):
     data = png(90, 70)
     name = hashlib.sha256(data).hexdigest()
     with Served(Settings(port=0)) as fresh:
@@ -139,7 +150,7 @@ def test_a_link_to_a_forgotten_picture_says_so_and_the_picture_brings_it_back(br
         context.close()
 
 
-def test_what_is_no_picture_is_refused_in_words(browser, served):
+def test_a_file_that_is_no_image_is_refused_with_a_sentence(browser, served):
     context = browser.new_context()
     page = context.new_page()
     page.goto(served.address)
@@ -151,7 +162,7 @@ def test_what_is_no_picture_is_refused_in_words(browser, served):
     context.close()
 
 
-def test_patches_are_brushed_away_and_come_back(visit):
+def test_patches_are_removed_with_the_mouse_and_restored(visit):
     seen = visit()
     before, box = seen.shares(), seen.page.locator("#stage").bounding_box()
 
@@ -177,7 +188,7 @@ def test_patches_are_brushed_away_and_come_back(visit):
     assert seen.shares() == before
 
 
-def test_patches_are_taken_away_by_keyboard(visit):
+def test_patches_are_removed_with_the_keyboard(visit):
     seen = visit()
     seen.page.focus("#stage")
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Space"):
@@ -195,8 +206,8 @@ def test_patches_are_taken_away_by_keyboard(visit):
     seen.until("document.getElementById('says-lead').textContent.startsWith('Without 2 patches')")
 
 
-def test_everything_is_reached_by_the_tab_key(visit):
-    seen = visit()
+def test_everything_is_reached_by_the_tab_key(untouched):
+    seen = untouched
     reached = set()
     for _ in range(70):
         seen.page.keyboard.press("Tab")
@@ -228,8 +239,8 @@ def test_everything_is_reached_by_the_tab_key(visit):
     assert unnamed == []
 
 
-def test_a_patch_is_read_in_all_maps_at_once(visit):
-    seen = visit()
+def test_the_score_of_a_patch_is_shown_for_all_maps(untouched):
+    seen = untouched
     seen.page.locator(".card .pane").nth(1).hover(position={"x": 10, "y": 10})
     first = seen.page.locator(".cards .reads").all_inner_texts()
     vit, scene = vitreous.load("scenes"), vitreous.scenes.draw("pair", seed=1, index=6)
@@ -241,8 +252,8 @@ def test_a_patch_is_read_in_all_maps_at_once(visit):
 
 
 @pytest.mark.parametrize("method", ["temper", "rollout"])
-def test_colours_are_the_library_s_own(visit, method):
-    seen = visit()
+def test_colours_are_the_library_s_own(untouched, method):
+    seen = untouched
     at = METHODS.index(method)
     url = (
         seen.page.locator(".card .pane")
@@ -288,7 +299,7 @@ def test_two_classes_and_more_methods(visit):
     assert "square-window house" in seen.page.inner_text("#because")
 
 
-def test_a_method_that_does_not_work_says_why_on_its_card(browser, served):
+def test_the_card_of_a_failing_method_shows_the_reason(browser, served):
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{served.address}/#method=genatt(varaint=1)&method=ixg")
@@ -297,7 +308,7 @@ def test_a_method_that_does_not_work_says_why_on_its_card(browser, served):
     context.close()
 
 
-def test_the_slider_takes_away_what_two_methods_rank_first(visit):
+def test_the_slider_removes_the_patches_that_two_methods_rank_first(visit):
     seen = visit()
     scene, vit = vitreous.scenes.draw("pair", seed=1, index=6), vitreous.load("scenes")
     seen.page.locator("#share").focus()
@@ -369,7 +380,7 @@ def test_a_link_restores_the_screen(visit):
     assert again.page.evaluate("location.hash") == link
 
 
-def test_everything_can_be_taken_away(visit, tmp_path, monkeypatch):
+def test_image_scores_and_code_can_be_downloaded(visit, tmp_path, monkeypatch):
     seen = visit()
     seen.page.click("#because >> text=Remove them")
     seen.until("document.getElementById('code').textContent.includes('keep[0, 0')")
@@ -384,14 +395,14 @@ def test_everything_can_be_taken_away(visit, tmp_path, monkeypatch):
     sheet = Image.open(files["vitreous.png"])
     assert sheet.width > 2500
     assert np.asarray(sheet.convert("RGB")).std() > 20
-    told = json.loads(files["vitreous-scores.json"].read_text())["maps"]
-    assert [one["method"] for one in told] == METHODS
+    entries = json.loads(files["vitreous-scores.json"].read_text())["maps"]
+    assert [entry["method"] for entry in entries] == METHODS
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "exported"}
     exec(compile(seen.page.text_content("#code"), "exported", "exec"), names)  # the lines as they stand on the screen
-    for one in told:
-        found = names["maps"][one["method"]].patches[0].tolist()
-        assert one["classes"][0]["scores"] == pytest.approx(found, abs=1e-6, rel=1e-4)
+    for entry in entries:
+        scores = names["maps"][entry["method"]].patches[0].tolist()
+        assert entry["classes"][0]["scores"] == pytest.approx(scores, abs=1e-6, rel=1e-4)
     assert names["vit"].class_name(int(names["probabilities"].argmax())) == seen.page.inner_text("#says-name")
 
 

@@ -186,6 +186,26 @@ def test_bytes_of_nested_values_are_counted():
     assert count_bytes(found) > 3 * 112 * 112 * 4
 
 
+def test_closing_waits_until_the_current_work_has_stopped(worker):
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(payloads):
+        tally = Tally(10_000)
+        begun.set()
+        try:
+            for _ in range(10_000):
+                threading.Event().wait(0.005)
+                tally.add(1)
+        finally:
+            ended.set()
+
+    worker.submit("long", "long", work, 1)
+    assert begun.wait(PATIENCE)
+    worker.close(wait=PATIENCE)
+
+    assert ended.is_set()
+
+
 def test_a_closed_worker_restarts_on_the_next_request(worker):
     for key in range(3):
         assert worker.submit(key, key, lambda payloads: ["done"], None).result.result(PATIENCE) == "done"

@@ -64,7 +64,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     # imports torch in the worker's thread before the first request needs it
     service.worker.submit(("about",), ("about",), lambda batch: [describe_playground(service) for _ in batch], None)
     yield
-    service.worker.close()
+    service.worker.close(wait=5.0)
 
 
 def serve_file(file: Path | None) -> Any:

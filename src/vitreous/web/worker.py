@@ -104,8 +104,12 @@ class Worker:
                 self._queue.remove(job)
                 self._forget(job)
 
-    def close(self) -> None:
-        """Cancel what is queued and end the thread after its current job."""
+    def close(self, wait: float = 0.0) -> None:
+        """Cancel what is queued and end the thread, which stops its current job at the next progress report.
+
+        Waits up to `wait` seconds for that: an interpreter that exits while the thread computes is aborted by torch.
+        """
+        thread = self._thread
         with self._change:
             self._closed = True
             for job in [*self._queue]:
@@ -113,6 +117,8 @@ class Worker:
                 job.result.cancel()
             self._queue.clear()
             self._change.notify_all()
+        if thread is not None and wait:
+            thread.join(wait)
 
     # ── in the thread ────────────────────────────────────────────────────────────────────────────
 
