@@ -36,7 +36,7 @@ after it was stopped, or with more images.
 | `--list` | all tables and figures |
 | `--data KEY=PATH` | where a dataset lies ([layouts](datasets.md)); a dataset spec such as `pets:/data/pets` stands in for it |
 | `--images 50` | fewer images; the result is marked as reduced |
-| `--subset [KEY=]FILE` | the images to use, such as the authors' list: indices in the order of the dataset, or file names |
+| `--subset [KEY=]FILE` | the images to use, such as the authors' list: indices in the order of the dataset, or file names; all of the list are used |
 | `--models KEY` | only this model of several |
 | `--models KEY=NAME?argument=value` | another model in its place; the result is marked as reduced |
 | `--checkpoint KEY=FILE` | local weights of a model; needed for models marked with * |

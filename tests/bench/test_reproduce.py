@@ -291,11 +291,10 @@ def test_boxes_can_lie_elsewhere(toys):
 def test_a_list_of_images_gives_their_indices(text, places, toys, tmp_path):
     (tmp_path / "list.txt").write_text(text)
     data = {"imagenet-val": str(toys / "imagenet-val")}
-    plan = plan_reproduction(
-        reproduction("tis:table1"), data, subsets={"imagenet-val": str(tmp_path / "list.txt")}, pictures=len(places)
-    )
+    plan = plan_reproduction(reproduction("tis:table1"), data, subsets={"imagenet-val": str(tmp_path / "list.txt")})
 
     assert list(cells_of(plan)[0].places) == places
+    assert plan.reduced == f"{len(places)} image{'s' * (len(places) > 1)} of ImageNet val instead of 5000"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from vitreous.bench.plan_parser import make_plan
 from vitreous.bench.plan_source import Origin, near
 from vitreous.core.errors import SpecError
 from vitreous.data.reader import split_spec
+from vitreous.data.subset_list import read_entries
 from vitreous.metrics.protocols import protocol
 
 FOLDER = files("vitreous") / "reproductions"
@@ -159,7 +160,7 @@ def plan_reproduction(
     checkpoints
         Local weights by key of the model.
     pictures
-        Number of images per dataset; None for the paper's.
+        Number of images per dataset; None for the paper's, or for all of a list.
     subsets
         File that lists the images to use, by key of the data.
     **over
@@ -192,17 +193,10 @@ def plan_reproduction(
         own = {**entry, "spec": spec, "models": labels}
         if stands_in:
             reduced.append(f"{entry['label']} is {spec}")
-        if pictures is not None:
-            full = entry.get("pictures", "all")
-            reduced += (
-                [f"{pictures} image{'' if pictures == 1 else 's'} of {entry['label']} instead of {full}"]
-                if pictures != full
-                else []
-            )
-            own["pictures"] = pictures
-        for key in PLACEHOLDER.findall(entry["spec"]):
-            own |= {"subset": subsets[key]} if key in subsets else {}
-        datasets.append(own)
+        listed = next((subsets[key] for key in PLACEHOLDER.findall(entry["spec"]) if key in subsets), None)
+        images, difference = choose_images(entry, pictures, listed)
+        reduced += difference
+        datasets.append({**own, **images})
     chosen = []
     for key, entry in wanted.models.items():
         given = {name: value for name, value in entry.items() if name != "needs"}
@@ -216,6 +210,34 @@ def plan_reproduction(
         **{key: value for key, value in over.items() if value is not None},
     }  # fmt: skip
     return make_plan(entries, Origin(flags={"pictures": "--images"}), "")
+
+
+def choose_images(
+    entry: Mapping[str, Any], pictures: int | None, listed: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Which images of a dataset are used.
+
+    Parameters
+    ----------
+    entry
+        The dataset as the plan has it.
+    pictures
+        Number of images; None for all of a list, or without a list for the paper's number.
+    listed
+        File that lists images, or None.
+
+    Returns
+    -------
+    tuple
+        Entries `pictures` and `subset` of the dataset, and how their number differs from the paper's.
+    """
+    whole = entry.get("pictures", "all")
+    count = len(read_entries(listed)) if pictures is None and listed is not None else pictures
+    images = {} if count is None else {"pictures": count}
+    images |= {} if listed is None else {"subset": listed}
+    if count is None or count == whole:
+        return images, []
+    return images, [f"{count} image{'' if count == 1 else 's'} of {entry['label']} instead of {whole}"]
 
 
 def check_keys(given: Mapping[str, Any], known: Mapping[str, Any], flag: str, name: str) -> None:

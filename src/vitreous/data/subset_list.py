@@ -33,6 +33,17 @@ def read_subset(dataset: Dataset, path: str | Path) -> tuple[int, ...]:
     DataError
         If the file cannot be read or is empty, or an entry is unknown, ambiguous or occurs twice.
     """
+    entries = read_entries(path)
+    by_name = group_by_name(dataset.keys)
+    places = [find_index(entry, dataset, by_name, path) for entry in entries]
+    if len(set(places)) < len(places):
+        twice = next(place for place in places if places.count(place) > 1)
+        raise DataError(f"'{path}' lists {dataset.keys[twice]!r} twice; once is enough")
+    return tuple(places)
+
+
+def read_entries(path: str | Path) -> list[str]:
+    """Entries of a list of images; raise `DataError` if the file cannot be read or is empty."""
     file = expand_path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -44,12 +55,7 @@ def read_subset(dataset: Dataset, path: str | Path) -> tuple[int, ...]:
     entries = list_entries(text)
     if not entries:
         raise DataError(f"'{path}' lists no images; expected one index or file name per line")
-    by_name = group_by_name(dataset.keys)
-    places = [find_index(entry, dataset, by_name, path) for entry in entries]
-    if len(set(places)) < len(places):
-        twice = next(place for place in places if places.count(place) > 1)
-        raise DataError(f"'{path}' lists {dataset.keys[twice]!r} twice; once is enough")
-    return tuple(places)
+    return entries
 
 
 def list_entries(text: str) -> list[str]:
