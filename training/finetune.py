@@ -4,7 +4,7 @@
     python training/finetune.py --recipe mura --data /data/MURA-v1.1 --out weights/    # fetches timm's weights
 
 Settings are in training/finetune.toml. The weights go to OUT/<model>-<recipe>.safetensors, with a log beside them, and load with
-`--checkpoint` (MURA's one output also needs `--outputs binary`). The last epoch's weights are kept: choosing the best one by
+`--checkpoint` (MURA's one output also needs `--model-arg outputs=binary`, which `vitreous reproduce` gives itself). The last epoch's weights are kept: choosing the best one by
 test accuracy would fit it to the test set.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
@@ -71,13 +72,21 @@ def run(name: str, toys: Path, weights: Any, folder: Path, images: int = 1, dept
     wanted = reproduction(name)
     data = {key: str(toys / key) for key in wanted.data if key in MAKERS}
     data |= {"imagenet-seg": str(toys / "imagenet-seg" / "gtsegs_ijcv.mat")} if "imagenet-seg" in data else {}
-    models = {key: weights(key, entry.get("num_classes", 1000), depth, seed) for key, entry in wanted.models.items()}
+    models = {
+        key: {**weights(key, entry.get("num_classes", 1000), depth, seed), **pick_outputs(entry)}
+        for key, entry in wanted.models.items()
+    }
     plan = plan_reproduction(wanted, data, models=models, pictures=images, device="cpu")
     check(plan)
     with Store(folder) as store:
         progress = execute(plan, store)
     assert not progress.failed
     return folder
+
+
+def pick_outputs(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """MURA's model has one output of two classes, as training/finetune.py makes it."""
+    return {"outputs": entry["outputs"]} if "outputs" in entry else {}
 
 
 def filled_tables(folder: Path, name: str) -> list:
