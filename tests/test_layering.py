@@ -28,6 +28,7 @@ LAYERS = (  # a package imports from its own layer and from those before it
     {"explanation", "front", "measure", "catalogue", "losses", "scores", "testing", "wrapping"},
     {"pairs"},  # similarity of two inputs
     {"bench"},  # plans, cells, executors and the store
+    {"mapping", "maps"},  # maps of whole datasets: the pipeline, and the reader of its files
     {"draw", "report"},
     {"cli", "web", "demo", "__main__"},
 )

@@ -159,6 +159,18 @@ def make_wds(root: Path) -> Path:
     return root
 
 
+def make_parquet(root: Path) -> Path:
+    """Two files with one image and its class each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    data = save(noise(SIDE, SIDE), root / "one.png").read_bytes()
+    for number in range(2):
+        rows = [{"image": {"bytes": data, "path": None}, "label": number}]
+        pq.write_table(pa.Table.from_pylist(rows), root / f"part-{number}.parquet")
+    return root
+
+
 def make_hf(root: Path) -> Path:
     """A folder of `save_to_disk`."""
     import datasets
@@ -183,5 +195,6 @@ OTHER_MAKERS = {
     "pets": make_pets,
     "folder": make_folder,
     "wds": make_wds,
+    "parquet": make_parquet,
     "hf": make_hf,
 }

@@ -41,7 +41,7 @@ HOMES = {
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
 HOME_OF = {name: home for home, names in HOMES.items() for name in names}
-MODULES = ("data", "draw", "losses", "scenes", "scores", "testing")
+MODULES = ("data", "draw", "losses", "maps", "scenes", "scores", "testing")
 
 __all__ = ["__version__", *HOME_OF, *MODULES]  # noqa: PLE0604 - the names are listed above
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from vitreous import data as data
     from vitreous import draw as draw
     from vitreous import losses as losses
+    from vitreous import maps as maps
     from vitreous import scenes as scenes
     from vitreous import scores as scores
     from vitreous import testing as testing

@@ -54,7 +54,7 @@ def test_one_picture_makes_no_claims(tmp_path, capsys):
     assert "one image has no interval" in said.err
 
 
-def test_finished_work_is_looked_at_again_when_asked(tmp_path, capsys):
+def test_finished_maps_are_computed_again_when_asked(tmp_path, capsys):
     from PIL import Image
 
     from vitreous.scenes import draw
@@ -253,7 +253,7 @@ def test_maps_are_read_without_us(tmp_path, capsys):
         other = tensors["grids"][place].astype(np.float32) * tensors["scales"][place]
         assert np.abs(parquet - map_).max() < tolerance
         assert np.abs(other - map_).max() < tolerance
-        assert about[place]["picture"] == rows[place]["picture"]
+        assert about[place]["picture"] == about[place]["key"] == rows[place]["key"]
         assert about[place]["target"] == rows[place]["target"] == tensors["targets"][place]
 
 

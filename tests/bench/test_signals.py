@@ -28,7 +28,9 @@ from vitreous.bench import run_plan
 from vitreous.cli.main import main
 
 if __name__ == "__main__":
-    write, pauses = run_plan.write, [600]
+    from vitreous.mapping.explain import MapExplainer
+
+    write, launch, pauses = run_plan.write, MapExplainer.launch, [600]
 
     def write_and_pause(store, run, held, *rest):
         rows = len(held)
@@ -37,6 +39,13 @@ if __name__ == "__main__":
             print("written", flush=True)
             time.sleep(pauses.pop())
 
+    def pause_before_second(explainer, batch):
+        if batch.start:
+            print("written", flush=True)
+            time.sleep(600)
+        return launch(explainer, batch)
+
+    MapExplainer.launch = pause_before_second
     run_plan.write = write_and_pause
     run_plan.execute = partial(run_plan.execute, patience=0)
     sys.exit(main(sys.argv[1:]))
@@ -131,7 +140,7 @@ def test_a_map_that_is_stopped_says_so_too(tmp_path: Path) -> None:
     stderr = process.communicate()[1]
 
     assert process.returncode == 143
-    assert f"interrupted; 1 of 2 images are done and kept in {tmp_path / 'maps' / 'store'}, 1 new rows" in stderr
+    assert f"interrupted; 1 of 2 images are done and kept in {tmp_path / 'maps'}, 1 new rows" in stderr
     assert "to go on: vitreous map 'scenes:single?count=2' --model scenes" in stderr
 
 

@@ -23,7 +23,13 @@ from vitreous.core.errors import SpecError
 
 
 def map(  # noqa: A001 - the verb
-    data: Annotated[str, typer.Argument(metavar="DATASET", help="A folder of images, or a spec such as scenes:pair.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            help="A folder of images, tar or Parquet files, a URI of these, or a spec such as scenes:pair.",
+        ),
+    ],
     model: Model,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights.")] = None,
     model_arg: ModelArguments = None,
@@ -40,7 +46,8 @@ def map(  # noqa: A001 - the verb
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the maps.")] = Path(
         "vitreous-maps"
     ),
-    format: Annotated[str, typer.Option(help="parquet or safetensors.")] = "parquet",  # noqa: A002
+    format: Annotated[str, typer.Option(help="parquet, or safetensors beside it.")] = "parquet",  # noqa: A002
+    sort: Annotated[bool, typer.Option("--sort", help="Sort all rows by key when everything is done.")] = False,
     targets: Annotated[str | None, typer.Option(help="predicted, label, pair or 'top 2'.")] = None,
     question: Annotated[
         str | None,
@@ -51,21 +58,38 @@ def map(  # noqa: A001 - the verb
     ] = None,
     precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
-    slice: Annotated[int | None, typer.Option(min=1, help="Images in a unit of work.")] = None,  # noqa: A002
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")] = 1,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images in a batch.", show_default="64 on a GPU, 16 on a CPU")
+    ] = None,
+    slice: Annotated[int | None, typer.Option(min=1, help="Other name of --batch-size.", hidden=True)] = None,  # noqa: A002
+    shard_size: Annotated[int, typer.Option(min=1, help="Images in an output file.")] = 4096,
+    workers: Annotated[
+        int, typer.Option("--workers", "-w", min=1, help="Model replicas on this machine, each with its process.")
+    ] = 1,
+    decoders: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Decoding processes of each replica; 0 for threads.",
+            show_default="0 on a CPU, the cores on a GPU",
+        ),
+    ] = None,
+    shard: Annotated[str | None, typer.Option(metavar="i/n", help="One part of the work, for job arrays.")] = None,
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")] = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")] = None,
-    recheck: Annotated[bool, typer.Option("--recheck", help="Read the images of finished work again.")] = False,
+    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each replica on Ray.")] = None,
+    recheck: Annotated[bool, typer.Option("--recheck", help="Compute everything again.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Compute files with failed rows again.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
-    """Explain every image of a dataset. Maps are float16 grids with a scale, in files that need no Vitreous to be read."""
-    from vitreous.cli.bench import check_plan, choose_executor, make_plan, model_entries
+    """Explain every image of a dataset. Maps are float16 grids with a scale, in Parquet files that need no Vitreous to be read."""
+    from vitreous.cli.bench import make_plan, model_entries
     from vitreous.cli.console import caveats_as_notes, spinner
     from vitreous.cli.run_output import resumable
 
     if format not in ("parquet", "safetensors"):
         raise SpecError(f"--format {format!r} is not known; known: parquet, safetensors")
+    if sum((ray is not None, shard is not None, workers > 1 and ray is None)) > 1:
+        raise SpecError("--ray, --shard and --workers are three ways to share out the work; give one of them")
     arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     entries = {
         "models": model_entries([model], checkpoint, arguments), "datasets": [data], "methods": method or [DEFAULT_METHOD],
@@ -74,29 +98,84 @@ def map(  # noqa: A001 - the verb
     }  # fmt: skip
     with caveats_as_notes(), resumable():
         with spinner("checking the model and the data", lines=True):
+            from vitreous.mapping.run import check_job
+
             plan = make_plan(None, entries)
-            check_plan(plan)
-        return compute_maps(plan, out, choose_executor(workers, ray, gpus), format, recheck=recheck, as_json=json)
+            job, notes = check_job(job_of(plan, data, shard_size), plan.device)
+        for note in notes:
+            typer.echo(f"note: {note}", err=True)
+        compute = choose_pipeline(workers, ray, gpus, shard)
+        options = {
+            "device": plan.device,
+            "batch_size": batch_size or slice,
+            "decoding": decoders,
+            "recheck": recheck,
+            "retry": retry,
+        }
+        return compute_maps(job, out, compute, options, format, sort=sort, as_json=json)
 
 
-def compute_maps(plan: Any, folder: Path, executor: Any, file_format: str, *, recheck: bool, as_json: bool) -> int:
-    """Compute the maps that are missing, then export all of them; return the exit status."""
-    from vitreous.bench.maps import export_parquet, export_safetensors
-    from vitreous.bench.run_plan import execute
-    from vitreous.bench.store import Store
+def job_of(plan: Any, data: str, shard_size: int) -> Any:
+    """The job that the checked entries of a plan describe."""
+    from vitreous.mapping.job import MapJob
+
+    evaluation = plan.evaluations[0]
+    return MapJob(
+        plan.models[0], data, plan.methods, evaluation.targets, plan.question, plan.precision, plan.pictures, shard_size
+    )
+
+
+def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: str | None) -> Any:
+    """The function that runs a job: in this process, in several, on Ray, or a share of it for a job array."""
+    from functools import partial
+
+    from vitreous.bench.plan import one_of
+    from vitreous.mapping.job import Share
+    from vitreous.mapping.run import run_map
+
+    if ray is not None:
+        from vitreous.mapping.ray_data import run_on_ray
+
+        return partial(run_on_ray, address=ray, workers=workers if workers > 1 else None, gpus=gpus)
+    if workers > 1:
+        from vitreous.mapping.replicas import run_replicas
+
+        return partial(run_replicas, workers=workers)
+    if shard is None:
+        return run_map
+    try:
+        number, count = one_of(shard)
+    except SpecError as problem:
+        raise SpecError(f"--shard {shard!r} {problem}") from None
+    return partial(run_map, share=Share(number - 1, count))
+
+
+def compute_maps(
+    job: Any, folder: Path, compute: Any, options: dict[str, Any], file_format: str, *, sort: bool, as_json: bool
+) -> int:
+    """Compute the maps that are missing, convert or sort them if asked, and say what was done; return the exit status."""
     from vitreous.cli.console import print_json
-    from vitreous.cli.run_output import print_standings, run_display
+    from vitreous.cli.run_output import run_display
+    from vitreous.mapping.export import export_safetensors, sort_shards
 
-    with Store(folder / "store") as store:
-        with run_display(store.folder) as display:
-            progress = execute(plan, store, executor, recheck=recheck, report=display)
-            files = (export_parquet if file_format == "parquet" else export_safetensors)(store, folder)
-        names = [file.name for file in files]
-        if as_json:
-            done = {"folder": str(folder), "run": plan.run, "new_maps": progress.rows}
-            print_json({**done, "failed": progress.failed, "files": names})
-        else:
-            print_standings(plan, store, progress, as_json=False, table=False)
-            plural, more = "" if len(names) == 1 else "s", " …" if len(names) > 3 else ""
-            typer.echo(f"{len(names)} file{plural} of maps in {folder}: {', '.join(names[:3])}{more}")
+    with run_display(folder) as display:
+        progress = compute(job, folder, report=display, **options)
+        if sort:
+            sort_shards(folder)
+        files = sorted(folder.glob("maps-*.parquet"))
+        files = [file for file in files if ".partial." not in file.name]
+        if file_format == "safetensors":
+            files = export_safetensors(folder, files)
+    names = [file.name for file in files]
+    if as_json:
+        done = {"folder": str(folder), "run": job.run, "new_maps": progress.rows, "skipped": progress.skipped}
+        print_json({**done, "failed": progress.failed, "files": names})
+    else:
+        for sentence, count in progress.failed.items():
+            typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
+        fresh = f"{progress.rows} new rows" if progress.rows else "nothing new"
+        skipped = f", {progress.skipped} images left out by the protocol" if progress.skipped else ""
+        typer.echo(f"{fresh}{skipped}; results in {folder}")
+        plural, more = "" if len(names) == 1 else "s", " …" if len(names) > 3 else ""
+        typer.echo(f"{len(names)} file{plural} of maps in {folder}: {', '.join(names[:3])}{more}")
     return 1 if progress.failed else 0

@@ -31,7 +31,13 @@ class RunDisplay:
             return "preparing"
         left = progress.seconds_left
         remaining = f", about {duration(left)} left" if isfinite(left) and left > 0 else ""
-        return f"{progress.done_pictures} of {progress.pictures} images, {rate(progress)}{remaining}"
+        return f"{images_done(progress)}, {rate(progress)}{remaining}"
+
+
+def images_done(progress: Any) -> str:
+    """Number of finished images, and of all images if it is known."""
+    total = "" if progress.pictures is None else f" of {progress.pictures}"
+    return f"{progress.done_pictures}{total} images"
 
 
 def duration(seconds: float) -> str:
@@ -92,7 +98,7 @@ def describe_kept(progress: Any, folder: Path) -> str:
     if progress is None or progress.done_pictures == 0:
         return "nothing new was computed"
     rows = f", {progress.rows} new rows" if progress.rows else ""
-    return f"{progress.done_pictures} of {progress.pictures} images are done and kept in {folder}{rows}"
+    return f"{images_done(progress)} are done and kept in {folder}{rows}"
 
 
 def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, table: bool = True) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
@@ -22,6 +23,7 @@ from vitreous.models.image_input import Preprocess
 
 Seen: TypeAlias = Int8[Tensor, "H W"]
 Corners: TypeAlias = Float[Tensor, "_ 4"]
+Convert: TypeAlias = Callable[[Image.Image], Tensor]  # image to model input, or to its colours before normalisation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,15 +148,19 @@ def read_ahead(
 
 def prepare(dataset: Dataset, preprocess: Preprocess, index: int) -> Row:
     """Read one row; if that raises `DataError`, the message becomes the row's `failure`."""
+    return prepare_sample(dataset.keys[index], partial(dataset.__getitem__, index), preprocess, preprocess)
+
+
+def prepare_sample(key: str, load: Callable[[], Sample], preprocess: Preprocess, convert: Convert) -> Row:
+    """Load and preprocess one sample; if that raises `DataError`, the message becomes the row's `failure`."""
     try:
-        sample = dataset[index]
+        return preprocess_sample(load(), preprocess, convert)
     except DataError as problem:
-        return Row(dataset.keys[index], failure=str(problem))
-    return preprocess_sample(sample, preprocess)
+        return Row(key, failure=str(problem))
 
 
-def preprocess_sample(sample: Sample, preprocess: Preprocess) -> Row:
-    """Apply the preprocessing to a sample.
+def preprocess_sample(sample: Sample, preprocess: Preprocess, convert: Convert) -> Row:
+    """Apply the preprocessing to a sample; `convert` makes the tensor of the image.
 
     If `sample.cover` is set, the label becomes the class that covers most of the model input, and the sample is skipped
     if that class covers less than this share or there is none.
@@ -170,7 +176,7 @@ def preprocess_sample(sample: Sample, preprocess: Preprocess) -> Row:
         mask, rivals = present[label], {rival: rival_mask for rival, rival_mask in present.items() if rival != label}
     boxes = None if sample.boxes is None else preprocess.boxes(sample.boxes, sample.picture)
     shown = -1 if label is None else label
-    return Row(sample.key, preprocess(sample.picture), sample.picture, shown, mask, boxes, rivals)
+    return Row(sample.key, convert(sample.picture), sample.picture, shown, mask, boxes, rivals)
 
 
 def collate(rows: Sequence[Row], size: tuple[int, int]) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data.files import read_mask_values, read_orientation, to_single_channel
 from vitreous.data.folder import to_binary_mask
 from vitreous.data.reader import contains, expand_path, import_package, reader
-from vitreous.data.sample import Album, Sample, digest
+from vitreous.data.sample import Album, NumberedKeys, Sample, digest
 from vitreous.models.image_decoding import open_picture
 
 
@@ -104,7 +105,7 @@ def from_hf(
     for column in filter(None, (image, mask)):  # undecoded, so that a damaged image affects its own row only
         table = table.cast_column(column, datasets.Image(decode=False))
     table = table.select_columns([column for column in (image, label, mask) if column is not None])
-    keys = [f"{table.split or 'rows'}/{index:08d}" for index in range(len(table))]
+    keys = NumberedKeys(str(table.split or "rows"), len(table))
     facts = {"columns": [image, label, mask], "ignore": ignore, "content": digest([str(table._fingerprint)])}
     return Album(name, keys, partial(read, table, keys, image, label, mask, ignore), names, facts)
 
@@ -120,7 +121,7 @@ def find_column(features: Any, kind: type, content: str, usual: str, name: str) 
 
 
 def read(
-    table: Any, keys: list[str], image: str, label: str | None, mask: str | None, ignore: int | None, index: int
+    table: Any, keys: Sequence[str], image: str, label: str | None, mask: str | None, ignore: int | None, index: int
 ) -> Sample:
     row = table[index]
     where = f"row {index} ({keys[index]})"

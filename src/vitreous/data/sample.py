@@ -119,6 +119,29 @@ class Album:
         return {"dataset": self.name, "pictures": len(self), "keys": digest(self.keys), **self.facts}
 
 
+@dataclass(frozen=True, slots=True)
+class NumberedKeys(Sequence[str]):
+    """Keys `prefix/00000000`, `prefix/00000001`, …, made when they are asked for.
+
+    Examples
+    --------
+    >>> keys = NumberedKeys("train", 1_000_000_000)
+    >>> keys[-1]
+    'train/999999999'
+    """
+
+    prefix: str
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(self.length))]
+        return f"{self.prefix}/{range(self.length)[index]:08d}"
+
+
 def digest(lines: Iterable[str]) -> str:
     """First 16 hex digits of the SHA-256 of the lines."""
     return sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -49,6 +49,19 @@ class Part(NamedTuple):
             return file.read(self.size)
 
 
+class LoadedPart(NamedTuple):
+    """A file of a shard that is already in memory."""
+
+    shard: str
+    data: bytes
+
+    def read(self) -> bytes:
+        return self.data
+
+
+AnyPart: TypeAlias = Part | LoadedPart
+
+
 def is_shards(path: Path) -> bool:
     """Whether a path is a pattern of shards, a shard, or a folder with shards."""
     return "{" in path.name or "*" in path.name or path.suffix == ".tar" or contains("*.tar")(path)
@@ -72,7 +85,7 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
         If there is no shard or no image, or a shard is damaged.
     """
     shards = expand_pattern(expand_path(place))
-    samples: dict[str, dict[str, Part]] = {}
+    samples: dict[str, dict[str, AnyPart]] = {}
     for shard in shards:
         for key, parts in index_shard(shard).items():
             samples[f"{shard.stem}/{key}"] = parts
@@ -81,17 +94,17 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
         raise DataError(f"there is no image in '{place}'; expected {LAYOUT}")
     facts = {
         "ignore": ignore,
-        "parts": digest(f"{key} {[(n, p.size) for n, p in samples[key].items()]}" for key in keys),
+        "parts": digest(
+            f"{key} {[(n, p.size) for n, p in samples[key].items() if isinstance(p, Part)]}" for key in keys
+        ),
     }
     return Album("wds", keys, partial(read, keys, samples, ignore), None, facts)
 
 
 def expand_pattern(path: Path) -> list[Path]:
     """Shards of a path, a folder or a pattern, with ranges `{000..003}` and alternatives `{a,b}` expanded."""
-    pieces = re.split(r"(\{[^{}]*\})", str(path))
-    options = [list_alternatives(piece) if piece.startswith("{") else [piece] for piece in pieces]
     shards: list[Path] = []
-    for pattern in (Path("".join(choice)) for choice in product(*options)):
+    for pattern in map(Path, expand_braces(str(path))):
         matches = sorted(pattern.parent.glob(pattern.name)) if "*" in pattern.name or "?" in pattern.name else [pattern]
         matches = [shard for match in matches for shard in (sorted(match.glob("*.tar")) if match.is_dir() else [match])]
         if not matches or not all(match.is_file() for match in matches):
@@ -102,6 +115,19 @@ def expand_pattern(path: Path) -> list[Path]:
     return shards
 
 
+def expand_braces(text: str) -> list[str]:
+    """All texts that a text with ranges and alternatives in braces stands for.
+
+    Examples
+    --------
+    >>> expand_braces("a-{08..10}.tar")
+    ['a-08.tar', 'a-09.tar', 'a-10.tar']
+    """
+    pieces = re.split(r"(\{[^{}]*\})", text)
+    options = [list_alternatives(piece) if piece.startswith("{") else [piece] for piece in pieces]
+    return ["".join(choice) for choice in product(*options)]
+
+
 def list_alternatives(piece: str) -> list[str]:
     inner = piece[1:-1]
     if match := re.fullmatch(r"(\d+)\.\.(\d+)", inner):
@@ -109,37 +135,82 @@ def list_alternatives(piece: str) -> list[str]:
     return inner.split(",")
 
 
-def index_shard(shard: Path) -> dict[str, dict[str, Part]]:
+def index_shard(shard: Path) -> dict[str, dict[str, AnyPart]]:
     """Files by key and by ending; the ending is what follows the first dot of the file name."""
-    parts_by_key: dict[str, dict[str, Part]] = {}
-    last = ""
+    with shard.open("rb") as file:
+        return dict(samples_in(file, shard, partial(local_part, shard)))
+
+
+def local_part(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Part:
+    """Position of a member in a local file, which is read when it is needed."""
+    return Part(shard, member.offset_data, member.size)
+
+
+def loaded_part(shard: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> LoadedPart:
+    """Content of a member, read now: for shards that are read as a stream."""
+    content = archive.extractfile(member)
+    return LoadedPart(shard, content.read() if content is not None else b"")
+
+
+def samples_in(
+    file: Any, name: str | Path, part_of: Callable[[tarfile.TarFile, tarfile.TarInfo], AnyPart], mode: str = "r:"
+) -> Iterator[tuple[str, dict[str, AnyPart]]]:
+    """Key and files (by ending) of every sample of a shard, one after the other; nothing of earlier ones is kept.
+
+    Parameters
+    ----------
+    file
+        The open tar file.
+    name
+        Its name, for error messages.
+    part_of
+        Makes the part of a member: `local_part` or `loaded_part`.
+    mode
+        Mode of `tarfile.open`: "r:" for files that can seek, "r|" for streams.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, or the files of one key do not lie side by side.
+    """
+    seen: set[int] = set()  # hashes of the keys that have ended
+    key, parts = "", {}
     try:
-        with tarfile.open(shard, "r:") as archive:
-            for member in archive:
-                folder, _, name = member.name.rpartition("/")
-                if not member.isfile() or name.startswith(".") or "." not in name:
+        with tarfile.open(fileobj=file, mode=mode) as archive:  # pyright: ignore[reportCallIssue, reportArgumentType]
+            while (member := archive.next()) is not None:
+                archive.members = []  # tarfile would keep every member
+                folder, _, base = member.name.rpartition("/")
+                if not member.isfile() or base.startswith(".") or "." not in base:
                     continue
-                stem, _, ending = name.partition(".")
-                key = f"{folder.removeprefix('./').removeprefix('.')}/{stem}".lstrip("/")
-                if (key in parts_by_key and key != last) or ending.lower() in parts_by_key.get(key, {}):
+                stem, _, ending = base.partition(".")
+                own = f"{folder.removeprefix('./').removeprefix('.')}/{stem}".lstrip("/")
+                if own != key:
+                    if parts:
+                        yield key, parts
+                        seen.add(hash(key))
+                    key, parts = own, {}
+                if hash(own) in seen or ending.lower() in parts:
                     raise DataError(
-                        f"'{shard}' has the key {key!r} more than once; files of one key must lie side by side"
+                        f"'{name}' has the key {own!r} more than once; files of one key must lie side by side"
                     )
-                parts_by_key.setdefault(key, {})[ending.lower()] = Part(shard, member.offset_data, member.size)
-                last = key
+                parts[ending.lower()] = part_of(archive, member)
     except (tarfile.TarError, OSError) as problem:
-        raise DataError(f"'{shard}' is damaged or not a plain tar file ({problem}); expected {LAYOUT}") from None
-    return parts_by_key
+        raise DataError(f"'{name}' is damaged or not a plain tar file ({problem}); expected {LAYOUT}") from None
+    if parts:
+        yield key, parts
 
 
-def image_ending(parts: Mapping[str, Part]) -> str | None:
+def image_ending(parts: Mapping[str, AnyPart]) -> str | None:
     """Ending of the image file, or None if there is none."""
     return next((ending for ending in IMAGES if ending in parts), None)
 
 
-def read(keys: list[str], samples: Mapping[str, Mapping[str, Part]], ignore: int | None, index: int) -> Sample:
-    key = keys[index]
-    parts = samples[key]
+def read(keys: list[str], samples: Mapping[str, Mapping[str, AnyPart]], ignore: int | None, index: int) -> Sample:
+    return decode_parts(keys[index], samples[keys[index]], ignore)
+
+
+def decode_parts(key: str, parts: Mapping[str, AnyPart], ignore: int | None) -> Sample:
+    """Decode a sample from its files."""
     ending = image_ending(parts)
     assert ending is not None  # `wds` lists only keys with an image
     where, data = f"{key}.{ending} of '{parts[ending].shard}'", parts[ending].read()
@@ -168,7 +239,7 @@ def read(keys: list[str], samples: Mapping[str, Mapping[str, Part]], ignore: int
     return Sample(key, image, read_label(parts, facts, key), mask, boxes)
 
 
-def read_facts(parts: Mapping[str, Part], key: str) -> dict[str, Any]:
+def read_facts(parts: Mapping[str, AnyPart], key: str) -> dict[str, Any]:
     """Content of `key.json`; empty if there is no such file or it is not an object."""
     if "json" not in parts:
         return {}
@@ -179,7 +250,7 @@ def read_facts(parts: Mapping[str, Part], key: str) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def read_label(parts: Mapping[str, Part], facts: Mapping[str, Any], key: str) -> int | None:
+def read_label(parts: Mapping[str, AnyPart], facts: Mapping[str, Any], key: str) -> int | None:
     """Class from `key.cls`, or else from "label" or "cls" in `key.json`; None if neither exists."""
     source = "cls" if "cls" in parts else "json"
     if source == "cls":

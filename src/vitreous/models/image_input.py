@@ -88,8 +88,16 @@ class Preprocess:
 
     def __call__(self, picture: Source) -> Float[Tensor, "3 H W"]:
         """Convert one image to a model input."""
-        pixels = torch.from_numpy(np.array(self.cut(open_picture(picture)))).permute(2, 0, 1)
-        return (pixels.float() / 255 - channels(self.mean)) / channels(self.std)
+        return self.normalise(self.colours(picture))
+
+    def colours(self, picture: Source) -> UInt8[Tensor, "3 H W"]:
+        """Resize and crop one image, without normalisation; `normalise` converts the result to a model input."""
+        return torch.from_numpy(np.array(self.cut(open_picture(picture)))).permute(2, 0, 1)
+
+    def normalise(self, colours: UInt8[Tensor, "*b 3 H W"]) -> Float[Tensor, "*b 3 H W"]:
+        """Convert colours from 0 to 255 to model inputs, on the device of the colours."""
+        mean, std = (channels(values).to(colours.device) for values in (self.mean, self.std))
+        return (colours.float() / 255 - mean) / std
 
     def batch(self, pictures: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
         """Convert several images to a batch of model inputs.

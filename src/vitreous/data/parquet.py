@@ -1,0 +1,263 @@
+"""Parquet files with encoded images: a column of bytes, or of {bytes, path} as Hugging Face writes it, and labels."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from vitreous.core.errors import DataError, SpecError, VitreousError
+from vitreous.data.reader import contains, expand_path, import_package, reader
+from vitreous.data.remote import files_at, is_uri
+from vitreous.data.sample import Album, Sample, digest
+from vitreous.models.image_decoding import open_picture
+
+LAYOUT = (
+    "Parquet files with a column of encoded images (bytes, or {bytes, path}), and a column label if there are labels"
+)
+READ_ROWS = 64  # rows in memory while a file is read in order
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetImages:
+    """One Parquet file of images.
+
+    Parameters
+    ----------
+    path
+        Path in its file system.
+    uri
+        The URI that names the file system; empty for local files.
+    image, label, key
+        Columns; label and key may be empty. Without a key column, keys are the name of the file and the row.
+    rows
+        Number of rows.
+    size
+        Size in bytes.
+    """
+
+    path: str
+    uri: str
+    image: str
+    label: str
+    key: str
+    rows: int
+    size: int
+
+    @property
+    def stem(self) -> str:
+        return self.path.rsplit("/", 1)[-1].removesuffix(".parquet")
+
+    def open(self) -> Any:
+        """The file as a `pyarrow.parquet.ParquetFile`."""
+        return open_parquet(self.path, self.uri)
+
+    def records(self, start: int = 0) -> Iterator[tuple[str, tuple[bytes, int]]]:
+        """Key, and encoded image and label (−1 if unknown), of every row from `start` on; few rows are in memory."""
+        with self.open() as file:
+            first = 0
+            groups = list(range(file.num_row_groups))
+            while groups and first + file.metadata.row_group(groups[0]).num_rows <= start:
+                first += file.metadata.row_group(groups.pop(0)).num_rows
+            for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=self.columns):
+                rows = batch.to_pylist()
+                for place, row in enumerate(rows, first):
+                    if place >= start:
+                        yield self.record(place, row)
+                first += len(rows)
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in (self.image, self.label, self.key) if name]
+
+    def record(self, place: int, row: dict[str, Any]) -> tuple[str, tuple[bytes, int]]:
+        name = str(row[self.key]) if self.key else f"{self.stem}/{place:08d}"
+        cell = row[self.image]
+        data = cell.get("bytes") if isinstance(cell, dict) else cell
+        label = row[self.label] if self.label else None
+        return name, (data or b"", -1 if label is None else int(label))
+
+
+def open_parquet(path: str, uri: str) -> Any:
+    """Open a Parquet file; raises `DataError` if that is not possible."""
+    parquet = import_package("pyarrow.parquet", f"the Parquet file '{path}'")
+    try:
+        if not uri:
+            return parquet.ParquetFile(path)
+        import fsspec
+
+        filesystem, _ = fsspec.core.url_to_fs(uri)
+        return parquet.ParquetFile(filesystem.open(path, "rb"))
+    except Exception as problem:  # noqa: BLE001 - pyarrow and every kind of storage have their own exceptions
+        said = " ".join(str(problem).split())[:200]
+        raise DataError(f"'{path}' cannot be read as Parquet ({said}); expected {LAYOUT}") from None
+
+
+def parquet_files(
+    place: str, image: str | None = None, label: str | None = None, key: str | None = None
+) -> list[ParquetImages]:
+    """The Parquet files at a path, folder, pattern or URI, with their columns found.
+
+    Raises
+    ------
+    DataError
+        If there is no file, or a file is damaged.
+    SpecError
+        If a column does not exist or cannot be determined.
+    """
+    if is_uri(place):
+        filesystem, paths = files_at(place, (".parquet",))
+        sizes, uri = [int(filesystem.size(path) or 0) for path in paths], place
+    else:
+        paths = [str(path) for path in local_files(expand_path(place))]
+        sizes, uri = [Path(path).stat().st_size for path in paths], ""
+    files: list[ParquetImages] = []
+    for path, size in zip(paths, sizes, strict=True):
+        with open_parquet(path, uri) as file:
+            columns = columns_of(file.schema_arrow, path, image, label, key)
+            files.append(ParquetImages(path, uri, *columns, rows=file.metadata.num_rows, size=size))
+    if len({file.stem for file in files}) < len(files) and not files[0].key:
+        raise DataError(
+            f"'{place}' names Parquet files of the same name, so keys would not be unique; choose key=COLUMN"
+        )
+    return files
+
+
+def local_files(path: Path) -> list[Path]:
+    """Local Parquet files of a path, a folder (with its subfolders) or a pattern."""
+    from vitreous.data.shards import expand_braces
+
+    files: list[Path] = []
+    for one in map(Path, expand_braces(str(path))):
+        matches = sorted(one.parent.glob(one.name)) if "*" in one.name else [one]
+        files += [
+            file for match in matches for file in (sorted(match.rglob("*.parquet")) if match.is_dir() else [match])
+        ]
+    if not files or not all(file.is_file() for file in files):
+        raise DataError(f"there is no Parquet file at '{path}'; expected {LAYOUT}")
+    return files
+
+
+def columns_of(schema: Any, path: str, image: str | None, label: str | None, key: str | None) -> tuple[str, str, str]:
+    """Names of the columns of images, labels and keys; label and key are empty if there is none."""
+    import pyarrow as pa
+
+    for name in (image, label, key):
+        if name is not None and name not in schema.names:
+            raise SpecError(f"'{path}' has no column {name!r}; it has {', '.join(schema.names)}")
+    if image is None:
+        images = [
+            column.name
+            for column in schema
+            if pa.types.is_binary(column.type)
+            or pa.types.is_large_binary(column.type)
+            or (pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0)
+        ]
+        if len(images) != 1 and "image" not in images:
+            raise SpecError(
+                f"'{path}' has {len(images)} columns of bytes among {', '.join(schema.names)}; choose image=COLUMN"
+            )
+        image = "image" if "image" in images else str(images[0])
+    if label is None and "label" in schema.names and pa.types.is_integer(schema.field("label").type):
+        label = "label"
+    return str(image), label or "", key or ""
+
+
+def decode_record(key: str, data: bytes, label: int) -> Sample:
+    """Sample of an encoded image; raises `DataError` if it cannot be decoded."""
+    if not data:
+        raise DataError(f"{key} has no image")
+    try:
+        return Sample(key, open_picture(data), None if label < 0 else label)
+    except VitreousError as problem:
+        raise DataError(f"{key}: {problem}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetKeys(Sequence[str]):
+    """Keys of Parquet files without a key column; made when they are asked for."""
+
+    files: Sequence[ParquetImages]
+    ends: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ends", list(accumulate(file.rows for file in self.files)))
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        number, row = self.place(range(len(self))[index])
+        return f"{self.files[number].stem}/{row:08d}"
+
+    def place(self, index: int) -> tuple[int, int]:
+        """File and row of an index."""
+        number = bisect_right(self.ends, index)
+        return number, index - (self.ends[number - 1] if number else 0)
+
+
+@reader("parquet", recognises=lambda path: path.suffix == ".parquet" or contains("*.parquet")(path))
+def parquet(place: str | Path, image: str | None = None, label: str | None = None, key: str | None = None) -> Album:
+    """Images of Parquet files.
+
+    Parameters
+    ----------
+    place
+        Path of a file or of a folder, a pattern (`*`, `{000..003}`), or a URI.
+    image
+        Column of encoded images. None: "image", or the only column of bytes.
+    label
+        Column of classes. None: "label" if it exists.
+    key
+        Column of unique keys. None: keys are made of the file's name and the row.
+
+    Raises
+    ------
+    DataError
+        If there is no file, or a file is damaged.
+    SpecError
+        If a column does not exist or cannot be determined.
+    """
+    files = parquet_files(str(place), image, label, key)
+    places = ParquetKeys(files)
+    keys: Sequence[str] = places
+    if key is not None:
+        keys = [str(cell) for file in files for cell in file.open().read(columns=[key])[key].to_pylist()]
+        if len(set(keys)) < len(keys):
+            raise DataError(f"the column {key!r} of '{place}' has the same key more than once")
+    facts = {
+        "columns": list(files[0].columns),
+        "files": digest(f"{file.stem} {file.size} {file.rows}" for file in files),
+    }
+    return Album("parquet", keys, partial(read, files, places), None, facts)
+
+
+def read(files: Sequence[ParquetImages], places: ParquetKeys, index: int) -> Sample:
+    number, row = places.place(index)
+    file, first = files[number], 0
+    for group, count in enumerate(group_sizes(file)):
+        if row < first + count:
+            key, (data, label) = group_records(file, group, first)[row - first]
+            return decode_record(key, data, label)
+        first += count
+    raise IndexError(index)
+
+
+@lru_cache(maxsize=64)
+def group_sizes(file: ParquetImages) -> tuple[int, ...]:
+    with file.open() as opened:
+        return tuple(opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups))
+
+
+@lru_cache(maxsize=2)
+def group_records(file: ParquetImages, group: int, first: int) -> list[tuple[str, tuple[bytes, int]]]:
+    """Records of a row group; the last two groups are cached, since images are mostly read in order."""
+    with file.open() as opened:
+        rows = opened.read_row_group(group, columns=file.columns).to_pylist()
+    return [file.record(first + place, row) for place, row in enumerate(rows)]

@@ -1,0 +1,80 @@
+"""Files behind URIs (`s3://…`, `gs://…`, `hf://…`, `https://…`, `memory://…`), through fsspec."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from vitreous.core.errors import DataError
+
+
+def is_uri(place: str) -> bool:
+    """Whether a text is a URI such as `s3://bucket/folder`.
+
+    Examples
+    --------
+    >>> is_uri("s3://bucket/train-{000..127}.tar"), is_uri("scenes:pair"), is_uri("C:/images")
+    (True, False, False)
+    """
+    return re.match(r"[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://", place) is not None
+
+
+def filesystem_of(uri: str) -> tuple[Any, str]:
+    """File system and path of a URI.
+
+    Raises
+    ------
+    DataError
+        If the package for this kind of URI is not installed, or the place cannot be reached.
+    """
+    try:
+        import fsspec
+
+        return fsspec.core.url_to_fs(uri)
+    except ImportError as problem:
+        raise DataError(f"'{uri}' cannot be opened: {problem}") from None
+    except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
+        raise DataError(f"'{uri}' cannot be opened: {one_line(problem)}") from None
+
+
+def files_at(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """File system, and the sorted paths below a URI (a file, a folder or a pattern) that end in one of `suffixes`.
+
+    Ranges `{000..127}` and alternatives `{a,b}` are expanded.
+
+    Raises
+    ------
+    DataError
+        If there is no such file.
+    """
+    from vitreous.data.shards import expand_braces
+
+    filesystem, _ = filesystem_of(uri)
+    paths: list[str] = []
+    try:
+        for one in expand_braces(uri):
+            path = filesystem._strip_protocol(one)
+            if "*" in path:
+                paths += sorted(filesystem.glob(path))
+            elif filesystem.isdir(path):
+                paths += sorted(filesystem.find(path))
+            elif filesystem.exists(path):
+                paths.append(path)
+    except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
+        raise DataError(f"'{uri}' cannot be listed: {one_line(problem)}") from None
+    paths = [path for path in paths if path.lower().endswith(suffixes) and not path.rsplit("/", 1)[-1].startswith(".")]
+    if not paths:
+        raise DataError(f"there is no file at '{uri}' that ends in {', '.join(suffixes)}")
+    return filesystem, paths
+
+
+def read_remote(filesystem: Any, path: str) -> bytes:
+    """Content of a file; raises `DataError` if it cannot be read."""
+    try:
+        return filesystem.cat_file(path)
+    except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
+        raise DataError(f"'{path}' cannot be read: {one_line(problem)}") from None
+
+
+def one_line(problem: Exception) -> str:
+    return " ".join(str(problem).split())[:200] or type(problem).__name__

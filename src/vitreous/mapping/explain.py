@@ -1,0 +1,267 @@
+"""Explain stage: one model replica that turns decoded images into rows with maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitreous.bench.labelled_batch import unfit
+from vitreous.bench.worker import sentence
+from vitreous.bench.worker_job import Loaded, loaded
+from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.precision import computing
+from vitreous.capture.probe import probe_of
+from vitreous.capture.score_function import Question, ask
+from vitreous.capture.targets import class_indices
+from vitreous.core.errors import ModelError, SpecError
+from vitreous.explanation import cautions, precision_of, provenance
+from vitreous.mapping.decode import ImageBatch
+from vitreous.mapping.job import FORMAT, MapJob
+from vitreous.mapping.rows import MapRows, failed_rows, join_rows
+from vitreous.methods.method import Method
+from vitreous.methods.spec import resolve
+from vitreous.models.eval_mode import evaluating
+from vitreous.models.image_input import Preprocess
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SliceRows:
+    """Rows of a slice; the other fields are those of the slice."""
+
+    shard: str
+    part: int
+    start: int
+    stop: int
+    ends_shard: bool
+    ends_part: bool
+    table: pa.Table
+    skipped: int
+
+
+@dataclass(slots=True, eq=False)
+class Launched:
+    """Work that a device may still be computing: tensors on their way to the CPU."""
+
+    batch: ImageBatch
+    rows: list[MapRows] = field(default_factory=list)
+    failures: list[tuple[int, str, str]] = field(default_factory=list)
+    done: torch.cuda.Event | None = None
+
+
+class MapExplainer:
+    """One model replica; it loads the model once.
+
+    `launch` starts the computation of a batch and `finish` waits for it and makes its rows, so that the device can work
+    on the next batch meanwhile. Calling the replica does both.
+
+    Parameters
+    ----------
+    job
+        What to compute.
+    device
+        Device of the replica.
+    """
+
+    def __init__(self, job: MapJob, device: str) -> None:
+        self.job = job
+        self.model: Loaded = loaded(job.model, job.precision, device)
+        self.vit = self.model.vit
+        if self.vit.preprocess is None:
+            raise ModelError(f"model {job.model.name!r} does not say how images are prepared; give --mean and --std")
+        self.preprocess: Preprocess = self.vit.preprocess
+        self.methods: list[Method] = [resolve(spec).for_model(self.vit) for spec in job.methods]
+        self.names = [self.vit.class_name(index) for index in range(self.vit.outputs)]
+
+    def __call__(self, batch: ImageBatch) -> SliceRows:
+        return self.finish(self.launch(batch))
+
+    def launch(self, batch: ImageBatch) -> Launched:
+        """Start the computation of a batch."""
+        launched = Launched(batch, failures=list(batch.failures))
+        with torch.inference_mode(False), evaluating(self.vit.module):
+            for positions, images in batch.groups:
+                self.explain_images(launched, positions, self.to_device(images))
+        if self.vit.device.type == "cuda":
+            launched.done = torch.cuda.Event()
+            launched.done.record()
+        return launched
+
+    def to_device(self, images: Tensor) -> Float[Tensor, "n 3 H W"]:
+        """Model inputs on the device; colours are normalised there, by the same operations as on a CPU."""
+        if self.vit.device.type == "cuda":
+            images = images.pin_memory()
+        images = images.to(self.vit.device, non_blocking=self.vit.device.type == "cuda")
+        return (self.preprocess.normalise(images) if images.dtype == torch.uint8 else images).contiguous()
+
+    def explain_images(self, launched: Launched, positions: Sequence[int], images: Tensor) -> None:
+        """Explain some images; if that fails, each half is tried separately, and one image becomes a failed row."""
+        batch = launched.batch
+        try:
+            targets, roles = self.given_targets(batch, positions)
+            reasons = {} if targets is None else unfit_targets(targets, roles, self.vit.outputs)
+            for row, reason in reasons.items():
+                key = batch.keys[positions[row]]
+                launched.failures.append((batch.places[positions[row]], key, f"{key!r} has {reason}"))
+            kept = [row for row in range(len(positions)) if row not in reasons]
+            if not kept:
+                return
+            if reasons:
+                index = torch.tensor(kept)
+                images, positions = images[index.to(images.device)], [positions[row] for row in kept]
+                targets = None if targets is None else targets[index]
+            launched.rows += self.explain_targets(batch, positions, images, targets, roles)
+        except Exception as problem:
+            if isinstance(problem, SpecError | ModelError):
+                raise
+            if len(positions) == 1:
+                key = batch.keys[positions[0]]
+                launched.failures.append((batch.places[positions[0]], key, sentence(problem)))
+                return
+            if isinstance(problem, torch.OutOfMemoryError):
+                problem.__traceback__ = None  # its frames keep references to the tensors to be freed
+                torch.cuda.empty_cache()
+            half = len(positions) // 2
+            self.explain_images(launched, positions[:half], images[:half])
+            self.explain_images(launched, positions[half:], images[half:])
+
+    def given_targets(
+        self, batch: ImageBatch, positions: Sequence[int]
+    ) -> tuple[Int[Tensor, "n k"] | None, tuple[str, ...]]:
+        """Target classes that do not depend on the model, or None, and the roles of all target columns."""
+        labels = torch.tensor([batch.labels[position] for position in positions])
+        match self.job.targets:
+            case "predicted":
+                return None, ("predicted",)
+            case "label":
+                return labels[:, None], ("label",)
+            case "predicted+label":
+                return labels[:, None], ("predicted", "label")
+            case "pair":
+                rivals = torch.tensor([batch.rival_labels[position] for position in positions])
+                return torch.stack([labels, rivals], 1), ("label", "rival")
+            case str():
+                count = min(int(self.job.targets.split()[1]), self.vit.outputs)
+                return None, tuple(f"top {place + 1}" for place in range(count))
+        classes = list(self.job.targets)
+        return class_indices(self.vit, [classes] * len(positions), len(positions)), ("class",) * len(classes)
+
+    def explain_targets(
+        self,
+        batch: ImageBatch,
+        positions: Sequence[int],
+        images: Float[Tensor, "n 3 H W"],
+        given: Int[Tensor, "n k"] | None,
+        roles: tuple[str, ...],
+    ) -> list[MapRows]:
+        """Rows of every method; tensors of the result may still be on their way from the device."""
+        probes: dict[str | None, BlackBoxProbe] = {}  # by precision; methods of one precision share the forward pass
+        rows: list[MapRows] = []
+        targets = predicted = probability = None
+        for method in self.methods:
+            precision = self.precision_of(method)
+            with computing(precision, self.vit.device):
+                probe = probes.get(precision) or probe_of(self.vit, images, given if targets is None else targets)
+                if targets is None or predicted is None or probability is None:
+                    logits = probe.full_logits
+                    predicted = logits.argmax(-1)
+                    targets = self.all_targets(logits, given, roles)
+                    if targets is None:
+                        targets = probe.targets.view(len(images), -1)
+                    else:
+                        probe = probe_of(self.vit, images, targets)
+                    chances = logits.double().softmax(-1).gather(1, targets)
+                    probability = torch.full_like(chances, math.nan) if self.vit.scalar else chances
+                probes[precision] = probe
+                attribution = method(probe.asking(self.score_function(method)))
+            rows.append(
+                MapRows(
+                    method=method.spec,
+                    question=self.score_function(method).name,
+                    roles=roles,
+                    keys=[batch.keys[position] for position in positions],
+                    places=[batch.places[position] for position in positions],
+                    labels=[batch.labels[position] for position in positions],
+                    maps=to_cpu(attribution.maps().float()),
+                    score=None if attribution.score is None else to_cpu(attribution.score.double()),
+                    targets=to_cpu(targets),
+                    predicted=to_cpu(predicted),
+                    probability=to_cpu(probability),
+                    native=attribution.native,
+                    signed=attribution.signed,
+                )
+            )
+        return rows
+
+    def precision_of(self, method: Method) -> str | None:
+        """Precision that a method is computed in; None for a model in float64."""
+        return None if self.job.precision == "float64" else precision_of(method, self.vit, self.job.precision)
+
+    def score_function(self, method: Method) -> Question:
+        return ask(method.asked(self.job.question, scalar=self.vit.scalar))
+
+    def all_targets(
+        self, logits: Float[Tensor, "n c"], given: Int[Tensor, "n k"] | None, roles: tuple[str, ...]
+    ) -> Int[Tensor, "n k"] | None:
+        """Targets that need another probe: top classes, or the predicted class beside the label; None otherwise."""
+        if roles == ("predicted", "label") and given is not None:
+            return torch.cat([logits.argmax(-1, keepdim=True), given.to(logits.device)], 1)
+        if given is None and roles != ("predicted",):
+            return logits.topk(len(roles)).indices
+        return None
+
+    def finish(self, launched: Launched) -> SliceRows:
+        """Wait for the device and make the rows of the slice, in the order of the images."""
+        if launched.done is not None:
+            launched.done.synchronize()
+        batch = launched.batch
+        tables = [rows.table(self.names) for rows in launched.rows]
+        tables += [failed_rows(launched.failures, [method.spec for method in self.methods])]
+        return SliceRows(
+            batch.shard, batch.part, batch.start, batch.stop, batch.ends_shard, batch.ends_part,
+            join_rows(tables), batch.skipped,
+        )  # fmt: skip
+
+    def about(self) -> dict[str, Any]:
+        """Metadata of the files: the job, the model and how the maps were computed."""
+        layout = self.vit.layout(self.preprocess.size)
+        known = type(self.preprocess) is Preprocess
+        example = torch.empty(0, 3, *self.preprocess.size)
+        return {
+            "format": FORMAT,
+            "run": self.job.run,
+            "model": self.job.model.name,
+            "dataset": self.job.spec,
+            "weights": self.model.weights,
+            "layout": {"grid": layout.grid, "patch": layout.patch, "prefix": layout.prefix},
+            "preprocess": {item.name: getattr(self.preprocess, item.name) for item in fields_of(Preprocess)}
+            if known
+            else None,
+            "provenance": {
+                method.spec: {
+                    **provenance(self.vit, method, self.score_function(method), example, cautions(method, self.vit)),
+                    "precision": self.precision_of(method) or self.job.precision,
+                }
+                for method in self.methods
+            },
+        }
+
+
+def unfit_targets(targets: Int[Tensor, "n k"], roles: tuple[str, ...], classes: int) -> dict[int, str]:
+    """Reason by row, for rows with an invalid target."""
+    named = roles[-targets.shape[1] :]  # the predicted class, which comes first, is always valid
+    return {row: reason for row, own in enumerate(targets.tolist()) if (reason := unfit(own, named, classes))}
+
+
+def to_cpu(tensor: Tensor) -> Tensor:
+    """Start the copy of a tensor to the CPU; a GPU's copies are complete when the event of the batch is."""
+    return tensor.to("cpu", non_blocking=tensor.device.type == "cuda")

@@ -1,0 +1,117 @@
+"""Convert shards: to safetensors files, or to shards whose rows are sorted by key."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from itertools import groupby, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vitreous.bench.atomic_files import put_whole
+from vitreous.mapping.shard_files import ROW_GROUP, read_about
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = "vitreous.maps/1"  # of safetensors files
+DESCRIBED = ("key", "index", "target", "target_name", "role", "label", "predicted", "probability", "method", "question")
+SORTED_ROWS = 4096  # rows in a sorted file
+MERGED_ROWS = 128  # rows of each shard that are in memory while shards are merged
+
+
+def export_safetensors(folder: Path, shards: Sequence[Path]) -> list[Path]:
+    """Write every shard as safetensors files, which need only numpy to be read.
+
+    Each file holds `grids` [n rows columns] float16, `scales` [n] and `targets` [n] of one method on one grid size; the
+    map is grid · scale. The header entry `maps` is a JSON list that describes each of the n maps. Maps that failed are
+    not exported.
+
+    Returns
+    -------
+    list of Path
+        The files: `maps-00000.safetensors`, `maps-00001.safetensors`, ….
+    """
+    import pyarrow.parquet as pq
+    from safetensors.numpy import save
+
+    files: list[Path] = []
+    same = ("method", "rows", "columns")
+    for shard in shards:
+        rows = [row for row in pq.read_table(shard).to_pylist() if row["error"] is None]
+        model = (read_about(shard) or {}).get("model")
+        rows.sort(key=lambda row: [str(row[name]) for name in same])
+        for _, group in groupby(rows, lambda row: [row[name] for name in same]):
+            chosen = list(group)
+            arrays = {
+                "grids": np.array([row["grid"] for row in chosen], np.float16).reshape(
+                    len(chosen), chosen[0]["rows"], chosen[0]["columns"]
+                ),
+                "scales": np.array([row["scale"] for row in chosen], np.float32),
+                "targets": np.array([row["target"] for row in chosen], np.int64),
+            }
+            about = [
+                {"model": model, "picture": row["key"], **{name: row[name] for name in DESCRIBED}} for row in chosen
+            ]
+            path = folder / f"maps-{len(files):05d}.safetensors"
+            put_whole(path, save(arrays, {"format": FORMAT, "maps": json.dumps(about, ensure_ascii=False)}))
+            files.append(path)
+    for path in folder.glob("maps-*.safetensors"):  # of an earlier, longer export
+        if path not in files:
+            path.unlink()
+    return files
+
+
+def sort_shards(folder: Path) -> list[Path]:
+    """Write all rows sorted by key as `sorted/maps-00000.parquet`, …
+
+    Every shard is sorted on its own, and the sorted shards are merged; of each, one row group of `MERGED_ROWS` rows is
+    in memory.
+
+    Returns
+    -------
+    list of Path
+        The sorted files. The shards stay as they are, so that the run can go on.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    target = folder / "sorted"
+    target.mkdir(exist_ok=True)
+    shards = [path for path in sorted(folder.glob("maps-*.parquet")) if ".partial." not in path.name]
+    about = json.dumps({**(read_about(shards[0]) or {}), "sorted": True}, ensure_ascii=False)
+    files: list[Path] = []
+    with TemporaryDirectory(dir=target) as scratch:
+        pieces = []
+        for shard in shards:
+            piece = Path(scratch) / shard.name
+            order = [("key", "ascending"), ("index", "ascending")]
+            pq.write_table(pq.read_table(shard).sort_by(order), piece, compression="zstd", row_group_size=MERGED_ROWS)
+            pieces.append(piece)
+        merged = heapq.merge(*map(rows_in, pieces), key=lambda row: row[0])
+        while pending := [row for _, row in islice(merged, SORTED_ROWS)]:
+            table = pa.concat_tables(pending).replace_schema_metadata({"vitreous": about})
+            held = BytesIO()
+            pq.write_table(table, held, compression="zstd", row_group_size=ROW_GROUP)
+            files.append(target / f"maps-{len(files):05d}.parquet")
+            put_whole(files[-1], held.getvalue())
+    for path in target.glob("maps-*.parquet"):  # of an earlier, longer run
+        if path not in files:
+            path.unlink()
+    return files
+
+
+def rows_in(piece: Path) -> Iterator[tuple[str, pa.Table]]:
+    """Key and row (a table of one row) of a file, in order."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(piece) as file:
+        for group in range(file.num_row_groups):
+            table: pa.Table = file.read_row_group(group)
+            for row, key in enumerate(table["key"].to_pylist()):
+                yield key, table.slice(row, 1)

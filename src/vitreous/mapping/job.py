@@ -1,0 +1,165 @@
+"""What `vitreous map` computes, as plain values that are sent to every process, and the slices it is computed in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+
+from vitreous.bench.plan import ModelSpec
+from vitreous.mapping.source import ImageSource, Item
+
+FORMAT = "vitreous.maps/2"
+SHARD_SIZE = 4096  # images in an output file
+BATCH_SIZE = {"cuda": 64, "cpu": 16}  # images in a batch, if none is given
+
+
+@dataclass(frozen=True, slots=True)
+class MapJob:
+    """What is computed for every image.
+
+    Parameters
+    ----------
+    model
+        The model.
+    spec
+        Spec of the source.
+    methods
+        Canonical specs of the methods.
+    targets
+        Classes to explain: as the entry `targets` of a plan.
+    question
+        Name of the score function; None for the default of each method.
+    precision
+        Precision of the computation.
+    pictures
+        Number of images; None for all.
+    shard_size
+        Number of images in an output file.
+    weights
+        Hash of the model's weights, filled when the model was loaded.
+    """
+
+    model: ModelSpec
+    spec: str
+    methods: tuple[str, ...]
+    targets: str | tuple[int | str, ...] = "predicted"
+    question: str | None = None
+    precision: str = "float32"
+    pictures: int | None = None
+    shard_size: int = SHARD_SIZE
+    weights: str = ""
+
+    @property
+    def run(self) -> str:
+        """Hash of everything that determines the rows; files of other jobs are not continued."""
+        import vitreous
+
+        decides = json.dumps({**asdict(self), "format": FORMAT, "vitreous": vitreous.__version__}, sort_keys=True)
+        return blake2b(decides.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Images that are decoded and explained together.
+
+    Parameters
+    ----------
+    shard
+        Name of the output file that their maps go to.
+    part
+        Index of the part of the source.
+    start
+        Index of the first image in its part.
+    items
+        The images.
+    ends_shard, ends_part
+        Whether the shard, and the part, end after these images.
+    """
+
+    shard: str
+    part: int
+    start: int
+    items: tuple[Item, ...]
+    ends_shard: bool
+    ends_part: bool
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.items)
+
+
+def shard_name(source: ImageSource, part: int, number: int) -> str:
+    """Name of an output file without its suffix; the mapping from images to files depends on the job only."""
+    return f"maps-{number:05d}" if len(source.parts) == 1 else f"maps-{part:05d}-{number:05d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of `count` equal shares of the shards, for processes that work side by side."""
+
+    number: int = 0
+    count: int = 1
+
+    def has_part(self, source: ImageSource, part: int) -> bool:
+        """Whether any shard of a part is in this share; with many parts, whole parts are shared out."""
+        return not self.by_part(source) or part % self.count == self.number
+
+    def has_shard(self, source: ImageSource, part: int, shard: int) -> bool:
+        return self.has_part(source, part) and (self.by_part(source) or shard % self.count == self.number)
+
+    def by_part(self, source: ImageSource) -> bool:
+        return len(source.parts) >= 2 * self.count
+
+
+def slices_of(
+    source: ImageSource,
+    part: int,
+    finished: Mapping[str, int],
+    batch_size: int,
+    shard_size: int,
+    share: Share = Share(),  # noqa: B008 - immutable
+) -> Iterator[Slice]:
+    """Slices of one part that are still to be computed, in order.
+
+    Parameters
+    ----------
+    source, part
+        The source and the index of the part.
+    finished
+        Number of images that each shard already holds, counted from its first image.
+    batch_size
+        Largest number of images in a slice.
+    shard_size
+        Number of images in an output file.
+    share
+        Which shards to list.
+    """
+    if not share.has_part(source, part):
+        return
+
+    def images_done(shard: int) -> int:
+        if not share.has_shard(source, part, shard):
+            return shard_size
+        return finished.get(shard_name(source, part, shard), 0)
+
+    shard = 0
+    while images_done(shard) >= shard_size:
+        shard += 1
+    index = shard * shard_size + images_done(shard)
+    listed = source.parts[part].items(index)
+    upcoming = next(listed, None)
+    while upcoming is not None:
+        shard = index // shard_size
+        stop = (shard + 1) * shard_size
+        first = shard * shard_size + images_done(shard)
+        while upcoming is not None and index < min(first, stop):  # computed before, or by another process
+            upcoming, index = next(listed, None), index + 1
+        start, items = index, []
+        while upcoming is not None and index < stop and len(items) < batch_size:
+            items.append(upcoming)
+            upcoming, index = next(listed, None), index + 1
+        if items:
+            name = shard_name(source, part, shard)
+            yield Slice(name, part, start, tuple(items), upcoming is None or index == stop, upcoming is None)

@@ -1,0 +1,151 @@
+"""Rows of maps: one per image, target and method, as Arrow tables.
+
+key          key of the image in its dataset; index: its index in its part of the source
+target       explained class; target_name: its name; role: "predicted", "label", "rival", "class" or "top 1", …
+label        true class, −1 if unknown; predicted: predicted class
+probability  softmax probability of the target (NaN if the model has a single output)
+method       canonical spec; question: name of the score function
+grid         the map in float16, row by row; the map is grid · scale
+scale, rows, columns
+             scale and shape of the grid
+native       "patch" or "pixel"; for "pixel" the grid holds sums over patches, or pixels if a black box has no patches
+signed       whether the scores have a sign; score: the number that is explained
+error        null, or one sentence why there is no map; grid is null then
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = {
+    "key": "string",
+    "index": "int64",
+    "target": "int64",
+    "target_name": "string",
+    "role": "string",
+    "label": "int64",
+    "predicted": "int64",
+    "probability": "float64",
+    "method": "string",
+    "question": "string",
+    "grid": "halves",
+    "scale": "float32",
+    "rows": "int32",
+    "columns": "int32",
+    "native": "string",
+    "signed": "bool_",
+    "score": "float64",
+    "error": "string",
+}
+
+
+def map_schema() -> pa.Schema:
+    """Arrow schema of the rows."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [(name, pa.list_(pa.float16()) if of == "halves" else getattr(pa, of)()) for name, of in COLUMNS.items()]
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapRows:
+    """Maps of one method for n images with k targets each, on the CPU."""
+
+    method: str
+    question: str
+    roles: tuple[str, ...]
+    keys: Sequence[str]
+    places: Sequence[int]
+    labels: Sequence[int]
+    maps: Float[Tensor, "r h w"]
+    score: Float[Tensor, " r"] | None
+    targets: Int[Tensor, "n k"]
+    predicted: Int[Tensor, " n"]
+    probability: Float[Tensor, "n k"]
+    native: str
+    signed: bool
+
+    def table(self, names: Sequence[str]) -> pa.Table:
+        """The rows as a table; `names` are the class names."""
+        import pyarrow as pa
+
+        share, count = len(self.roles), len(self.maps)
+        grids, scales = half_precision(self.maps.numpy())
+        targets = self.targets.numpy().ravel()
+        offsets = np.arange(count + 1, dtype=np.int32) * grids.shape[1]
+        columns: dict[str, Any] = {
+            "key": [key for key in self.keys for _ in range(share)],
+            "index": np.repeat(np.asarray(self.places), share),
+            "target": targets,
+            "target_name": [names[target] for target in targets],
+            "role": list(self.roles) * len(self.keys),
+            "label": np.repeat(np.asarray(self.labels), share),
+            "predicted": np.repeat(self.predicted.numpy(), share),
+            "probability": self.probability.numpy().ravel(),
+            "method": [self.method] * count,
+            "question": [self.question] * count,
+            "grid": pa.ListArray.from_arrays(offsets, pa.array(grids.ravel())),
+            "scale": scales,
+            "rows": np.full(count, self.maps.shape[1], np.int32),
+            "columns": np.full(count, self.maps.shape[2], np.int32),
+            "native": [self.native] * count,
+            "signed": [self.signed] * count,
+            "score": np.full(count, np.nan) if self.score is None else self.score.numpy(),
+            "error": pa.nulls(count, pa.string()),
+        }
+        return pa.table(columns, schema=map_schema())
+
+
+def half_precision(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Maps [r h w] as float16 grids [r h·w] and the factors [r] that they are multiplied by.
+
+    The largest finite value of a grid is ±1, which avoids overflow and underflow; a map of zeros has the factor 1.
+
+    Examples
+    --------
+    >>> grids, scales = half_precision(np.array([[[1e6, -2e6]], [[0.0, 0.0]]], np.float32))
+    >>> grids.tolist(), scales.tolist()
+    ([[0.5, -1.0], [0.0, 0.0]], [2000000.0, 1.0])
+    """
+    flat = maps.reshape(len(maps), -1).astype(np.float32)
+    largest = np.abs(np.where(np.isfinite(flat), flat, 0)).max(1, initial=0)
+    scales = np.where(largest > 0, largest, 1).astype(np.float32)
+    return (flat / scales[:, None]).astype(np.float16), scales
+
+
+def failed_rows(failures: Sequence[tuple[int, str, str]], methods: Sequence[str]) -> pa.Table:
+    """Rows of images without a map: one per method, with the error message."""
+    import pyarrow as pa
+
+    rows = [
+        {"index": index, "key": key, "error": error, "method": method, "target": -1, "label": -1, "predicted": -1}
+        for index, key, error in failures
+        for method in methods
+    ]
+    return pa.Table.from_pylist(rows, schema=map_schema())
+
+
+def join_rows(tables: Sequence[pa.Table]) -> pa.Table:
+    """All rows in the order of the images; rows of one image are ordered by target, then by method."""
+    import pyarrow as pa
+
+    joined = pa.concat_tables([map_schema().empty_table(), *tables]).combine_chunks()
+    # Tables of several methods have the same rows: number the rows of an image within each table.
+    within = np.concatenate([rank_in_image(table["index"].to_numpy()) for table in tables]) if tables else np.empty(0)
+    return joined.take(np.lexsort((within, joined["index"].to_numpy())))
+
+
+def rank_in_image(index: np.ndarray) -> np.ndarray:
+    """Number of each row among the rows of its image, which lie side by side."""
+    starts = np.flatnonzero(np.diff(index, prepend=-1))
+    return np.arange(len(index)) - np.repeat(starts, np.diff(np.append(starts, len(index))))

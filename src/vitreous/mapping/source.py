@@ -1,0 +1,273 @@
+"""What `vitreous map` reads: a dataset, tar files or Parquet files, local or behind URIs, as parts that are read in order.
+
+A part lists its images one after the other (`items`) and decodes any of them (`load`), so that listing and decoding can
+run in different processes. Nothing is kept of images that were listed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from vitreous.bench.keys import digest
+from vitreous.core.errors import DataError
+from vitreous.data import Album, Dataset, Sample, open_dataset, subset
+from vitreous.data.files import SUFFIXES
+from vitreous.data.open import recognise
+from vitreous.data.parquet import ParquetImages, decode_record, parquet_files
+from vitreous.data.reader import check_options, expand_path, split_spec
+from vitreous.data.remote import files_at, filesystem_of, is_uri, read_remote
+from vitreous.data.shards import decode_parts, expand_pattern, image_ending, loaded_part, local_part, samples_in, wds
+from vitreous.models.image_decoding import open_picture
+
+
+class Item(NamedTuple):
+    """An image before it is decoded: its key, and what `load` of its part needs to find it."""
+
+    key: str
+    place: Any
+
+
+class SourcePart(Protocol):
+    """A piece of a source that is listed in one go."""
+
+    @property
+    def images(self) -> int | None:
+        """Number of images; None if it is not known before the part was listed."""
+        ...
+
+    def items(self, start: int) -> Iterator[Item]:
+        """The images from index `start` on, in order."""
+        ...
+
+    def load(self, item: Item) -> Sample:
+        """Read and decode an image; raises `DataError` if that is not possible."""
+        ...
+
+    def stamp(self, start: int, stop: int) -> str:
+        """Fingerprint of the images from `start` to `stop`; it changes if they are replaced."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetPart:
+    """Images of a dataset whose keys are known, at some of its indices."""
+
+    dataset: Dataset
+    places: Sequence[int]
+
+    @property
+    def images(self) -> int:
+        return len(self.places)
+
+    def items(self, start: int) -> Iterator[Item]:
+        for index in range(start, len(self.places)):
+            yield Item(self.dataset.keys[self.places[index]], self.places[index])
+
+    def load(self, item: Item) -> Sample:
+        return self.dataset[item.place]
+
+    def stamp(self, start: int, stop: int) -> str:
+        return digest(*(f"{key} {place}".encode() for key, place in islice(self.items(start), stop - start)), size=8)
+
+
+@dataclass(frozen=True, eq=False)
+class TarPart:
+    """Images of one WebDataset shard; behind a URI, it is read as a stream."""
+
+    path: str
+    uri: str
+    stamped: str
+    ignore: int | None = None
+    images: int | None = None
+
+    @property
+    def stem(self) -> str:
+        return self.path.rsplit("/", 1)[-1].removesuffix(".tar")
+
+    def items(self, start: int) -> Iterator[Item]:
+        listed = ((key, parts) for key, parts in self.samples() if image_ending(parts))
+        for key, parts in islice(listed, start, None):
+            yield Item(f"{self.stem}/{key}", parts)
+
+    def samples(self) -> Iterator[tuple[str, Any]]:
+        if not self.uri:
+            with Path(self.path).open("rb") as file:
+                yield from samples_in(file, self.path, partial(local_part, Path(self.path)))
+            return
+        filesystem, _ = filesystem_of(self.uri)
+        with filesystem.open(self.path, "rb") as file:
+            yield from samples_in(file, self.path, partial(loaded_part, self.path), "r|")
+
+    def load(self, item: Item) -> Sample:
+        return decode_parts(item.key, item.place, self.ignore)
+
+    def stamp(self, start: int, stop: int) -> str:
+        return self.stamped
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetPart:
+    """Images of one Parquet file."""
+
+    file: ParquetImages
+
+    @property
+    def images(self) -> int:
+        return self.file.rows
+
+    def items(self, start: int) -> Iterator[Item]:
+        for key, record in self.file.records(start):
+            yield Item(key, record)
+
+    def load(self, item: Item) -> Sample:
+        return decode_record(item.key, *item.place)
+
+    def stamp(self, start: int, stop: int) -> str:
+        return f"{self.file.size} {self.file.rows}"
+
+
+@dataclass(frozen=True, eq=False)
+class FirstImages:
+    """The first images of a part."""
+
+    part: SourcePart
+    images: int
+
+    def items(self, start: int) -> Iterator[Item]:
+        return islice(self.part.items(start), max(self.images - start, 0))
+
+    def load(self, item: Item) -> Sample:
+        return self.part.load(item)
+
+    def stamp(self, start: int, stop: int) -> str:
+        return self.part.stamp(start, stop)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSource:
+    """All parts that a spec names.
+
+    Parameters
+    ----------
+    spec
+        The spec.
+    name
+        Name of the dataset.
+    parts
+        Its parts, in order.
+    classes
+        Class names, or None if they are not known.
+    """
+
+    spec: str
+    name: str
+    parts: tuple[SourcePart, ...]
+    classes: tuple[str, ...] | None = None
+
+    @property
+    def images(self) -> int | None:
+        """Number of images; None if it is not known before they are read."""
+        counts = [part.images for part in self.parts]
+        return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+
+def open_source(spec: str, pictures: int | None = None) -> ImageSource:
+    """Open what a spec names.
+
+    Parameters
+    ----------
+    spec
+        A dataset as for `open_dataset`; tar or Parquet files by path, folder or pattern; or a URI of tar files, Parquet
+        files or a folder of images.
+    pictures
+        Number of images; None for all. Of a dataset, the same ones are chosen as in a benchmark; of tar and Parquet
+        files the first ones, since they are read as a stream.
+
+    Raises
+    ------
+    DataError
+        If there is no dataset, or it is damaged.
+    SpecError
+        If the spec or the number of images is invalid.
+    """
+    kind, place, options = ("", spec, {}) if is_uri(spec) else split_spec(spec)
+    if not is_uri(place):
+        kind = kind or (recognise(expand_path(place)) if place else "")
+    elif not kind:
+        kind = kind_of_uri(place)
+    if kind == "wds":
+        return first_of(tar_source(spec, place, **check_options("wds", wds, options, {})), pictures)
+    if kind == "parquet":
+        files = parquet_files(place, **{name: options.get(name) for name in ("image", "label", "key")})
+        return first_of(ImageSource(spec, "parquet", tuple(map(ParquetPart, files))), pictures)
+    dataset = remote_folder(place) if is_uri(place) else open_dataset(spec)
+    if not len(dataset):
+        raise DataError(f"dataset '{spec}' holds no image")
+    places = range(len(dataset)) if pictures is None else subset(dataset, pictures, seed=0)
+    return ImageSource(spec, dataset.name, (DatasetPart(dataset, places),), dataset.classes)
+
+
+def kind_of_uri(uri: str) -> str:
+    """Kind of the files at a URI: "wds", "parquet" or "folder"."""
+    if uri.endswith((".tar", ".parquet")):
+        return "wds" if uri.endswith(".tar") else "parquet"
+    _, paths = files_at(uri, (".tar", ".parquet", *SUFFIXES))
+    return next((kind for end, kind in ((".tar", "wds"), (".parquet", "parquet")) if paths[0].endswith(end)), "folder")
+
+
+def tar_source(spec: str, place: str, ignore: int | None = None) -> ImageSource:
+    if is_uri(place):
+        filesystem, paths = files_at(place, (".tar",))
+        stamps = [str(filesystem.size(path)) for path in paths]
+    else:
+        paths = [str(path) for path in expand_pattern(expand_path(place))]
+        stamps = [f"{known.st_size} {known.st_mtime_ns}" for known in (Path(path).stat() for path in paths)]
+    uri = place if is_uri(place) else ""
+    parts = tuple(TarPart(path, uri, stamp, ignore) for path, stamp in zip(paths, stamps, strict=True))
+    if len({part.stem for part in parts}) < len(parts):
+        raise DataError(f"'{spec}' names shards of the same name, so keys would not be unique")
+    return ImageSource(spec, "wds", parts)
+
+
+def first_of(source: ImageSource, pictures: int | None) -> ImageSource:
+    """The first images of a source that is read as a stream."""
+    if pictures is None:
+        return source
+    parts: list[SourcePart] = []
+    left = pictures
+    for part in source.parts:
+        count = part.images
+        if count is None:  # list the part until there are enough
+            count = sum(1 for _ in islice(part.items(0), left))
+        parts.append(FirstImages(part, min(count, left)))
+        left -= min(count, left)
+        if not left:
+            break
+    return ImageSource(source.spec, source.name, tuple(parts), source.classes)
+
+
+def remote_folder(uri: str) -> Album:
+    """Images below a URI as a dataset; the folder of an image is its class if all images are in folders."""
+    from vitreous.data.folder import labels_from_folders
+
+    filesystem, paths = files_at(uri, SUFFIXES)
+    root = filesystem._strip_protocol(uri).rstrip("/") + "/"
+    names = [path.removeprefix(root) for path in paths]
+    labels, classes = labels_from_folders(names) if all("/" in name for name in names) else ({}, None)
+    read = partial(read_remote_image, uri, paths, names, labels)
+    return Album(root.rstrip("/").rsplit("/", 1)[-1], names, read, classes, {"uri": uri})
+
+
+def read_remote_image(
+    uri: str, paths: Sequence[str], names: Sequence[str], labels: dict[str, int], index: int
+) -> Sample:
+    data = read_remote(filesystem_of(uri)[0], paths[index])
+    try:
+        return Sample(names[index], open_picture(data), labels.get(names[index]))
+    except DataError as problem:
+        raise DataError(f"{names[index]}: {problem}") from None

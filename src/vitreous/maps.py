@@ -1,0 +1,262 @@
+"""Read the maps that `vitreous map` wrote, without holding them all in memory.
+
+Examples
+--------
+>>> from pathlib import Path
+>>> from tempfile import TemporaryDirectory
+>>> from vitreous import maps
+>>> from vitreous.bench.plan import ModelSpec
+>>> from vitreous.mapping.job import MapJob
+>>> from vitreous.mapping.run import run_map
+>>> job = MapJob(ModelSpec("scenes", "scenes"), "scenes:single?count=3", ("gradcam",))
+>>> with TemporaryDirectory() as folder:
+...     progress = run_map(job, Path(folder), device="cpu")
+...     stored = maps.read(folder)
+...     [attribution.patches.shape[1] for attribution in stored]
+[196, 196, 196]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from vitreous.bench.rows import need_pyarrow
+from vitreous.core.errors import DataError
+from vitreous.mapping.shard_files import read_about
+from vitreous.methods.attribution import Attribution, read_preprocess
+from vitreous.models.vit import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset
+
+DESCRIBED = ("index", "target", "target_name", "role", "label", "predicted", "probability")
+
+__all__ = ["MapFolder", "StoredMap", "read"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredMap:
+    """One row: an image, target and method, and the map as an `Attribution` of one row.
+
+    Parameters
+    ----------
+    key
+        Key of the image in its dataset.
+    index
+        Its index there.
+    target, target_name, role
+        The explained class, its name, and why it was explained: "predicted", "label", "rival", "class", "top 1", ….
+    label, predicted
+        True class (−1 if unknown) and predicted class.
+    probability
+        Probability of the target.
+    attribution
+        The map.
+    """
+
+    key: str
+    index: int
+    target: int
+    target_name: str
+    role: str
+    label: int
+    predicted: int
+    probability: float
+    attribution: Attribution
+
+
+@dataclass(frozen=True, eq=False)
+class MapFolder:
+    """Maps in a folder. Only the rows that are asked for are read.
+
+    `len` is the number of rows, failed ones included. Iterating gives an `Attribution` of one row for every map, in the
+    order of the files; `folder[key]` gives the maps of one image.
+
+    Parameters
+    ----------
+    files
+        The Parquet files, in order.
+    """
+
+    files: tuple[Path, ...]
+
+    @cached_property
+    def dataset(self) -> pyarrow.dataset.Dataset:
+        """All rows as a `pyarrow.dataset`, to filter and project them."""
+        import pyarrow.dataset as pads
+
+        return pads.dataset([str(file) for file in self.files], format="parquet")
+
+    @cached_property
+    def about(self) -> Mapping[str, Any]:
+        """Metadata of the files: job, model, layout, preprocessing and provenance of every method."""
+        return read_about(self.files[0]) or {}
+
+    @property
+    def key_column(self) -> str:
+        """Name of the column with the keys of the images; files of version 0.1 call it `picture`."""
+        return "picture" if "picture" in self.dataset.schema.names else "key"
+
+    def __len__(self) -> int:
+        import pyarrow.parquet as pq
+
+        return sum(pq.read_metadata(file).num_rows for file in self.files)
+
+    def __iter__(self) -> Iterator[Attribution]:
+        for row in self.rows():
+            yield row.attribution
+
+    def rows(self, batch_size: int = 256, **where: Any) -> Iterator[StoredMap]:
+        """Every map with its image and classes; failed rows are left out.
+
+        Parameters
+        ----------
+        batch_size
+            Number of rows in memory.
+        **where
+            Values of columns that a row must have, such as `method="gradcam"` or `predicted=3`.
+        """
+        for table in self.tables(batch_size, **where):
+            attributions = self.attributions(table)
+            for row in table.to_pylist():
+                known = {name: row[name] for name in DESCRIBED}
+                yield StoredMap(key=row[self.key_column], **known, attribution=next(attributions))
+
+    def batches(self, batch_size: int = 256, **where: Any) -> Iterator[Attribution]:
+        """Maps as attributions of up to `batch_size` rows of one method and grid size; parameters as for `rows`."""
+        for table in self.tables(batch_size, **where):
+            for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
+                yield self.attribution(table.slice(start, stop - start))
+
+    def tables(self, batch_size: int = 256, **where: Any) -> Iterator[pa.Table]:
+        """The rows as Arrow tables of at most `batch_size` rows; failed rows are left out."""
+        import pyarrow as pa
+
+        for batch in self.scan(None, where, batch_size):
+            if len(batch):
+                yield pa.Table.from_batches([batch])
+
+    def scan(
+        self, columns: list[str] | None, where: Mapping[str, Any], batch_size: int, *, failed: bool = False
+    ) -> Any:
+        import pyarrow.dataset as pads
+
+        condition = pads.field("error").is_valid() if failed else pads.field("error").is_null()
+        for name, value in where.items():
+            if name not in self.dataset.schema.names:
+                raise DataError(f"maps have no column {name!r}; they have {', '.join(self.dataset.schema.names)}")
+            condition &= pads.field(name) == value
+        # few batches and files are read ahead, so that memory does not grow with the size of the files
+        return self.dataset.to_batches(
+            columns=columns, filter=condition, batch_size=batch_size, batch_readahead=1, fragment_readahead=1
+        )
+
+    def __getitem__(self, key: str) -> list[StoredMap]:
+        """The maps of one image, one per target and method.
+
+        Files whose range of keys does not contain the key are not read; others are scanned.
+
+        Raises
+        ------
+        KeyError
+            If there is no map of the image.
+        """
+        where: dict[str, Any] = {self.key_column: key}
+        stored = list(self.rows(**where))
+        if not stored:
+            raise KeyError(key)
+        return stored
+
+    def keys(self) -> Iterator[str]:
+        """Keys of the images in the order of the files; those of several maps of an image are given once."""
+        last = None
+        for batch in self.dataset.to_batches(columns=[self.key_column], batch_readahead=1, fragment_readahead=1):
+            for key in batch.column(0).to_pylist():
+                if key != last:
+                    yield key
+                last = key
+
+    def failures(self) -> Iterator[tuple[str, str]]:
+        """Key and error message of every failed row."""
+        for batch in self.scan([self.key_column, "error"], {}, 4096, failed=True):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def attributions(self, table: pa.Table) -> Iterator[Attribution]:
+        for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
+            joined = self.attribution(table.slice(start, stop - start))
+            for row in range(stop - start):
+                yield joined[row]
+
+    def attribution(self, table: pa.Table) -> Attribution:
+        """Rows of one method and grid size as one `Attribution`."""
+        first = table.slice(0, 1).to_pylist()[0]
+        shape = (first["rows"], first["columns"])
+        grids = table["grid"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        scores = grids.astype(np.float32).reshape(len(table), -1) * table["scale"].to_numpy()[:, None]
+        maps = torch.from_numpy(scores)
+        about = self.about.get("layout") or {"grid": (), "patch": (), "prefix": 0}
+        known = tuple(about["grid"]) == shape
+        has_patches = first["native"] != "pixel" or known
+        layout = (
+            Layout(tuple(about["grid"]), tuple(about["patch"]), about["prefix"]) if known else Layout(shape, (1, 1), 0)
+        )
+        preprocess = self.about.get("preprocess")
+        provenance = self.about.get("provenance", {}).get(first["method"])
+        score = table["score"].to_numpy()
+        return Attribution(
+            patches=maps if has_patches else None,
+            native_pixels=None if has_patches else maps.view(len(table), *shape),
+            native="patch" if has_patches else "pixel",
+            layout=layout,
+            targets=torch.from_numpy(table["target"].to_numpy().copy()),
+            method=first["method"],
+            signed=bool(first["signed"]),
+            score=None if np.isnan(score).all() else torch.from_numpy(score.copy()),
+            names=tuple(table["target_name"].to_pylist()),
+            provenance=provenance or {"question": first["question"], "model": first.get("model")},
+            preprocess=None if preprocess is None else read_preprocess(preprocess),
+        )
+
+
+def runs_of_equal(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """Start and stop of consecutive rows that are equal in some columns."""
+    rows = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+    start = 0
+    for place in range(1, len(rows) + 1):
+        if place == len(rows) or rows[place] != rows[start]:
+            yield start, place
+            start = place
+
+
+def read(folder: str | Path) -> MapFolder:
+    """Open the maps that `vitreous map` wrote; nothing but the list of files is read.
+
+    Parameters
+    ----------
+    folder
+        The folder given as `--out`, or its subfolder `sorted`. Maps of version 0.1 are read as well.
+
+    Returns
+    -------
+    MapFolder
+
+    Raises
+    ------
+    DataError
+        If there are no maps in the folder, or pyarrow is not installed.
+    """
+    need_pyarrow()
+    files = tuple(path for path in sorted(Path(folder).glob("maps-*.parquet")) if ".partial." not in path.name)
+    if not files:
+        raise DataError(
+            f"'{folder}' holds no maps; `vitreous map DATASET --model … --out {folder}` would put some there"
+        )
+    return MapFolder(files)

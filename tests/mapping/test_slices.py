@@ -1,0 +1,59 @@
+"""Every image belongs to one slice and one shard, whatever was finished before."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from vitreous.mapping.job import Share, shard_name, slices_of
+from vitreous.mapping.source import ImageSource, Item
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A part whose images are numbers."""
+
+    images: int
+
+    def items(self, start: int) -> Any:
+        return (Item(f"{number}", number) for number in range(start, self.images))
+
+    def load(self, item: Item) -> Any:
+        raise NotImplementedError
+
+    def stamp(self, start: int, stop: int) -> str:
+        return ""
+
+
+def listed(source: ImageSource, finished: dict[str, int], batch: int, shard: int, share: Share) -> list[Any]:
+    return [one for part in range(len(source.parts)) for one in slices_of(source, part, finished, batch, shard, share)]
+
+
+@pytest.mark.parametrize("sizes", [(0,), (1,), (12,), (13, 0, 8), (5, 5, 5, 5)])
+def test_shares_and_finished_shards_complete_each_other(sizes: tuple[int, ...]) -> None:
+    source = ImageSource("numbers", "numbers", tuple(map(Numbers, sizes)))
+    draw = random.Random(0)
+    everything = sorted((part, number) for part, size in enumerate(sizes) for number in range(size))
+    for _ in range(40):
+        batch, shard, shares = draw.randint(1, 7), draw.randint(1, 7), draw.randint(1, 3)
+        finished, done = {}, []
+        for part, size in enumerate(sizes):
+            for number in range(-(-size // shard)):
+                images = min(shard, size - number * shard)
+                upto = draw.choice([0, images, draw.randint(0, images)])
+                # a complete shard counts as a full one, also if it is the last of its part
+                finished[shard_name(source, part, number)] = shard if upto == images else upto
+                done += [(part, number * shard + place) for place in range(upto)]
+        slices = [one for at in range(shares) for one in listed(source, finished, batch, shard, Share(at, shares))]
+
+        assert sorted(done + [(one.part, item.place) for one in slices for item in one.items]) == everything
+        for one in slices:
+            assert one.shard == shard_name(source, one.part, one.start // shard)
+            assert [item.place for item in one.items] == list(range(one.start, one.stop))
+            assert len(one.items) <= batch
+            assert (one.stop - 1) // shard == one.start // shard
+            assert one.ends_part == (one.stop == sizes[one.part])
+            assert one.ends_shard == (one.ends_part or one.stop % shard == 0)
