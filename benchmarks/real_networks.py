@@ -26,9 +26,8 @@ from vitreous.data import open_dataset
 from vitreous.draw import sheet
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import Network
-from vitreous.models.scored import scored
 
-METHODS = ("temper", "decompx+plus", "ixg", "gradcam")  # MobileSAM, at 1024 pixels, is asked the first two
+METHODS = ("temper", "decompx+plus", "gradcam")
 METRICS = ("ap", "energy_pointing", "pointing_game")
 SIDE = 1024  # of MobileSAM's images
 PIXEL_MEAN = (0.485, 0.456, 0.406)
@@ -151,11 +150,18 @@ def innermost_point(mask: Tensor) -> tuple[int, int]:
 
 
 def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) -> list[dict[str, Any]]:
-    """Why this mask? A point on the animal; the score is the mean logit inside the predicted mask."""
+    """Why this mask? A point on the animal; the score is the mean logit inside the predicted mask.
+
+    Blocks are those of the last two stages, on 64 x 64 tokens: gradients at the 256 x 256 tokens before them are noise.
+    """
     module = load_mobile_sam(weights / "mobile_sam.pt").to(device)
     start = time.perf_counter()
     network = vitreous.see_through(
-        module, "MobileSAM", size=(SIDE, SIDE), preprocess=Preprocess.plain((SIDE, SIDE), PIXEL_MEAN, PIXEL_STD)
+        module,
+        "MobileSAM",
+        size=(SIDE, SIDE),
+        blocks=["encoder.stages.2.blocks.*", "encoder.stages.3.blocks.*"],
+        preprocess=Preprocess.plain((SIDE, SIDE), PIXEL_MEAN, PIXEL_STD),
     )
     print(f"{network}: missing share {network.missing:.1e}, {time.perf_counter() - start:.0f} s", flush=True)
     rows = []
@@ -169,17 +175,15 @@ def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) 
         known, animal = objects >= 0, objects > 0
         inside = (predicted[0].cpu() > 0) & known
         overlap = float((inside & animal).sum() / (inside | animal).sum())
-        attributions = [
-            vitreous.explain(network, images, method=method, score=mean_logit_inside) for method in METHODS[:2]
-        ]
-        for method, attribution in zip(METHODS, attributions, strict=False):
+        attributions = [vitreous.explain(network, images, method=method, score=mean_logit_inside) for method in METHODS]
+        for method, attribution in zip(METHODS, attributions, strict=True):
             rows.append(
-                {"image": sample.key, "method": method, "iou": overlap}
+                {"image": sample.key, "score": "mask", "method": method, "iou": overlap}
                 | measure(network, attribution, objects, mean_logit_inside)
             )
             print(json.dumps(rows[-1]), flush=True)
         sheet(attributions).savefig(out / f"{Path(sample.key).stem}.png", dpi=60)
-        rows.append({"image": sample.key, "method": "chance", "ap": float(animal.sum() / known.sum())})
+        rows.append({"image": sample.key, "score": "mask", "method": "chance", "ap": float(animal.sum() / known.sum())})
     return rows
 
 
@@ -198,28 +202,34 @@ def load_clip(path: Path) -> nn.Module:
 
 
 def explain_similarity(weights: Path, pets: str, out: Path, count: int, device: str) -> list[dict[str, Any]]:
-    """Which patches make two images of one breed similar? The score is the cosine to the other image's embedding."""
+    """Which patches make two images of one breed similar?
+
+    Two scores: the cosine to the other image's embedding, and what it has beyond the mean of the images here. All
+    embeddings of CLIP share a large part, which the plain cosine explains first.
+    """
     module = load_clip(weights / "clip-vit-base-patch16.vision.safetensors").to(device)
     preprocess = Preprocess.plain((224, 224), CLIP_MEAN, CLIP_STD)
     network = vitreous.see_through(module, "CLIP ViT-B/16", size=(224, 224), preprocess=preprocess)
     print(f"{network}: missing share {network.missing:.1e}", flush=True)
+    chosen = [samples(pets, count), samples(pets, count, second=True)]
+    images = [torch.cat([network_input(network, sample.picture) for sample in side]) for side in chosen]
+    with torch.no_grad():
+        first, second = (nn.functional.normalize(module(side).image_embeds, dim=-1) for side in images)
+    mean = torch.cat([first, second]).mean(0)
     rows = []
-    pairs = samples(pets, count), samples(pets, count, second=True)
-    for sample, other in zip(*pairs, strict=True):
-        images, others = (network_input(network, each.picture) for each in (sample, other))
-        with torch.no_grad():
-            reference = module(others).image_embeds[0]
+    for index, (sample, other) in enumerate(zip(*chosen, strict=True)):
         objects = as_mask(sample.mask, 224)
-        score = vitreous.scores.cosine(reference)
-        attributions = [vitreous.explain(network, images, method=method, score=score) for method in METHODS]
-        for method, attribution in zip(METHODS, attributions, strict=True):
-            assert attribution.score is not None
-            about = {"image": sample.key, "other": other.key, "method": method, "cosine": float(attribution.score)}
-            rows.append(about | measure(network, attribution, objects, score))
-            print(json.dumps(rows[-1]), flush=True)
-        sheet(attributions).savefig(out / f"{Path(sample.key).stem}.png", dpi=60)
-        share = (objects > 0).sum() / (objects >= 0).sum()
-        rows.append({"image": sample.key, "method": "chance", "ap": float(share)})
+        for name, reference in (("cosine", second[index]), ("centred", second[index] - mean)):
+            image, score = images[0][index : index + 1], vitreous.scores.cosine(reference)
+            attributions = [vitreous.explain(network, image, method=method, score=score) for method in METHODS]
+            for method, attribution in zip(METHODS, attributions, strict=True):
+                assert attribution.score is not None
+                about = {"image": sample.key, "other": other.key, "score": name, "cosine": float(attribution.score)}
+                rows.append(about | {"method": method} | measure(network, attribution, objects, score))
+                print(json.dumps(rows[-1]), flush=True)
+            sheet(attributions).savefig(out / f"{Path(sample.key).stem}-{name}.png", dpi=60)
+            share = (objects > 0).sum() / (objects >= 0).sum()
+            rows.append({"image": sample.key, "score": name, "method": "chance", "ap": float(share)})
     return rows
 
 
@@ -250,19 +260,18 @@ def as_mask(mask: Any, side: int) -> Tensor:
 
 
 def measure(network: Network, attribution: Any, objects: Tensor, score: Any) -> dict[str, float]:
-    results = vitreous.evaluate(scored(network, score), None, attribution, list(METRICS), objects=objects)
+    results = vitreous.evaluate(network, None, attribution, list(METRICS), objects=objects, score=score)
     return {metric: float(result.scores[0]) for metric, result in zip(METRICS, results, strict=True)}
 
 
 def summarise(rows: list[dict[str, Any]]) -> str:
     """Means over images as a Markdown table."""
-    lines = ["| method | AP | mass on the animal | peak on the animal |", "|---|---|---|---|"]
-    for method in (*METHODS, "chance"):
-        own = [row for row in rows if row["method"] == method]
-        if not own:
-            continue
-        cells = [np.mean([row[metric] for row in own]) if metric in own[0] else np.nan for metric in METRICS]
-        lines.append(f"| {method} | " + " | ".join("–" if np.isnan(cell) else f"{cell:.2f}" for cell in cells) + " |")
+    lines = ["| score | method | AP | mass on the animal | peak on the animal |", "|---|---|---|---|---|"]
+    for score, method in dict.fromkeys((row["score"], row["method"]) for row in rows):
+        own = [row for row in rows if (row["score"], row["method"]) == (score, method)]
+        means = [np.mean([row[metric] for row in own]) if metric in own[0] else np.nan for metric in METRICS]
+        cells = ["–" if np.isnan(mean) else f"{mean:.2f}" for mean in means]
+        lines.append(f"| {score} | {method} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

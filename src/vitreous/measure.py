@@ -23,6 +23,7 @@ from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import METRICS, Metric, MetricResult, join_results, resolve_metric
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.scored import scored
 
 
 @overload
@@ -45,6 +46,7 @@ def evaluate(
     rivals: Tensor | None = None,
     boxes: Sequence[Any] | None = None,
     method: str | Method | None = None,
+    score: Any = None,
     batch_size: int = 32,
     precision: str | None = None,
     **options: Any,
@@ -75,6 +77,8 @@ def evaluate(
         For every image a tensor [k 4] of boxes x0 y0 x1 y1 at the model's input size, or None.
     method
         The method for metrics that compute the explanation again. Default: the method named in the attribution.
+    score
+        The `score` that was explained, if `explain` was given one.
     batch_size
         Number of images evaluated at once.
     precision
@@ -120,6 +124,7 @@ def evaluate(
         if isinstance(model, str)
         else seen(model, opaque, attribution)
     )
+    vit = vit if score is None else scored(vit, score)
     if isinstance(vit, Network) and vit.clip is not None:
         raise ModelError(
             f"metrics compare maps with images, and {vit.name!r} takes clips; explain, .maps() and .plot() work on clips"

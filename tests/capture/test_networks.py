@@ -263,6 +263,22 @@ def test_scores_must_be_one_number_per_image_with_a_gradient():
         vitreous.explain(network, images(64), method="ixg", score="logit")
 
 
+def test_maps_of_a_score_are_measured_with_that_score():
+    case = CASES["SegformerForSemanticSegmentation"]
+    network, image = case.see_through(), case.random_input()
+    attribution = vitreous.explain(network, image, method="ixg", score=case.score)
+    order = attribution.pixels(mode="nearest").flatten().argsort(descending=True)
+    objects = (
+        torch.zeros(64 * 64, dtype=torch.int8).index_fill(0, order[:512], 1).view(1, 64, 64)
+    )  # the pixels of the highest scores
+
+    assert float(vitreous.evaluate(network, image, attribution, "ap", objects=objects, score=case.score).scores) > 0.8
+    sensitivity = vitreous.evaluate(network, image, attribution, "max_sensitivity(samples=1)", score=case.score)
+    assert sensitivity.scores.isfinite().all()  # explains the same score again
+    with pytest.raises((ShapeError, ModelError), match="score="):
+        vitreous.evaluate(network, image, attribution, "max_sensitivity(samples=1)")
+
+
 def test_a_score_of_the_output_is_the_question_of_the_logits():
     network = vitreous.see_through(build("resnet18"), size=(64, 64))
 

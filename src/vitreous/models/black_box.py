@@ -99,7 +99,8 @@ def greet(vit: BlackBox, picture: Images) -> BlackBox:
         raise ModelError(f"{vit.name!r} cannot be run on an image {list(picture.shape[1:])} ({reason})") from problem
     if own.ndim != 2 or len(own) != 1 or not own.shape[-1]:
         raise ModelError(
-            f"{vit.name!r} answers an image with shape {tuple(own.shape)}; a classifier answers with (1, classes)"
+            f"{vit.name!r} answers an image with shape {tuple(own.shape)}; a classifier answers with (1, classes), and score=… "
+            "says what to explain of other outputs"
         )
     if not own.isfinite().all():
         raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
