@@ -19,6 +19,11 @@ HERE = Path(__file__).parent
 
 FIRST = ("Gradients", "Class activation maps", "Attention", "Relevance and decomposition")  # other families follow
 LAST = ("Of this library", "Others", "Control")
+NEEDS = {
+    "BlackBox": "any classifier",
+    "Network": "a network",
+    "ViT": "a ViT",
+}  # by the type of model that a method needs
 FEWER: dict[str, dict[str, int]] = {  # for the images here only, so that they are made in minutes
     "rise": {"masks": 400},
     "tis": {"masks": 256},
@@ -72,6 +77,7 @@ def families() -> dict[str, list[str]]:
 
 def facts(method: Method) -> str:
     told = [
+        f"needs {NEEDS[method.capability.__name__]}",
         "class-specific" if method.class_specific else "the same map for every class",
         "signed" if method.signed else "never negative",
         f"explains the {method.question}" if method.class_specific else "",
@@ -81,7 +87,6 @@ def facts(method: Method) -> str:
         f"fold `{method.fold.name}`" + (", built in" if method.recipe.fixed_fold else "")
         if method.fold
         else "a whole function",
-        "any classifier will do" if method.black_box is not None else "",
     ]
     return " · ".join(filter(None, told))
 

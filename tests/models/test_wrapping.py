@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from timm.models.swin_transformer import SwinTransformer
 from torch import Tensor, nn
 
@@ -158,7 +159,11 @@ def test_shells_of_torch_are_removed_and_others_are_not():
     module = build("vit")
     expected = vitreous.explain(module, pictures(), 1, "decompx+plus").patches
 
-    for shell in (nn.DataParallel(module), torch.compile(module), nn.DataParallel(torch.compile(module))):
+    distributed = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(distributed)  # without a process group
+    distributed.module = module
+    shells = (nn.DataParallel(module), distributed, torch.compile(module), nn.DataParallel(torch.compile(module)))
+    for shell in shells:
         described = vitreous.wrap(shell)
         assert isinstance(described, ViT)
         assert described.module is module
@@ -192,3 +197,16 @@ def test_check_says_what_a_network_is_not_capable_of(capsys):
     assert '"seen as": "network"' in printed
     assert "needs a ViT, and this model is seen as a network" in printed
     assert '"works": "yes"' in printed
+
+
+@pytest.mark.slow
+def test_a_network_is_benchmarked_and_explained_from_the_command_line(tmp_path, capsys):
+    torch.manual_seed(0)
+    module = timm.create_model("resnet10t", pretrained=False, num_classes=20)
+    save_file(module.state_dict(), tmp_path / "mine.safetensors")
+    model = ["--model", "timm:resnet10t", "--checkpoint", str(tmp_path / "mine.safetensors"), "--size", "32"]
+    model += ["--model-arg", "num_classes=20"]
+    work = ["--data", "scenes:single?count=2", "--method", "ixg", "--metric", "deletion(steps=2)", "--json"]
+
+    assert main(["bench", *model, *work, "--out", str(tmp_path / "run"), "--device", "cpu"]) == 0
+    assert "deletion" in capsys.readouterr().out

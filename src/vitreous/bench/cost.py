@@ -119,7 +119,7 @@ def facts_of(vit: BlackBox) -> dict[str, Any]:
     if not isinstance(vit, ViT):
         return {"patches": layout.patches}
     with torch.no_grad():
-        width = vit.embed(torch.zeros(1, 3, *vit.size, device=vit.device, dtype=vit.dtype)).shape[-1]
+        width = vit.embed(torch.zeros(1, vit.channels, *vit.size, device=vit.device, dtype=vit.dtype)).shape[-1]
     return {"patches": layout.patches, "channels": width, "layers": vit.depth, "depth": vit.depth}
 
 
@@ -190,7 +190,7 @@ def calibrated(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, f
     tuple of float
         Forward and backward time; the backward time of a black-box model is 0.
     """
-    images = torch.randn(min(batch, 8), 3, *vit.size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(min(batch, 8), vit.channels, *vit.size, generator=torch.Generator().manual_seed(0))
 
     def ahead() -> None:
         _ = probe_of(vit, images).reading

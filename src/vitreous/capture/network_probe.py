@@ -195,6 +195,7 @@ class NetworkProbe(BlackBoxProbe):
             down_to=down_to,
             constants=constants,
             copy=self.model.copy,
+            cut=False,
         )
 
     def _scores(self, traced: Trace) -> list[Float[Tensor, " b"]]:

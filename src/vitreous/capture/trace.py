@@ -30,7 +30,7 @@ class Segment:
 
     index: int  # of the call, in the order of the forward
     entered: Tensor  # what the model passed to the block, with the graph of what came before
-    leaf: Tensor  # the same values as a leaf: what the block was given
+    leaf: Tensor  # the same values as the block was given them: a leaf if the graph is cut, else a view
     output: Tensor | None = None
     added: list[Added] = field(default_factory=list)  # constants added from this cut to the next one
 
@@ -45,10 +45,13 @@ class Trace:
         What the model returned, with the graph back to the last cuts.
     segments
         The block calls from `down_to` on, in the order of the forward.
+    cut
+        Whether the graph is cut at every block call, or only at the first.
     """
 
     output: Any
     segments: list[Segment]
+    cut: bool = True
 
     @property
     def changed_in_place(self) -> bool:
@@ -59,8 +62,8 @@ class Trace:
 class Tracer:
     """Cuts the graph at the blocks' inputs while a forward runs."""
 
-    def __init__(self, mode: LinearisedForward, down_to: int, copy_leaves: bool) -> None:
-        self.mode, self.down_to, self.copy_leaves = mode, down_to, copy_leaves
+    def __init__(self, mode: LinearisedForward, down_to: int, copy_leaves: bool, cut: bool) -> None:
+        self.mode, self.down_to, self.copy_leaves, self.cut = mode, down_to, copy_leaves, cut
         self.calls = 0
         self.segments: list[Segment] = []
         self.open: list[Segment] = []
@@ -75,7 +78,7 @@ class Tracer:
         with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
             key, x = first_tensor(args, kwargs)
             entered = x.clone() if self.copy_leaves else x  # neither the state nor its history changes with x then
-            leaf = entered.detach().requires_grad_()
+            leaf = entered.view_as(entered) if not self.cut and x.requires_grad else entered.detach().requires_grad_()
             given = leaf.clone() if self.copy_leaves else leaf
         segment = Segment(index, entered, leaf)
         self.close_constants()
@@ -114,6 +117,7 @@ def trace(
     down_to: int = 0,
     constants: bool = False,
     copy: bool = False,
+    cut: bool = True,
     mode: LinearisedForward | None = None,
 ) -> Trace:
     """Run a forward with the backward rules of a linearisation, cut at the inputs of blocks.
@@ -134,6 +138,9 @@ def trace(
         Whether added constants are recorded, for their shares of a score.
     copy
         Give blocks copies and record copies, for models that change tensors in place.
+    cut
+        Whether the graph is cut at every block call, which shows what gets lost at each; otherwise only at the first, and
+        one backward pass reaches them all. A model that changes tensors in place has to be cut.
     mode
         The mode to run under; by default one for `linearisation`.
 
@@ -143,7 +150,7 @@ def trace(
     """
     mode = mode or LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
     mode.detaches_parameters = has_trainable_parameters(module)
-    tracer = Tracer(mode, down_to, copy)
+    tracer = Tracer(mode, down_to, copy, cut or copy)
     token = ACTIVE.set(tracer)
     try:
         with ExitStack() as stack:
@@ -158,7 +165,7 @@ def trace(
     finally:
         ACTIVE.reset(token)
     tracer.close_constants()
-    return Trace(output, tracer.segments)
+    return Trace(output, tracer.segments, tracer.cut)
 
 
 def has_trainable_parameters(module: nn.Module) -> bool:
@@ -238,7 +245,7 @@ def backward(trace: Trace, score: Tensor, *, outputs: bool = False, measure: boo
         arrived = gradients[i]
         gradient = torch.zeros_like(segment.leaf) if arrived is None else arrived
         yield Backward(segment, gradient, output_gradients[i], constants[i], missing)
-        if i:
+        if i and trace.cut:  # otherwise the first pass has reached all of them
             missing = spread(segment.entered, gradient, i)
 
 

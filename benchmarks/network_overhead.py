@@ -1,0 +1,132 @@
+"""What following a network's operations costs beside one plain forward and backward.
+
+    python benchmarks/network_overhead.py                 on a CUDA device: Swin-B, batch 32, and ViT-B/16, batch 64, float32
+    python benchmarks/network_overhead.py --device cpu    a Swin with tiny tensors: Python's share alone, per operation
+
+Weights are random. Ratios are medians over rounds, in which all sides take turns. On a CPU, process time is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import timm
+import torch
+from timm.models.swin_transformer import SwinTransformer
+from torch import Tensor, nn
+
+from vitreous.capture.linearise import LINEARISATIONS
+from vitreous.capture.operations import LinearisedForward
+from vitreous.capture.probe import probe_of
+from vitreous.methods.spec import resolve
+from vitreous.models.model import Network
+from vitreous.wrapping import as_network
+
+SPECS = ("temper", "decompx+plus", "decompx+skipplus")
+TARGET = 1.10
+
+
+class CountedForward(LinearisedForward):
+    """Counts the operations of a forward."""
+
+    operations = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.operations += 1
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    torch.manual_seed(0)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+        tiny = SwinTransformer(
+            img_size=32, patch_size=1, embed_dim=12, depths=(2, 2, 18, 2), num_heads=(1, 1, 1, 1), window_size=4
+        )
+        report("Swin, tiny tensors", tiny, (32, 32), 1, device, options.rounds)
+        return
+    swin = timm.create_model("swin_base_patch4_window7_224", pretrained=False)
+    vit = timm.create_model("vit_base_patch16_224", pretrained=False)
+    report("Swin-B, batch 32", swin, (224, 224), 32, device, options.rounds)
+    report("ViT-B/16, batch 64", vit, (224, 224), 64, device, options.rounds)
+
+
+def report(title: str, module: nn.Module, size: tuple[int, int], batch: int, device: torch.device, rounds: int) -> None:
+    """Print the ratio of every method to one plain forward and backward."""
+    module = module.eval().requires_grad_(False).to(device)
+    network = as_network(module, size=size)
+    images = torch.randn(batch, 3, *size, device=device)
+    sides = {
+        "forward": lambda: forward(module, images),
+        "followed": lambda: followed(module, images),
+        "floor": lambda: floor(module, images),
+        **{spec: explainer(network, images, spec) for spec in SPECS},
+    }
+    for side in sides.values():  # warm up
+        side()
+    taken = [{name: seconds(side, device) for name, side in sides.items()} for _ in range(rounds)]
+    operations = counted(module, images[:1])
+    extra = median(row["followed"] - row["forward"] for row in taken)
+    print(f"{title}: floor {1e3 * median(row['floor'] for row in taken):.1f} ms, {operations} operations, ", end="")
+    print(f"{1e6 * extra / operations:.1f} µs each beyond a plain forward", flush=True)
+    for spec in SPECS:
+        ratio = median(row[spec] / row["floor"] for row in taken)
+        verdict = "" if device.type == "cpu" else " (met)" if ratio <= TARGET else f" (target {TARGET})"
+        print(f"  {spec:18} {ratio:.3f} of the floor{verdict}", flush=True)
+
+
+def forward(module: nn.Module, images: Tensor) -> Tensor:
+    with torch.enable_grad():
+        return module(images.clone().requires_grad_())
+
+
+def followed(module: nn.Module, images: Tensor) -> Tensor:
+    """A forward whose operations are followed, without cuts and without a backward pass."""
+    mode = LinearisedForward(LINEARISATIONS["tempered"])
+    mode.detaches_parameters = False
+    with torch.enable_grad(), mode:
+        return module(images.clone().requires_grad_())
+
+
+def floor(module: nn.Module, images: Tensor) -> Tensor:
+    leaf = images.clone().requires_grad_()
+    with torch.enable_grad():
+        score = module(leaf)[:, 0].sum()
+    return torch.autograd.grad(score, leaf)[0]
+
+
+def explainer(network: Network, images: Tensor, spec: str) -> Callable[[], Any]:
+    method, targets = resolve(spec).for_model(network), torch.zeros(len(images), dtype=torch.long, device=images.device)
+    return lambda: method(probe_of(network, images, targets, "logit"))
+
+
+def counted(module: nn.Module, images: Tensor) -> int:
+    mode = CountedForward(LINEARISATIONS["tempered"])
+    with torch.enable_grad(), mode:
+        module(images.clone().requires_grad_())
+    return mode.operations
+
+
+def seconds(call: Callable[[], Any], device: torch.device) -> float:
+    if device.type == "cpu":
+        start = time.process_time()
+        call()
+        return time.process_time() - start
+    torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
