@@ -21,7 +21,7 @@ from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import METHODS
 from vitreous.models.model import Layout
 from vitreous.testing import fingerprint, tiny_vits
-from vitreous.wrapping import as_network
+from vitreous.wrapping import as_network, with_declared_outputs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
@@ -101,11 +101,24 @@ AGREEING = (
 def test_every_family_by_operation_is_that_of_its_adapter(family):
     vit = seen(family)
     network = as_network(tiny(family), size=vit.size)
+    network = with_declared_outputs(network, None, "binary" if vit.binary else None)
 
     for spec in AGREEING:
-        by_operation = vitreous.explain(network, pictures(), 0, spec)
-        by_adapter = vitreous.explain(vit, pictures(), 1 if family == "vit-one-output" else 0, spec)
-        assert_same_maps(by_operation, by_adapter, spec)
+        by_operation = vitreous.explain(network, pictures(), 1, spec)
+        by_adapter = vitreous.explain(vit, pictures(), 1, spec)
+        if (family, spec) in UNPLACED:
+            torch.testing.assert_close(total(by_operation), total(by_adapter), rtol=1e-9, atol=1e-12)
+        else:
+            assert_same_maps(by_operation, by_adapter, spec)
+
+
+# The pooler leaves the prefix out: by operation, a bias of its tokens is at a tensor whose place is not known.
+UNPLACED = {("map-skips-prefix", "fullgrad@libra+plus")}
+
+
+def total(attribution: vitreous.Attribution) -> Tensor:
+    prefix = 0 if attribution.prefix is None else attribution.prefix.sum(-1)
+    return attribution.patches.sum(-1) + prefix + (0 if attribution.bias is None else attribution.bias)
 
 
 def assert_same_maps(by_operation: vitreous.Attribution, by_adapter: vitreous.Attribution, spec: str) -> None:
