@@ -22,7 +22,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 from suite.bed import Bed, backward, lay  # noqa: E402
 
 import vitreous  # noqa: E402 - the suite and the package lie beside this file
+from vitreous import explanation  # noqa: E402
 from vitreous.capture import fused  # noqa: E402
 from vitreous.capture.linearise import Linearisation  # noqa: E402
 from vitreous.capture.precision import computing  # noqa: E402
@@ -49,10 +49,9 @@ VARIANTS = ("temper+skipplus", "decompx+plus", "decompx+skipplus", "ixg+plus", "
             "genatt+skipplus", "gradcam+plus", "gradcam+skipplus", "fullgrad@libra+plus", "tokentm+skipplus")  # fmt: skip
 
 
-def keeping_ranks(spec: str | Method) -> Method:
-    """The method with the promise that lets it be computed with bfloat16 products."""
-    method = vitreous.resolve(spec)
-    return replace(method, facts=replace(method.facts, precision="bf16"))
+def compute_all_in_bfloat16() -> None:
+    """Compute every method in the precision that is asked for, whatever it promises."""
+    explanation.lowest_precision = lambda method: "bf16"
 
 
 # ── kernels ──────────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +154,7 @@ def speeds(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any
 
 def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], given: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds per image of a method and of the floor, in turns; in bfloat16 also without the kernels."""
-    method = keeping_ranks(spec)
+    method = vitreous.resolve(spec)
 
     def ours() -> Tensor:
         return vitreous.explain(
@@ -253,7 +252,7 @@ def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, 
     modes: dict[str, Callable[[Method], Any]] = {
         "float32": lambda method: vitreous.explain(single, images, targets, method, precision="float32"),
         "tf32": lambda method: vitreous.explain(single, images, targets, method, precision="tf32"),
-        "bf16": lambda method: vitreous.explain(single, images, targets, keeping_ranks(method), precision="bf16"),
+        "bf16": lambda method: vitreous.explain(single, images, targets, method, precision="bf16"),
         "bf16 weights": lambda method: vitreous.explain(half, images, targets, method),
     }
     names = [method["name"] for method in vitreous.list_methods()]
@@ -308,7 +307,7 @@ def profiles(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
     images = bed.images.bfloat16()
     works: dict[str, Callable[[], Any]] = {"floor": lambda: backward(half, images)}
     for spec in given.method or ("temper", "genatt", "tokentm"):
-        method = keeping_ranks(spec)
+        method = vitreous.resolve(spec)
         works[spec] = lambda method=method: vitreous.explain(
             bed.vit, bed.images, method=method, batch_size=len(bed.images), precision="bf16"
         )
@@ -378,6 +377,7 @@ def main() -> None:
     given = arguments.parse_args()
     parts = given.parts or ["kernels", "profile", "speed", "ranks"]
     begun = time.monotonic()
+    compute_all_in_bfloat16()
     given.out.mkdir(parents=True, exist_ok=True)
     name = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else given.device
     found: dict[str, Any] = {

@@ -13,14 +13,16 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "precision.md"
-RESULTS = ROOT / "benchmarks" / "results" / "h200-precision.json"
+RESULTS = ROOT / "benchmarks" / "results"
+FILES = ("cpu-precision.json", "h200-precision.json")  # rows of later files replace those of earlier ones
 MARKED = re.compile(r"(<!-- promises -->\n).*?(<!-- end -->)", re.DOTALL)
 MODES = ("tf32", "bf16", "bf16 weights")
 
 
 def filled(page: str, results: Path = RESULTS) -> str:
     """The page with the table between its marks."""
-    measured = json.loads(results.read_text())["ranks"] if results.exists() else []
+    files = [results / name for name in FILES if (results / name).exists()]
+    measured = [row for file in files for row in json.loads(file.read_text())["ranks"]]
     return MARKED.sub(lambda match: f"{match[1]}\n{table(measured)}\n\n{match[2]}", page)
 
 
@@ -30,7 +32,8 @@ def table(measured: list[dict[str, Any]]) -> str:
 
     rows = {row["method"]: row for row in measured}
     specs = sorted({*rows, *(method["name"] for method in vitreous.list_methods())})
-    about = f"{measured[0]['on']}; median / minimum over images.\n\n" if measured else ""
+    about = "; ".join(dict.fromkeys(row["on"] for row in rows.values()))
+    about = f"{about}. Median / minimum over images; – is not measured.\n\n" if measured else ""
     head = ["| method | `facts.precision` | TF32 | bfloat16 products | bfloat16 weights |", "|---|---|---|---|---|"]
     lines = [
         f"| `{spec}` | {vitreous.resolve(spec).facts.precision} | "

@@ -120,8 +120,24 @@ def precision_of(method: Method, vit: BlackBox, precision: str | None) -> str | 
     bfloat16 products are used in models with an adapter, whose residual stream and head can be left in float32, for
     methods that keep their ranks with them.
     """
-    lowest = method.facts.precision
+    lowest = lowest_precision(method)
     return effective_precision(precision, vit, lowest if lowest == "float32" or isinstance(vit, ViT) else "tf32")
+
+
+def lowest_precision(method: Method) -> str:
+    """Return the lowest precision that keeps the ranks of this method's map: `Facts.precision` where it was measured.
+
+    It was measured with the method's own options, linearisation and fold, and under PLUS and SkipPLUS; other bfloat16
+    forms are not promised.
+    """
+    lowest, own = method.facts.precision, method.registered or method
+    if lowest in ("float32", "tf32"):
+        return lowest
+    folds = {None if own.fold is None else own.fold.name, "plus", "skipplus"}
+    fold = None if method.fold is None else method.fold.name
+    options = method.options.keys() - {"question", *method.facts.trial}
+    measured = fold in folds and not options and method.linearisation == own.linearisation
+    return lowest if measured else "tf32"
 
 
 def cautions(method: Method, vit: BlackBox) -> str:
@@ -139,10 +155,10 @@ def caution_of_model(method: Method, vit: BlackBox) -> str:
 
 def caution_of_half(method: Method, vit: BlackBox) -> str:
     """Caveat for half-precision weights, unless the method keeps its ranks with them."""
-    if vit.dtype.itemsize >= 4 or method.facts.precision == "bf16 weights":
+    if vit.dtype.itemsize >= 4 or lowest_precision(method) == "bf16 weights":
         return ""
     rounded = f"the weights are {str(vit.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
-    return f"{rounded}; convert them by module.float() and use precision={method.facts.precision!r}"
+    return f"{rounded}; convert them by module.float() and use precision={lowest_precision(method)!r}"
 
 
 def provenance(vit: BlackBox, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:

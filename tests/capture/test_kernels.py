@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 INTERPRETED = """
 import json, sys, torch
 sys.path.insert(0, "benchmarks")
-from precision import kernel_differences, keeping_ranks
+from precision import kernel_differences
 import vitreous
 from vitreous.testing import tiny_vits
 
@@ -27,7 +27,7 @@ vit = tiny_vits(torch.float32)["class token"]
 images = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0))
 for spec in ("temper", "tokentm"):
     for precision in ("float32", "bf16"):
-        print(json.dumps(vitreous.explain(vit, images, [[0, 1]], keeping_ranks(spec), precision=precision).patches.tolist()))
+        print(json.dumps(vitreous.explain(vit, images, [[0, 1]], spec, precision=precision).patches.tolist()))
 """
 
 

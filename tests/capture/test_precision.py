@@ -139,11 +139,21 @@ def test_maps_in_bfloat16_are_near_and_of_float32(spec, vit, images):
 
 def test_a_method_without_the_promise_is_computed_in_float32(vit, images):
     method = vitreous.resolve("occlusion")
-    assert method.facts.precision == "tf32"
+    assert method.facts.precision == "float32"
     attribution = vitreous.explain(vit, images, 0, method, precision="bf16")
 
     assert attribution.provenance["precision"] == "float32"
     assert torch.equal(attribution.patches, vitreous.explain(vit, images, 0, method).patches)
+
+
+@pytest.mark.parametrize("spec", ["temper+last", "genatt@libra", "decompx(bias='equal')", "tokentm(length=False)"])
+def test_a_form_that_was_not_measured_is_computed_in_float32(spec, vit, images):
+    assert vitreous.explain(vit, images, 0, spec, precision="bf16").provenance["precision"] == "float32"
+
+
+@pytest.mark.parametrize("spec", ["temper+skipplus", "decompx+plus", "genatt(question='probability')"])
+def test_a_form_that_was_measured_is_computed_in_bfloat16(spec, vit, images):
+    assert vitreous.explain(vit, images, 0, spec, precision="bf16").provenance["precision"] == "bf16"
 
 
 def test_a_metric_is_not_computed_in_bfloat16(vit, images):

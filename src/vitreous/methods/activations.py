@@ -85,6 +85,7 @@ def channels_together(layer: Layer) -> TokenScores:
     paper="wang2020score",
     aliases=("score-cam",),
     presets={"grad-cam": {"relu": False}},
+    precision="float32",
 )
 def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchScores, dict[str, Any]]:
     """Activations weighted by what the model says of the image seen through their channel.
@@ -120,6 +121,7 @@ def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchSco
     backwards=0,
     paper="xie2022vitcx",
     aliases=("vit-cx",),
+    precision="float32",
 )
 def vitcx(
     probe: Probe, layer: int = -1, threshold: Positive = 0.1, deviation: Positive = 0.1, seed: Seed = 0

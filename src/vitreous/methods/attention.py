@@ -49,6 +49,7 @@ def fused(layer: Layer, heads: Heads, discard: Discard) -> Matrix:
     backwards=0,
     aliases=("raw-attention", "rawatt"),
     paper="jain2019attention",
+    precision="bf16 weights",
 )
 def rawattention(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
     """How much the head's token looks at each patch in the last block.
@@ -88,7 +89,7 @@ def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
     },
     aliases=("attentionrollout", "attention-rollout"),
     paper="abnar2020quantifying",
-    precision="bf16",
+    precision="bf16 weights",
 )
 def rollout(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
     """Attention multiplied through all blocks, half of each token passing by the skip connection.
@@ -113,6 +114,7 @@ def rollout(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matr
     class_specific=False,
     backwards=0,
     paper="mehri2024skipplus",
+    precision="bf16 weights",
 )
 def attnfrom(layer: Layer) -> TokenScores:
     """Attention that each token receives, on average over heads and looking tokens."""
@@ -129,6 +131,7 @@ def attnfrom(layer: Layer) -> TokenScores:
     signed=True,
     class_specific=True,
     paper="mehri2024skipplus",
+    precision="bf16",
 )
 def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") -> Matrix:
     """Gradient of the attention, averaged over heads; `part` "signed", "abs" or "relu"."""
@@ -179,6 +182,7 @@ def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chef
     class_specific=True,
     aliases=("grad-sam",),
     paper="barkan2021grad",
+    precision="bf16",
 )
 def gradsam(layer: Layer, reduction: Literal["row_mean", "cls"] = "row_mean") -> TokenScores:
     """Attention × positive gradient, averaged over layers, heads and what each token looks at.

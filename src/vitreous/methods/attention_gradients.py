@@ -86,6 +86,7 @@ BT = {**PATH, "paper": "chen2022beyond"}
     aliases=("transition-attention-maps", "transitionattentionmaps"),
     paper="yuan2021explaining",
     **PATH,
+    precision="float32",
 )
 def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried from the last block back to block `start`, times the last block's gradient on the way to the image.
@@ -125,6 +126,7 @@ def carried(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
     backwards="steps + 1",
     aliases=("bt-h", "bt_h", "bt-head"),
     **BT,
+    precision="bf16",
 )
 def bth(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried through the blocks, each head by its share of |Aᵀ∂t/∂A|, times the last block's gradient on the way.
@@ -158,6 +160,7 @@ def by_heads(layer: Layer) -> Matrix:
     backwards="steps",
     aliases=("bt-t", "bt_t", "bt-token"),
     **BT,
+    precision="bf16",
 )
 def btt(
     probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout", layerscale: bool = True
@@ -210,6 +213,7 @@ def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
     forwards=2,
     presets={"released": {"fold": skipplus.with_options(start=-2), "pool": "mean", "minmax": True}},
     paper="bousselham2025legrad",
+    precision="bf16",
 )
 def legrad(layer: Layer) -> TokenScores:
     """Positive gradient of the attention, from what the head would say right after the block, averaged over heads and rows.

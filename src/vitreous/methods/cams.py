@@ -60,6 +60,7 @@ def view(layer: Layer, of: Of, tokens: Averaged) -> View:
     paper="selvaraju2017grad",
     aliases=("grad-cam",),
     **CAM,
+    precision="bf16",
 )
 def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activations weighted by the mean gradient of their channel."""
@@ -76,6 +77,7 @@ def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenSc
     paper="fu2020axiom",
     aliases=("xgrad-cam",),
     **CAM,
+    precision="float32",
 )
 def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7) -> TokenScores:
     """Activations weighted by the activation-weighted gradient of their channel; unstable where activations cancel."""
@@ -92,6 +94,7 @@ def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Shar
     paper="mehri2024skipplus",
     aliases=("xgradcam+", "xacam"),
     **CAM,
+    precision="bf16",
 )
 def xgradcamplus(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7) -> TokenScores:
     """XGradCAM weighted by absolute activations, so that the weights stay bounded."""
@@ -108,6 +111,7 @@ def xgradcamplus(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: 
     paper="chattopadhay2018grad",
     aliases=("gradcam++", "grad-cam++"),
     **CAM,
+    precision="float32",
 )
 def gradcampp(
     layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7, relu: bool = True
@@ -127,6 +131,7 @@ def gradcampp(
     signed=True,
     paper="draelos2020use",
     **CAM,
+    precision="float32",
 )
 def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activation times gradient, element by element: token times gradient at one layer."""
@@ -142,6 +147,7 @@ def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenS
     paper="gildenblat2021pytorch",
     aliases=("gradcamelementwise",),
     **CAM,
+    precision="bf16",
 )
 def elementwise(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """The positive part of activation times gradient, element by element."""

@@ -42,6 +42,7 @@ def slopes_beside(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Laye
     question="probability",
     forwards=2,
     backwards=2,
+    precision="bf16",
 )
 def fuse(layer: Layer) -> TokenScores:
     """A patch's share of the answer plus the slope of the answer in that patch's presence."""

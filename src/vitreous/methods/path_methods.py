@@ -68,6 +68,7 @@ def mean_size(layer: Layer) -> TokenScores:
     layered=mean_size,
     presets={"tis": {}, "original": {"rel_sigma": 0.15, "abs": False}},
     paper="smilkov2017smoothgrad",
+    precision="float32",
 )
 def smoothgrad(
     probe: BlackBoxProbe,

@@ -83,6 +83,7 @@ def chefer(
     presets={"experiments": {"start": 1}, "tis": {}, "rollout": {"gradient": False}},
     aliases=("chefer1", "transformer-attribution", "transformerattribution", "ta"),
     paper="chefer2021transformer",
+    precision="float32",
 )
 def transatt(layer: Layer, gradient: bool = True) -> Matrix:
     """Transformer attribution: positive relevance × gradient of the attention, averaged over heads, multiplied through.
@@ -120,6 +121,7 @@ def voita(
     backwards=0,
     aliases=("partial-lrp", "partial_lrp"),
     paper="voita2019analyzing",
+    precision="float32",
 )
 def partiallrp(layer: Layer, ablation: bool = False) -> Matrix:
     """Positive relevance of the last block's attention, averaged over heads; `ablation` weighs it by its gradient."""
@@ -152,6 +154,7 @@ def token_relevance(layer: Layer) -> TokenScores:
     backwards=0,
     aliases=("full-lrp", "full_lrp", "fulllrp"),
     paper="binder2016layer",
+    precision="float32",
 )
 def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Tensor, "r H W"]:
     """Relevance carried back to the pixels, summed over colours.

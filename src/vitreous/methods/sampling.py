@@ -52,6 +52,7 @@ def full_score(probe: BlackBoxProbe) -> Float[Tensor, "r 1"]:
     backwards=0,
     paper="zeiler2014visualizing",
     presets={"captum": {"space": "pixels", "baseline": 0.0}},
+    precision="float32",
 )
 def occlusion(
     probe: BlackBoxProbe,
@@ -111,6 +112,7 @@ def occlusion(
         "rise-repo": {"masks": 6000, "cells": 8, "p": 0.1},
         "tis": {"masks": 4000, "cells": 8, "p": 0.1, "question": "logit"},
     },
+    precision="float32",
 )
 def rise(
     probe: BlackBoxProbe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0
@@ -183,6 +185,7 @@ def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks
         "circles": {"regions": "circles", "fill": "blur"},
         "published": {"regions": ("felzenszwalb", "slic", "watershed"), "fill": "blur", "shifts": (36, 30, 24)},
     },
+    precision="float32",
 )
 def pami(
     probe: BlackBoxProbe,
@@ -244,6 +247,7 @@ def alone_in_view(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Te
     backwards=0,
     paper="novello2022making",
     presets={"xplique": {"space": "pixels", "masks": 500, "cells": 8}},
+    precision="bf16",
 )
 def hsic(
     probe: BlackBoxProbe, space: Space = "pixels", masks: KernelSize = 500, cells: Cells = 8, seed: Seed = 0

@@ -35,6 +35,7 @@ Cosine = Annotated[float | int, Range(-1, 1)]
         "blip": {"suppression": 0.95, "similarity": 0.1, "shift": False},
         "single": {"similarity": None},
     },
+    precision="float32",
 )
 def atman(probe: Probe, suppression: Number = 0.9, similarity: Cosine | None = 0.6, shift: bool = True) -> PatchScores:
     """How much the cross-entropy rises when attention to a patch, and to patches like it, is suppressed everywhere.

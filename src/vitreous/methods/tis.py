@@ -37,6 +37,7 @@ ROOM, WIDE = 2**22, 2**28  # distances in memory at once while clustering, on a 
         "released": {"masks": 1024, "kept": 0.5, "normalise": True},
         "pixels": {"masks": 1024, "kept": 0.5, "ablate": "pixels", "normalise": True},
     },
+    precision="float32",
 )
 def tis(
     probe: Probe,

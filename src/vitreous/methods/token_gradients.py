@@ -99,6 +99,7 @@ def vanillagrad(layer: Layer) -> TokenScores:
     class_specific=True,
     paper="simonyan2014deep",
     aliases=("vanillagrad:norm2", "vanillagrad-norm"),
+    precision="bf16",
 )
 def vanillagrad_norm(layer: Layer) -> TokenScores:
     """Length of the gradient at a token."""
@@ -136,6 +137,7 @@ conservativelrp = token_times_gradient(
     fixed_linearisation=True,
     paper="ali2022xai",
     aliases=("cp-lrp", "cplrp", "alilrp", "conservative-lrp"),
+    precision="bf16",
 )
 attnlrp = token_times_gradient(
     "attnlrp",
@@ -145,6 +147,7 @@ attnlrp = token_times_gradient(
     linearisation=ATTNLRP,
     fixed_linearisation=True,
     paper="achtibat2024attnlrp",
+    precision="bf16",
 )
 gim = token_times_gradient(
     "gim",
@@ -154,6 +157,7 @@ gim = token_times_gradient(
     fixed_linearisation=True,
     family="Relevance and decomposition",
     paper="edin2025gim",
+    precision="bf16",
 )
 reslrp = token_times_gradient(
     "reslrp",
@@ -163,6 +167,7 @@ reslrp = token_times_gradient(
     fixed_linearisation=True,
     family="Relevance and decomposition",
     paper="berend2026reslrp",
+    precision="bf16",
 )
 temper = token_times_gradient(
     "temper",

@@ -51,6 +51,7 @@ NORM = {"mixing": True, "attention": True, "signed": False, "class_specific": Fa
     aliases=("norm-based-attention",),
     paper="kobayashi2020attention",
     **NORM,
+    precision="bf16 weights",
 )
 def attin(
     layer: Layer,
@@ -91,7 +92,7 @@ def attin(
     fold=rollout.with_options(form="none"),
     paper="modarressi2022globenc",
     **NORM,
-    precision="bf16",
+    precision="bf16 weights",
 )
 def globenc(layer: Layer) -> Matrix:
     """Length of what each token sends to each other one through the whole block, the MLP's inside passed over."""
@@ -121,6 +122,7 @@ def globenc(layer: Layer) -> Matrix:
     },
     paper="ferrando2022measuring",
     **NORM,
+    precision="bf16",
 )
 def alti(
     layer: Layer,
