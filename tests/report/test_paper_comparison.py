@@ -10,6 +10,7 @@ import pytest
 from tests.report.stores import put, rows_of
 from vitreous.metrics.published import published_tables
 from vitreous.report import write_report
+from vitreous.report.formatting import format_number
 from vitreous.report.paper_comparison import describe_order
 
 PLAN = """\
@@ -93,3 +94,8 @@ def test_every_published_row_is_a_method_of_its_paper(name):
 
     assert set(table.rows) <= known
     assert all(set(values) == set(table.columns) for values in table.rows.values())
+
+
+@pytest.mark.parametrize(("value", "digits", "text"), [(-0.001, 2, "0.00"), (-0.0001, 3, "−1e-04"), (-1.25, 1, "−1.2")])
+def test_a_number_that_rounds_to_zero_has_no_sign(value, digits, text):
+    assert format_number(value, digits).replace("−04", "-04") == text

@@ -35,6 +35,8 @@ def format_number(value: float, digits: int = 3) -> str:
     text = f"{value:.{digits}f}"
     if float(text) == 0 and abs(value) > 0 and digits > 2:
         text = f"{value:.0e}"
+    if float(text) == 0:
+        text = text.removeprefix("-")
     return text.replace("-", "−")
 
 
