@@ -18,6 +18,7 @@ from study import (
     elsewhere,
     fill_beyond,
     fill_choose,
+    fill_errors,
     fill_index,
     fill_newer,
     fill_reproduction,
@@ -27,13 +28,14 @@ from study import (
     fill_tokentm,
     shorts,
 )
-from study.measure import measure
+from study.measure import RESULTS, measure
 from study.pages import FILLS, PLOTS, QUOTING, Results, filled, pages, slots
 from study.quotes import contradictions
 from study.run import ORDER
 
 FILLED_BY = (  # importing them registers what they fill
-    draw_skipplus, elsewhere, fill_beyond, fill_choose, fill_index, fill_newer, fill_reproduction, fill_scenes, fill_skipplus, fill_tis, fill_tokentm, shorts,
+    draw_skipplus, elsewhere, fill_beyond, fill_choose, fill_errors, fill_index, fill_newer, fill_reproduction, fill_scenes, fill_skipplus, fill_tis,
+    fill_tokentm, shorts,
 )  # fmt: skip
 
 
@@ -50,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         return check()
     if not asked.pages:
         done = measure(asked.stores, asked.names or ORDER)
+        if not asked.names:
+            done += [f"error-bars-{part}" for part in fill_errors.measure_errors(asked.stores, RESULTS)]
         print(f"measured: {', '.join(done) or f'nothing, {asked.stores} holds no store of these'}")
     results = Results()
     for name, draw in PLOTS.items():

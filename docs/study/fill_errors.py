@@ -1,0 +1,299 @@
+"""What stands on the page about error bars, ceilings and the default: tables of error_bars.py."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+from study import plots
+from study.effects import Effect, Figure, effect, figures, only, save
+from study.fill_beyond import cost as passes
+from study.names import MODELS
+from study.pages import Results, fill, plot
+from study.sentences import number
+from study.sheets import Sheet, mean
+from study.tables import NOTHING, cell, standings, table
+
+PARTS = ("photographs", "scenes", "ceilings", "coverage", "sensitivity")
+LESS_IS_BETTER = {"object_negative", "max_sensitivity", "insertion_aopc"}
+UNJUDGED = {"stamp_above_thing", "coverage", "relative_error"}
+FITS = tuple(f"bayes(samples={samples})" for samples in (128, 256, 512, 1024))
+RIVALS = ("temper", "fuse", "anneal", "tis(masks=256)", "tis")
+CEILINGS = ("greedy deletion", "greedy insertion", "converged Shapley")
+
+
+# ── from rows to results ─────────────────────────────────────────────────────────────────────────
+
+
+def measure_errors(stores: Path, results: Path) -> list[str]:
+    """Write results/error-bars-PART.csv, and pairs, of the tables that are there; returns the parts."""
+    done = []
+    for part in PARTS:
+        files = sorted(stores.glob(f"error-bars-{part}*.csv"))
+        sheets = [sheet for file in files for sheet in read_sheets(file)]
+        if not sheets:
+            continue
+        save(results / f"error-bars-{part}.csv", [row for sheet in sheets for row in figures(sheet)])
+        pairs = [
+            effect(sheet, *pair)
+            for sheet in sheets
+            if sheet.metric in ("faithfulness", "ap", "pointing_game", "class_discrimination")
+            for pair in compared(sheet.methods)
+        ]
+        if pairs:
+            save(results / f"error-bars-{part}-pairs.csv", pairs)
+        done.append(part)
+    return done
+
+
+def compared(methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Every fit against its rivals, and questions of the same method."""
+    fits = [method for method in methods if method.startswith("bayes")]
+    own = [(fit, rival) for fit in fits for rival in RIVALS if rival in methods]
+    own += [(spec, spec.replace("probability", "logit")) for spec in methods if "'probability'" in spec]
+    own += [("temper", "temper(question='logit')"), ("fuse", "fuse(question='logit')")]
+    return [pair for pair in dict.fromkeys(own) if set(pair) <= set(methods)]
+
+
+def read_sheets(path: Path) -> list[Sheet]:
+    """Sheets of a table with columns model, dataset, picture, method, metric and value; images that lack a method are left out."""
+    grouped: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            key = (row["model"], row["dataset"], row["metric"])
+            grouped[key][spelled_in_short(row["method"])][row["picture"]] = float(row["value"])
+    sheets = []
+    for (model, dataset, metric), by_method in grouped.items():
+        methods = tuple(by_method)
+        complete = set.intersection(*(set(values) for values in by_method.values()))
+        pictures = tuple(picture for picture in by_method[methods[0]] if picture in complete)
+        if not pictures:
+            continue
+        scores = np.array([[by_method[method][picture] for picture in pictures] for method in methods])
+        higher = None if metric in UNJUDGED else metric not in LESS_IS_BETTER
+        blank = np.full(len(pictures), np.nan)
+        sheets.append(Sheet(model, dataset, "", metric, higher, methods, pictures, {"score": scores}, mean, blank))
+    return sheets
+
+
+def spelled_in_short(spec: str) -> str:
+    """A spec without the options that the script sets to their defaults, so that one method has one name."""
+    from vitreous.core.errors import VitreousError
+    from vitreous.methods.spec import resolve
+
+    try:
+        question = resolve(spec).facts.question
+    except VitreousError:
+        return spec  # a ceiling
+    for default in (f"question='{question}'", "prior='fuse'"):
+        spec = re.sub(rf"(, )?{re.escape(default)}", "", spec)
+    return spec.replace("(, ", "(").replace("()", "")
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def cost(method: str) -> float:
+    """Forward passes, a backward counted as two; a subset costs half a pass on average."""
+    from vitreous.methods.spec import resolve
+
+    made = resolve(method)
+    if made.name != "bayes":
+        return passes(method)
+    prior = made.settings["prior"]
+    return (0.0 if prior == "none" else passes(prior)) + 1 + made.settings["samples"] / 2
+
+
+def datasets(rows: Sequence[Figure] | Sequence[Effect]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((row.model, row.dataset) for row in rows))
+
+
+@fill("errors-against-tis")
+def against_tis(results: Results) -> str:
+    """Faithfulness of every fit less that of TIS, by cost."""
+    rows = only(results.effects("error-bars-photographs-pairs"), metric="faithfulness", against="tis")
+    columns = datasets(rows)
+    methods = dict.fromkeys(row.method for row in rows)
+    lines = []
+    for method in sorted(methods, key=cost):
+        cells = [
+            cell(next(iter(only(rows, method=method, model=model, dataset=dataset)), None))
+            for model, dataset in columns
+        ]
+        lines.append([method, f"{cost(method):.0f}", f"{100 * cost(method) / cost('tis'):.0f} %", *cells])
+    return table(
+        ["less TIS with 1024 masks", "passes", "of TIS", *(f"{dataset}<br>{model}" for model, dataset in columns)],
+        lines,
+    )
+
+
+def wide(results: Results, part: str, dataset: str, metrics: Sequence[str]) -> str:
+    rows = only(results.figures(f"error-bars-{part}"), dataset=dataset)
+    present = [metric for metric in metrics if only(rows, metric=metric)]
+    return standings(rows, present, by=present[0]) if present else NOTHING
+
+
+@fill("errors-val")
+def val(results: Results) -> str:
+    return wide(results, "photographs", "val", ["faithfulness", "deletion_aopc", "insertion_aopc"])
+
+
+@fill("errors-pets")
+def pets(results: Results) -> str:
+    return wide(results, "photographs", "pets", ["faithfulness", "ap", "pointing_game", "object_negative"])
+
+
+@fill("errors-scenes")
+def scenes(results: Results) -> str:
+    parts = []
+    for dataset, metrics in (
+        ("single", ["faithfulness", "ap", "object_negative"]),
+        ("part", ["faithfulness", "ap", "object_negative"]),
+        ("pair", ["faithfulness", "ap", "class_discrimination", "object_negative"]),
+    ):
+        parts.append(f"**`{dataset}`**\n\n{wide(results, 'scenes', dataset, metrics)}")
+    return "\n\n".join(parts)
+
+
+@fill("errors-shortcut")
+def shortcut(results: Results) -> str:
+    """P(stamp above thing) in the model that uses it, and in the one that does not."""
+    rows = only(results.figures("error-bars-scenes"), dataset="shortcut")
+    found = {(row.model, row.method): row for row in rows}
+    methods = dict.fromkeys(row.method for row in rows)
+    lines = [
+        [method, *(number(found[model, method].mean, 2) for model in ("scenes-biased", "scenes"))]
+        for method in sorted(methods, key=lambda name: -exposure(found, name))
+        if all((model, method) in found for model in ("scenes-biased", "scenes"))
+    ]
+    return table(["P(stamp above thing)", "the model uses it", "it does not"], lines)
+
+
+def exposure(found: Mapping[tuple[str, str], Figure], method: str) -> float:
+    used, unused = (found.get((model, method)) for model in ("scenes-biased", "scenes"))
+    return used.mean - unused.mean if used and unused else -1.0
+
+
+@fill("errors-ceilings")
+def ceilings(results: Results) -> str:
+    rows = results.figures("error-bars-ceilings")
+    if not rows:
+        return NOTHING
+    return standings(rows, ["faithfulness", "deletion_aopc", "insertion_aopc", "rank_correlation"], by="faithfulness")
+
+
+@fill("errors-coverage")
+def coverage(results: Results) -> str:
+    rows = results.figures("error-bars-coverage")
+    models = list(dict.fromkeys(row.model for row in rows))
+    found = {(row.model, row.method): row for row in rows}
+    lines = []
+    for method in dict.fromkeys(row.method for row in rows):
+        cells = []
+        for model in models:
+            row = found.get((model, method))
+            cells.append("–" if row is None else f"{100 * row.mean:.1f} [{100 * row.low:.1f}, {100 * row.high:.1f}]")
+        lines.append([method, *cells])
+    return table(["95 % intervals that contain what 16,384 samples say, in percent", *models], lines)
+
+
+@fill("errors-sensitivity")
+def sensitivity(results: Results) -> str:
+    rows = results.figures("error-bars-sensitivity")
+    return standings(rows, ["max_sensitivity"], by="max_sensitivity") if rows else NOTHING
+
+
+# ── the default ──────────────────────────────────────────────────────────────────────────────────
+
+
+def criteria(results: Results) -> dict[str, dict[str, float]]:
+    """Columns of the table for the default: 0 is a random map (or the bare share), 1 the best candidate."""
+    photographs, drawn = results.figures("error-bars-photographs"), results.figures("error-bars-scenes")
+    columns: dict[str, dict[str, float]] = {}
+    for rows, metric, words in (
+        (photographs, "faithfulness", "faithful"), (photographs, "ap", "AP"), (drawn, "faithfulness", "faithful"),
+        (drawn, "ap", "AP"), (drawn, "class_discrimination", "classes told apart"),
+    ):  # fmt: skip
+        for model, dataset in datasets(only(rows, metric=metric)):
+            own = {row.method: row.mean for row in only(rows, metric=metric, model=model, dataset=dataset)}
+            best = max(value for method, value in own.items() if is_candidate(method))
+            floor = own["random"]
+            columns[f"{words}, {dataset}<br>{model}"] = {
+                method: (value - floor) / (best - floor) for method, value in own.items()
+            }
+    for rows in (photographs, drawn):
+        for model, dataset in datasets(only(rows, metric="object_negative")):
+            own = only(rows, metric="object_negative", model=model, dataset=dataset)
+            columns[f"object not blue, {dataset}<br>{model}"] = {row.method: 1 - row.mean for row in own}
+    stamps = {(row.model, row.method): row for row in only(drawn, metric="stamp_above_thing")}
+    if stamps:
+        columns["shortcut exposed<br>Scenes"] = {method: exposure(stamps, method) for _, method in stamps}
+    return columns
+
+
+def is_candidate(method: str) -> bool:
+    """At most two forward and backward passes, and dependent on the class."""
+    from vitreous.methods.spec import resolve
+
+    return resolve(method).class_specific and cost(method) <= 8
+
+
+@fill("errors-default")
+def default(results: Results) -> str:
+    columns = criteria(results)
+    if len({name.partition(",")[0] for name in columns}) < 4:
+        return NOTHING
+    methods = [
+        method
+        for method in dict.fromkeys(method for column in columns.values() for method in column)
+        if is_candidate(method) and all(method in column for column in columns.values())
+    ]
+    worst = {method: min((column[method], name) for name, column in columns.items()) for method in methods}
+    lines = []
+    for method in sorted(methods, key=lambda name: -worst[name][0]):
+        value, name = worst[method]
+        middle = float(np.mean([column[method] for column in columns.values()]))
+        lines.append([method, number(value, 2), name.replace("<br>", ", "), number(middle, 2)])
+    return table(["candidate", "worst case", "where", "mean"], lines)
+
+
+@fill("errors-default-all")
+def default_all(results: Results) -> str:
+    columns = criteria(results)
+    if not columns:
+        return NOTHING
+    methods = [
+        method
+        for method in dict.fromkeys(method for column in columns.values() for method in column)
+        if is_candidate(method)
+    ]
+    lines = [
+        [method, *(number(column.get(method, float("nan")), 2) for column in columns.values())] for method in methods
+    ]
+    return table(["candidate", *columns], lines)
+
+
+@plot("errors-cost")
+def draw_cost(results: Results) -> Path | None:
+    """Faithfulness by what a map costs, on images of val that chose nothing: `bayes` in orange, others in blue; the line is that of converged Shapley values on fewer images"""
+    rows = only(results.figures("error-bars-photographs"), dataset="val", metric="faithfulness")
+    if not rows:
+        return None
+    limits = only(results.figures("error-bars-ceilings"), metric="faithfulness", method="converged Shapley")
+    panels = {
+        model: [(row.method, cost(row.method), row) for row in only(rows, model=model) if row.method != "random"]
+        for model in MODELS
+        if only(rows, model=model)
+    }
+    ours = [row.method for row in rows if row.method.startswith("bayes")]
+    named = [*FITS, *RIVALS, "genatt", "decompx+plus"]
+    level = next((row.mean for row in limits if not isnan(row.mean)), None)
+    return plots.scatter(
+        "errors-cost", panels, "cost of a map, forward passes (a backward is two)", "faithfulness  (more is better)",
+        log=True, say={name: plots.short(name) for name in named}, orange=ours, level=level,
+    )  # fmt: skip

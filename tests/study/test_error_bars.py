@@ -1,0 +1,97 @@
+"""The script that measures error bars and ceilings, and the tables that are made of its rows."""
+
+from __future__ import annotations
+
+import torch
+
+import vitreous
+from tests.models.families import pictures, seen
+from tests.study.made_up import STUDY
+from vitreous.capture.probe import Probe
+
+from study import error_bars, fill_errors  # isort: skip
+from study.pages import Results  # isort: skip
+
+assert STUDY.is_dir()
+ROWS = """\
+model,dataset,picture,method,metric,value
+{rows}
+"""
+
+
+def test_fits_of_fewer_samples_are_those_of_the_method(monkeypatch):
+    monkeypatch.setattr(error_bars, "SIZES", (32,))
+    vit, targets = seen("vit-even"), torch.tensor([3, 1])
+    found = error_bars.fits(vit, pictures(), targets, "logit", "temper", 64)
+    assert len(found) == 2
+    for spec, attribution in found.items():
+        again = vitreous.explain(vit, pictures(), targets, spec)
+        torch.testing.assert_close(attribution.patches, again.patches)
+        torch.testing.assert_close(attribution.stderr, again.stderr)
+
+
+def test_greedy_orders_take_the_best_next_step():
+    probe = Probe(seen("vit-even"), pictures()[:1], torch.tensor([3]), "probability")
+    for removing in (True, False):
+        rank = error_bars.greedy(probe, removing).tolist()
+        assert sorted(rank) == list(range(12))
+        keep = torch.full((1, 1, 12), removing)
+        for place in range(3):
+            scores = {}
+            for patch in range(12):
+                if rank[patch] >= place:
+                    option = keep.clone()
+                    option[..., patch] = not removing
+                    scores[patch] = probe.score(option).item()
+            best = min(scores, key=scores.__getitem__) if removing else max(scores, key=scores.__getitem__)
+            assert rank[best] == place
+            keep[..., best] = not removing
+
+
+def test_specs_are_shortened_by_defaults():
+    short = fill_errors.spelled_in_short
+    assert short("bayes(samples=128, prior='fuse', question='probability')") == "bayes(samples=128)"
+    assert (
+        short("bayes(samples=128, prior='temper', question='logit')")
+        == "bayes(samples=128, prior='temper', question='logit')"
+    )
+    assert short("decompx(question='logit')+plus") == "decompx+plus"
+    assert short("temper(question='probability')") == "temper"
+    assert short("greedy deletion") == "greedy deletion"
+
+
+def test_images_that_lack_a_method_are_left_out(tmp_path):
+    path = tmp_path / "error-bars-scenes.csv"
+    path.write_text(
+        ROWS.format(rows="Scenes,single,a,temper,ap,0.5\nScenes,single,b,temper,ap,0.7\nScenes,single,a,random,ap,0.1")
+    )
+    (sheet,) = fill_errors.read_sheets(path)
+    assert sheet.pictures == ("a",)
+    assert sheet.scores.tolist() == [[0.5], [0.1]]
+
+
+def test_the_default_has_the_smallest_worst_case(tmp_path):
+    values = {  # faithfulness and AP on photographs; classes told apart and a blue object on Scenes; the stamp in two models
+        "random": (0.5, 0.4, 0.5, 0.5, 0.5, 0.5),
+        "temper": (1.5, 0.6, 1.0, 0.4, 1.0, 0.4),
+        "temper(question='logit')": (1.4, 0.9, 0.8, 0.0, 1.0, 0.2),
+    }
+    photographs, scenes = [], []
+    for method, (faithful, ap, apart, blue, used, unused) in values.items():
+        name = f'"{method}"'
+        photographs += [f"ViT-Tiny,pets,a,{name},faithfulness,{faithful}", f"ViT-Tiny,pets,a,{name},ap,{ap}"]
+        scenes += [
+            f"Scenes,pair,a,{name},class_discrimination,{apart}",
+            f"Scenes,single,a,{name},object_negative,{blue}",
+        ]
+        scenes += [
+            f"scenes-biased,shortcut,a,{name},stamp_above_thing,{used}",
+            f"scenes,shortcut,a,{name},stamp_above_thing,{unused}",
+        ]
+    for part, rows in (("photographs", photographs), ("scenes", scenes)):
+        (tmp_path / f"error-bars-{part}.csv").write_text(ROWS.format(rows="\n".join(rows)))
+    assert fill_errors.measure_errors(tmp_path, tmp_path / "results") == ["photographs", "scenes"]
+    lines = fill_errors.default(Results(tmp_path / "results")).splitlines()[2:]
+    assert [line.split(" | ")[0].strip("| ") for line in lines] == ["temper(question='logit')", "temper"]
+    assert "0.60 | classes told apart, pair" in lines[0]
+    assert "0.40 | AP, pets" in lines[1]
