@@ -197,9 +197,15 @@ def coverage(results: Results) -> str:
         cells = []
         for model in models:
             row = found.get((model, method))
-            cells.append("–" if row is None else f"{100 * row.mean:.1f} [{100 * row.low:.1f}, {100 * row.high:.1f}]")
+            cells.append("–" if row is None else percent(row))
         lines.append([method, *cells])
     return table(["95 % intervals that contain what 16,384 samples say, in percent", *models], lines)
+
+
+def percent(row: Figure) -> str:
+    """Mean and interval in percent; the mean alone where there are too few images."""
+    ends = "" if isnan(row.low) else f" [{100 * row.low:.1f}, {100 * row.high:.1f}]"
+    return f"{100 * row.mean:.1f}{ends}"
 
 
 @fill("errors-sensitivity")

@@ -71,3 +71,31 @@ def sheets_of(plan, pictures: int = 12, seed: int = 0, wrong: float = 0.4) -> li
                     )  # fmt: skip
                 found += [*own, *derived(own)]
     return found
+
+
+ERROR_BARS = {  # part: models, and metrics by dataset
+    "photographs": (("ViT-Tiny", "DeiT-Tiny"), {"val": ("faithfulness", "deletion_aopc"), "pets": ("faithfulness", "ap", "object_negative")}),
+    "scenes": (("Scenes",), {"single": ("faithfulness", "ap"), "part": ("ap",), "pair": ("ap", "class_discrimination")}),
+    "shortcut": (("scenes-biased", "scenes"), {"shortcut": ("stamp_above_thing",)}),
+    "ceilings": (("ViT-Tiny",), {"val": ("faithfulness", "rank_correlation")}),
+    "coverage": (("Scenes",), {"coverage": ("coverage",)}),
+    "sensitivity": (("ViT-Tiny",), {"val": ("max_sensitivity",)}),
+}  # fmt: skip
+ERROR_BAR_METHODS = ("random", "temper", "temper(question='logit')", "fuse", "tis", "bayes(samples=256)")
+
+
+def write_error_bars(folder: Path, pictures: int = 12) -> None:
+    """Tables that `error_bars.py` would write."""
+    draw = np.random.default_rng(0)
+    for part, (models, metrics) in ERROR_BARS.items():
+        file = folder / f"error-bars-{'scenes-shortcut' if part == 'shortcut' else part}.csv"
+        lines = ["model,dataset,picture,method,metric,value"]
+        lines += [
+            f'{model},{dataset},p{picture},"{method}",{metric},{place / 8 + draw.uniform(0, 0.2):.6g}'
+            for model in models
+            for dataset, wanted in metrics.items()
+            for metric in wanted
+            for place, method in enumerate(ERROR_BAR_METHODS)
+            for picture in range(pictures)
+        ]
+        file.write_text("\n".join(lines) + "\n")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.bench.fixture import fill as fill_store
-from tests.study.made_up import STUDY, sheet, sheets_of
+from tests.study.made_up import STUDY, sheet, sheets_of, write_error_bars
 from vitreous.bench.plan_parser import read_plan
 from vitreous.bench.reproduce import reproduction
 from vitreous.bench.store import Store
@@ -20,7 +20,7 @@ from vitreous.bench.summary import summarise
 from vitreous.methods.spec import resolve
 from vitreous.metrics.published import published_tables
 
-from study import make, measure, pages, plots, reproduced, zebras  # isort: skip
+from study import fill_errors, make, measure, pages, plots, reproduced, zebras  # isort: skip
 from study.effects import effect, figures  # isort: skip
 from study.run import ORDER, SCRIPTS  # isort: skip
 from study.special import ceiling, orders  # isort: skip
@@ -61,6 +61,11 @@ def results(tmp_path_factory):
     table(folder / "rows.csv", rows)
     measure.tabulate("shortcut", read_table(folder / "rows.csv", measure.SCRIPTS["shortcut"]), folder)
     made_up_reproductions(folder)
+    monkeypatch.setattr(fill_errors, "figures", partial(figures, draws=5))
+    monkeypatch.setattr(fill_errors, "effect", partial(effect, draws=5))
+    (folder / "rows").mkdir()
+    write_error_bars(folder / "rows")
+    fill_errors.measure_errors(folder / "rows", folder)
     monkeypatch.undo()
     return pages.Results(folder)
 
