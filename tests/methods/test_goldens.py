@@ -159,10 +159,11 @@ ELSEWHERE = (
     "integrated",
     "kernelshap",
     "occlusion",
+    "shapley_exact",
 )
 ELSEWHERE += ("rise", "smoothgrad", "tis", "vitcx", "lxt_cplrp_gamma_conv", "metric_")
 # methods that the package does not offer yet
-ELSEWHERE += ("pair_", "shapley_exact")
+ELSEWHERE += ("pair_",)
 BY_HAND = ("genatt_matrix", "attin_official")
 
 
