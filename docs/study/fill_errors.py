@@ -15,7 +15,7 @@ from study.effects import Effect, Figure, effect, figures, only, save
 from study.fill_beyond import cost as passes
 from study.names import MODELS
 from study.pages import Results, fill, plot
-from study.sentences import number
+from study.sentences import amount, number
 from study.sheets import Sheet, mean
 from study.tables import NOTHING, cell, standings, table
 
@@ -24,7 +24,7 @@ LESS_IS_BETTER = {"object_negative", "max_sensitivity", "insertion_aopc"}
 UNJUDGED = {"stamp_above_thing", "coverage", "relative_error"}
 FITS = tuple(f"bayes(samples={samples})" for samples in (128, 256, 512, 1024))
 RIVALS = ("temper", "fuse", "anneal", "tis(masks=256)", "tis")
-CEILINGS = ("greedy deletion", "greedy insertion", "converged Shapley")
+LOGIT_FIT = "bayes(samples=1024, question='logit')"
 
 
 # ── from rows to results ─────────────────────────────────────────────────────────────────────────
@@ -113,6 +113,31 @@ def datasets(rows: Sequence[Figure] | Sequence[Effect]) -> list[tuple[str, str]]
     return list(dict.fromkeys((row.model, row.dataset) for row in rows))
 
 
+@fill("errors-short")
+def short(results: Results) -> str:
+    """Whether the targets were met, set by set."""
+    rows = only(results.effects("error-bars-photographs-pairs"), metric="faithfulness")
+    if not rows:
+        return NOTHING
+    lines = []
+    for samples in (128, 256, 512, 1024):
+        method = f"bayes(samples={samples})"
+        share = f"{100 * cost(method) / cost('tis'):.0f} % of its cost"
+        lines.append(f"- **`{method}` less TIS with 1024 masks**, {share}: {joined(rows, method, 'tis')}")
+    lines += [
+        f"- **`bayes(samples={n})` less `fuse`**, its prior: {joined(rows, f'bayes(samples={n})', 'fuse')}"
+        for n in (128, 256, 1024)
+    ]
+    ap = only(results.effects("error-bars-photographs-pairs"), metric="ap")
+    lines.append(f"- **AP less that of TIS**: `bayes(samples=1024)` {joined(ap, 'bayes(samples=1024)', 'tis')}, asked about the logit {joined(ap, LOGIT_FIT, 'tis')}")  # fmt: skip
+    return "\n".join(lines)
+
+
+def joined(rows: Sequence[Effect], method: str, against: str) -> str:
+    own = only(list(rows), method=method, against=against)
+    return "; ".join(f"{row.dataset}, {row.model}, {amount(row)} ({row.n} images)" for row in own)
+
+
 @fill("errors-against-tis")
 def against_tis(results: Results) -> str:
     """Faithfulness of every fit less that of TIS, by cost."""
@@ -164,6 +189,7 @@ def scenes(results: Results) -> str:
 def shortcut(results: Results) -> str:
     """P(stamp above thing) in the model that uses it, and in the one that does not."""
     rows = only(results.figures("error-bars-scenes"), dataset="shortcut")
+    rows = rows or only(results.figures("shortcut"), metric="stamp_above_thing")
     found = {(row.model, row.method): row for row in rows}
     methods = dict.fromkeys(row.method for row in rows)
     lines = [
@@ -236,7 +262,8 @@ def criteria(results: Results) -> dict[str, dict[str, float]]:
         for model, dataset in datasets(only(rows, metric="object_negative")):
             own = only(rows, metric="object_negative", model=model, dataset=dataset)
             columns[f"object not blue, {dataset}<br>{model}"] = {row.method: 1 - row.mean for row in own}
-    stamps = {(row.model, row.method): row for row in only(drawn, metric="stamp_above_thing")}
+    measured = only(drawn, metric="stamp_above_thing") or only(results.figures("shortcut"), metric="stamp_above_thing")
+    stamps = {(row.model, row.method): row for row in measured}
     if stamps:
         columns["shortcut exposed<br>Scenes"] = {method: exposure(stamps, method) for _, method in stamps}
     return columns
@@ -257,13 +284,16 @@ def default(results: Results) -> str:
     methods = [
         method
         for method in dict.fromkeys(method for column in columns.values() for method in column)
-        if is_candidate(method) and all(method in column for column in columns.values())
+        if is_candidate(method) and all(method in column for name, column in columns.items() if "shortcut" not in name)
     ]
-    worst = {method: min((column[method], name) for name, column in columns.items()) for method in methods}
+    worst = {
+        method: min((column[method], name) for name, column in columns.items() if method in column)
+        for method in methods
+    }
     lines = []
     for method in sorted(methods, key=lambda name: -worst[name][0]):
         value, name = worst[method]
-        middle = float(np.mean([column[method] for column in columns.values()]))
+        middle = float(np.mean([column[method] for column in columns.values() if method in column]))
         lines.append([method, number(value, 2), name.replace("<br>", ", "), number(middle, 2)])
     return table(["candidate", "worst case", "where", "mean"], lines)
 
@@ -286,11 +316,10 @@ def default_all(results: Results) -> str:
 
 @plot("errors-cost")
 def draw_cost(results: Results) -> Path | None:
-    """Faithfulness by what a map costs, on images of val that chose nothing: `bayes` in orange, others in blue; the line is that of converged Shapley values on fewer images"""
+    """Faithfulness by what a map costs, on images of val that chose nothing: `bayes` in orange, others in blue"""
     rows = only(results.figures("error-bars-photographs"), dataset="val", metric="faithfulness")
     if not rows:
         return None
-    limits = only(results.figures("error-bars-ceilings"), metric="faithfulness", method="converged Shapley")
     panels = {
         model: [(row.method, cost(row.method), row) for row in only(rows, model=model) if row.method != "random"]
         for model in MODELS
@@ -298,8 +327,7 @@ def draw_cost(results: Results) -> Path | None:
     }
     ours = [row.method for row in rows if row.method.startswith("bayes")]
     named = [*FITS, *RIVALS, "genatt", "decompx+plus"]
-    level = next((row.mean for row in limits if not isnan(row.mean)), None)
     return plots.scatter(
         "errors-cost", panels, "cost of a map, forward passes (a backward is two)", "faithfulness  (more is better)",
-        log=True, say={name: plots.short(name) for name in named}, orange=ours, level=level,
+        log=True, say={name: plots.short(name) for name in named}, orange=ours,
     )  # fmt: skip
