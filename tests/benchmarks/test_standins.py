@@ -76,7 +76,7 @@ def test_lengths_of_vectors_are_quadratic_forms(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("at_once", [1, 16])
-def test_tis_of_one_picture_is_tis(family, at_once):
+def test_tis_of_one_image_is_tis(family, at_once):
     wanted = ours(family, "tis(masks=20)", with_prefix=False)
 
     same([research.tis_slowly(tiny(family), one, TARGET, 20, at_once=at_once) for one in pictures()], wanted)

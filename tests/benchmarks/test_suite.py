@@ -109,7 +109,7 @@ def test_rows_measured_again_take_the_place_of_old_ones(tmp_path, capsys, monkey
         table.joined(strange, after)
 
 
-def test_only_the_rooms_that_are_asked_for_are_entered(bed, monkeypatch):
+def test_only_the_requested_modules_run(bed, monkeypatch):
     def closed(_):
         raise AssertionError("nobody asked")
 
@@ -122,7 +122,7 @@ def test_only_the_rooms_that_are_asked_for_are_entered(bed, monkeypatch):
 
 
 @pytest.mark.parametrize("name", command.MODULES)
-def test_a_room_names_all_its_groups(bed, name):
+def test_every_module_lists_all_its_groups(bed, name):
     room = importlib.import_module(f"suite.{name}")
 
     assert {one.group for one in room.cases(bed)} == set(room.GROUPS) <= set(table.GROUPS)
@@ -259,7 +259,7 @@ def test_a_verdict_is_met_or_says_by_how_much_it_is_missed(targets, found, verdi
     assert said is None or one.missed() == said
 
 
-def test_ratios_are_per_picture_and_taken_within_rounds():
+def test_ratios_are_per_image_and_taken_within_rounds():
     one = row(pictures=(32, 1))
 
     one.take([(32.0, 10.0), (64.0, 4.0), (3.2, 1.0)])
@@ -268,7 +268,7 @@ def test_ratios_are_per_picture_and_taken_within_rounds():
     assert one.spread == pytest.approx((0.1, 0.5))
 
 
-def test_memory_is_per_picture():
+def test_memory_is_per_image():
     assert row(pictures=(8, 2), peaks={"ours": 800, "theirs": 600}).smaller == pytest.approx(3)
 
 
@@ -305,7 +305,7 @@ def test_work_takes_turns_and_stops_at_the_cap():
     assert len(found) == 3
 
 
-def test_a_peak_is_what_lives_at_once():
+def test_peak_memory_counts_tensors_alive_at_once():
     mebi = 2**20
 
     def work():
@@ -334,7 +334,7 @@ def test_a_side_that_raises_is_a_row_that_says_so(bed, side):
     assert "failed: " in table.markdown([found])
 
 
-def test_a_peer_that_is_not_there_costs_nothing(bed):
+def test_a_library_that_is_not_installed_is_skipped(bed):
     calls = []
 
     clock.measured(case(ours=lambda: calls.append("ours"), theirs=raising), bed, 1)
@@ -352,7 +352,7 @@ def test_a_module_that_cannot_name_its_cases_is_a_row(monkeypatch, capsys):
     assert "`gradcam+skipplus`" in printed
 
 
-def test_what_cannot_be_is_refused(capsys):
+def test_invalid_requests_are_refused(capsys):
     if not torch.cuda.is_available():
         with pytest.raises(SystemExit):
             command.main(["--device", "cuda"])
@@ -385,7 +385,7 @@ def test_the_floor_runs_every_sequence_also_when_memory_is_freed(bed, monkeypatc
     assert sum(rows for rows, length in seen if length == 17) == 12 + 2
 
 
-def test_the_floor_shows_as_many_pictures_as_it_says(bed):
+def test_the_floor_shows_as_many_images_as_it_says(bed):
     assert bare.made(bed, 70).shape == (70, *bed.images.shape[1:])
     assert not (bare.made(bed, 70)[0] == bare.made(bed, 70)[1]).all()
 

@@ -41,7 +41,7 @@ def test_a_model_is_held_to_its_logits_and_every_method_is_tried(capsys):
     assert "decompx" not in noted
 
 
-def test_a_method_of_ones_own_that_lies_is_found_out(liar, capsys):
+def test_a_custom_method_that_breaks_its_contract_is_reported(liar, capsys):
     code = main(["check", "--method", "liar", "--plugin", str(liar)])
     said = capsys.readouterr().out
 
@@ -50,7 +50,7 @@ def test_a_method_of_ones_own_that_lies_is_found_out(liar, capsys):
     assert "signed" in said
 
 
-def test_an_honest_method_keeps_the_law(capsys):
+def test_a_correct_method_passes_the_contract_tests(capsys):
     assert main(["check", "--method", "rawattention"]) == 0
     assert "keeps the law" in capsys.readouterr().out
 
@@ -64,7 +64,7 @@ def test_an_honest_method_keeps_the_law(capsys):
         (["--model", "timm:swin_tiny_patch4_windw7_224", "--no-pretrained"], "did you mean"),
     ],
 )
-def test_what_cannot_be_checked_is_refused_in_one_sentence(arguments, sentence, capsys):
+def test_invalid_arguments_of_check_are_refused_in_one_sentence(arguments, sentence, capsys):
     assert main(["check", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1

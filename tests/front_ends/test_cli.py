@@ -198,7 +198,7 @@ def test_a_binary_output_is_two_classes(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_damaged_picture_is_reported_and_the_rest_goes_on(tmp_path, capsys):
+def test_a_damaged_image_is_reported_and_the_rest_goes_on(tmp_path, capsys):
     folder = tmp_path / "photos"
     folder.mkdir()
     for name in ("a.png", "c.jpg"):
@@ -218,7 +218,7 @@ def test_a_damaged_picture_is_reported_and_the_rest_goes_on(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_pictures_of_one_name_do_not_overwrite_each_other(tmp_path):
+def test_images_of_one_name_do_not_overwrite_each_other(tmp_path):
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     files = [picture(tmp_path / "1" / "x.png"), picture(tmp_path / "2" / "X.png")]
@@ -268,7 +268,7 @@ def test_caveats_are_notes(tmp_path, capsys, monkeypatch):
         (["--modle", "x"], "No such option: --modle"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(arguments, expected, tmp_path, capsys):
+def test_errors_of_explain_are_one_sentence(arguments, expected, tmp_path, capsys):
     code = main(["explain", picture(tmp_path / "x.png"), *TINY, *arguments, "--out", str(tmp_path / "o")])
 
     said = capsys.readouterr()
@@ -279,7 +279,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(arguments, expected, tmp_pa
 
 
 @pytest.mark.parametrize("given", ["missing.png", "missing/*.png", "."])
-def test_where_there_is_no_picture_nothing_is_loaded(given, tmp_path, capsys, monkeypatch):
+def test_where_there_is_no_image_nothing_is_loaded(given, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     assert main(["explain", given, *TINY]) == 2

@@ -29,7 +29,7 @@ def saved(made) -> Image.Image:
 
 @pytest.mark.parametrize(("width", "height"), [(640, 480), (480, 700), (64, 64)])
 @pytest.mark.parametrize("place", [(0, 0), (2, 6), (7, 7)])
-def test_the_hottest_pixels_lie_in_the_patch_of_the_original_picture(width, height, place):
+def test_the_hottest_pixels_lie_in_the_patch_of_the_original_image(width, height, place):
     row, column = place
     found = attribution(one_hot(row, column), width=width, height=height)
 
@@ -44,7 +44,7 @@ def test_the_hottest_pixels_lie_in_the_patch_of_the_original_picture(width, heig
     assert len(x) == pytest.approx(across * down, rel=0.1)
 
 
-def test_an_overlay_keeps_the_picture_where_a_patch_says_nothing():
+def test_an_overlay_shows_the_image_where_scores_are_zero():
     photograph = Image.effect_noise((320, 240), 80).convert("RGB")
     found = attribution(one_hot(4, 4), pictures=(photograph,))
 
@@ -218,7 +218,7 @@ def test_a_negligible_map_does_not_take_the_scale_of_a_smaller_one():
 
 @pytest.mark.parametrize("value", [0.0, 2.5, -1e-9])
 @pytest.mark.parametrize("signed", [True, False])
-def test_a_constant_map_is_called_one(value, signed):
+def test_a_constant_map_is_labelled_as_constant(value, signed):
     found = attribution(torch.full((GRID, GRID), value), signed=signed)
 
     assert "constant map" in words(figure(found))
@@ -397,7 +397,7 @@ def test_a_narrow_range_far_from_zero_has_numbers_apart():
     check_texts_fit(sheet([attribution(torch.linspace(9999, 9999.04, 64), signed=False)] * 5))
 
 
-def test_a_unit_is_not_torn_apart_and_no_letter_is_lost():
+def test_line_breaks_keep_units_together_and_all_letters():
     text = "score (probability) ×\N{NO-BREAK SPACE}10⁻³, reaching " + "x" * 80
 
     lines = wrap_text(text, 1.0, 7)
@@ -470,7 +470,7 @@ def test_a_single_output_is_a_value_and_no_class(value, written):
     assert f"<b>age</b> = {written}" in html(age)
 
 
-def test_impossible_wishes_are_refused():
+def test_invalid_arguments_are_refused():
     found = attribution(one_hot(1, 1))
 
     with pytest.raises(ShapeError, match="opacity"):

@@ -36,7 +36,7 @@ def test_long_names_are_cut_and_stay_apart():
     assert len(safe_name("斑" * 300).encode()) <= 80
 
 
-def test_a_name_is_claimed_once_whatever_its_capitals(tmp_path):
+def test_file_names_are_unique_regardless_of_case(tmp_path):
     shelf = OutputFolder(tmp_path)
 
     assert [shelf.claim("Zebra"), shelf.claim("zebra"), shelf.claim("zebra-2")] == ["Zebra", "zebra-2", "zebra-2-2"]
@@ -76,7 +76,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
         raise OSError(28, os.strerror(28))
 
 
-def test_pictures_are_gathered_once_in_order(tmp_path):
+def test_images_are_gathered_once_in_order(tmp_path):
     for name in ("b.PNG", "a.jpg", "c.txt", ".hidden.png"):
         (tmp_path / name).touch()
     inside = tmp_path / "deep"

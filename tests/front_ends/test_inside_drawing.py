@@ -90,7 +90,7 @@ def test_a_method_that_ignores_the_class_says_so():
 
 
 @pytest.mark.slow
-def test_without_a_picture_the_maps_stand_alone_and_missing_scores_are_hatched():
+def test_without_an_image_the_maps_stand_alone_and_missing_scores_are_hatched():
     one = made(pictures=None, preprocess=None)
     parts = {**one.parts, "signal": one.parts["signal"].clone()}
     parts["signal"][:, 0, 5] = torch.nan
@@ -134,7 +134,7 @@ def test_rows_beyond_the_limit_are_counted():
     assert "thing 3" not in text
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_invalid_drawings_are_refused():
     with pytest.raises(SpecError, match="no part 'necc'"):
         strips(made(), parts=["necc"])
     with pytest.raises(SpecError, match="parts is a list"):

@@ -83,7 +83,7 @@ def test_a_protocol_shows_columns_rows_and_notes(capsys):
     assert told["rows"]["Grad-CAM"] == "attcam(preset='chefer')"
 
 
-def test_what_is_not_known_gets_a_suggestion(capsys):
+def test_an_unknown_name_gets_a_suggestion(capsys):
     with pytest.raises(SpecError, match="no metric 'mio'; did you mean 'miou'"):
         verb.look_up("mio", entries("metrics"))
     assert main(["metrics", "--protocol", "ties"]) == 2

@@ -129,7 +129,7 @@ def test_a_run_prints_plain_lines_and_an_interruption_says_what_is_kept(log):
     assert all(line.endswith(" so far)") and line.isprintable() for line in log.getvalue().splitlines())
 
 
-def test_quick_work_prints_no_line(log, monkeypatch):
+def test_short_work_prints_no_line(log, monkeypatch):
     monkeypatch.setattr(console, "INTERVAL", 3600.0)
     with console.progress_lines(lambda: "working"):
         pass

@@ -72,7 +72,7 @@ def test_a_long_method_shows_a_bar_on_a_terminal(tmp_path, impatient, terminal):
 
 
 @pytest.mark.slow
-def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
+def test_progress_over_several_images_names_each(tmp_path, impatient, terminal):
     assert explain(tmp_path, names=("x.png", "y.png")) == 0
 
     assert "explaining" in terminal.getvalue()
@@ -80,7 +80,7 @@ def test_several_pictures_show_which_and_how_far(tmp_path, impatient, terminal):
 
 
 @pytest.mark.slow
-def test_quick_work_shows_none(tmp_path, terminal, monkeypatch):
+def test_short_work_shows_no_bar(tmp_path, terminal, monkeypatch):
     monkeypatch.setattr(console, "PATIENCE", 3600.0)
 
     assert explain(tmp_path) == 0

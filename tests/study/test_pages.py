@@ -105,7 +105,7 @@ def test_pages_say_what_the_committed_results_say(capsys):
     assert make.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def test_a_page_that_says_something_else_is_found(monkeypatch, tmp_path, capsys):
+def test_a_page_that_differs_from_the_results_is_reported(monkeypatch, tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("<!-- table: index-counts -->\n\nall is well\n\n<!-- end -->\n")
     monkeypatch.setattr(make, "pages", lambda: [page])
@@ -114,7 +114,7 @@ def test_a_page_that_says_something_else_is_found(monkeypatch, tmp_path, capsys)
     assert "page.md does not say what the results say" in capsys.readouterr().out
 
 
-def test_a_slot_that_nobody_fills_is_refused():
+def test_a_slot_without_a_value_is_refused():
     with pytest.raises(LookupError, match="asks for table 'nothing'"):
         pages.filled("<!-- table: nothing -->\n<!-- end -->", pages.Results(), "page.md")
 
@@ -139,7 +139,7 @@ def test_made_up_results_fill_every_slot_with_something(results, assets):
 
 
 @pytest.mark.slow
-def test_no_page_says_what_only_a_program_would_say(filled_pages, assets):
+def test_no_page_contains_nan_none_or_inf(filled_pages, assets):
     for page, words in filled_pages.items():
         assert not re.search(r"\bnan\b|\bNone\b|\binf\b", words), page.name
 
@@ -173,7 +173,7 @@ def test_a_store_is_read_as_the_library_reads_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_store_without_rows_is_said_and_stops_no_other(tmp_path, capsys):
+def test_an_empty_store_is_reported_and_the_others_are_read(tmp_path, capsys):
     fill_store(tmp_path / "scenes", metrics=["pointing_game", "deletion_aopc"], methods=["genatt", "random"])
     with Store(tmp_path / "tis") as store:
         store.begin("0123456789abcdef", "", {})

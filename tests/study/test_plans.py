@@ -48,7 +48,7 @@ def test_plans_on_photographs_can_be_run_with_the_assets(name, assets):
 
 
 @pytest.mark.parametrize("name", ["newer-grid", "beyond"])
-def test_no_picture_is_both_chosen_by_and_confirmed_on(name, assets):
+def test_no_image_is_both_chosen_by_and_confirmed_on(name, assets):
     plan = plan_of(name)
     chosen_by = plan_of("beyond-choose") if name == "beyond" else plan
     halves = {
@@ -97,7 +97,7 @@ def test_what_is_averaged_over_coalitions_can_be(name, assets):
     assert all(walk_of(method.options.get("of", "temper")).class_specific for method in annealed)
 
 
-def test_zebras_are_asked_of_methods_that_exist():
+def test_methods_of_the_zebra_example_exist():
     from vitreous.methods.spec import resolve
 
     assert [resolve(spec).spec for spec in zebras.METHODS] == list(zebras.METHODS)

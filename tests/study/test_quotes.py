@@ -75,7 +75,7 @@ def test_a_sentence_that_the_results_contradict_is_named(quotes, ask, words):
 
 
 @pytest.mark.slow
-def test_a_contradiction_is_said_by_page_and_fails_the_check(monkeypatch, capsys):
+def test_a_contradiction_is_named_with_its_page_and_fails_the_check(monkeypatch, capsys):
     monkeypatch.setitem(SHORT, "tis", lambda quotes: quotes.holds(False, "TIS is last") or points())
 
     assert make.main(["--check"]) == 1

@@ -49,13 +49,13 @@ def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
     assert "3 images, 0 new rows" in capsys.readouterr().out
 
 
-def test_time_that_is_up_ends_it_between_two_pieces_of_work(small, capsys):
+def test_the_time_limit_ends_a_run(small, capsys):
     assert small("--minutes", "0") == 1
     assert "time is up" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_plan_that_cannot_be_run_is_said_in_one_sentence_and_stops_no_other(small, capsys, tmp_path):
+def test_a_failing_plan_is_reported_in_one_sentence_and_the_others_run(small, capsys, tmp_path):
     (tmp_path / "fails.toml").write_text(PLAN.replace("genatt", "genat"))
 
     assert small() == 1
@@ -79,7 +79,7 @@ def test_plans_at_once_are_each_in_a_process_and_one_that_fails_is_said_by_name(
     assert capsys.readouterr().out.count("0 new rows") == 2
 
 
-def test_time_that_is_up_is_up_for_all_at_once(small, capsys, tmp_path):
+def test_the_time_limit_ends_all_plans(small, capsys, tmp_path):
     (tmp_path / "other.toml").write_text(PLAN)
 
     assert small("--jobs", "2", "--minutes", "0") == 1
@@ -114,7 +114,7 @@ def test_a_map_that_knows_no_class_does_not_separate_zebra_and_elephant(assets):
 
 
 @pytest.mark.slow
-def test_the_stamp_is_told_from_the_thing_pixel_by_pixel():
+def test_stamp_and_object_are_separated_by_pixel():
     vit = vitreous.load("scenes-biased")
     scenes = list(Scenes("shortcut", 2, shortcut.SEED, mark="moved"))
 

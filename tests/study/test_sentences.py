@@ -69,7 +69,7 @@ def test_the_other_side_of_an_effect():
     assert turned(one) == an(0.031, 0.024, 0.038)
 
 
-def test_orders_are_said_as_what_they_are():
+def test_orders_are_described_correctly():
     where = ("ViT-Tiny", "val", "x", "y", "all", 9, 50, 0.5, 0.4, 0.6)
 
     assert agreement(Order(*where, 0.7, 0.6, 0.8)).startswith("go together (ρ = 0.70 [0.60, 0.80]")
@@ -78,7 +78,7 @@ def test_orders_are_said_as_what_they_are():
     assert agreement(Order(*where, nan, nan, nan)) == "unknown"
 
 
-def test_numbers_and_names_are_written_for_people():
+def test_numbers_and_names_are_formatted_for_reading():
     assert [number(value, 2, plus=True) for value in (0.5, -0.5, -0.001, nan)] == ["+0.50", "−0.50", "0.00", "–"]
     assert title("insertion(preset='tis', baseline='blur', steps=28)") == "insertion, blur"
     assert title("deletion_aopc(preset='skipplus')") == "deletion AOPC"
@@ -94,7 +94,7 @@ def test_numbers_and_names_are_written_for_people():
     ] == [1, 3, 3, 1, 3]
 
 
-def test_small_words():
+def test_formatting_of_counts_and_lists():
     assert [counted(count, "image") for count in (0, 1, 3)] == ["0 images", "1 image", "3 images"]
     assert [joined(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
     assert between(an(-0.12, -0.16, -0.08)) == "0.120 [0.080, 0.160] below"
@@ -131,7 +131,7 @@ def test_an_end_near_0_shows_its_side_and_equal_differences_have_no_interval():
     assert amount(an(0.0, 0.0, 0.0)) == "0.000 (all equal)"
 
 
-def test_few_pictures_have_no_verdict():
+def test_few_images_have_no_verdict():
     sure = an(0.1, 0.05, 0.2)
     assert [verdict(replace(sure, n=n)) for n in (FEW - 1, FEW)] == ["unknown", "better"]
     assert answer([replace(sure, n=5)]) == "Too few to say on ViT-Tiny (+0.100 on 5 images)."

@@ -42,7 +42,7 @@ def quantiles(values):
     return [float(np.interp(q * (len(values) - 1), np.arange(len(values)), values)) for q in (0.025, 0.975)]
 
 
-def test_figures_are_those_of_the_slow_twin(draw):
+def test_figures_equal_the_reference_implementation(draw):
     scores = draw.normal(size=(3, 14))
     scores[1, 4] = np.nan
     made = sheet(scores, pictures=[f"p{k // 2}" for k in range(14)])  # two questions an image
@@ -55,7 +55,7 @@ def test_figures_are_those_of_the_slow_twin(draw):
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_an_effect_is_that_of_the_slow_twin_and_of_the_library(draw, higher):
+def test_an_effect_equals_the_reference_implementation_and_the_library(draw, higher):
     scores = draw.normal(size=(2, 12)) + np.array([[0.4], [0.0]])
     scores[0, 3] = np.nan  # a question that one of them does not answer is left out of both
     made = sheet(scores, higher)
@@ -77,7 +77,7 @@ def test_an_effect_is_that_of_the_slow_twin_and_of_the_library(draw, higher):
     assert ours == pytest.approx(theirs, abs=1e-12)
 
 
-def test_what_cannot_be_known_is_not_said():
+def test_intervals_of_undefined_effects_are_nan():
     alone = effect(sheet([[1.0], [0.5]]), "m0", "m1")
     never = effect(sheet([[np.nan, np.nan], [0.5, 0.1]]), "m0", "m1")
 
@@ -94,7 +94,7 @@ def test_agreement_is_scipys(draw):
     assert np.isnan(agreement(np.ones(5), np.arange(5.0))).all()
 
 
-def test_orders_are_those_of_the_slow_twin(draw):
+def test_orders_equal_the_reference_implementation(draw):
     level = np.linspace(0, 1, 6)[:, None]
     metric = sheet(-(level + draw.normal(0, 0.5, size=(6, 10))), higher=False, metric="lodds")
     truth = sheet(level + draw.normal(0, 0.5, size=(6, 10)), metric="ap")
@@ -124,7 +124,7 @@ def test_the_better_half_is_by_the_truth():
     assert ceiling(truth, draws=5).tau == pytest.approx(1)
 
 
-def test_other_pictures_are_not_compared(draw):
+def test_other_images_are_not_compared(draw):
     with pytest.raises(LookupError, match="different images"):
         orders(sheet(np.eye(3)), sheet(np.eye(3), pictures=["a", "b", "c"]))
 
@@ -159,7 +159,7 @@ def test_more_than_one_cell_is_carried_over_in_the_order_of_the_choosing_half():
     assert [one.effect for one in found] == pytest.approx([0.05, -0.1, -0.1, 0.4])
 
 
-def test_classes_are_compared_picture_by_picture_within_a_gap(draw):
+def test_classes_are_compared_image_by_image_within_a_gap(draw):
     scores, others = draw.normal(size=(2, 2, 9))
     label = sheet(scores, probability=np.full(9, 0.1), explained="label")
     order = draw.permutation(9)  # the predicted class may stand in another order
@@ -212,7 +212,7 @@ def test_where_less_is_better_the_published_order_turns_too():
     assert same_order([made], TABLES, METHODS, "tokentm", draws=5).tau == pytest.approx(1)
 
 
-def test_gaps_hold_wrong_pictures_alone():
+def test_gaps_hold_wrong_images_alone():
     scores = np.array([[1.0, 0.0, 1.0, 0.0]])
     label = sheet(scores, probability=np.array([0.9, 0.1, 0.2, 0.05]), explained="label")
     predicted = sheet(1 - scores, probability=np.array([0.9, 0.2, 0.9, 0.95]), explained="predicted")
@@ -227,7 +227,7 @@ def test_gaps_hold_wrong_pictures_alone():
     assert len(GAPS) == 4
 
 
-def test_every_picture_is_in_one_band_of_sureness():
+def test_every_image_is_in_one_band_of_sureness():
     scores = np.array([[1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
     made = sheet(scores, probability=np.array([0.0, 0.49, 0.5, 0.9, 1.0]))
 
@@ -253,7 +253,7 @@ def test_tables_come_back_as_they_were(tmp_path):
     assert only(figure, metric="f1") == []
 
 
-def test_starts_are_compared_on_pictures_that_all_of_them_have():
+def test_starts_are_compared_on_images_that_all_of_them_have():
     scores = np.tile(np.array([[0.2], [0.5]]), (1, 8))
     ragged = scores.copy()
     ragged[0, 4:] = np.nan  # one start was measured on half of the images, and easy ones at that
@@ -265,7 +265,7 @@ def test_starts_are_compared_on_pictures_that_all_of_them_have():
     assert [one.n for one in found] == [8, 4]
 
 
-def test_a_method_that_is_undefined_on_most_pictures_has_no_place_in_an_order():
+def test_a_method_that_is_undefined_on_most_images_has_no_place_in_an_order():
     scores = np.arange(40.0).reshape(5, 8)
     few = scores.copy()
     few[0, 1:] = np.nan

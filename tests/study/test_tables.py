@@ -36,14 +36,14 @@ def test_less_is_first_where_less_is_better():
     assert [line[0] for line in rows_of(standings(rows, ["ap"], by="ap"))[2:]] == ["y", "x", "z"]
 
 
-def test_what_has_no_number_is_counted_where_others_have_one():
+def test_undefined_scores_are_counted():
     rows = [a("x", 0.2, undefined=2), a("y", 0.4, undefined=5), a("z", nan, undefined=9)]
     cells = [line[1] for line in rows_of(standings(rows, ["ap"]))[2:]]
 
     assert cells == ["0.200 ± 0.100", "**0.400 ± 0.100 (3 undefined)**", "–"]
 
 
-def test_what_does_not_judge_has_no_best():
+def test_metrics_without_a_direction_have_no_best_method():
     assert "**" not in standings([a("x", 0.2, "", metric="entropy"), a("y", 0.4, "", metric="entropy")], ["entropy"])
 
 
@@ -53,7 +53,7 @@ def test_two_models_have_columns_of_their_own():
     assert head == ["method", "AP ↑<br>ViT-Tiny", "AP ↑<br>DeiT-Tiny"]
 
 
-def test_nothing_measured_is_said():
+def test_an_empty_result_is_reported():
     assert standings([], ["ap"]) == gains([], {}, {}) == agreements([], [("val", "ap")], "all") == NOTHING
 
 

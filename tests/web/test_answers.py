@@ -39,7 +39,7 @@ def close(values, expected, tolerance=1e-5):
 
 
 @pytest.mark.slow
-def test_what_the_model_says_without_patches(client, vit, scene):
+def test_prediction_without_patches(client, vit, scene):
     removed = [3, 77, 100, 195]
     said = client.post("/api/says", json={**SUBJECT, "removed": [*removed, 3]}).json()
 
@@ -143,7 +143,7 @@ def test_the_part_that_is_cut_off_is_described(size, preprocess, seen, sentence)
     assert kept == pytest.approx(crop.seen)
 
 
-def test_the_crop_is_told_and_drawn(client):
+def test_the_crop_is_described_and_drawn(client):
     name = client.post("/api/pictures", content=png(200, 100)).json()["picture"]
     facts = client.get("/api/picture", params={"model": "scenes", "picture": name}).json()
     shown = np.asarray(
@@ -201,7 +201,7 @@ def test_layers_are_those_of_inside_and_sums_those_of_explain(method):
 
 
 @pytest.mark.slow
-def test_scores_are_taken_away_as_json_and_as_safetensors(client, vit, scene, tmp_path):
+def test_scores_are_downloaded_as_json_and_as_safetensors(client, vit, scene, tmp_path):
     screen = {**SUBJECT, "methods": ["decompx+skipplus", "ig(steps=2)"], "targets": [6, 15]}
     plain = client.post("/api/scores", json=screen)
     packed = client.post("/api/scores?form=safetensors", json=screen)
@@ -257,7 +257,7 @@ def test_an_upload_is_named_by_its_bytes_and_explained(client):
     assert "Image.open('image.png')" in code
 
 
-def test_what_the_model_sees_is_shown(client, vit):
+def test_the_model_input_is_rendered(client, vit):
     picture = vit.preprocess.cut(Image.open(BytesIO(png())))
     name = client.post("/api/pictures", content=png()).json()["picture"]
     shown = Image.open(BytesIO(client.get("/api/seen", params={"model": "scenes", "picture": name}).content))
@@ -282,7 +282,7 @@ def test_the_evidence_is_outlined_where_it_is_known(client, scene):
     assert len(client.get("/api/picture", params=moved).json()["known"]) == 2
 
 
-def test_the_page_is_told_what_it_needs(client):
+def test_the_page_receives_models_methods_colours_and_limits(client):
     about = client.get("/api/about").json()
 
     assert [one["name"] for one in about["models"]] == ["scenes", "scenes-biased"]

@@ -212,7 +212,7 @@ def test_every_endpoint_uses_the_same_count_and_the_model_is_timed_once(slow_cli
     assert slow_client.calls == ["scenes"]
 
 
-def test_methods_without_samples_say_nothing_of_them(slow_client):
+def test_methods_without_samples_report_no_samples(slow_client):
     body = {**SUBJECT, "method": "genatt", "targets": [6]}
     assert slow_client.post("/api/explain", json=body).json()["samples"] is None
     plan = slow_client.get("/api/plan", params={"model": "scenes", "method": "GenAtt"}).json()

@@ -60,7 +60,7 @@ def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
 
 
 @pytest.mark.slow
-def test_when_the_client_leaves_the_work_stops(served):
+def test_work_stops_when_the_client_disconnects(served):
     served.ask("/api/model?name=scenes")
     worker = served.app.state.service.worker
     asked = json.dumps({**SUBJECT, "method": "rise(masks=4000, seed=7)", "targets": [3]})
@@ -74,7 +74,7 @@ def test_when_the_client_leaves_the_work_stops(served):
     assert worker.done < 4000  # it never came to its end
 
 
-def test_a_picture_that_never_arrives_is_not_waited_for():
+def test_an_upload_that_stalls_is_given_up():
     with Served(Settings(port=0, seconds=0.5)) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.settings.port, timeout=60)
         connection.putrequest("POST", "/api/pictures")

@@ -52,14 +52,14 @@ def bomb(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [(8000, 6000), (30_000, 30_000), (60_000, 60_000)])
-def test_a_bomb_is_refused_before_it_is_unpacked(client, size, monkeypatch):
+def test_a_decompression_bomb_is_refused_before_decoding(client, size, monkeypatch):
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("unpacked"))
 
     assert "pixels" in sentence(client.post("/api/pictures", content=bomb(*size)), 422)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "TIFF"])
-def test_a_picture_cut_short_is_refused(client, form):
+def test_an_image_cut_short_is_refused(client, form):
     whole = png(200, 160, form)
 
     assert "damaged" in sentence(client.post("/api/pictures", content=whole[: len(whole) // 2]), 422)
@@ -80,7 +80,7 @@ def test_a_picture_cut_short_is_refused(client, form):
         b"\0" * 5000,
     ],
 )
-def test_what_is_no_picture_is_refused(client, data):
+def test_a_body_that_is_no_image_is_refused(client, data):
     sentence(client.post("/api/pictures", content=data), 422)
 
 
@@ -129,7 +129,7 @@ def test_old_uploads_make_room_for_new_ones():
         "pair-1-1\n",
     ],
 )
-def test_no_picture_has_such_a_name(client, name):
+def test_no_image_has_such_a_name(client, name):
     sentence(client.get("/api/thumbnail", params={"picture": name}), 422)
     sentence(client.post("/api/says", json={"model": "scenes", "picture": name}), 422)
 
@@ -165,11 +165,11 @@ def test_a_foreign_host_is_refused(client, host):
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1:8420", "[::1]:8420", "[::1]"])
-def test_our_own_names_are_answered(client, host):
+def test_the_server_s_own_host_names_are_accepted(client, host):
     assert client.get("/api/queue", headers={"host": host}).status_code == 200
 
 
-def test_who_may_ask_is_said_at_start():
+def test_accepted_host_names_are_set_at_start():
     named = Settings(host="192.0.2.7", names=("lab.example.org",))
     everywhere = Settings(host="0.0.0.0")
 
@@ -179,7 +179,7 @@ def test_who_may_ask_is_said_at_start():
     assert not everywhere.answers_to("rebound.example")
 
 
-def test_other_sites_pages_are_refused_and_told_nothing(client):
+def test_requests_from_other_sites_are_refused_without_details(client):
     answer = client.post("/api/pictures", content=png(), headers={"origin": "https://evil.example"})
 
     sentence(answer, 403)
@@ -246,7 +246,7 @@ def test_a_folder_offers_its_checkpoints_and_nothing_outside(tmp_path):
     assert str(tmp_path) not in said
 
 
-def test_what_cannot_be_offered_is_refused_at_start(tmp_path):
+def test_invalid_models_are_refused_at_start(tmp_path):
     for settings in (Settings(folder=tmp_path), Settings(folder=tmp_path / "no"), Settings(models=("timm:x=no.pth",))):
         with pytest.raises(DataError):
             list_entries(settings)
@@ -268,7 +268,7 @@ def test_what_cannot_be_offered_is_refused_at_start(tmp_path):
         ("ixg(" + "(" * 100, "not closed"),
     ],
 )
-def test_specs_from_strangers(client, method, expected):
+def test_invalid_specs_are_refused_with_the_way_out(client, method, expected):
     assert expected in sentence(client.post("/api/explain", json={**SUBJECT, "method": method, "targets": [1]}), 422)
 
 
@@ -286,7 +286,7 @@ def test_specs_from_strangers(client, method, expected):
         ({"more": 1}, "more"),
     ],
 )
-def test_what_does_not_fit_is_named(client, change, expected):
+def test_invalid_fields_are_named(client, change, expected):
     asked = {**SUBJECT, "method": "genatt", "targets": [1], **change}
 
     assert expected in sentence(client.post("/api/explain", json=asked), 422)
@@ -295,11 +295,11 @@ def test_what_does_not_fit_is_named(client, change, expected):
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b'{"model": NaN}', b"\xff\xfe", json.dumps({"a": "b" * 1000}).encode()]
 )
-def test_a_body_that_is_no_request(client, body):
+def test_an_invalid_body_is_refused(client, body):
     sentence(client.post("/api/says", content=body, headers={"content-type": "application/json"}), 422)
 
 
-def test_patches_that_do_not_exist_cannot_leave(client):
+def test_removing_a_patch_outside_the_grid_is_refused(client):
     assert "0 to 195" in sentence(client.post("/api/says", json={**SUBJECT, "removed": [196]}), 422)
 
 
@@ -330,7 +330,7 @@ def test_work_that_takes_too_long_is_stopped():
         assert last.result.result(60) == "done"  # the thread is free again, long before 4 000 masks are through
 
 
-def test_when_too_many_wait_the_next_is_told():
+def test_a_request_beyond_the_queue_limit_is_refused():
     with client_of(Settings(queue=2)) as client:
         worker, gate = client.app.state.service.worker, threading.Event()
         begun = threading.Event()
@@ -354,5 +354,5 @@ def test_when_too_many_wait_the_next_is_told():
     assert (state["working"], state["waiting"]) == (True, 2)
 
 
-def test_a_length_that_is_no_number_is_refused(client):
+def test_an_invalid_content_length_is_refused(client):
     sentence(client.get("/api/queue", headers={"content-length": "many"}), 400)

@@ -19,7 +19,7 @@ from vitreous.web.settings import Settings
 
 
 @pytest.mark.slow
-def test_it_says_where_it_is_and_ends_when_interrupted(tmp_path):
+def test_it_prints_its_address_and_ends_on_sigint(tmp_path):
     command = [sys.executable, "-m", "vitreous", "serve", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         try:
@@ -37,7 +37,7 @@ def test_it_says_where_it_is_and_ends_when_interrupted(tmp_path):
     assert running.returncode in (0, 130)
 
 
-def test_a_port_that_is_taken_is_refused_in_one_sentence(capsys):
+def test_a_port_in_use_is_refused_in_one_sentence(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -47,7 +47,7 @@ def test_a_port_that_is_taken_is_refused_in_one_sentence(capsys):
     assert capsys.readouterr().err.startswith(f"error: cannot listen at 127.0.0.1:{port}")
 
 
-def test_what_cannot_be_offered_is_said_before_anything_is_served(tmp_path, capsys):
+def test_invalid_models_are_reported_before_anything_is_served(tmp_path, capsys):
     assert main(["serve", "--port", "0", "--models-folder", str(tmp_path / "no")]) == 2
     assert main(["serve", "--port", "0", "--model", "timm:x=no.safetensors"]) == 2
     assert capsys.readouterr().err.count("error: no ") == 2

@@ -123,7 +123,7 @@ def test_specs_that_once_failed(client, spec):
     check(client.post("/api/explain", json={**SUBJECT, "method": spec, "targets": [6]}))
 
 
-def test_a_fault_is_the_option_s_where_the_request_chose_one(client, monkeypatch, caplog):
+def test_an_unexpected_error_is_blamed_on_options_that_the_request_chose(client, monkeypatch, caplog):
     def broken(spec):
         raise TypeError("unhashable\nfrom /home/somebody")
 
