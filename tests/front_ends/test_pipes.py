@@ -97,7 +97,7 @@ def test_check_prints_plain_lines_of_progress_in_a_pipe(log, monkeypatch, capsys
 
     tried = []
 
-    def explain(_vit, _image, method):
+    def explain(_vit, _image, method, **_):
         if not tried:
             log.wait_for(f"now {method.name} (")
         tried.append(method.name)
