@@ -67,7 +67,6 @@ def scores_any_tokens(candidate: Method) -> bool:
     trial={"coalitions": 4},
     forwards="2 + 2 * coalitions",
     backwards="2 + 2 * coalitions",
-    precision="bf16",
 )
 def anneal(
     probe: Probe,
