@@ -57,13 +57,11 @@ from typing import TYPE_CHECKING, Any
 from vitreous.bench.atomic_files import is_whole, read_part, write_part
 from vitreous.bench.index_db import open_ledger
 from vitreous.bench.rows import COLUMNS, as_table, need_pyarrow, schema
+from vitreous.bench.store_scan import scan_cells
 from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# columns that depend on the run; the others are determined by the key
-NAMED = ("model", "dataset", "picture", "index", "role", "label")
 
 
 class Store:
@@ -275,6 +273,25 @@ class Store:
         """
         import pyarrow as pa
 
+        return pa.concat_tables([schema(kind).empty_table(), *self.scan(run, kind)])
+
+    def scan(
+        self, run: str | None = None, kind: str = "scores", columns: Sequence[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """Rows of a run cell by cell, in the order of its plan; only few parts of the store are in memory.
+
+        Parameters
+        ----------
+        run, kind
+            As for `table`.
+        columns
+            Columns of the tables; None for all.
+
+        Raises
+        ------
+        DataError
+            If there is no run, or a part is damaged or missing.
+        """
         if run is None:
             runs = self.runs()
             if not runs:
@@ -282,28 +299,4 @@ class Store:
                     f"'{self.folder}' holds no run; `vitreous bench … --out {self.folder}` would put one there"
                 )
             run = str(runs[-1]["name"])
-        names = [name for name in self.part_names() if name.startswith(f"{kind}-")]
-        held = pa.concat_tables([schema(kind).empty_table(), *(read_part(self.parts_folder / name) for name in names)])
-        place: dict[str, int] = {}
-        part_of = dict(self.connection.execute("SELECT key, part FROM rows"))
-        at = 0
-        for name in names:
-            (count,) = self.connection.execute("SELECT rows FROM parts WHERE name = ?", (name,)).fetchone()
-            for offset, key in enumerate(held["key"][at : at + count].to_pylist()):
-                if part_of.get(bytes.fromhex(key)) == name:
-                    place[key] = at + offset
-            at += count
-        taken: list[int] = []
-        named: dict[str, list[Any]] = {name: [] for name in NAMED}
-        for listing in self.listings(run).values():
-            for *about, keys in listing["rows"]:
-                for key in keys:
-                    if key in place:
-                        taken.append(place[key])
-                        for column, value in zip(NAMED, (listing["model"], listing["dataset"], *about), strict=True):
-                            named[column].append(value)
-        found = held.take(pa.array(taken, pa.int64()))
-        for column, values in named.items():  # the same row may have other labels in this run
-            field = found.schema.field(column)
-            found = found.set_column(found.schema.get_field_index(column), field, pa.array(values, field.type))
-        return found
+        yield from scan_cells(self.connection, self.parts_folder, run, kind, columns)

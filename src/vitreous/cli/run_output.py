@@ -103,10 +103,10 @@ def describe_kept(progress: Any, folder: Path) -> str:
 
 def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, table: bool = True) -> None:
     """Print what was done and, if `table` is set, the scores."""
-    from vitreous.bench.summary import summarise
+    from vitreous.bench.stream_summary import summarise_store
     from vitreous.cli.console import print_json
 
-    columns = summarise(store.table()) if table and plan.metrics else []
+    columns = summarise_store(store) if table and plan.metrics else []
     if as_json:
         done = {"folder": str(store.folder), "run": plan.run, "pictures": progress.pictures, "new_rows": progress.rows}
         scores = [column.plain() for column in columns]

@@ -1,0 +1,135 @@
+"""Read the rows of a run cell by cell, in the order of its plan, with few parts in memory at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitreous.bench.rows import schema
+from vitreous.core.errors import DataError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    import pyarrow as pa
+
+# columns that depend on the run; the others are determined by the key
+NAMED = ("model", "dataset", "picture", "index", "role", "label")
+PARTS_IN_MEMORY = 16  # cells lie close to each other in the parts, also if several workers wrote them
+KEYS_AT_ONCE = 500  # keys in one query of the index
+
+
+class PartReader:
+    """Reads some columns of parts, and keeps the last ones.
+
+    Parameters
+    ----------
+    folder
+        Folder of the parts.
+    columns
+        Columns to read; None for all.
+    """
+
+    def __init__(self, folder: Path, columns: Sequence[str] | None) -> None:
+        self.folder, self.columns = folder, None if columns is None else list(dict.fromkeys(("key", *columns)))
+        self.parts: OrderedDict[str, tuple[pa.Table, dict[str, int]]] = OrderedDict()
+
+    def __call__(self, name: str) -> tuple[pa.Table, dict[str, int]]:
+        """The rows of a part, and the index of every key in them; raises `DataError` if the part is damaged."""
+        if name not in self.parts:
+            table = read_columns(self.folder / name, self.columns)
+            self.parts[name] = table, {key: row for row, key in enumerate(table["key"].to_pylist())}
+            if len(self.parts) > PARTS_IN_MEMORY:
+                self.parts.popitem(last=False)
+        self.parts.move_to_end(name)
+        return self.parts[name]
+
+
+def read_columns(path: Path, columns: Sequence[str] | None) -> pa.Table:
+    """Read some columns of a part; raise `DataError` if it is missing or its checksum differs."""
+    import pyarrow.parquet as pq
+
+    try:
+        data = path.read_bytes()
+    except OSError:
+        data = b""
+    if hashlib.sha256(data).hexdigest() != path.stem.split("-")[1]:
+        raise DataError(f"'{path}' is damaged or gone; run the plan again, and what it held is computed again")
+    return pq.read_table(BytesIO(data), columns=None if columns is None else list(columns))
+
+
+def scan_cells(
+    connection: sqlite3.Connection, parts_folder: Path, run: str, kind: str, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of every finished cell of a run, one table per cell.
+
+    Parameters
+    ----------
+    connection, parts_folder
+        Index and parts of a store.
+    run
+        Name of the run.
+    kind
+        "scores" or "maps".
+    columns
+        Columns of the tables; None for all.
+
+    Raises
+    ------
+    DataError
+        If a part is damaged or missing.
+    """
+    read = PartReader(parts_folder, columns)
+    names = [name for name in schema(kind).names if columns is None or name in columns]
+    for (packed,) in connection.execute("SELECT listing FROM cells WHERE run = ? ORDER BY cell", (run,)):
+        yield cell_rows(connection, read, json.loads(zlib.decompress(packed)), kind, names)
+
+
+def cell_rows(
+    connection: sqlite3.Connection, read: PartReader, listing: dict[str, Any], kind: str, names: Sequence[str]
+) -> pa.Table:
+    """Rows of one cell, in the order of its listing and with the labels of this run."""
+    import pyarrow as pa
+
+    keys = [key for *_, own in listing["rows"] for key in own]
+    part_of = {key: part for key, part in parts_with(connection, keys) if part.startswith(f"{kind}-")}
+    tables: list[pa.Table] = []
+    starts: dict[str, int] = {}
+    total = 0
+    for part in dict.fromkeys(part_of.values()):
+        table, _ = read(part)
+        rows = [read(part)[1][key] for key in keys if part_of.get(key) == part]
+        starts[part] = total
+        total += len(rows)
+        tables.append(table.take(pa.array(rows, pa.int64())))
+    taken: list[int] = []
+    named: dict[str, list[Any]] = {name: [] for name in NAMED}
+    for *about, own in listing["rows"]:
+        for key in own:
+            if key in part_of:
+                taken.append(starts[part_of[key]])
+                starts[part_of[key]] += 1
+                for column, value in zip(NAMED, (listing["model"], listing["dataset"], *about), strict=True):
+                    named[column].append(value)
+    fields = schema(kind)
+    if not tables:
+        return pa.schema([fields.field(name) for name in names]).empty_table()
+    joined = pa.concat_tables(tables).take(pa.array(taken, pa.int64()))
+    # the same row may have other labels in this run
+    arrays = [pa.array(named[name], fields.field(name).type) if name in named else joined[name] for name in names]
+    return pa.table(arrays, schema=pa.schema([fields.field(name) for name in names]))
+
+
+def parts_with(connection: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Key and part of every key that the store has."""
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        some = [bytes.fromhex(key) for key in keys[start : start + KEYS_AT_ONCE]]
+        marks = ", ".join("?" * len(some))
+        for key, part in connection.execute(f"SELECT key, part FROM rows WHERE key IN ({marks})", some):
+            yield key.hex(), part

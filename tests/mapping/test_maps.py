@@ -1,0 +1,84 @@
+"""`vitreous.maps.read`: stored maps as attributions, by key, in batches, and from files of earlier versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import vitreous
+from tests.mapping.images import encoded_images, run, write_folder
+from vitreous import maps
+from vitreous.core.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> maps.MapFolder:
+    root = tmp_path_factory.mktemp("stored")
+    spec = write_folder(root / "images", encoded_images(7))
+    run(spec, root / "maps", methods=("gradcam", "decompx+skipplus"), batch_size=1)
+    return maps.read(root / "maps")
+
+
+@pytest.fixture(scope="module")
+def expected() -> vitreous.Attribution:
+    good = [data for number, data in enumerate(encoded_images(7)) if number != 5]
+    return vitreous.explain("scenes", good, method="decompx+skipplus", batch_size=1)
+
+
+def test_rows_are_attributions(stored, expected):
+    rows = list(stored.rows(method="decompx+skipplus"))
+    joined = torch.cat([row.attribution.patches for row in rows])
+
+    assert len(stored) == 14  # with the two rows of the broken image
+    assert [row.key for row in rows] == [f"00{number}.png" for number in (0, 1, 2, 3, 4, 6)]
+    assert torch.allclose(joined, expected.patches, rtol=0, atol=2**-10 * float(expected.patches.abs().max()))
+    assert [row.target for row in rows] == expected.targets.tolist()
+    first = rows[0].attribution
+    assert (first.method, first.layout, first.names) == ("decompx+skipplus", expected.layout, expected.names[:1])
+    assert first.provenance["model"] == expected.provenance["model"]
+    assert first.preprocess == expected.preprocess
+    assert first.pixels().shape == (1, 112, 112)
+
+
+def test_iterating_batches_keys_and_failures(stored):
+    assert [attribution.method for attribution in stored] == ["gradcam", "decompx+skipplus"] * 6
+    batches = list(stored.batches(3, method="gradcam"))
+    assert sum(map(len, batches)) == 6
+    assert max(map(len, batches)) <= 3
+    assert [row.attribution.method for row in stored["004.png"]] == ["gradcam", "decompx+skipplus"]
+    assert list(stored.keys()) == [f"00{number}.png" for number in range(7)]
+    assert [key for key, _ in stored.failures()] == ["005.png"] * 2
+    with pytest.raises(KeyError):
+        stored["005.png"]
+    with pytest.raises(DataError, match="maps have no column 'colour'; they have key, index"):
+        next(stored.rows(colour=1))
+
+
+def test_stored_maps_can_be_measured(stored):
+    vit = vitreous.load("scenes")
+    row = next(stored.rows(method="gradcam"))
+    result = vitreous.evaluate(vit, [encoded_images(1)[0]], row.attribution, "sparseness")
+    assert result.scores.shape == (1,)
+
+
+def test_files_of_earlier_versions_are_read(stored, tmp_path):
+    """Their key column is `picture`, `key` is the hash of the row, and they have no metadata."""
+    table = pq.read_table(stored.files[0])
+    old = table.rename_columns(["picture" if name == "key" else name for name in table.column_names])
+    old = old.append_column("key", pa.array(["ab"] * len(old))).append_column("model", pa.array(["scenes"] * len(old)))
+    pq.write_table(old.replace_schema_metadata(None), tmp_path / "maps-00000.parquet")
+
+    rows = list(maps.read(tmp_path).rows(method="gradcam"))
+
+    assert [row.key for row in rows] == ["000.png", "001.png", "002.png", "003.png"]
+    assert torch.equal(rows[0].attribution.patches, next(stored.rows(method="gradcam")).attribution.patches)
+    assert rows[0].attribution.provenance["model"] == "scenes"
+
+
+def test_no_maps_is_one_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"holds no maps; `vitreous map DATASET"):
+        maps.read(Path(tmp_path))
