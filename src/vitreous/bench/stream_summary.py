@@ -87,13 +87,13 @@ def sort_by_metric(store: Store, run: str | None, folder: Path) -> dict[tuple[st
                 continue
             where = (table["model"][0].as_py(), table["dataset"][0].as_py())  # a cell is of one model and dataset
             section = sections.setdefault(where, SectionFiles())
-            section.roles |= dict.fromkeys(role for role in pc.unique(table["role"]).to_pylist() if role)
-            section.is_read |= bool(pc.any(pc.greater_equal(table["target"], 0)).as_py())
-            for metric in pc.unique(table["metric"]).to_pylist():
+            section.roles |= dict.fromkeys(role for role in table["role"].unique().to_pylist() if role)
+            section.is_read |= bool((table["target"].to_numpy() >= 0).any())
+            for metric in table["metric"].unique().to_pylist():
                 path = section.files.setdefault(metric, folder / f"{len(writers):06d}.arrow")
                 if path not in writers:
                     writers[path] = pa.ipc.new_stream(path, fields)
-                writers[path].write_table(table.filter(pc.equal(table["metric"], metric)))
+                writers[path].write_table(table.filter(pc.field("metric") == metric))
     finally:
         for writer in writers.values():
             writer.close()
@@ -106,7 +106,7 @@ def read_metrics(model: str, dataset: str, section: SectionFiles, explained: str
         rows = read_frame(path)
         own = ScoreSection(model, dataset, "", rows)
         own = own.of_role(explained, explained) if explained else own
-        if section.is_read and not (own.rows["target"] >= 0).any():
+        if section.is_read and not (own.rows["target"].to_numpy() >= 0).any():
             continue
         yield MetricScores(own, metric, own.measured)
 
