@@ -221,7 +221,9 @@ class TextTower:
             with evaluating(self.module):
                 return network.call(entries)
 
-        copy, missing = check_completeness(network, entry, call)
+        with torch.no_grad():
+            output = call(entry)
+        copy, missing = check_completeness(network, entry, call, output)
         network = replace(network, copy=copy, missing=missing)
         with torch.no_grad():
             vectors = network.forward(entry)
