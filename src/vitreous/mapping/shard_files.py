@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT = 30.0  # seconds of work that a killed run may lose
 ROW_GROUP = 1024  # rows that are read together
+REPEATED = ["target_name", "role", "method", "question", "native", "error"]  # a dictionary makes grids larger
 PARTIAL = ".partial.parquet"
 
 
@@ -189,7 +190,11 @@ class ShardWriter:
         about = json.dumps({**self.about, "shard": shard}, ensure_ascii=False)
         held = BytesIO()
         pq.write_table(
-            table.replace_schema_metadata({"vitreous": about}), held, compression="zstd", row_group_size=ROW_GROUP
+            table.replace_schema_metadata({"vitreous": about}),
+            held,
+            compression="zstd",
+            row_group_size=ROW_GROUP,
+            use_dictionary=REPEATED,
         )
         put_whole(path, held.getvalue())
 
