@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT = 30.0  # seconds of work that a killed run may lose
 ROW_GROUP = 1024  # rows that are read together
-REPEATED = ["target_name", "role", "method", "question", "native", "error"]  # a dictionary makes grids larger
+# columns that repeat themselves; a dictionary would make grids larger
+WRITING: dict[str, Any] = {"use_dictionary": ["target_name", "role", "method", "question", "native", "error"]}
 PARTIAL = ".partial.parquet"
 
 
@@ -194,7 +195,7 @@ class ShardWriter:
             held,
             compression="zstd",
             row_group_size=ROW_GROUP,
-            use_dictionary=REPEATED,
+            **WRITING,
         )
         put_whole(path, held.getvalue())
 
