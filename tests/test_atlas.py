@@ -25,7 +25,11 @@ NAMES = [one["name"] for one in BUILT_IN]
 COSTS = json.loads(atlas.COSTS.read_text())
 PLAIN = [one["name"] for one in BUILT_IN if isinstance(one["forwards"], int) and isinstance(one["backwards"], int)]
 STATED = [name for name in NAMES if name not in PLAIN]
-UNKNOWN = {"pami": "regions", "vitcx": "clusters"}  # as many as the image has
+UNKNOWN = {
+    "pami": "regions",
+    "vitcx": "clusters",
+    "caap": "patches",
+}  # as many as the image has, or passes that start in the middle
 
 
 def check(monkeypatch, *arguments):

@@ -30,7 +30,7 @@ LayerIndex = Annotated[int, Range(0, 10_000)]
     formula="sⱼ = t(neutral image, with token j's activations of x in layers start … stop − 1) − t(neutral image)",
     signed=True,
     class_specific=True,
-    forwards="2 + patches",
+    forwards="2 + patches, each from block start on",
     backwards=0,
     paper="izadi2026caap",
 )
