@@ -29,8 +29,8 @@ LAYERS = (  # a package imports from its own layer and from those before it
     {"pairs"},  # similarity of two inputs
     {"bench"},  # plans, cells, executors and the store
     {"mapping", "maps"},  # maps of whole datasets: the pipeline, and the reader of its files
-    {"draw", "report"},
-    {"cli", "web", "demo", "__main__"},
+    {"draw", "report", "export"},
+    {"cli", "web", "demo", "bridges", "__main__"},
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 

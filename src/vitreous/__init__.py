@@ -41,13 +41,14 @@ HOMES = {
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
 HOME_OF = {name: home for home, names in HOMES.items() for name in names}
-MODULES = ("data", "draw", "losses", "maps", "scenes", "scores", "testing")
+MODULES = ("data", "draw", "export", "losses", "maps", "scenes", "scores", "testing")
 
 __all__ = ["__version__", *HOME_OF, *MODULES]  # noqa: PLE0604 - the names are listed above
 
 if TYPE_CHECKING:
     from vitreous import data as data
     from vitreous import draw as draw
+    from vitreous import export as export
     from vitreous import losses as losses
     from vitreous import maps as maps
     from vitreous import scenes as scenes

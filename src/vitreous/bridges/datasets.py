@@ -1,0 +1,57 @@
+"""Maps as columns of a Hugging Face dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitreous.core.defaults import DEFAULT_METHOD
+from vitreous.core.errors import DataError
+from vitreous.front import explain
+from vitreous.models.model import BlackBox
+from vitreous.wrapping import load, wrap
+
+
+def add_maps(
+    dataset: Any, model: Any, method: str = DEFAULT_METHOD, *, image: str = "image", batch_size: int = 32
+) -> Any:
+    """A dataset with the columns `map` (scores [rows][columns]), `target` and `score`.
+
+    Parameters
+    ----------
+    dataset
+        A `datasets.Dataset` with images.
+    model
+        A model, module or name, as for `vitreous.explain`.
+    method
+        Method spec; the predicted class is explained.
+    image
+        Name of the column that holds the images.
+    batch_size
+        Number of images explained at once.
+
+    Returns
+    -------
+    datasets.Dataset
+        The dataset with three more columns, computed and cached by `datasets` itself.
+
+    Raises
+    ------
+    DataError
+        If there is no such column.
+    """
+    if image not in dataset.column_names:
+        raise DataError(
+            f"the dataset has no column {image!r} among {', '.join(dataset.column_names)}; image=… names it"
+        )
+    seen = load(model) if isinstance(model, str) else model if isinstance(model, BlackBox) else wrap(model)
+
+    def explained(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        attribution = explain(seen, batch[image], method=method, batch_size=batch_size)
+        assert attribution.score is not None
+        return {
+            "map": attribution.maps().float().cpu().tolist(),
+            "target": attribution.targets.tolist(),
+            "score": attribution.score.float().cpu().tolist(),
+        }
+
+    return dataset.map(explained, batched=True, batch_size=batch_size)

@@ -1,0 +1,86 @@
+"""Maps of fixed images while a model is trained, for TensorBoard, Weights & Biases and Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitreous.core.defaults import DEFAULT_METHOD
+from vitreous.draw.overlay import overlay_image
+from vitreous.front import explain
+
+Write = Callable[[str, np.ndarray, int], object]  # name, image [height, width, 3] of 8-bit colours, step
+
+
+class MapLogger:
+    """Explains fixed images of a model and hands the overlays to a logger.
+
+    Parameters
+    ----------
+    images
+        The images, as for `vitreous.explain`.
+    write
+        Receives a name, an image array [height, width, 3] and the step; see `to_tensorboard` and `to_wandb`.
+    target
+        Classes; None for the predicted ones.
+    method
+        Method spec.
+    name
+        Prefix of the logged names.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import torch
+    >>> from vitreous.bridges.training import MapLogger
+    >>> model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=3, depth=2)
+    >>> written = []
+    >>> logger = MapLogger(torch.zeros(1, 3, 32, 32), lambda name, image, step: written.append((name, step)))
+    >>> logger.log(model, step=5)
+    >>> written
+    [('maps/0', 5)]
+    """
+
+    def __init__(
+        self, images: Any, write: Write, *, target: Any = None, method: str = DEFAULT_METHOD, name: str = "maps"
+    ) -> None:
+        self.images, self.write, self.target, self.method, self.name = images, write, target, method, name
+
+    def log(self, model: nn.Module, step: int) -> None:
+        """Explain the images with the model as it is now; its modes and gradients stay as they are."""
+        images = self.images
+        if isinstance(images, torch.Tensor):
+            images = images.to(next(model.parameters()).device)
+        attribution = explain(model, images, self.target, self.method)
+        for row in range(len(attribution)):
+            self.write(f"{self.name}/{row}", np.asarray(overlay_image(attribution, row)), step)
+
+
+def to_tensorboard(writer: Any) -> Write:
+    """Write to a `torch.utils.tensorboard.SummaryWriter`."""
+    return lambda name, image, step: writer.add_image(name, image, step, dataformats="HWC")
+
+
+def to_wandb(run: Any) -> Write:
+    """Write to a run of Weights & Biases."""
+    make_image = import_module("wandb").Image
+    return lambda name, image, step: run.log({name: make_image(image)}, step=step)
+
+
+def lightning_callback(logger: MapLogger, every_n_epochs: int = 1) -> Any:
+    """A Lightning `Callback` that logs maps of `pl_module.model` (or of the module itself) at the end of epochs."""
+    callback: Any = import_module("lightning.pytorch").Callback
+
+    class MapCallback(callback):
+        """Logs maps at the end of training epochs."""
+
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            if (trainer.current_epoch + 1) % every_n_epochs == 0:
+                logger.log(getattr(pl_module, "model", pl_module), trainer.global_step)
+
+    return MapCallback()
