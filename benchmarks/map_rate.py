@@ -26,7 +26,7 @@ import torch
 from PIL import Image
 
 from vitreous.bench.plan import ModelSpec
-from vitreous.bench.pool import cores
+from vitreous.bench.pool import count_cores
 from vitreous.capture.targets import ClassTarget
 from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.mapping.decode import decode_slice
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=24_000)
     parser.add_argument("--distinct", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--decoders", type=int, default=max(1, cores() - 1))
+    parser.add_argument("--decoders", type=int, default=max(1, count_cores() - 1))
     parser.add_argument("--seconds", type=float, default=3.0, help="for each rate in memory")
     parser.add_argument("--long", type=int, default=0, help="one run over so many images, with memory as it goes")
     parser.add_argument("--json", type=Path)

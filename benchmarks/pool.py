@@ -22,8 +22,8 @@ def throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
     """Images per second, once every worker is at work."""
     from vitreous.bench.plan_parser import plan_from_flags
     from vitreous.bench.pool import processes
-    from vitreous.bench.work_cells import cells_of
-    from vitreous.bench.worker_job import Job
+    from vitreous.bench.work_cells import split_plan
+    from vitreous.bench.worker_job import PlanJob
 
     plan = plan_from_flags(
         models=["scenes"],
@@ -34,7 +34,7 @@ def throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
         device="cpu",
     )
     moments = []
-    for outcome in processes(workers, threads)(Job(plan), cells_of(plan)):
+    for outcome in processes(workers, threads)(PlanJob(plan), split_plan(plan)):
         assert not outcome.failed, outcome.failed
         moments.append((time.perf_counter(), outcome.pictures))
     warm = 2 * workers - 1

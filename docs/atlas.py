@@ -62,7 +62,7 @@ class Asked:
 PICTURES = (
     Asked("single", 1, 0, "one thing"),
     Asked("pair", 4, 0, "two things, one of them asked about"),
-    Asked("part", 0, 0, "one of two twins, which differ in the pip alone"),
+    Asked("part", 0, 0, "one of two paired classes, which differ in the pip alone"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from benchmarks/results; `--check` says whether they still are what was measured.
+"""Writes the tables of docs/performance.md from benchmarks/results; `--check` tests whether they agree with the measurements.
 
 python docs/performance_page.py [--check]
 """
@@ -36,6 +36,7 @@ def filled(page: str, results: Path = RESULTS) -> str:
             return f"{opening}\nNot measured yet.\n\n{closing}"
         found = json.loads(file.read_text())
         written = {"table": table, "growth": partial(growth, name=name), "precision": precisions}[kind](found)
+        written = re.sub(r"\bpicture(s?)\b", r"image\1", written)  # stored notes of earlier measurements
         return f"{opening}\n{written}\n\n{closing}"
 
     return MARKED.sub(part, page)

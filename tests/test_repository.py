@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -68,3 +72,116 @@ def test_citation_and_package_have_one_version():
     import vitreous
 
     assert f"version: {vitreous.__version__}" in (ROOT / "CITATION.cff").read_text()
+
+
+# ── words and names ──────────────────────────────────────────────────────────────────────────────
+
+# names that say nothing about the value that they hold
+VAGUE = [
+    "one",
+    "found",
+    "said",
+    "told",
+    "held",
+    "those",
+    "some",
+    "made",
+    "asked",
+    "kept",
+    "heard",
+    "wanted",
+    "known",
+    "given",
+]
+BANNED = re.compile(r"\b(twins?|laws?|houses?|rooms|floors|hears?|heard|whoever|books?|data sets?)\b", re.IGNORECASE)
+ALLOWED = {
+    "src/vitreous/cli/check.py": {"laws"},  # a key of the JSON output
+    "src/vitreous/scenes/scene_plan.py": {"house"},  # classes of Scenes
+    "src/vitreous/scenes/paired_classes.py": {"house"},
+    "docs/scenes.md": {"house"},
+}
+SOURCES = sorted((ROOT / "src" / "vitreous").rglob("*.py"))
+NAMED = ("bench", "cli", "core", "data", "demo", "draw", "metrics", "models", "report", "scenes", "testing", "web")
+KEYWORDS = {
+    ("bench", "kept"),
+    ("bench", "known"),
+    ("bench", "asked"),
+}  # parameters and methods of stored runs and signals
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of every local variable, parameter and function."""
+    fields = {
+        id(statement.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.FunctionDef):
+            yield node.lineno, node.name
+
+
+def test_names_carry_the_type_of_what_they_hold():
+    vague = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in SOURCES
+        for line, name in bound_names(ast.parse(path.read_text(encoding="utf-8")))
+        if name.lstrip("_") in VAGUE and path.parent.name in NAMED and (path.parent.name, name) not in KEYWORDS
+    ]
+
+    assert not vague, "\n".join(vague)
+
+
+def test_prose_uses_the_words_of_the_field():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    templates = [path for kind in ("html", "js") for path in (ROOT / "src").rglob(f"*.{kind}")]
+    banned = [
+        f"{path.relative_to(ROOT)}:{line} {match[0]}"
+        for path in (*SOURCES, *pages, *templates)
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for match in BANNED.finditer(text)
+        if match[0] not in ALLOWED.get(path.relative_to(ROOT).as_posix(), ())
+    ]
+
+    assert not banned, "\n".join(banned)
+
+
+def test_class_names_are_unique():
+    names: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                names.setdefault(node.name, []).append(path.name)
+
+    assert {name: files for name, files in names.items() if len(files) > 1} == {}
+
+
+def test_an_explanation_passes_through_the_functions_of_the_architecture_page():
+    import vitreous
+
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.split("## From `explain` to the map")[1].split("##")[0]
+    documented = re.findall(r"^\| `([\w.]+)` \|", table, flags=re.MULTILINE)
+    called: list[str] = []
+
+    def record(frame, event, argument):
+        code = frame.f_code
+        names = (f"{Path(code.co_filename).stem}.{code.co_name}", code.co_qualname)
+        if event == "call":
+            called.extend(name for name in names if name in documented and name not in called)
+
+    model, images = vitreous.load("scenes"), torch.zeros(1, 3, 112, 112)
+    sys.setprofile(record)
+    try:
+        vitreous.explain(model, images, method="ixg+plus")
+    finally:
+        sys.setprofile(None)
+
+    assert len(documented) <= 8
+    assert called == documented

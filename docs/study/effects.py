@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from study.sheets import BETTER, Sheet
 
-from vitreous.bench.resample import DRAWS, FEW, LEVEL, UNKNOWN, interval, resampled, span
+from vitreous.bench.resample import DRAWS, FEW, LEVEL, UNKNOWN, interval, resample_values, value_interval
 
 T = TypeVar("T")
 
@@ -55,11 +55,11 @@ def figures(sheet: Sheet, draws: int = DRAWS, seed: int = 0) -> list[Figure]:
     """Every method of a sheet."""
     rows = {method: sheet.row(method) for method in sheet.methods}
     several = len(set(sheet.pictures)) >= FEW
-    drawn = resampled(rows, sheet.reduce, sheet.pictures, draws, seed) if several else {}
+    drawn = resample_values(rows, sheet.reduce, sheet.pictures, draws, seed) if several else {}
     found = []
     for method, parts in rows.items():
         known = ~np.isnan(parts["score"])
-        ends = span(parts, drawn[method], sheet.pictures, LEVEL) if several else UNKNOWN
+        ends = value_interval(parts, drawn[method], sheet.pictures, LEVEL) if several else UNKNOWN
         value = float(sheet.reduce(parts)) if known.any() else nan
         counted = len({sheet.pictures[place] for place in np.flatnonzero(known)})
         where = (sheet.model, sheet.dataset, sheet.explained, sheet.metric, BETTER[sheet.higher], method)
@@ -82,7 +82,7 @@ def effect(sheet: Sheet, method: str, against: str, draws: int = DRAWS, seed: in
     apart = sign * float(sheet.reduce(parts["a"]) - sheet.reduce(parts["b"]))
     if len(set(pictures)) < FEW:
         return Effect(*where, apart, nan, nan, nan)
-    drawn = resampled(parts, sheet.reduce, pictures, draws, seed)
+    drawn = resample_values(parts, sheet.reduce, pictures, draws, seed)
     differences = sign * (drawn["a"] - drawn["b"])
     return Effect(*where, apart, *interval(differences, LEVEL), two_sided(differences))
 

@@ -20,7 +20,7 @@ COLUMNS = (  # heading, table, models, metric
     ("faithful", "beyond", MODELS, "faithfulness"),
     ("AP, pets", "beyond-pets", MODELS, "ap"),
     ("AP, Scenes", "beyond-scenes", ("Scenes",), "ap"),
-    ("classes told apart, Scenes", "beyond-scenes", ("Scenes",), "class_discrimination"),
+    ("class discrimination, Scenes", "beyond-scenes", ("Scenes",), "class_discrimination"),
 )
 
 
@@ -36,7 +36,7 @@ def numbers(results: Results) -> str:
         )
         lines.append([f"`{method}`", f"{cost(method):g}", *means])
     counts = (str(found[name, models[0], metric, CHOICES[0]].n) for _, name, models, metric in COLUMNS)
-    return table(["method", "passes", *(heading for heading, *_ in COLUMNS)], [*lines, ["*pictures*", "", *counts]])
+    return table(["method", "passes", *(heading for heading, *_ in COLUMNS)], [*lines, ["*images*", "", *counts]])
 
 
 @short("findings", ELSEWHERE)
@@ -51,7 +51,7 @@ def findings(quotes: Quotes) -> str:
     single, pair, part = tau("scenes-orders", dataset="single"), tau("scenes-pair-orders", dataset="pair"), tau("scenes-orders", dataset="part")  # fmt: skip
     return f"""\
 - **Past the papers.** `temper`, one backward pass, is more faithful than each of {len(published)} published methods of that cost, {" / ".join(amount(one) for one in ahead if one)} over the best of them, {", ".join(f"`{one}`" for one in rivals)}
-  (over AttnLRP under PLUS asked about the probability, which is no paper's, {faithful("open/better", "temper", PROBABLE["attnlrp"])}). `fuse`, two backward passes, is more faithful than TIS with 1024 masks at
+  (over AttnLRP under PLUS of the probability, which is no paper's, {faithful("open/better", "temper", PROBABLE["attnlrp"])}). `fuse`, two backward passes, is more faithful than TIS with 1024 masks at
   {percent(cost("fuse") / cost("tis"))} of its cost, {faithful("better", "fuse", "tis")} ({rows[0].n} images that chose nothing).
 - **PLUS lifts DecompX**, {quotes.both("better", "decompx+plus", "decompx", "skipplus-pairs", "mean_aopc")} points of mean AOPC, but **TokenTM does not beat GenAtt** on masks of pets, {quotes.both("worse", "tokentm", "genatt", "tokentm-pets-pairs", "miou")} of mIoU.
 - **Faithfulness notices the truth.** Where the evidence is known, deletion and insertion by token removal put methods in the order of their AP: Kendall's τ {single} with one

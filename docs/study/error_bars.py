@@ -31,7 +31,7 @@ from torch import Tensor
 
 import vitreous
 from vitreous.bench.plan import DataSpec, Evaluation
-from vitreous.bench.work_cells import chosen
+from vitreous.bench.work_cells import choose_places
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import Caveat
 from vitreous.data import open_dataset
@@ -75,7 +75,7 @@ def prepare(folder: Path, model: str) -> None:
         source, target = expand_path(f"assets:{name}"), folder / name
         data = DataSpec(spec=f"assets:{name}", label=name, part="2/2" if name == VAL else "")
         dataset = open_dataset(data.spec)
-        places = chosen(data, Evaluation((), pictures=COUNTS[name], seed=0))
+        places = choose_places(data, Evaluation((), pictures=COUNTS[name], seed=0))
         wanted = {Path(dataset[place].key).stem for place in places}
         with (source / index).open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)

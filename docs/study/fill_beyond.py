@@ -38,7 +38,7 @@ for _plan in ("beyond", "beyond-choose", "beyond-pets", "beyond-scenes"):
 
 @lru_cache(None)
 def kind(method: str) -> str:
-    """ "ours" where no paper has it, "asked anew" where a paper asks about the logit, "control", or "published"."""
+    """ "ours" where no paper has it, "new score" where a paper asks about the logit, "control", or "published"."""
     from vitreous.methods.spec import resolve
 
     made = resolve(method)
@@ -46,21 +46,21 @@ def kind(method: str) -> str:
         return "control"
     if not made.facts.paper or "@tempered" in made.spec:
         return "ours"
-    return "asked anew" if "question" in made.options else "published"
+    return "new score" if "question" in made.options else "published"
 
 
 @lru_cache(None)
 def cost(method: str) -> float:
     """Forward passes, a backward counted as two; a pass over some of the patches counts by their share."""
-    from vitreous.bench.cost import settings, spent
+    from vitreous.bench.cost import evaluate_cost, option_values
     from vitreous.methods.spec import resolve
 
     made = resolve(method)
-    known = settings(made)
+    known = option_values(made)
     sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **known}
     if "coalitions" in known:  # all patches once, and some of them so many times
         return cost(known["of"]) * (1 + known["coalitions"] * share_of(known))
-    forwards, backwards = (spent(said, sizes) or 0 for said in (made.facts.forwards, made.facts.backwards))
+    forwards, backwards = (evaluate_cost(said, sizes) or 0 for said in (made.facts.forwards, made.facts.backwards))
     passes = max(1.0, float(forwards)) + 2 * float(backwards)
     whole = 1.0 + 2.0 * bool(backwards)  # of all patches
     return whole + (passes - whole) * share_of(known)
@@ -101,14 +101,14 @@ def beyond(results: Results) -> str:
         lines.append(
             f"- `{method}`, {cost(method):g} forward passes' worth: {joined_by_model(rows, method, ('published',))}"
         )
-        lines.append(f"    - the same against those asked about the probability: {joined_by_model(rows, method, ('asked anew',))}")  # fmt: skip
+        lines.append(f"    - the same against those of the probability: {joined_by_model(rows, method, ('new score',))}")  # fmt: skip
     lines += ["", "**As faithful as TIS with 1024 masks, at an eighth of its cost?**", ""]
     for method in many:
         share = cost(method) / cost("tis")
         words = "within the eighth" if share <= EIGHTH else "more than an eighth"
         own = only(rows, method=method, against="tis")
         kept = "yes" if own and share <= EIGHTH and all(one.low >= 0 for one in own) else ""
-        kept = kept or ("no" if share > EIGHTH or any(verdict(one) == "worse" for one in own) else "not told")
+        kept = kept or ("no" if share > EIGHTH or any(verdict(one) == "worse" for one in own) else "undecided")
         lines.append(f"- `{method}`, {percent(share)} of the cost ({words}): {kept}. Better than TIS? {answer(own)}")
     return "\n".join(lines)
 
@@ -123,7 +123,7 @@ def joined_by_model(rows: list[Effect], method: str, kinds: tuple[str, ...]) -> 
     for model in MODELS:
         one = best_of(rows, model, method, kinds)
         if one:
-            word = {"better": "yes", "worse": "no", "open": "not told"}.get(verdict(one), "not known")
+            word = {"better": "yes", "worse": "no", "open": "undecided"}.get(verdict(one), "not known")
             said.append(f"{word} on {model}, {amount(one)} against the best of them, `{one.against}`")
     return "; ".join(said) + "." if said else "there is none."
 
@@ -177,7 +177,7 @@ def costs(results: Results) -> str:
     """What a map takes."""
     methods = dict.fromkeys(one.method for one in results.figures("beyond") if kind(one.method) != "control")
     lines = [
-        [one, {"asked anew": "a paper's map; question or fold are ours"}.get(kind(one), kind(one)), f"{cost(one):g}", percent(cost(one) / cost("tis"))]
+        [one, {"new score": "a paper's map; question or fold are ours"}.get(kind(one), kind(one)), f"{cost(one):g}", percent(cost(one) / cost("tis"))]
         for one in sorted(methods, key=cost)
     ]  # fmt: skip
     return table(["method", "", "forward passes", "of TIS, 1024 masks"], lines, words=2)

@@ -12,7 +12,7 @@ from study.pages import Results, fill
 from study.sentences import number, ranked, title, verdict
 from study.tables import NOTHING, cell, table
 
-WORDS = {"better": "yes", "worse": "no", "open": "not told", "unknown": "not known"}
+WORDS = {"better": "yes", "worse": "no", "open": "undecided", "unknown": "not known"}
 BLACK = "insertion_minus_deletion(preset='tis', baseline='black', steps=28)"
 PAIRS = (  # question, plan, metric, explained class, method, against
     ("1", "PLUS lifts DecompX", "skipplus-pairs", "mean_aopc", "", "decompx+plus", "decompx"),
@@ -31,7 +31,7 @@ PAIRS = (  # question, plan, metric, explained class, method, against
 
 @fill("index-answers")
 def answers(results: Results) -> str:
-    """The claims in one table: yes, no, or not told, with effect and interval."""
+    """The claims in one table: yes, no or undecided, with effect and interval."""
     lines = []
     for question, claim, name, metric, explained, method, against in PAIRS:
         own = only(results.effects(name), metric=metric, explained=explained, method=method, against=against)
@@ -43,7 +43,7 @@ def answers(results: Results) -> str:
     lines += row("4", "an unpublished cell beats every published one", [one for one in tops if one])
     lines += past(results) + truths(results)
     lines.sort(key=lambda line: line[0][0])  # by question
-    return table(["claim", "by", *MODELS, "pictures"], lines, words=2)
+    return table(["claim", "by", *MODELS, "images"], lines, words=2)
 
 
 def row(question: str, claim: str, effects: Sequence[Effect]) -> list[list[str]]:
@@ -51,7 +51,7 @@ def row(question: str, claim: str, effects: Sequence[Effect]) -> list[list[str]]
     if not effects:
         return []
     found = {one.model: one for one in effects}
-    words = WORDS if "loses nothing" not in claim else {**WORDS, "better": "yes", "open": "yes, as far as can be told"}
+    words = WORDS if "loses nothing" not in claim else {**WORDS, "better": "yes", "open": "yes, within the interval"}
     cells = [f"{words[verdict(found[model])]}, {cell(found[model])}" if model in found else "–" for model in MODELS]
     pictures = "–".join(str(n) for n in sorted({one.n for one in effects}))
     return [[f"{question}. {claim}", title(effects[0].metric), *cells, pictures]]
@@ -79,7 +79,7 @@ def truths(results: Results) -> list[list[str]]:
     for plan, dataset in (("scenes-orders", "single"), ("scenes-orders", "part"), ("scenes-pair-orders", "pair")):
         own = only(results.orders(plan), dataset=dataset, metric="faithfulness", truth="ap", among="all")
         for one in own:
-            word = "yes" if one.tau_low > 0 else "no" if one.tau_high < 0 else "not told"
+            word = "yes" if one.tau_low > 0 else "no" if one.tau_high < 0 else "undecided"
             claim = f"faithfulness puts methods in the order of the known evidence (Scenes, `{dataset}`)"
             lines.append(
                 [f"5. {claim}", "Kendall's τ with AP", f"{word}, {ranked(one)}", "one small model", number(one.n, 0)]
@@ -100,6 +100,4 @@ def counts(results: Results) -> str:
             methods, metrics = (len({getattr(one, word) for one in own}) for word in ("method", "metric"))
             models = ", ".join(one for one in dict.fromkeys(one.model for one in own) if "−" not in one)
             lines.append([f"`{name}`", models, dataset, str(max(one.n for one in own)), str(methods), str(metrics)])
-    return (
-        table(["plan", "models", "images of", "pictures", "methods", "metrics"], lines, words=3) if lines else NOTHING
-    )
+    return table(["plan", "models", "dataset", "images", "methods", "metrics"], lines, words=3) if lines else NOTHING

@@ -34,13 +34,13 @@ def newer_answer(results: Results) -> str:
 
 @fill("newer-question")
 def question(results: Results) -> str:
-    """Each method asked about the probability less itself asked about the logit."""
+    """Each method of the probability less itself of the logit."""
     return gains(results.effects("newer-pairs"), QUESTIONS, {model: of(model, "faithfulness") for model in MODELS})
 
 
 @fill("newer-chosen")
 def chosen(results: Results) -> str:
-    """Do cells that nobody published beat all that were?"""
+    """Do unpublished combinations beat all that were?"""
     rows = results.effects("newer-grid-chosen")
     lines = []
     for one in rows:

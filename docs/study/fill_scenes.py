@@ -58,7 +58,7 @@ def answers(results: Results) -> str:
                 if len(useless) < 7
                 else f"{len(useless)} of {len(own) - 1} methods"
             )
-            last = f"; not told to be above chance: {who}" if useless else ""
+            last = f"; not significantly above chance: {who}" if useless else ""
             lines.append(f"- Evidence on `{dataset}`, {counted(best.n, 'image')}: best is `{best.method}` with AP {ends(best)}{f', chance is {number(chance.mean, 2)}' if chance else ''}{last}.")  # fmt: skip
     own = [one for one in only(rows, metric="class_discrimination") if one.method != "random" and not isnan(one.mean)]
     if own:

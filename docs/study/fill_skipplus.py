@@ -45,7 +45,7 @@ def lift(results: Results) -> str:
             cells.append(f"{cell(main)}<br>{five}{few}")
         lines.append([name, *cells])
     said = [
-        f"- {word} on {model} lifts {own.count('better')} of {counted(len(own), 'method')}, harms {own.count('worse')}, and for {len(own) - own.count('better') - own.count('worse')} it cannot be told."
+        f"- {word} on {model} lifts {own.count('better')} of {counted(len(own), 'method')}, harms {own.count('worse')}, and for {len(own) - own.count('better') - own.count('worse')} the effect is not significant."
         for (word, _, model), own in kinds.items()
     ]
     return "\n\n".join(

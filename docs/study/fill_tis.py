@@ -55,7 +55,7 @@ def first(results: Results) -> str:
         rows = only(results.effects("tis-pairs"), method=TIS, metric=metric)
         for one in nearest([row for row in rows if row.against.split("(")[0] in PAPER]):
             own = [verdict(row) for row in only(rows, model=one.model) if row.against.split("(")[0] in PAPER]
-            word = {"better": "yes, first", "worse": "no", "open": "that cannot be told"}.get(verdict(one), "not known")
+            word = {"better": "yes, first", "worse": "no", "open": "that is undecided"}.get(verdict(one), "not known")
             lines.append(
                 f"- {title(metric)}, {one.model}: {word}; {amount(one)} against `{one.against}`, the {'best' if one.effect < 0 else 'nearest'} of the others; ahead of {own.count('better')} of {len(own)}, behind {own.count('worse')}."
             )
@@ -234,5 +234,5 @@ def usable(results: Results, model: str) -> list[str]:
 
 
 def told(one: Effect) -> str:
-    words = {"better": "more often", "worse": "less often", "open": "no difference that can be told"}
+    words = {"better": "more often", "worse": "less often", "open": "no significant difference"}
     return amount(one) if one.low == one.high else f"{amount(one)} ({words.get(verdict(one), 'not known')})"

@@ -64,7 +64,7 @@ def genatt(results: Results) -> str:
 
 @fill("tokentm-fair")
 def fair(results: Results) -> str:
-    """The same, when GenAtt is asked about the probability as TokenTM is."""
+    """The same, when GenAtt is of the probability as TokenTM is."""
     return held(only(effects(results), method="tokentm", against="genatt(question='probability')"), "measures")
 
 
@@ -108,7 +108,7 @@ def order(results: Results) -> str:
             best[one] = sum(row.effect > 0 for row in own)
             told = [sum(verdict(row) == word for row in own) for word in ("better", "worse")]
             lines.append(
-                f"- `{one}` is ahead of GenAtt in {best[one]} of {counted(len(own), 'comparison')}; the interval says so in {told[0]}, and that it is behind in {told[1]}."
+                f"- `{one}` is ahead of GenAtt in {best[one]} of {counted(len(own), 'comparison')}; significantly in {told[0]}, and significantly behind in {told[1]}."
             )
     if not lines:
         return NOTHING

@@ -83,7 +83,7 @@ SIGNALS = ("ixg", "fullgrad", "attixg", "genatt", "attngrad", "tokentm", "gradca
 LINEARISATIONS = {"plain": "", "conservative": "@conservative", "libra": "@libra", "attnlrp": "@attnlrp", "tempered": "@tempered"}  # fmt: skip
 FOLDS = {"own": "", "PLUS": "+plus", "SkipPLUS": "+skipplus"}
 
-QUESTIONS = {  # asked about the probability, and about the logit
+QUESTIONS = {  # of the probability, and about the logit
     "GenAtt": ("genatt(question='probability')", "genatt"),
     "DecompX∘PLUS": ("decompx(question='probability')+plus", "decompx+plus"),
     "DecompX∘SkipPLUS": ("decompx(question='probability')+skipplus", "decompx+skipplus"),
@@ -110,7 +110,7 @@ ON_SCENES = {  # what the other pages ask, where the evidence is known
 # what was chosen less what was not, on the half to choose by
 HELD = "ixg(question='probability')@tempered({})+plus"
 TEMPER_LESS = {
-    "asked about the probability, not the logit": (TEMPERED, "temper(question='logit')"),
+    "probability instead of logit": (TEMPERED, "temper(question='logit')"),
     "not the margin": (TEMPERED, "temper(question='margin')"),
     "LayerNorm's σ held, not differentiated": (TEMPERED, HELD.format("norm='exact'")),
     "its mean not held too": (TEMPERED, HELD.format("norm='fixed'")),
@@ -125,7 +125,7 @@ QK |= {share: HELD.format(f"qk={share}") for share in (0.5, 0.75, 1)}
 FUSE_LESS = {
     "share and slope, not the share alone": ("fuse", TEMPERED),
     "not the slope alone": ("fuse", "presence"),
-    "asked about the probability, not the logit": ("fuse", "fuse(question='logit')"),
+    "probability instead of logit": ("fuse", "fuse(question='logit')"),
     "not the margin": ("fuse", "fuse(question='margin')"),
     "the slope alone: exact, not with σ held": ("presence", "presence@conservative"),
     "the slope alone: exact, not tempered": ("presence", "presence@tempered"),
@@ -140,7 +140,7 @@ ANNEAL_LESS = {
     "halves, not nine tenths (nearly twice as dear)": ("anneal", "anneal(kept=0.9, complements=False)"),
     "share and slope, not the share alone": ("anneal", "anneal(of='temper')"),
     "not the slope alone": ("anneal", "anneal(of='presence')"),
-    "asked about the probability, not the logit": ("anneal", "anneal(question='logit')"),
+    "probability instead of logit": ("anneal", "anneal(question='logit')"),
     "the share alone: 16 halves, not the whole image": ("anneal(of='temper')", TEMPERED),
 }
 OURS = (TEMPERED, "presence", "fuse", "anneal")

@@ -10,7 +10,7 @@ import numpy as np
 from study.sheets import Sheet
 from study.special import Order, agreement, around
 
-from vitreous.bench.resample import resampled
+from vitreous.bench.resample import resample_values
 from vitreous.metrics.published import published_tables
 
 NEGATIVE, POSITIVE = "negative_auc(preset='tokentm')", "positive_auc(preset='tokentm')"
@@ -62,7 +62,7 @@ def same_order(
         sign = -1 if sheet.higher is False else 1
         theirs = sign * np.array(tables[sheet.metric, sheet.explained])
         rows = {method: sheet.row(method) for method in methods}
-        drawn = resampled(rows, sheet.reduce, sheet.pictures, draws, seed=0)
+        drawn = resample_values(rows, sheet.reduce, sheet.pictures, draws, seed=0)
         whole = np.array([[float(sheet.reduce(rows[method]))] for method in methods])
         ours = np.concatenate([whole, np.stack([drawn[method] for method in methods])], 1)
         pairs.append([agreement(sign * column, theirs) for column in ours.T])

@@ -29,7 +29,7 @@ from study.special import Order, agreement, around
 
 from vitreous.bench.plan import Plan
 from vitreous.bench.reproduce import keep_models, plan_reproduction, reproduction
-from vitreous.bench.resample import resampled
+from vitreous.bench.resample import resample_values
 from vitreous.metrics.published import published_table
 from vitreous.report.column_match import FilledColumn
 from vitreous.report.page import name_sections
@@ -208,7 +208,7 @@ def compare_order(sheet: Sheet, printed: Mapping[str, float], draws: int = 1000)
     sign = -1 if sheet.higher is False else 1
     rows = {method: sheet.row(method) for method in sheet.methods if canonical_spec(method) in printed}
     theirs = sign * np.array([printed[canonical_spec(method)] for method in rows])
-    drawn = resampled(rows, sheet.reduce, sheet.pictures, draws, seed=0)
+    drawn = resample_values(rows, sheet.reduce, sheet.pictures, draws, seed=0)
     tau, rho = agreement(sign * np.array([float(sheet.reduce(parts)) for parts in rows.values()]), theirs)
     spread = np.array([agreement(sign * values, theirs) for values in np.stack(list(drawn.values())).T])
     where = (sheet.model, sheet.dataset, sheet.metric, "published", "all", len(rows), len(set(sheet.pictures)))

@@ -94,7 +94,7 @@ def verdict(one: Effect) -> str:
 
 
 def answer(effects: Sequence[Effect], yes: str = "yes", no: str = "no") -> str:
-    """`"yes, by +0.031 [0.024, 0.038] on ViT-Tiny; no difference that can be told on DeiT-Tiny (…)"`."""
+    """`"yes, by +0.031 [0.024, 0.038] on ViT-Tiny; no significant difference on DeiT-Tiny (…)"`."""
     if not effects:
         return "Not measured yet."
     said = []
@@ -105,7 +105,7 @@ def answer(effects: Sequence[Effect], yes: str = "yes", no: str = "no") -> str:
             case "worse":
                 said.append(f"{no}, it is worse by {amount(turned(one), plus=False)} on {one.model}")
             case "open":
-                said.append(f"no difference that can be told on {one.model} ({amount(one)})")
+                said.append(f"no significant difference on {one.model} ({amount(one)})")
             case _ if one.n < FEW and not isnan(one.effect):
                 apart = number(one.effect, digits_of(one.metric), plus=True)
                 said.append(f"too few to say on {one.model} ({apart} on {counted(one.n, 'image')})")
@@ -163,6 +163,6 @@ def agreement(one: Order) -> str:
         if one.rho_low > 0
         else "pull apart"
         if one.rho_high < 0
-        else "have no order in common that can be told"
+        else "have no significant order in common"
     )
     return f"{kind} ({text}, {one.methods} methods)"

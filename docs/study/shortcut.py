@@ -20,14 +20,14 @@ def write(path: Path, device: str | None = None, pictures: int | None = None) ->
     """The table of both models and every method of the plan on scenes; how many rows it has."""
     import vitreous
     from vitreous.bench.plan_parser import read_plan
-    from vitreous.bench.pool import devices
+    from vitreous.bench.pool import list_devices
     from vitreous.scenes import Scenes
 
     plan = read_plan(Path(__file__).parent / "plans" / "scenes.toml", device=device)
     album = Scenes("shortcut", min(pictures or COUNT, COUNT), SEED, mark="moved")
     rows = []
     for name in MODELS:
-        vit = vitreous.load(name, device=devices(plan)[0])
+        vit = vitreous.load(name, device=list_devices(plan)[0])
         for method in plan.methods:
             rows += [(name, *row) for row in measured(vit, list(album), method)]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ def newer(quotes: Quotes) -> str:
         "fullgrad@tempered+plus is the cell that was chosen on both models",
     )
     asked = [one for one in quotes.results.effects("newer-pairs") if (one.method, one.against) in QUESTIONS.values()]
-    quotes.holds(all(one.high >= 0 for one in asked), "no method loses when it is asked about the probability")
+    quotes.holds(all(one.high >= 0 for one in asked), "no method loses when it is of the probability")
     best = partial(quotes.both, table="newer-grid-chosen", metric="faithfulness", dataset="val, to confirm")
     held = partial(quotes.figures, table="newer-grid", metric="faithfulness", dataset="val, to confirm")
     return points(
@@ -47,8 +47,8 @@ def scenes(quotes: Quotes) -> str:
     quotes.holds(less.get("tis(masks=256)", 0) > 0.9 > less.get("temper", 1) > 0.3, "TIS tells the two models apart more clearly than temper")  # fmt: skip
     quotes.holds(less.get("gradcam", 0) < -0.3, "Grad-CAM has the shortcut the wrong way round")
     return points(
-        f"**Who finds the evidence?** Of a whole thing (`single`) methods that ask the model again with patches missing: TIS with 256 masks has {asked('better', dataset='single')} of AP over DecompX∘PLUS asked about the probability. Of one small mark (`part`) it has no lead, {asked('open|worse', dataset='part')}.",
-        f"**Two classes in one frame** are told apart by asking about the probability, {apart('better', SHARE, 'decompx+plus', metric='class_discrimination')} of class discrimination for DecompX∘PLUS. Attention alone and sums of vectors know no class.",
+        f"**Who finds the evidence?** Of a whole thing (`single`) methods that ask the model again with patches missing: TIS with 256 masks has {asked('better', dataset='single')} of AP over DecompX∘PLUS of the probability. Of one small mark (`part`) it has no lead, {asked('open|worse', dataset='part')}.",
+        f"**Two classes in one frame** are distinguished by explaining the probability, {apart('better', SHARE, 'decompx+plus', metric='class_discrimination')} of class discrimination for DecompX∘PLUS. Attention alone and sums of vectors know no class.",
         f"**The shortcut is exposed most clearly by asking the model again.** The chance that a pixel of the stamp scores above one of the thing is {stamp('tis(masks=256)', model='scenes-biased')} in the model that uses it and {stamp('tis(masks=256)', model='scenes')} in the other for TIS with 256 masks. `temper` and its kin see the stamp where it is used as surely ({stamp('temper', model='scenes-biased')}), and where it is not they often see it too ({stamp('temper', model='scenes')}). Grad-CAM has it the wrong way round ({stamp('gradcam', model='scenes-biased')} and {stamp('gradcam', model='scenes')}).",
         f"**Do the metrics agree with the truth?** Where a thing is evidence, yes: faithfulness by removing tokens puts methods in the order of AP with τ {agree('together', 'scenes-orders', 'faithfulness', dataset='single')} on `single` and {agree('together', 'scenes-pair-orders', 'faithfulness', dataset='pair')} on `pair`, not far from how well the truth agrees with itself.",
         f"**Where the evidence is small they tell good from useless, and not good from better.** On `part`, among the better half of the methods, faithfulness has τ {agree('open|apart', 'scenes-orders', 'faithfulness', among='better half', dataset='part')} with the truth, insertion over blur {agree('together', 'scenes-orders', BLURRED, among='better half', dataset='part')}. Small differences in faithfulness between good methods should not be read as one being more right.",
@@ -75,8 +75,8 @@ def beyond(quotes: Quotes) -> str:
         f"**As faithful as TIS with 1024 masks at an eighth of its cost:** more than that. `fuse`, {cost('fuse'):g} forward passes' worth ({percent(cost('fuse') / cost('tis'))}), is ahead by {val('better', 'fuse', 'tis')}, `anneal` ({percent(share)}) by {val('better', 'anneal', 'tis')}.",
         f"**`anneal` buys little over `fuse`:** {val('better/open', 'anneal', 'fuse')}, at {cost('anneal') / cost('fuse'):g} times the cost.",
         f"**On pets** the same three: {pets('better', 'temper', 'fullgrad@libra+plus')}, {pets('better', 'fuse', 'tis')} and {pets('better', 'anneal', 'tis')}.",
-        f"**The last step of `temper` is small.** AttnLRP summed over layers and asked about the probability, which nobody published, cannot be told from it on ViT-Tiny and is close on DeiT-Tiny: {val('open/better', 'temper', LRP)}.",
+        f"**The last step of `temper` is small.** AttnLRP summed over layers and of the probability, which is unpublished, is not significantly different from it on ViT-Tiny and is close on DeiT-Tiny: {val('open/better', 'temper', LRP)}.",
         f"**The maps are not masks.** AP on pets is {mask('temper')} for `temper` and {mask('anneal')} for `anneal`, where `decompx+skipplus` has {mask('decompx+skipplus')}.",
         f"**On Scenes the slope does not help.** `fuse` is behind `temper`, {drawn('worse', 'fuse', 'temper')} of faithfulness, and the slope alone, `presence`, is {beside} a random map, {drawn('worse|open', 'presence', 'random')}.",
-        f"**They find less of the known evidence**, which is a limit: AP on `single` is {known('worse', 'anneal', 'tis(masks=256)', dataset='single')} for `anneal` less TIS with 256 masks and {known('worse', 'fuse', SHARE, dataset='single')} for `fuse` less DecompX∘PLUS asked about the probability, on `part` {known('worse', 'anneal', 'tis(masks=256)', dataset='part')} and {known('worse', 'fuse', SHARE, dataset='part')}.",
+        f"**They find less of the known evidence**, which is a limit: AP on `single` is {known('worse', 'anneal', 'tis(masks=256)', dataset='single')} for `anneal` less TIS with 256 masks and {known('worse', 'fuse', SHARE, dataset='single')} for `fuse` less DecompX∘PLUS of the probability, on `part` {known('worse', 'anneal', 'tis(masks=256)', dataset='part')} and {known('worse', 'fuse', SHARE, dataset='part')}.",
     )

@@ -136,7 +136,7 @@ def regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
 def confirmed(
     choose: Sheet, confirm: Sheet, published: Sequence[str], draws: int = DRAWS, best: int = 1
 ) -> list[Effect]:
-    """The best cells that nobody published against the best that somebody did: chosen on one half, compared on both."""
+    """The best unpublished combinations against the best that somebody did: chosen on one half, compared on both."""
     level = {one.method: one.mean for one in figures(choose, draws=2)}
     known = sorted((method for method in level if not isnan(level[method])), key=lambda method: -level[method])
     theirs = next(method for method in known if method in published)

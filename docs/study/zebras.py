@@ -24,15 +24,15 @@ COLUMNS = ("model", "picture", "method", "metric", "value")
 def write(path: Path, device: str | None = None, pictures: int | None = None) -> int:
     """The table of every model, frame and method; how many rows it has."""
     from vitreous.bench.plan_parser import read_plan
-    from vitreous.bench.pool import devices
-    from vitreous.bench.worker_job import loaded
+    from vitreous.bench.pool import list_devices
+    from vitreous.bench.worker_job import load_cached
     from vitreous.data.reader import expand_path
 
     plan = read_plan(Path(__file__).parent / "plans" / "skipplus.toml", device=device)
     frames = [expand_path(f"assets:multiclass-samples/{name}") for name in FRAMES[:pictures]]
     rows = []
     for model in plan.models:
-        vit = loaded(model, plan.precision, devices(plan)[0]).vit
+        vit = load_cached(model, plan.precision, list_devices(plan)[0]).vit
         for method in METHODS:
             rows += [(model.label, *row) for row in measured(vit, frames, method)]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -214,9 +214,9 @@ def inside(
     >>> layers.maps("signal").shape  # one map per layer, on the grid of patches
     torch.Size([1, 12, 14, 14])
     """
-    heard = watch(resolve(method, **options))
+    watcher = watch(resolve(method, **options))
     how = {"batch_size": batch_size, "hold": hold, "precision": precision}
-    return heard.told(explain(model, images, target, heard.watched(), question, **how))
+    return watcher.told(explain(model, images, target, watcher.watched(), question, **how))
 
 
 def described_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:

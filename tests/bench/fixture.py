@@ -7,7 +7,7 @@ from typing import Any
 
 from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import plan_from_flags
-from vitreous.bench.pool import Executor, serial
+from vitreous.bench.pool import Executor, run_serially
 from vitreous.bench.rows import COSTS
 from vitreous.bench.run_plan import Progress, execute
 from vitreous.bench.store import Store
@@ -26,7 +26,7 @@ def small_plan(**changes: Any) -> Plan:
     return plan_from_flags(**{**SMALL, **changes})
 
 
-def fill(folder: Path, executor: Executor = serial, **changes: Any) -> Progress:
+def fill(folder: Path, executor: Executor = run_serially, **changes: Any) -> Progress:
     """Run the small plan, with changes, into a store."""
     with Store(folder) as store:
         return execute(small_plan(**changes), store, executor)

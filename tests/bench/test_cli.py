@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.bench.fixture import SMALL, told
-from vitreous.bench.cost import spent
+from vitreous.bench.cost import evaluate_cost
 from vitreous.cli.main import main
 
 FLAGS = ["--model", "scenes", "--data", SMALL["datasets"][0], "--device", "cpu", "--slice", "2"]
@@ -51,7 +51,7 @@ def test_one_picture_makes_no_claims(tmp_path, capsys):
     table = said.out.splitlines()
     assert table[0].endswith(", 1 image")
     assert not set("[*=") & set("".join(table[2:4]))
-    assert "one image has no interval" in said.err
+    assert "one image gives no interval" in said.err
 
 
 def test_finished_maps_are_computed_again_when_asked(tmp_path, capsys):
@@ -142,7 +142,7 @@ def test_a_dry_run_says_what_it_would_take_and_takes_nothing(tmp_path, filled, c
     ],
 )
 def test_costs_are_read_as_they_are_stated(formula, names, value):
-    assert spent(formula, names) == value
+    assert evaluate_cost(formula, names) == value
 
 
 @pytest.mark.slow

@@ -6,12 +6,12 @@ import pytest
 from PIL import Image
 
 from tests.bench.fixture import SMALL, small_plan
-from vitreous.bench.plan import Evaluation, as_toml
+from vitreous.bench.plan import Evaluation, to_toml
 from vitreous.bench.plan_check import check
 from vitreous.bench.plan_parser import plan_from_flags, read_plan
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import cells_of, shard_of
+from vitreous.bench.work_cells import select_shard, split_plan
 from vitreous.core.errors import SpecError, VitreousError
 
 GOOD = """\
@@ -230,7 +230,7 @@ def test_a_data_set_may_have_entries_of_its_own(plain_folder, tmp_path):
     assert plan.evaluations[0] == Evaluation(("ap",), (), "label", 3, 0)
     assert plan.evaluations[1] == Evaluation(("sparseness",), (), "top 2", None, None, "tis")
     assert plan.metrics == ("ap", "sparseness")
-    assert [len(cell.places) for cell in cells_of(plan)] == [2, 1, 2]
+    assert [len(cell.places) for cell in split_plan(plan)] == [2, 1, 2]
     (tmp_path / "plan.toml").write_text(plan.toml)
     assert read_plan(tmp_path / "plan.toml") == plan
 
@@ -259,7 +259,7 @@ def test_metrics_that_count_hits_need_labels(plain_folder):
 
 def test_a_plan_of_flags_is_written_as_a_file_that_says_the_same(tmp_path):
     plan = small_plan(targets=[3, "cup"], pictures=3, seed="first", maps=False, question="prob")
-    (tmp_path / "plan.toml").write_text(as_toml(plan))
+    (tmp_path / "plan.toml").write_text(to_toml(plan))
 
     again = read_plan(tmp_path / "plan.toml")
 
@@ -270,7 +270,7 @@ def test_a_plan_of_flags_is_written_as_a_file_that_says_the_same(tmp_path):
 @pytest.mark.parametrize("changes", [{}, {"targets": "predicted"}, {"methods": "protocol"}])
 def test_a_protocol_is_written_as_its_name(tmp_path, changes):
     plan = small_plan(**{"metrics": None, "protocol": "skipplus", **changes})
-    (tmp_path / "plan.toml").write_text(as_toml(plan))
+    (tmp_path / "plan.toml").write_text(to_toml(plan))
 
     assert read_plan(tmp_path / "plan.toml") == plan
     assert plan.targets == changes.get("targets", "label")
@@ -295,8 +295,8 @@ def test_a_run_is_named_by_what_decides_its_rows():
 
 
 def test_more_pictures_leave_the_slices_as_they_were():
-    few = [cell.places for cell in cells_of(small_plan(datasets=["scenes:single?count=50"], pictures=8, slice=4))]
-    many = [cell.places for cell in cells_of(small_plan(datasets=["scenes:single?count=50"], pictures=18, slice=4))]
+    few = [cell.places for cell in split_plan(small_plan(datasets=["scenes:single?count=50"], pictures=8, slice=4))]
+    many = [cell.places for cell in split_plan(small_plan(datasets=["scenes:single?count=50"], pictures=18, slice=4))]
 
     assert many[: len(few)] == few
     assert [len(places) for places in many] == [4, 4, 4, 4, 2]
@@ -306,17 +306,17 @@ def test_a_data_set_may_be_for_some_models_only():
     models = ["scenes", "scenes-biased"]
     data = ["scenes:single?count=2", {"spec": "scenes:shortcut?count=2", "models": ["scenes-biased"]}]
 
-    cells = cells_of(small_plan(models=models, datasets=data))
+    cells = split_plan(small_plan(models=models, datasets=data))
 
     assert [(cell.model, cell.dataset) for cell in cells] == [(0, 0), (1, 0), (1, 1)]
 
 
 def test_shards_are_all_of_the_work_and_no_piece_twice():
-    cells = cells_of(small_plan(datasets=["scenes:single?count=23"]))
+    cells = split_plan(small_plan(datasets=["scenes:single?count=23"]))
 
-    shards = [shard_of(cells, f"{number}/3") for number in (1, 2, 3)]
+    shards = [select_shard(cells, f"{number}/3") for number in (1, 2, 3)]
 
     assert sorted(cell.number for shard in shards for cell in shard) == list(range(12))
     for wrong in ("0/3", "4/3", "3", "a/b", "1/0"):
         with pytest.raises(SpecError, match=r"write i/n with i from 1 to n"):
-            shard_of(cells, wrong)
+            select_shard(cells, wrong)

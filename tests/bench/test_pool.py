@@ -15,12 +15,12 @@ import pytest
 
 from tests.bench.fixture import fill, small_plan, told
 from vitreous.bench import pool
-from vitreous.bench.pool import given_up, processes, serial
+from vitreous.bench.pool import failed_outcome, processes, run_serially
 from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import cells_of
-from vitreous.bench.worker_job import Job
+from vitreous.bench.work_cells import split_plan
+from vitreous.bench.worker_job import PlanJob
 
 
 def same(folder: Path, other: Path) -> bool:
@@ -28,14 +28,14 @@ def same(folder: Path, other: Path) -> bool:
 
 
 def backwards(job, cells):
-    yield from serial(job, list(reversed(cells)))
+    yield from run_serially(job, list(reversed(cells)))
 
 
 def shuffled_and_doubled(job, cells):
     """Some cells come twice, as from a worker that was thought to be lost."""
     order = [*cells, *cells[:1]]
     random.Random(0).shuffle(order)
-    yield from serial(job, order)
+    yield from run_serially(job, order)
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def always_dies(cell):
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path, original, monkeypatch):
     monkeypatch.setenv("VITREOUS_TEST_MARK", str(tmp_path / "mark"))
-    monkeypatch.setattr(pool, "work", dies_once)
+    monkeypatch.setattr(pool, "run_in_worker", dies_once)
 
     done = fill(tmp_path / "run", processes(1, threads=1))
 
@@ -82,7 +82,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path, original, mon
 
 @pytest.mark.slow
 def test_a_cell_that_kills_every_worker_is_given_up_and_said(tmp_path, monkeypatch, original):
-    monkeypatch.setattr(pool, "work", always_dies)
+    monkeypatch.setattr(pool, "run_in_worker", always_dies)
     monkeypatch.setattr(pool, "LOSSES", 1)
 
     done = fill(tmp_path, processes(1, threads=1))
@@ -96,14 +96,14 @@ def test_a_cell_that_kills_every_worker_is_given_up_and_said(tmp_path, monkeypat
 
 def test_cores_are_shared_and_devices_go_round(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert pool.cores() == 8
+    assert pool.count_cores() == 8
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert 1 <= pool.cores() <= (os.cpu_count() or 1)
+    assert 1 <= pool.count_cores() <= (os.cpu_count() or 1)
     monkeypatch.setattr(pool.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(pool.torch.cuda, "device_count", lambda: 3)
-    assert pool.devices(small_plan(device=None)) == ["cuda:0", "cuda:1", "cuda:2"]
-    assert pool.devices(small_plan(device="cuda:1")) == ["cuda:1"]
-    assert pool.devices(small_plan()) == ["cpu"]
+    assert pool.list_devices(small_plan(device=None)) == ["cuda:0", "cuda:1", "cuda:2"]
+    assert pool.list_devices(small_plan(device="cuda:1")) == ["cuda:1"]
+    assert pool.list_devices(small_plan()) == ["cpu"]
 
 
 def test_what_an_interrupted_run_had_is_kept(tmp_path):
@@ -123,7 +123,7 @@ def test_what_an_interrupted_run_had_is_kept(tmp_path):
 def test_a_cell_that_was_given_up_is_no_finished_cell(tmp_path):
     plan = small_plan()
     with Store(tmp_path) as store:
-        store.record(plan.run, [given_up(Job(plan), cells_of(plan)[0])])
+        store.record(plan.run, [failed_outcome(PlanJob(plan), split_plan(plan)[0])])
 
         assert store.done(plan.run) == set()
 

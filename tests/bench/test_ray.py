@@ -43,11 +43,11 @@ def test_a_cluster_that_loses_a_worker_says_what_one_process_says(here, tmp_path
         if cell.number == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        from vitreous.bench.ray import work  # a worker's own, which nobody replaced
+        from vitreous.bench.ray import run_in_worker  # a worker's own, which nobody replaced
 
-        return work(held, name, cell, threads, gpus)
+        return run_in_worker(held, name, cell, threads, gpus)
 
-    monkeypatch.setattr(cluster, "work", mortal)
+    monkeypatch.setattr(cluster, "run_in_worker", mortal)
 
     done = fill(tmp_path / "run", cluster.on_ray("auto"))
 

@@ -19,7 +19,7 @@ from vitreous.bench.reproduce import keep_models, list_reproductions, plan_repro
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise_metric
-from vitreous.bench.work_cells import cells_of
+from vitreous.bench.work_cells import split_plan
 from vitreous.cli.main import main
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data import open_dataset, read_subset
@@ -302,7 +302,7 @@ def test_a_list_of_images_gives_their_indices(text, places, toys, tmp_path):
     data = {"imagenet-val": str(toys / "imagenet-val")}
     plan = plan_reproduction(reproduction("tis:table1"), data, subsets={"imagenet-val": str(tmp_path / "list.txt")})
 
-    assert list(cells_of(plan)[0].places) == places
+    assert list(split_plan(plan)[0].places) == places
     assert plan.reduced == f"{len(places)} image{'s' * (len(places) > 1)} of ImageNet val instead of 5000"
 
 

@@ -13,12 +13,12 @@ from PIL import Image
 import vitreous
 from tests.bench.fixture import fill, small_plan, told
 from vitreous.bench import worker
-from vitreous.bench.keys import hash_of, hash_of_weights, identity
+from vitreous.bench.keys import hash_identity, hash_tensor, hash_weights
 from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import cells_of
-from vitreous.bench.worker_job import Job
+from vitreous.bench.work_cells import split_plan
+from vitreous.bench.worker_job import PlanJob
 from vitreous.data import batches, open_dataset
 from vitreous.methods.method import METHODS
 from vitreous.methods.spec import resolve
@@ -34,7 +34,7 @@ def rows_of(folder, kind="scores") -> list[dict]:
 def counting(monkeypatch):
     """Names of the methods and metrics that are run, with how many images each."""
     seen: list[tuple[str, int]] = []
-    explain, judge = vitreous.methods.method.Method.__call__, worker.measured
+    explain, judge = vitreous.methods.method.Method.__call__, worker.measure_columns
 
     def watched(self, probe):
         seen.append((self.name, len(probe.images)))
@@ -46,7 +46,7 @@ def counting(monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(vitreous.methods.method.Method, "__call__", watched)
-        patched.setattr(worker, "measured", watched_metric)
+        patched.setattr(worker, "measure_columns", watched_metric)
         yield seen
 
 
@@ -83,7 +83,7 @@ def test_a_row_says_how_it_came_to_be(original):
     vit = vitreous.load("scenes")
     (batch,) = batches(open_dataset("scenes:single?count=4"), vit.preprocess)
 
-    assert (row["weights"], row["pixels"]) == (hash_of_weights(vit.module), hash_of(batch.images[0]))
+    assert (row["weights"], row["pixels"]) == (hash_weights(vit.module), hash_tensor(batch.images[0]))
     assert (row["vitreous"], row["precision"], row["question"]) == (vitreous.__version__, "float32", "logit")
     assert json.loads(row["protocol"])["metric"] == "deletion_aopc"
     assert json.loads(row["about"])["method"] == "genatt"
@@ -156,7 +156,7 @@ def test_predicted_and_true_classes_are_rows_of_their_own_and_computed_once_wher
 def test_a_protocol_measures_what_its_paper_measures(tmp_path):
     plan = small_plan(protocol="tokentm", metrics=None, methods=["genatt"], datasets=["scenes:single?count=2"], slice=2)
 
-    found = run_cell(Job(plan), cells_of(plan)[0])
+    found = run_cell(PlanJob(plan), split_plan(plan)[0])
 
     wanted = {
         (spec, role) for spec, roles in zip(plan.metrics, plan.evaluations[0].roles, strict=True) for role in roles
@@ -174,7 +174,7 @@ def test_a_protocol_measures_what_its_paper_measures(tmp_path):
 def test_other_targets(targets, roles):
     plan = small_plan(datasets=["scenes:single?count=2"], targets=targets, metrics=["sparseness"], methods=["genatt"])
 
-    found = run_cell(Job(plan), cells_of(plan)[0])
+    found = run_cell(PlanJob(plan), split_plan(plan)[0])
 
     rows = found.rows["scores"]
     assert [row["role"] for row in rows] == roles * 2
@@ -187,7 +187,7 @@ def test_other_targets(targets, roles):
 def test_double_precision():
     small = {"datasets": ["scenes:single?count=2"], "methods": ["genatt"], "metrics": ["sparseness"]}
     found, usual = (
-        run_cell(Job(plan), cells_of(plan)[0]).rows["scores"]
+        run_cell(PlanJob(plan), split_plan(plan)[0]).rows["scores"]
         for plan in (small_plan(precision="float64", **small), small_plan(**small))
     )
 
@@ -319,10 +319,12 @@ def test_the_same_pictures_under_another_name_are_known(filled, monkeypatch):
 def test_the_key_knows_every_option():
     specs = ["genatt", "genatt(start=1)", "genatt+plus", "genatt@libra", "rollout", "tis(masks=8)", "tis(masks=9)"]
 
-    assert len({identity(resolve(spec)) for spec in specs}) == len(specs)
-    assert identity(resolve("GAE")) == identity(resolve("genatt"))
-    assert identity(resolve("genatt(start=0)")) == identity(resolve("genatt"))  # what is its default is no other method
-    assert identity(resolve_metric("pointing_game")) != identity(resolve_metric("pointing_game(tolerance=3)"))
+    assert len({hash_identity(resolve(spec)) for spec in specs}) == len(specs)
+    assert hash_identity(resolve("GAE")) == hash_identity(resolve("genatt"))
+    assert hash_identity(resolve("genatt(start=0)")) == hash_identity(
+        resolve("genatt")
+    )  # what is its default is no other method
+    assert hash_identity(resolve_metric("pointing_game")) != hash_identity(resolve_metric("pointing_game(tolerance=3)"))
 
 
 @pytest.mark.slow
@@ -330,7 +332,7 @@ def test_other_masks_make_another_row():
     data = ["scenes:part?count=2", "scenes:part?count=2&mask=evidence"]
     plan = small_plan(datasets=data, methods=["genatt"], metrics=["pointing_game", "sparseness"])
 
-    first, second = (run_cell(Job(plan), cell).rows["scores"] for cell in cells_of(plan))
+    first, second = (run_cell(PlanJob(plan), cell).rows["scores"] for cell in split_plan(plan))
 
     for one, other in zip(first, second, strict=True):
         assert (one["key"] == other["key"]) == (one["metric"] == "sparseness")

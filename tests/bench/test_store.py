@@ -12,7 +12,7 @@ from tests.bench.fixture import fill, small_plan, told
 from vitreous.bench import index_db
 from vitreous.bench.atomic_files import read_part
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import Cell
+from vitreous.bench.work_cells import WorkCell
 from vitreous.bench.worker_job import Outcome
 from vitreous.core.errors import DataError
 
@@ -31,7 +31,7 @@ def row(number: int, value: float = 0.5, error: str | None = None) -> dict:
 def outcome(cell: int, *rows: dict) -> Outcome:
     places = {one["picture"]: one["index"] for one in rows}
     made = Outcome(
-        Cell(cell, 0, 0, tuple(places.values())),
+        WorkCell(cell, 0, 0, tuple(places.values())),
         "m",
         "d",
         places=places,
@@ -74,11 +74,11 @@ def test_a_number_takes_the_place_of_an_error_and_not_the_other_way_round(tmp_pa
 
 
 def test_the_same_content_may_bear_two_names(tmp_path):
-    twin = {**row(1), "picture": "twin", "index": 9}
+    copy = {**row(1), "picture": "copy", "index": 9}
     with Store(tmp_path) as store:
-        store.record("r", [outcome(0, row(1, 0.1)), outcome(1, twin)])
+        store.record("r", [outcome(0, row(1, 0.1)), outcome(1, copy)])
 
-        assert values(store) == [("1", 0.1), ("twin", 0.1)]
+        assert values(store) == [("1", 0.1), ("copy", 0.1)]
         assert store.table("r")["index"].to_pylist() == [1, 9]
 
 

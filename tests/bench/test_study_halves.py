@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.bench.fixture import small_plan
-from vitreous.bench.plan import as_toml
+from vitreous.bench.plan import to_toml
 from vitreous.bench.plan_check import check
 from vitreous.bench.plan_parser import read_plan
-from vitreous.bench.work_cells import cells_of, chosen
+from vitreous.bench.work_cells import choose_places, split_plan
 from vitreous.core.errors import SpecError
 
 SPEC = "scenes:single?count=21"
@@ -17,14 +17,14 @@ SPEC = "scenes:single?count=21"
 def halves(**changes):
     data = [{"spec": SPEC, "label": part, "part": part} for part in ("1/2", "2/2")]
     plan = small_plan(datasets=data, **changes)
-    return plan, [chosen(*pair) for pair in zip(plan.datasets, plan.evaluations, strict=True)]
+    return plan, [choose_places(*pair) for pair in zip(plan.datasets, plan.evaluations, strict=True)]
 
 
 def test_parts_are_all_of_the_pictures_and_none_twice():
     plan, (first, second) = halves()
 
     assert (first, second) == (tuple(range(0, 21, 2)), tuple(range(1, 21, 2)))
-    assert sorted(place for cell in cells_of(plan) for place in cell.places) == list(range(21))
+    assert sorted(place for cell in split_plan(plan) for place in cell.places) == list(range(21))
 
 
 def test_some_pictures_of_a_part_are_the_first_of_more():
@@ -41,13 +41,13 @@ def test_without_a_part_nothing_changes():
 
     assert plan.datasets[0].part == ""
     same = small_plan(datasets=[{"spec": SPEC}], pictures=5)
-    assert chosen(plan.datasets[0], plan.evaluations[0]) == chosen(same.datasets[0], same.evaluations[0])
+    assert choose_places(plan.datasets[0], plan.evaluations[0]) == choose_places(same.datasets[0], same.evaluations[0])
 
 
 def test_a_part_is_written_and_read_back(tmp_path):
     plan, _ = halves()
     file = tmp_path / "plan.toml"
-    file.write_text(as_toml(plan))
+    file.write_text(to_toml(plan))
 
     assert read_plan(file).datasets == plan.datasets
     assert read_plan(file).run == plan.run

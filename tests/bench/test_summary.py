@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitreous.bench.rows import as_table
+from vitreous.bench.rows import to_table
 from vitreous.bench.summary import summarise
 from vitreous.metrics.metric import METRICS, metric
 
@@ -35,7 +35,7 @@ def rows_of(values: dict[str, list], name: str = "sparseness", parts: dict | Non
 
 
 def told(rows: list[dict], **options):
-    (column,) = summarise(as_table("scores", rows), **options)
+    (column,) = summarise(to_table("scores", rows), **options)
     return column, {entry.method: entry for entry in column.entries}
 
 
@@ -166,7 +166,7 @@ def test_predicted_and_true_classes_are_columns_of_their_own():
     rows = rows_of({"a": [0.0, 1.0]}) + rows_of({"a": [1.0, 1.0]}, role="label")
     unread = [{**row, "picture": "lost", "index": 9, "role": ""} for row in rows_of({"a": ["not read"]})]
 
-    columns = summarise(as_table("scores", rows + unread))
+    columns = summarise(to_table("scores", rows + unread))
 
     assert [(one.role, one.entries[0].value, one.entries[0].errors) for one in columns] == [
         ("predicted", 0.5, 1),

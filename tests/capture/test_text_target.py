@@ -179,7 +179,7 @@ def test_a_siglip_without_its_pooling_head_is_a_network():
     assert "makes no embedding" in network.reason
 
 
-# ── the slow twin: channel by channel ────────────────────────────────────────────────────────────
+# ── the reference implementation: channel by channel ────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_a_map_is_that_of_every_channel_weighed_by_how_the_cosine_depends_on_it(
     channels = vitreous.explain(tower, images, torch.arange(WIDE).expand(2, -1), method)
     found = vitreous.explain(tower, images, vitreous.text_target(text, 7.0), method)
 
-    twin = (weights[:, :, None] * channels.patches.unflatten(0, (2, WIDE))).sum(1)
-    torch.testing.assert_close(found.patches, twin, atol=1e-9, rtol=1e-8)
+    reference = (weights[:, :, None] * channels.patches.unflatten(0, (2, WIDE))).sum(1)
+    torch.testing.assert_close(found.patches, reference, atol=1e-9, rtol=1e-8)
 
 
 @pytest.mark.parametrize("bias", ["absdot", "norm", "abssim"])

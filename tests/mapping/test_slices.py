@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vitreous.mapping.job import Share, shard_name, slices_of
-from vitreous.mapping.source import ImageSource, Item
+from vitreous.mapping.source import ImageSource, SourceItem
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Numbers:
     images: int
 
     def items(self, start: int) -> Any:
-        return (Item(f"{number}", number) for number in range(start, self.images))
+        return (SourceItem(f"{number}", number) for number in range(start, self.images))
 
-    def load(self, item: Item) -> Any:
+    def load(self, item: SourceItem) -> Any:
         raise NotImplementedError
 
     def stamp(self, start: int, stop: int) -> str:

@@ -66,7 +66,7 @@ def test_every_method_keeps_the_shapes_that_it_annotates(spec, vits):
 def test_a_broken_promise_is_told_in_one_sentence(vits):
     honest = vitreous.resolve("ixg")
     unsigned = replace(honest.facts, signed=False)
-    with pytest.raises(ContractError, match="said to be unsigned"):
+    with pytest.raises(ContractError, match="declared unsigned"):
         check_method(replace(honest, facts=unsigned), vits)
     signal = OptionFunction.of(lambda layer: layer.hidden.norm(dim=-1))
     lengths = replace(honest, facts=unsigned, recipe=replace(honest.recipe, signal=signal))
@@ -74,7 +74,7 @@ def test_a_broken_promise_is_told_in_one_sentence(vits):
         check_method(lengths, vits)
     control = vitreous.resolve("random")
     twice = replace(control, recipe=replace(control.recipe, function=OptionFunction.of(two_forwards)))
-    with pytest.raises(ContractError, match="it says 1 forwards and takes 2"):
+    with pytest.raises(ContractError, match="it declares 1 forwards and takes 2"):
         check_method(twice, vits)
 
 

@@ -1,4 +1,4 @@
-"""Fused maps: a share and a slope, each held to its own twin elsewhere, added as they are."""
+"""Fused maps: a share and a slope, each compared with its own reference implementation elsewhere, added as they are."""
 
 from __future__ import annotations
 

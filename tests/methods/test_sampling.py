@@ -1,4 +1,4 @@
-"""Methods that only watch the answer: held to slow twins of raw timm models, and to what others published."""
+"""Methods that only watch the answer: compared with reference implementations of raw timm models, and to what others published."""
 
 from __future__ import annotations
 

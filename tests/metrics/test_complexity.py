@@ -1,4 +1,4 @@
-"""How much a map says: beside slow twins, and where mathematics knows the answer."""
+"""How much a map says: compared with reference implementations, and where mathematics knows the answer."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def test_entropy_is_that_of_the_magnitudes(drawn):
 
     for row in range(10):
         mass = [abs(v) for v in drawn.patches[row].tolist()]
-        twin = -sum(m / sum(mass) * math.log(m / sum(mass)) for m in mass)
-        assert nats[row].item() == pytest.approx(twin, abs=1e-9)
-        assert share[row].item() == pytest.approx(twin / math.log(25), abs=1e-9)
+        reference = -sum(m / sum(mass) * math.log(m / sum(mass)) for m in mass)
+        assert nats[row].item() == pytest.approx(reference, abs=1e-9)
+        assert share[row].item() == pytest.approx(reference / math.log(25), abs=1e-9)
 
 
 def test_pixels_and_patches_are_two_maps():
@@ -102,11 +102,11 @@ def test_what_adds_up_has_no_error_and_what_promises_nothing_no_number():
 
     assert (missed[0].scores < 1e-9).all()
     assert (missed[1].scores > 1e-3).all()
-    twin = walked.score - walked.bias - walked.native_pixels.sum((1, 2))
-    torch.testing.assert_close(missed[1].scores, twin.abs())
+    reference = walked.score - walked.bias - walked.native_pixels.sum((1, 2))
+    torch.testing.assert_close(missed[1].scores, reference.abs())
     assert missed[2].undefined == 2
     shares = completeness_error.with_options(relative=True)(walked).scores
-    torch.testing.assert_close(shares, twin.abs() / walked.score.abs())
+    torch.testing.assert_close(shares, reference.abs() / walked.score.abs())
 
 
 @pytest.mark.parametrize("fold", ["plus", "skipplus"])

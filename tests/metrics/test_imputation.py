@@ -79,7 +79,7 @@ def test_noise_lies_on_what_was_filled_in_and_nowhere_else():
         assert spread == pytest.approx(0.01, rel=0.1)
 
 
-def test_road_agrees_with_a_slow_twin_without_noise():
+def test_road_agrees_with_a_reference_without_noise():
     asked = probe("vit")
     attribution = maps(asked, pixels=True)
     found = measured("road(levels=(0.2, 0.5, 0.8), noise=0.0)", attribution, asked)

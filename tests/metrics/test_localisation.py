@@ -1,4 +1,4 @@
-"""Where the evidence is known, right and wrong can be told apart; every metric beside its slow twin."""
+"""Where the evidence is known, right and wrong can be told apart; every metric compared with its reference implementation."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def slow_f1(right: int, chosen: int, inside: int) -> float:
     return 0.0 if right == 0 else 2 * (right / chosen) * (right / inside) / (right / chosen + right / inside)
 
 
-# ── twins ────────────────────────────────────────────────────────────────────────────────────────
+# ── reference implementations ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_average_precision_is_the_area_over_distinct_scores(drawn):

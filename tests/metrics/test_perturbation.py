@@ -1,4 +1,4 @@
-"""Pixels painted black, and one cell at a time, held to slow twins."""
+"""Pixels painted black, and one cell at a time, compared with reference implementations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def blackened(family, image, scores, level, highest):
 
 @pytest.mark.parametrize("family", ["vit", "vit-mean"])
 @pytest.mark.parametrize("name", ["positive_auc", "negative_auc"])
-def test_accuracies_agree_with_their_slow_twin(family, name):
+def test_accuracies_agree_with_their_reference(family, name):
     asked = probe(family)
     attribution = maps(asked, pixels=True)
 
@@ -77,7 +77,7 @@ def test_accuracies_agree_with_their_slow_twin(family, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["vit", "vit-one-output"])
-def test_aopc_and_lodds_agree_with_their_slow_twin(family):
+def test_aopc_and_lodds_agree_with_their_reference(family):
     asked = probe(family)
     attribution, memo = maps(asked, pixels=True), {}
 
@@ -147,7 +147,7 @@ def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypa
 
 
 @pytest.mark.parametrize("family", ["vit", "vit-mean"])
-def test_single_deletion_agrees_with_its_slow_twin(family):
+def test_single_deletion_agrees_with_its_reference(family):
     stats = pytest.importorskip("scipy.stats")
     asked = probe(family)
     attribution = maps(asked, pixels=True)

@@ -1,4 +1,4 @@
-"""Insertion and deletion of pixels, held to a slow twin and to their own promises."""
+"""Insertion and deletion of pixels, compared with a reference implementation, and properties."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from vitreous.models.black_box import greet
 PIXELS = 24 * 32
 
 
-def twin(family, image, scores, rest, insert, each, start, kind, track):
+def reference(family, image, scores, rest, insert, each, start, kind, track):
     """Mean and curve of one row, `each` pixels a step."""
     order = highest_first(scores)
     curve, levels = [], []
@@ -58,10 +58,12 @@ def twin(family, image, scores, rest, insert, each, start, kind, track):
 @pytest.mark.parametrize("family", ["vit", "vit-mean", "vit-one-output"])
 @pytest.mark.parametrize("verb", ["insertion", "deletion"])
 @pytest.mark.parametrize("pixels", [False, True])
-def test_each_metric_agrees_with_its_slow_twin(family, verb, pixels):
+def test_each_metric_agrees_with_its_reference(family, verb, pixels):
     asked = probe(family)
     attribution = maps(asked, pixels=pixels)
-    if not pixels:  # enlarged patches have ties at the edges, which the twin does not know: a little ramp ends them
+    if (
+        not pixels
+    ):  # enlarged patches have ties at the edges, which the reference does not know: a little ramp ends them
         ramp = torch.linspace(0, 1e-9, PIXELS, dtype=torch.float64).view(24, 32)
         attribution = Attribution(
             attribution.patches, asked.layout, asked.targets, "given", "pixel", attribution.pixels() + ramp
@@ -77,7 +79,7 @@ def test_each_metric_agrees_with_its_slow_twin(family, verb, pixels):
         for row, image in enumerate(images()):
             track = wanted(which, say_pixels(family, image), int(LABELS[row]), int(asked.targets[row]))
             each = -(-PIXELS // steps)
-            score, curve = twin(
+            score, curve = reference(
                 family, image, attribution.pixels()[row], rest[row], verb == "insertion", each, start, kind, track
             )
             assert found.curve[row].tolist() == pytest.approx(curve, abs=1e-9)

@@ -1,4 +1,4 @@
-"""Explained again: each metric beside a twin that explains one image at a time."""
+"""Explained again: each metric beside a reference implementation that explains one image at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics by true token masking, held to a slow twin, to the law and to their own promises."""
+"""Metrics by true token masking, compared with a reference implementation; contract tests; properties."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TENTHS = [tenth / 10 for tenth in range(1, 10)]
 NAMES = ("deletion_accuracy", "deletion_aopc", "insertion_accuracy", "insertion_aopc")
 
 
-def twin(family, attribution, row, image, name, which, order="descending", kind="normalised", ratios=TENTHS):
+def reference(family, attribution, row, image, name, which, order="descending", kind="normalised", ratios=TENTHS):
     """Score, curve and mean log-odds of one row."""
     patches = attribution.patches.shape[1]
     places = highest_first(attribution.patches[row])
@@ -55,7 +55,7 @@ def twin(family, attribution, row, image, name, which, order="descending", kind=
 
 @pytest.mark.parametrize("family", ["vit", "vit-mean", "vit-one-output", "rope"])
 @pytest.mark.parametrize("name", NAMES)
-def test_each_metric_agrees_with_its_slow_twin(family, name):
+def test_each_metric_agrees_with_its_reference(family, name):
     asked = probe(family)
     attribution = maps(asked)
     option = "judge" if name.endswith("accuracy") else "track"
@@ -67,7 +67,7 @@ def test_each_metric_agrees_with_its_slow_twin(family, name):
     ):
         found = measured(f"{name}({option}='{which}', order='{order}', area='{kind}')", attribution, asked)
         for row, image in enumerate(images()):
-            score, curve, odds = twin(family, attribution, row, image, name, which, order, kind)
+            score, curve, odds = reference(family, attribution, row, image, name, which, order, kind)
             assert found.scores[row].item() == pytest.approx(score, abs=1e-9)
             assert found.curve[row].tolist() == pytest.approx(curve, abs=1e-9)
             if "lodds" in found.parts:

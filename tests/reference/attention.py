@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tests.reference.reference import MODELS, POSITIONS, half, twin_of
+from tests.reference.reference import MODELS, POSITIONS, half, reference_for
 from tests.reference.scene import Scene
 
 Matrices = Callable[[Scene, int], Tensor]  # T of one layer [N N]
@@ -74,50 +74,50 @@ def fused(scene: Scene, layer: int, heads: str = "mean", discard: float = 0.0) -
     return flat.view_as(T)
 
 
-@twin_of("rawattention", layers="last")
-@twin_of("rawattention+first", layers="first")
-@twin_of("rawattention+at(layer=1)", layers="second")
-@twin_of("rawattention+plus", layers="all")
-@twin_of("rawattention+skipplus", layers="half")
+@reference_for("rawattention", layers="last")
+@reference_for("rawattention+first", layers="first")
+@reference_for("rawattention+at(layer=1)", layers="second")
+@reference_for("rawattention+plus", layers="all")
+@reference_for("rawattention+skipplus", layers="half")
 def rawattention(scene: Scene, layers: str) -> Tensor:
     return read(scene, fused, layers)
 
 
-@twin_of("rollout", models=(*MODELS, *POSITIONS, "siglip", "vit-no-class-token"))
-@twin_of("rawattention+rollout")
-@twin_of("rollout(form='normalised')", form="normalised")
-@twin_of("rollout(form='none')", form="none")
-@twin_of("rollout(form='half-normalised', discard=0.5)", form="half-normalised", discard=0.5)
-@twin_of("rollout(form='add')", form="add")
-@twin_of("rollout(start=1)", start=1)
-@twin_of("rollout(preset='chefer')", start=1)
-@twin_of("rollout(heads='max')", heads="max")
-@twin_of("rollout(heads='min', form='normalised')", heads="min", form="normalised")
-@twin_of("rollout(discard=0.9)", discard=0.9)
-@twin_of("rollout(discard=0.5, form='vit-explain', heads='max')", discard=0.5, form="vit-explain", heads="max")
-@twin_of("rollout(row='cls')", cls=True)
-@twin_of("rawattention+rollout(form='add', start=2)", form="add", start=2)
+@reference_for("rollout", models=(*MODELS, *POSITIONS, "siglip", "vit-no-class-token"))
+@reference_for("rawattention+rollout")
+@reference_for("rollout(form='normalised')", form="normalised")
+@reference_for("rollout(form='none')", form="none")
+@reference_for("rollout(form='half-normalised', discard=0.5)", form="half-normalised", discard=0.5)
+@reference_for("rollout(form='add')", form="add")
+@reference_for("rollout(start=1)", start=1)
+@reference_for("rollout(preset='chefer')", start=1)
+@reference_for("rollout(heads='max')", heads="max")
+@reference_for("rollout(heads='min', form='normalised')", heads="min", form="normalised")
+@reference_for("rollout(discard=0.9)", discard=0.9)
+@reference_for("rollout(discard=0.5, form='vit-explain', heads='max')", discard=0.5, form="vit-explain", heads="max")
+@reference_for("rollout(row='cls')", cls=True)
+@reference_for("rawattention+rollout(form='add', start=2)", form="add", start=2)
 def rollout(scene: Scene, form="half", start=0, heads="mean", discard=0.0, cls=False) -> Tensor:
     return rolled(scene, [fused(scene, layer, heads, discard) for layer in range(start, scene.L)], form, cls)
 
 
-@twin_of("rollout(preset='vit-explain')")
-@twin_of("rollout(preset='tis')")
+@reference_for("rollout(preset='vit-explain')")
+@reference_for("rollout(preset='tis')")
 def published_rollout(scene: Scene) -> Tensor:
     """The patches of vit-explain's map, divided by their largest."""
     patches = rollout(scene, form="vit-explain", discard=0.9)[scene.P :]
     return patches / patches.max()
 
 
-@twin_of("rawattention+rollout(form='half', gain=5.0)")
+@reference_for("rawattention+rollout(form='half', gain=5.0)")
 def amplified_rollout(scene: Scene) -> Tensor:
     return rolled(scene, [5 * fused(scene, layer) for layer in range(scene.L)], "half")
 
 
-@twin_of("attnfrom", layers="last")
-@twin_of("attnfrom+first", layers="first")
-@twin_of("attnfrom+plus", layers="all")
-@twin_of("attnfrom+skipplus", layers="half")
+@reference_for("attnfrom", layers="last")
+@reference_for("attnfrom+first", layers="first")
+@reference_for("attnfrom+plus", layers="all")
+@reference_for("attnfrom+skipplus", layers="half")
 def attnfrom(scene: Scene, layers: str) -> Tensor:
     return sum(received(scene, layer) for layer in layers_of(scene, layers))
 
@@ -133,14 +133,14 @@ PARTS = {"signed": lambda G: G, "abs": torch.abs, "relu": torch.relu}
 
 for part, of in PARTS.items():
 
-    @twin_of(f"attngrad(part='{part}')", of=of)
-    @twin_of(f"attngrad(part='{part}')+plus", of=of, layers="all")
-    @twin_of(f"attngrad(part='{part}')+skipplus", of=of, layers="half")
+    @reference_for(f"attngrad(part='{part}')", of=of)
+    @reference_for(f"attngrad(part='{part}')+plus", of=of, layers="all")
+    @reference_for(f"attngrad(part='{part}')+skipplus", of=of, layers="half")
     def attngrad(scene: Scene, of: Callable[[Tensor], Tensor], layers: str = "last") -> Tensor:
         return read(scene, lambda s, layer: mean_of_heads(of(s.G[layer])), layers)
 
 
-@twin_of("attngrad+rollout")
+@reference_for("attngrad+rollout")
 def attngrad_rollout(scene: Scene) -> Tensor:
     return rolled(scene, [mean_of_heads(G) for G in scene.G], "half")
 
@@ -155,16 +155,16 @@ def positive(scene: Scene, layer: int, variant: str = "chefer") -> Tensor:
     return mean_of_heads((A * G).relu())
 
 
-@twin_of("genatt", models=(*MODELS, *POSITIONS, "siglip", "vit-no-class-token", "eva-large", "eva-giant"))
-@twin_of("gae(start=1)", start=1)
-@twin_of("genatt(variant='bt')", variant="bt")
-@twin_of("genatt(variant='interpretdl', start=1)", variant="interpretdl", start=1)
-@twin_of("genatt(row='cls')", cls=True)
-@twin_of("genatt@libra", held="libra")
-@twin_of("genatt@attnlrp", held="attnlrp")
-@twin_of("genatt@conservative", held="conservative")
-@twin_of("genatt+rollout")
-@twin_of("genatt+rollout(form='half')", form="half")
+@reference_for("genatt", models=(*MODELS, *POSITIONS, "siglip", "vit-no-class-token", "eva-large", "eva-giant"))
+@reference_for("gae(start=1)", start=1)
+@reference_for("genatt(variant='bt')", variant="bt")
+@reference_for("genatt(variant='interpretdl', start=1)", variant="interpretdl", start=1)
+@reference_for("genatt(row='cls')", cls=True)
+@reference_for("genatt@libra", held="libra")
+@reference_for("genatt@attnlrp", held="attnlrp")
+@reference_for("genatt@conservative", held="conservative")
+@reference_for("genatt+rollout")
+@reference_for("genatt+rollout(form='half')", form="half")
 def genatt(scene: Scene, variant: str = "chefer", start: int = 0, cls: bool = False, form: str = "add") -> Tensor:
     """R ← R + T R."""
     R = torch.eye(scene.N, dtype=torch.float64)
@@ -174,37 +174,37 @@ def genatt(scene: Scene, variant: str = "chefer", start: int = 0, cls: bool = Fa
     return R[0] if cls else scene.rho @ R
 
 
-@twin_of("genatt+rollout(form='half-normalised')")
+@reference_for("genatt+rollout(form='half-normalised')")
 def genatt_with_normalised_rows(scene: Scene) -> Tensor:
     return rolled(scene, [positive(scene, layer, "chefer") for layer in range(scene.L)], "half-normalised")
 
 
-@twin_of("genatt+last", layers="last")
-@twin_of("genatt+first", layers="first")
-@twin_of("genatt+at(layer=1)", layers="second")
-@twin_of("genatt+plus", layers="all")
-@twin_of("genatt+plus(mode='layers')", layers="all")
-@twin_of("genatt+skipplus", layers="half")
-@twin_of("genatt@libra+plus", layers="all", held="libra")
-@twin_of("gradsam(reduction='cls')", layers="all")
-@twin_of("genatt(variant='bt')+plus", layers="all", variant="bt")
+@reference_for("genatt+last", layers="last")
+@reference_for("genatt+first", layers="first")
+@reference_for("genatt+at(layer=1)", layers="second")
+@reference_for("genatt+plus", layers="all")
+@reference_for("genatt+plus(mode='layers')", layers="all")
+@reference_for("genatt+skipplus", layers="half")
+@reference_for("genatt@libra+plus", layers="all", held="libra")
+@reference_for("gradsam(reduction='cls')", layers="all")
+@reference_for("genatt(variant='bt')+plus", layers="all", variant="bt")
 def genatt_of_layers(scene: Scene, layers: str, variant: str = "chefer") -> Tensor:
     return read(scene, lambda s, layer: positive(s, layer, variant), layers)
 
 
-@twin_of("attngrad(part='relu')+rollout(form='add')")
+@reference_for("attngrad(part='relu')+rollout(form='add')")
 def attngrad_rollout_added(scene: Scene) -> Tensor:
     return rolled(scene, [mean_of_heads(G.relu()) for G in scene.G], "add")
 
 
-@twin_of("genatt+plus(mode='restart')")
-@twin_of("genatt+skipplus(mode='restart')", skip=True)
+@reference_for("genatt+plus(mode='restart')")
+@reference_for("genatt+skipplus(mode='restart')", skip=True)
 def genatt_restarted(scene: Scene, skip: bool = False) -> Tensor:
     return sum(genatt(scene, start=start) for start in range(half(scene) if skip else 0, scene.L))
 
 
-@twin_of("gradsam")
-@twin_of("gradsam@libra", held="libra")
+@reference_for("gradsam")
+@reference_for("gradsam@libra", held="libra")
 def gradsam(scene: Scene) -> Tensor:
     """(1 / L H N) Σ A ⊙ relu(G) over layers, heads and what each token looks at."""
     s = torch.zeros(scene.N, dtype=torch.float64)
@@ -222,23 +222,23 @@ def pairs(scene: Scene, layer: int, pair: str) -> Tensor:
     return received(scene, layer) * (scene.X[of] * scene.g[of]).sum(1)
 
 
-@twin_of("attixg")
-@twin_of("attixg(pair='output')", pair="output")
-@twin_of(
+@reference_for("attixg")
+@reference_for("attixg(pair='output')", pair="output")
+@reference_for(
     "attixg(pair='output')+last", pair="output", layers="last", models=("vit-mean", "vit-swiglu")
 )  # else 0: a norm reads it
-@twin_of("attixg@libra+skipplus", layers="half", held="libra")
-@twin_of("attcat", layers="all")
-@twin_of("attcat(preset='official')", layers="all")
-@twin_of("attcat@libra", layers="all", held="libra")
-@twin_of("attcat(pair='output')", layers="all", pair="output")
-@twin_of("attixg+skipplus", layers="half")
+@reference_for("attixg@libra+skipplus", layers="half", held="libra")
+@reference_for("attcat", layers="all")
+@reference_for("attcat(preset='official')", layers="all")
+@reference_for("attcat@libra", layers="all", held="libra")
+@reference_for("attcat(pair='output')", layers="all", pair="output")
+@reference_for("attixg+skipplus", layers="half")
 def attixg(scene: Scene, pair: str = "input", layers: str = "first") -> Tensor:
     return sum(pairs(scene, layer, pair) for layer in layers_of(scene, layers))
 
 
-@twin_of("attcat(preset='skipplus')")
-@twin_of("attcat(pair='output', last_block=False)")
+@reference_for("attcat(preset='skipplus')")
+@reference_for("attcat(pair='output', last_block=False)")
 def attcat_as_skipplus_runs_it(scene: Scene) -> Tensor:
     return sum(pairs(scene, layer, "output") for layer in range(scene.L - 1))
 
@@ -256,16 +256,16 @@ def head_weighted(scene: Scene, layer: int, skip: int | None = None) -> Tensor:
     return T
 
 
-@twin_of("attcam", layers="last")
-@twin_of("attcam(skip=1)", layers="last", skip=1)
-@twin_of("attcam(preset='skipplus')+plus", layers="all", skip=1)
-@twin_of("attcam+skipplus", layers="half")
-@twin_of("attcam@libra", layers="last", held="libra")
+@reference_for("attcam", layers="last")
+@reference_for("attcam(skip=1)", layers="last", skip=1)
+@reference_for("attcam(preset='skipplus')+plus", layers="all", skip=1)
+@reference_for("attcam+skipplus", layers="half")
+@reference_for("attcam@libra", layers="last", held="libra")
 def attcam(scene: Scene, layers: str, skip: int | None = None) -> Tensor:
     return read(scene, lambda s, layer: head_weighted(s, layer, skip), layers)
 
 
-@twin_of("attcam(preset='chefer')")
+@reference_for("attcam(preset='chefer')")
 def attcam_as_chefer_shows_it(scene: Scene) -> Tensor:
     patches = attcam(scene, "last", skip=1)[scene.P :].relu()
     return (patches - patches.min()) / (patches.max() - patches.min())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tests.reference.reference import half, twin_of
+from tests.reference.reference import half, reference_for
 from tests.reference.scene import Scene
 
 Cam = Callable[..., Tensor]  # of activations [N d], gradients [N d] and the first token that an average runs over
@@ -62,13 +62,13 @@ CAMS: dict[str, Cam] = {
 
 for name, cam in CAMS.items():
 
-    @twin_of(name, cam=cam)
-    @twin_of(f"{name}+plus", cam=cam, layers="all")
-    @twin_of(f"{name}+skipplus", cam=cam, layers="half")
-    @twin_of(f"{name}@libra", cam=cam, held="libra")
-    @twin_of(f"{name}(of='norm1')", cam=cam, of="norm1")
-    @twin_of(f"{name}(preset='grad-cam')", cam=cam, of="norm1", tokens="patches")
-    @twin_of(f"{name}(tokens='patches')+first", cam=cam, tokens="patches", layers="first")
+    @reference_for(name, cam=cam)
+    @reference_for(f"{name}+plus", cam=cam, layers="all")
+    @reference_for(f"{name}+skipplus", cam=cam, layers="half")
+    @reference_for(f"{name}@libra", cam=cam, held="libra")
+    @reference_for(f"{name}(of='norm1')", cam=cam, of="norm1")
+    @reference_for(f"{name}(preset='grad-cam')", cam=cam, of="norm1", tokens="patches")
+    @reference_for(f"{name}(tokens='patches')+first", cam=cam, tokens="patches", layers="first")
     def class_activation(
         scene: Scene, cam: Cam, layers: str = "last", of: str = "input", tokens: str = "all"
     ) -> Tensor:
@@ -93,19 +93,19 @@ def rescaled(scores: Tensor, prefix: int, normalise: str) -> Tensor:
     return scores / largest
 
 
-@twin_of("elementwise+plus(normalise='tanh')", cam=elementwise, normalise="tanh")
-@twin_of("elementwise+plus(normalise='minmax')", cam=elementwise, normalise="minmax")
-@twin_of("gradcam+plus(normalise='max')", cam=gradcam, normalise="max")
-@twin_of("gradcam+skipplus(normalise='sum')", cam=gradcam, normalise="sum", skip=True)
-@twin_of("elementwise+plus(normalise='max', mode='restart')", cam=elementwise, normalise="max")
+@reference_for("elementwise+plus(normalise='tanh')", cam=elementwise, normalise="tanh")
+@reference_for("elementwise+plus(normalise='minmax')", cam=elementwise, normalise="minmax")
+@reference_for("gradcam+plus(normalise='max')", cam=gradcam, normalise="max")
+@reference_for("gradcam+skipplus(normalise='sum')", cam=gradcam, normalise="sum", skip=True)
+@reference_for("elementwise+plus(normalise='max', mode='restart')", cam=elementwise, normalise="max")
 def rescaled_layers(scene: Scene, cam: Cam, normalise: str, skip: bool = False) -> Tensor:
     layers = range(half(scene) if skip else 0, scene.L)
     return sum(rescaled(cam(scene.X[layer], scene.g[layer], 0), scene.P, normalise) for layer in layers)
 
 
-@twin_of("GradCAM++(eps=1e-6, relu=False)", cam=gradcampp, eps=1e-6, relu=False)
-@twin_of("layercam(relu=False)", cam=layercam, relu=False)
-@twin_of("XGradCAM+(eps=0.1)", cam=xgradcamplus, eps=0.1)
-@twin_of("xgradcam(eps=0.1)", cam=xgradcam, eps=0.1)
+@reference_for("GradCAM++(eps=1e-6, relu=False)", cam=gradcampp, eps=1e-6, relu=False)
+@reference_for("layercam(relu=False)", cam=layercam, relu=False)
+@reference_for("XGradCAM+(eps=0.1)", cam=xgradcamplus, eps=0.1)
+@reference_for("xgradcam(eps=0.1)", cam=xgradcam, eps=0.1)
 def with_options(scene: Scene, cam: Cam, **options: float | bool) -> Tensor:
     return cam(scene.X[-2], scene.g[scene.L - 1], 0, **options)

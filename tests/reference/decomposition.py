@@ -10,7 +10,7 @@ from timm.layers import GluMlp, SwiGLU
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
-from tests.reference.reference import MODELS, half, twin_of
+from tests.reference.reference import MODELS, half, reference_for
 from tests.reference.scene import QUESTIONS, Scene, pooler_attention
 from tests.reference.vectors import scale_of
 
@@ -125,20 +125,20 @@ def shares(scene: Scene, start: int = 0, gate: str = "frozen", question: str = "
     return sum(D[q] @ head.weight.detach().T @ z.grad for q, head in enumerate(heads)) / len(heads)
 
 
-@twin_of("decompx", models=(*PLAIN_MLP, *GATED))
-@twin_of("decompx+at(layer=1)", start=1)
-@twin_of("decompx+at(layer=2)", start=2, models=(*PLAIN_MLP, *GATED))
-@twin_of("decompx+last", start=-1)
-@twin_of("ixg@decompx+at(layer=-1)", start=-1)
-@twin_of("hirescam@decompx", start=-1)
-@twin_of("ixg@libra+at(layer=1)", start=1, gate="halved", models=(*MODELS, *GATED))
-@twin_of("hirescam@libra+first", gate="halved", models=GATED)
+@reference_for("decompx", models=(*PLAIN_MLP, *GATED))
+@reference_for("decompx+at(layer=1)", start=1)
+@reference_for("decompx+at(layer=2)", start=2, models=(*PLAIN_MLP, *GATED))
+@reference_for("decompx+last", start=-1)
+@reference_for("ixg@decompx+at(layer=-1)", start=-1)
+@reference_for("hirescam@decompx", start=-1)
+@reference_for("ixg@libra+at(layer=1)", start=1, gate="halved", models=(*MODELS, *GATED))
+@reference_for("hirescam@libra+first", gate="halved", models=GATED)
 def decompx(scene: Scene, start: int = 0, gate: str = "frozen") -> Tensor:
     return shares(scene, start % scene.L, gate)
 
 
-@twin_of("decompx+plus", models=(*MODELS, *GATED))
-@twin_of("decompx+skipplus", skip=True, models=(*PLAIN_MLP, *GATED))
-@twin_of("ixg@libra+plus", gate="halved", models=GATED)
+@reference_for("decompx+plus", models=(*MODELS, *GATED))
+@reference_for("decompx+skipplus", skip=True, models=(*PLAIN_MLP, *GATED))
+@reference_for("ixg@libra+plus", gate="halved", models=GATED)
 def decompx_plus(scene: Scene, skip: bool = False, gate: str = "frozen") -> Tensor:
     return sum(shares(scene, start, gate) for start in range(half(scene) if skip else 0, scene.L))

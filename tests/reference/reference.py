@@ -1,4 +1,4 @@
-"""A slow twin of every fast method, tied to it by its spec."""
+"""A slow reference implementation of every method, tied to it by its spec."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELD: dict[str, dict[str, Any]] = {  # what a named linearisation holds fixed (c
 
 
 @dataclass(frozen=True)
-class Twin:
+class Reference:
     """`function` of a scene gives token scores [N], patch scores [n] or a pixel map [H W]."""
 
     spec: str
@@ -41,10 +41,10 @@ class Twin:
         return self.function(scene_of(family, image, self.question, **self.held), **self.options)
 
 
-TWINS: dict[str, Twin] = {}
+REFERENCES: dict[str, Reference] = {}
 
 
-def twin_of(
+def reference_for(
     spec: str,
     *,
     models: tuple[str, ...] = MODELS,
@@ -55,9 +55,9 @@ def twin_of(
     """The decorated function is `spec`, the slow and obvious way; `options` are passed on to it."""
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        assert spec not in TWINS, f"{spec} has a twin already"
+        assert spec not in REFERENCES, f"{spec} has a reference implementation already"
         fixed = HELD[held] if isinstance(held, str) else held
-        TWINS[spec] = Twin(spec, function, models, question, fixed, options)
+        REFERENCES[spec] = Reference(spec, function, models, question, fixed, options)
         return function
 
     return register
@@ -66,3 +66,6 @@ def twin_of(
 def half(scene: Scene) -> int:
     """Where SkipPLUS starts: ceil(L / 2)."""
     return (scene.L + 1) // 2
+
+
+twin_of = reference_for  # old name

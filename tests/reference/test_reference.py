@@ -1,4 +1,4 @@
-"""Every fast method agrees with its slow twin, to 1e-9 of the map's largest value."""
+"""Every fast method agrees with its reference implementation, to 1e-9 of the map's largest value."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 
 from tests.cases import each
 from tests.models.families import pictures, seen, tiny
-from tests.reference import attention, cams, decomposition, tokens, transition, vectors  # noqa: F401 - they bring the twins
-from tests.reference.reference import HELD, MODELS, TWINS
+from tests.reference import attention, cams, decomposition, tokens, transition, vectors  # noqa: F401 - they register the reference implementations
+from tests.reference.reference import HELD, MODELS, REFERENCES
 from tests.reference.scene import TARGETS, look, scene_of
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError, VitreousError
@@ -17,7 +17,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import METHODS
 from vitreous.methods.spec import resolve
 
-TWINNED = sorted({family for twin in TWINS.values() for family in twin.models})
+FAMILIES = sorted({family for reference in REFERENCES.values() for family in reference.models})
 
 
 def quickly(spec: str, family: str, question: str | None = None) -> Attribution:
@@ -25,13 +25,13 @@ def quickly(spec: str, family: str, question: str | None = None) -> Attribution:
     return method(Probe(seen(family), pictures(), torch.tensor(TARGETS), question or method.question))
 
 
-@pytest.mark.parametrize("family", TWINNED)
-@each("spec", TWINS)
-def test_a_method_agrees_with_its_twin(spec: str, family: str) -> None:
-    twin = TWINS[spec]
-    if family not in twin.models:
+@pytest.mark.parametrize("family", FAMILIES)
+@each("spec", REFERENCES)
+def test_a_method_agrees_with_its_reference(spec: str, family: str) -> None:
+    reference = REFERENCES[spec]
+    if family not in reference.models:
         return
-    slow = torch.stack([twin.slowly(family, image) for image in range(2)])
+    slow = torch.stack([reference.slowly(family, image) for image in range(2)])
 
     fast = quickly(spec, family)
 
@@ -41,17 +41,17 @@ def test_a_method_agrees_with_its_twin(spec: str, family: str) -> None:
         torch.testing.assert_close(fast.patches, per_patch, rtol=0, atol=1e-9 * slow.abs().max().item() * 64)
     else:
         found = torch.cat([fast.prefix, fast.patches], dim=1) if slow.shape[1] > 12 else fast.patches
-    assert resolve(spec).question == twin.question
+    assert resolve(spec).question == reference.question
     assert slow.abs().max() > 1e-6 or slow.isnan().any()  # not noise
     torch.testing.assert_close(found, slow, rtol=0, atol=1e-9 * slow.nan_to_num().abs().max().item(), equal_nan=True)
 
 
-def test_every_method_has_a_twin() -> None:
+def test_every_method_has_a_reference() -> None:
     load_all()
     rooms = ("tokens", "cams", "attention", "vectors", "transition")
     ours = {name for name in METHODS if METHODS.owner(name).removeprefix("vitreous.methods.") in rooms}
 
-    without = ours - {resolve(spec).name for spec in TWINS}
+    without = ours - {resolve(spec).name for spec in REFERENCES}
 
     assert without == set()
 
@@ -98,7 +98,7 @@ def test_tokentm_without_its_measures_is_genatt_doubled_at_every_layer(family: s
 @pytest.mark.parametrize("family", ["vit", "vit-mean", "map-skips-prefix", "deit-distilled", "vit-swiglu"])
 @pytest.mark.parametrize("question", ["probability", "margin"])
 @pytest.mark.parametrize("start", [0, 2])
-def test_decompx_of_another_question_is_its_twins(family: str, question: str, start: int) -> None:
+def test_decompx_of_another_question_is_that_of_its_reference(family: str, question: str, start: int) -> None:
     scenes = [scene_of(family, image) for image in range(2)]
     slow = torch.stack([decomposition.shares(scene, start, question=question) for scene in scenes])
 
@@ -111,9 +111,9 @@ def test_decompx_of_another_question_is_its_twins(family: str, question: str, st
 @pytest.mark.parametrize("spec", ["ixg", "genatt", "gradcam", "fullgrad@libra+plus", "attcat"])
 @pytest.mark.parametrize("question", ["probability", "margin"])
 def test_other_questions_reach_every_kind_of_method(spec: str, question: str) -> None:
-    twin = TWINS[spec]
+    reference = REFERENCES[spec]
     slow = torch.stack(
-        [twin.function(scene_of("vit-mean", i, question, **twin.held), **twin.options) for i in range(2)]
+        [reference.function(scene_of("vit-mean", i, question, **reference.held), **reference.options) for i in range(2)]
     )
 
     fast = quickly(spec, "vit-mean", question)
@@ -124,10 +124,12 @@ def test_other_questions_reach_every_kind_of_method(spec: str, question: str) ->
 
 @pytest.mark.parametrize("spec", ["ixg", "genatt", "gradcam", "attnlrp", "rollout"])
 @pytest.mark.parametrize("family", ["vit-dynamic", "dinov3", "sapiens2"])
-def test_pictures_of_another_shape_agree_with_their_twins(spec: str, family: str) -> None:
-    twin, images = TWINS[spec], pictures(2, (40, 24))
-    scenes = [look(tiny(family), image, target, **twin.held) for image, target in zip(images, TARGETS, strict=True)]
-    slow = torch.stack([twin.function(scene, **twin.options) for scene in scenes])
+def test_images_of_another_shape_agree_with_their_references(spec: str, family: str) -> None:
+    reference, images = REFERENCES[spec], pictures(2, (40, 24))
+    scenes = [
+        look(tiny(family), image, target, **reference.held) for image, target in zip(images, TARGETS, strict=True)
+    ]
+    slow = torch.stack([reference.function(scene, **reference.options) for scene in scenes])
 
     fast = resolve(spec)(Probe(seen(family), images, torch.tensor(TARGETS)))
 
@@ -137,7 +139,7 @@ def test_pictures_of_another_shape_agree_with_their_twins(spec: str, family: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held", HELD)
-def test_the_surgery_of_the_twins_leaves_the_logits_alone(held: str) -> None:
+def test_the_surgery_of_the_references_leaves_the_logits_alone(held: str) -> None:
     for family in (*MODELS, "vit-swiglu", "vit-rmsnorm"):
         plain, operated = scene_of(family, 0), scene_of(family, 0, **HELD[held])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.reference.reference import twin_of
+from tests.reference.reference import reference_for
 from tests.reference.scene import Scene
 from tests.reference.vectors import sent
 
@@ -26,16 +26,16 @@ def weights(E: Tensor, Et: Tensor, length: bool, necc: bool, eps: float = 0.0) -
     return w
 
 
-@twin_of("tokentm", question="probability")
-@twin_of("VTranM(preset='full')", question="probability")
-@twin_of("tokentm(source='norm')", question="probability", source="norm")
-@twin_of("tokentm(value_bias=True)", question="probability", value_bias=True)
-@twin_of("tokentm(start=1)", question="probability", start=1)
-@twin_of("tokentm@libra", question="probability", held="libra")
-@twin_of("tokentm(preset='af+l')", question="probability", necc=False)
-@twin_of("tokentm(preset='af')", question="probability", necc=False, length=False, lengths=False)
-@twin_of("tokentm(length=False)", question="probability", length=False)
-@twin_of("tokentm(row='cls')", question="probability", cls=True)
+@reference_for("tokentm", question="probability")
+@reference_for("VTranM(preset='full')", question="probability")
+@reference_for("tokentm(source='norm')", question="probability", source="norm")
+@reference_for("tokentm(value_bias=True)", question="probability", value_bias=True)
+@reference_for("tokentm(start=1)", question="probability", start=1)
+@reference_for("tokentm@libra", question="probability", held="libra")
+@reference_for("tokentm(preset='af+l')", question="probability", necc=False)
+@reference_for("tokentm(preset='af')", question="probability", necc=False, length=False, lengths=False)
+@reference_for("tokentm(length=False)", question="probability", length=False)
+@reference_for("tokentm(row='cls')", question="probability", cls=True)
 @torch.no_grad()
 def tokentm(
     scene: Scene, source="residual", value_bias=False, length=True, necc=True, lengths=True, start=0, cls=False
@@ -60,7 +60,7 @@ def tokentm(
     return C[0] if cls else scene.rho @ C
 
 
-@twin_of("tokentm(preset='baseline')", question="probability")
+@reference_for("tokentm(preset='baseline')", question="probability")
 def baseline(scene: Scene) -> Tensor:
     """Equation 8 at the first layer: C = I + mean_h relu(G) ⊙ A."""
     A, G = scene.A[0], scene.G[0]
@@ -68,8 +68,8 @@ def baseline(scene: Scene) -> Tensor:
     return scene.rho @ C
 
 
-@twin_of("tokentm(preset='libragrad')", question="probability")
-@twin_of("tokentm(variant='libragrad', length=False)", question="probability", length=False)
+@reference_for("tokentm(preset='libragrad')", question="probability")
+@reference_for("tokentm(variant='libragrad', length=False)", question="probability", length=False)
 @torch.no_grad()
 def as_libragrad_runs_it(scene: Scene, length: bool = True) -> Tensor:
     """Streams after each sub-layer, one weight per layer, attention and gradient averaged apart."""
@@ -83,7 +83,7 @@ def as_libragrad_runs_it(scene: Scene, length: bool = True) -> Tensor:
     return scene.rho @ C
 
 
-@twin_of("tokentm+plus(mode='restart')", question="probability")
+@reference_for("tokentm+plus(mode='restart')", question="probability")
 def tokentm_restarted(scene: Scene) -> Tensor:
     """Σ_l of TokenTM run on the blocks from l on, each from the lengths of the tokens that enter block l."""
     return sum(tokentm(scene, start=start) for start in range(scene.L))

@@ -7,7 +7,7 @@ from timm.layers import LayerScale
 from torch import Tensor, nn
 
 from tests.reference.attention import layers_of, rolled
-from tests.reference.reference import twin_of
+from tests.reference.reference import reference_for
 from tests.reference.scene import Scene
 
 WITH_RMS = (
@@ -78,21 +78,21 @@ def attin_matrix(scene: Scene, layer: int, part: str, value_bias: bool) -> Tenso
     return (normed(scene, layer, R) if part == "resln" else R).norm(dim=-1)
 
 
-@twin_of("attin", models=WITH_RMS)
-@twin_of("attin(part='res')", part="res")
-@twin_of("attin(part='resln')", part="resln", models=WITH_RMS)
-@twin_of("attin(value_bias=False)", value_bias=False)
-@twin_of("attin(part='resln', value_bias=False)", part="resln", value_bias=False)
-@twin_of("attin+plus", layers="all")
-@twin_of("attin+last", layers="last")
-@twin_of("attin(part='res')+skipplus", part="res", layers="half")
+@reference_for("attin", models=WITH_RMS)
+@reference_for("attin(part='res')", part="res")
+@reference_for("attin(part='resln')", part="resln", models=WITH_RMS)
+@reference_for("attin(value_bias=False)", value_bias=False)
+@reference_for("attin(part='resln', value_bias=False)", part="resln", value_bias=False)
+@reference_for("attin+plus", layers="all")
+@reference_for("attin+last", layers="last")
+@reference_for("attin(part='res')+skipplus", part="res", layers="half")
 def attin(scene: Scene, part: str = "attention", value_bias: bool = True, layers: str | None = None) -> Tensor:
     if layers:
         return scene.rho @ sum(attin_matrix(scene, layer, part, value_bias) for layer in layers_of(scene, layers))
     return rolled(scene, [attin_matrix(scene, layer, part, value_bias) for layer in range(scene.L)], "half")
 
 
-@twin_of("attin(per_head=True)+plus")
+@reference_for("attin(per_head=True)+plus")
 def attin_per_head(scene: Scene) -> Tensor:
     """mean_h ‖A[h, i, j] f[h, j]‖."""
     total = torch.zeros(scene.N, scene.N, dtype=torch.float64)
@@ -111,11 +111,11 @@ def through_the_block(scene: Scene, layer: int) -> Tensor:
     return R + scale_of(scene.model.blocks[layer].ls2) * normed(scene, layer, R)
 
 
-@twin_of("globenc", models=WITH_RMS)
-@twin_of("globenc+rollout(form='half')", form="half")
-@twin_of("globenc+rollout(form='half-normalised')", form="half-normalised")
-@twin_of("globenc+plus", layers="all")
-@twin_of("globenc+skipplus", layers="half")
+@reference_for("globenc", models=WITH_RMS)
+@reference_for("globenc+rollout(form='half')", form="half")
+@reference_for("globenc+rollout(form='half-normalised')", form="half-normalised")
+@reference_for("globenc+plus", layers="all")
+@reference_for("globenc+skipplus", layers="half")
 def globenc(scene: Scene, form: str = "none", layers: str | None = None) -> Tensor:
     T = [through_the_block(scene, layer).norm(dim=-1) for layer in range(scene.L)]
     return scene.rho @ sum(T[layer] for layer in layers_of(scene, layers)) if layers else rolled(scene, T, form)
@@ -137,16 +137,16 @@ def alti_matrix(
     return T
 
 
-@twin_of("alti", models=WITH_RMS)
-@twin_of("alti+plus", layers="all")
-@twin_of("alti+last", layers="last")
-@twin_of("alti(skipplus=True)+plus", skipplus=True, layers="all")
-@twin_of("alti(skipplus=True, eps=1e-3)", skipplus=True, eps=1e-3)
-@twin_of("alti(eps=0.5)+skipplus", eps=0.5, layers="half")
-@twin_of("alti(preset='official')", shift=1e-6)  # what torch's pairwise_distance adds
-@twin_of("alti(shift=0.1)", shift=0.1)
-@twin_of("alti(preset='skipplus')+last", skipplus=True, layers="last")
-@twin_of("alti(preset='skipplus-paper')", skipplus=True, undefined="zero")
+@reference_for("alti", models=WITH_RMS)
+@reference_for("alti+plus", layers="all")
+@reference_for("alti+last", layers="last")
+@reference_for("alti(skipplus=True)+plus", skipplus=True, layers="all")
+@reference_for("alti(skipplus=True, eps=1e-3)", skipplus=True, eps=1e-3)
+@reference_for("alti(eps=0.5)+skipplus", eps=0.5, layers="half")
+@reference_for("alti(preset='official')", shift=1e-6)  # what torch's pairwise_distance adds
+@reference_for("alti(shift=0.1)", shift=0.1)
+@reference_for("alti(preset='skipplus')+last", skipplus=True, layers="last")
+@reference_for("alti(preset='skipplus-paper')", skipplus=True, undefined="zero")
 def alti(
     scene: Scene,
     skipplus: bool = False,
@@ -159,7 +159,7 @@ def alti(
     return scene.rho @ sum(T[layer] for layer in layers_of(scene, layers)) if layers else rolled(scene, T, "none")
 
 
-@twin_of("alti+plus(mode='restart')")
+@reference_for("alti+plus(mode='restart')")
 def alti_restarted(scene: Scene) -> Tensor:
     """Σ_l of ALTI run on the blocks from l on: the row carried back to layer l, r ← r T."""
     T = [alti_matrix(scene, layer, False, 0.0) for layer in range(scene.L)]

@@ -37,7 +37,7 @@ VARIANTS = ("tokentm(preset='baseline')", "tokentm(preset='af')", "tokentm(prese
         ([0.2, 0.9, 0.4], True, "2 of 3 pairs agree; another method is best."),
         ([0.4, 0.2, 0.9], True, "2 of 3 pairs agree; the paper's best method is best."),
         ([0.2, 0.9, 0.4], False, "2 of 3 pairs agree; the paper's best method is best."),
-        ([0.5, 0.5, 0.5], True, "our values do not tell methods apart."),
+        ([0.5, 0.5, 0.5], True, "our values do not distinguish the methods."),
         ([nan, nan, nan], True, "the order of methods cannot be compared."),
     ],
 )

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.report.stores import put, row, rows_of
-from vitreous.bench.resample import curve_band
-from vitreous.bench.resample import gap as difference
+from vitreous.bench.resample import curve_band, difference_interval
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, mean_ranks, order_by_rank, summarise_metric
 from vitreous.metrics.localisation import shares
@@ -163,7 +162,7 @@ def test_a_band_leaves_out_what_is_missing_and_one_picture_has_none() -> None:
     assert np.isnan(low).all()
 
 
-def test_a_band_is_the_bootstrap_of_its_slow_twin() -> None:
+def test_a_band_is_the_bootstrap_of_its_reference() -> None:
     draw = np.random.default_rng(1)
     curve = draw.normal(size=(30, 1))
     clusters = [np.array([2 * n, 2 * n + 1]) for n in range(15)]
@@ -172,9 +171,9 @@ def test_a_band_is_the_bootstrap_of_its_slow_twin() -> None:
     for _ in range(4000):
         pictures = draw.integers(15, size=15)
         sampled.append(np.mean([curve[2 * p : 2 * p + 2].mean() for p in pictures]))
-    twin = np.quantile(sampled, [0.025, 0.975])
+    reference = np.quantile(sampled, [0.025, 0.975])
 
-    assert [low[0], high[0]] == pytest.approx(twin, abs=0.03)
+    assert [low[0], high[0]] == pytest.approx(reference, abs=0.03)
 
 
 # ── differences ──────────────────────────────────────────────────────────────────────────────────
@@ -182,27 +181,31 @@ def test_a_band_is_the_bootstrap_of_its_slow_twin() -> None:
 
 def test_a_difference_is_paired() -> None:
     before = np.linspace(0, 1, 30)
-    gap, low, high = difference({"score": before}, {"score": before + 0.1}, mean, [f"p{n}" for n in range(30)])
+    change, low, high = difference_interval(
+        {"score": before}, {"score": before + 0.1}, mean, [f"p{n}" for n in range(30)]
+    )
 
-    assert (gap, low, high) == pytest.approx((0.1, 0.1, 0.1))
+    assert (change, low, high) == pytest.approx((0.1, 0.1, 0.1))
 
 
 def test_a_difference_is_over_what_both_define() -> None:
     before, after = np.array([0.0, nan, 1.0, 5.0]), np.array([0.5, 9.0, 1.5, nan])
-    gap, low, high = difference({"score": before}, {"score": after}, mean, ["a", "b", "c", "d"])
+    change, low, high = difference_interval({"score": before}, {"score": after}, mean, ["a", "b", "c", "d"])
 
-    assert (gap, low, high) == pytest.approx((0.5, 0.5, 0.5))
+    assert (change, low, high) == pytest.approx((0.5, 0.5, 0.5))
 
 
 def test_a_difference_of_pooled_figures_is_pooled() -> None:
     before = {"score": np.array([1.0, 0.0]), "correct": np.array([1.0, 0.0]), "labelled": np.array([1.0, 99.0])}
     after = {"score": np.array([0.0, 1.0]), "correct": np.array([0.0, 99.0]), "labelled": np.array([1.0, 99.0])}
-    gap, _, _ = difference(before, after, shares, ["a", "b"])
+    change, _, _ = difference_interval(before, after, shares, ["a", "b"])
 
-    assert gap == pytest.approx(0.98)  # means over images would say 0
+    assert change == pytest.approx(0.98)  # means over images would say 0
 
 
-def test_no_common_number_is_no_difference() -> None:
-    gap, low, high = difference({"score": np.array([nan, 1.0])}, {"score": np.array([1.0, nan])}, mean, ["a", "b"])
+def test_no_common_number_is_no_difference_interval() -> None:
+    change, low, high = difference_interval(
+        {"score": np.array([nan, 1.0])}, {"score": np.array([1.0, nan])}, mean, ["a", "b"]
+    )
 
-    assert all(isnan(one) for one in (gap, low, high))
+    assert all(isnan(one) for one in (change, low, high))

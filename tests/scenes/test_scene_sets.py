@@ -20,15 +20,15 @@ from vitreous.scenes import (
     STD,
     Scenes,
     draw,
+    paired_class,
     plan,
     render,
     render_image,
     tensor,
-    twin_of,
 )
 from vitreous.scenes.stamp import CODES
 
-TWINS = [label for label in range(len(CLASSES)) if twin_of(label) is not None]
+PAIRED_CLASSES = [label for label in range(len(CLASSES)) if paired_class(label) is not None]
 PINNED = {
     "single": "55b052611863c5d7",
     "pair": "3cb99e2e65257c1b",
@@ -75,7 +75,7 @@ def test_pictures_hold_what_their_kind_says(kind):
         assert all(thing.name == CLASSES[thing.label] for thing in scene.objects)
         assert (scene.spurious is not None) == (kind == "shortcut")
         if kind == "part":
-            assert scene.target in TWINS
+            assert scene.target in PAIRED_CLASSES
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,19 +110,19 @@ def test_the_evidence_is_seen_and_lies_on_the_thing(label):
 
         assert thing.evidence.any()
         assert not (thing.evidence & ~thing.mask).any()
-        if twin_of(label) is None:
+        if paired_class(label) is None:
             assert (thing.evidence == thing.mask).all()
         else:
             assert thing.evidence.sum() < 0.5 * thing.mask.sum()
 
 
-@pytest.mark.parametrize("label", TWINS, ids=[CLASSES[label] for label in TWINS])
-def test_the_mark_is_the_only_difference_between_twins(label):
+@pytest.mark.parametrize("label", PAIRED_CLASSES, ids=[CLASSES[label] for label in PAIRED_CLASSES])
+def test_the_mark_is_the_only_difference_between_paired_classes(label):
     for index in range(4):
         chosen = plan("part", 4, index, label=label)
         (thing,) = chosen.things
-        twin = replace(chosen, things=(replace(thing, name=CLASSES[twin_of(label)]),))
-        scene, other = render(chosen), render(twin)
+        partner = replace(chosen, things=(replace(thing, name=CLASSES[paired_class(label)]),))
+        scene, other = render(chosen), render(partner)
         changed = differing(scene.image, other.image)
 
         assert changed.any()
@@ -131,14 +131,16 @@ def test_the_mark_is_the_only_difference_between_twins(label):
 
 
 @pytest.mark.slow
-def test_the_mark_of_a_twin_is_never_hidden():
+def test_the_mark_of_a_paired_class_is_never_hidden():
     for kind in ("part", "pair"):
         for index in range(20):
             chosen = plan(kind, 8, index)
             hidden = zip(render(chosen).objects, render(replace(chosen, front=())).objects, strict=True)
 
             assert all(
-                thing.evidence.sum() > 0.9 * bare.evidence.sum() for thing, bare in hidden if thing.label in TWINS
+                thing.evidence.sum() > 0.9 * bare.evidence.sum()
+                for thing, bare in hidden
+                if thing.label in PAIRED_CLASSES
             )
 
 
@@ -217,7 +219,7 @@ def test_a_tensor_is_the_picture_normalised():
         ({"kind": "triple"}, "known: single, pair, part, shortcut"),
         ({"kind": "single", "label": "unicorn"}, "known: fish"),
         ({"kind": "single", "label": len(CLASSES)}, "from 0 to"),
-        ({"kind": "part", "label": "fish"}, "has no twin"),
+        ({"kind": "part", "label": "fish"}, "has no paired class"),
         ({"kind": "shortcut", "mark": "upside down"}, "aligned, moved, absent"),
     ],
 )

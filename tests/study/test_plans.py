@@ -7,7 +7,7 @@ import pytest
 from tests.study.made_up import STUDY
 from vitreous.bench.plan_check import check
 from vitreous.bench.plan_parser import read_plan
-from vitreous.bench.work_cells import cells_of, chosen
+from vitreous.bench.work_cells import choose_places, split_plan
 
 from study import names, zebras  # isort: skip
 from study.run import ORDER, SCRIPTS  # isort: skip
@@ -32,7 +32,7 @@ def test_plans_on_scenes_can_be_run_anywhere(name):
     plan = plan_of(name)
 
     assert check(plan) == []
-    assert cells_of(plan)
+    assert split_plan(plan)
     assert all("mask=evidence" in data.spec for data in plan.datasets)
 
 
@@ -42,7 +42,7 @@ def test_plans_on_photographs_can_be_run_with_the_assets(name, assets):
     plan = plan_of(name)
     check(plan)
 
-    assert cells_of(plan)
+    assert split_plan(plan)
     assert tuple(model.label for model in plan.models) == names.MODELS  # always both
     assert not plan.maps  # no photograph, and nothing that shows one, is kept
 
@@ -52,7 +52,7 @@ def test_no_image_is_both_chosen_by_and_confirmed_on(name, assets):
     plan = plan_of(name)
     chosen_by = plan_of("beyond-choose") if name == "beyond" else plan
     halves = {
-        data.part: set(chosen(data, evaluation))
+        data.part: set(choose_places(data, evaluation))
         for one in (chosen_by, plan)
         for data, evaluation in zip(one.datasets, one.evaluations, strict=True)
         if "val" in data.label

@@ -27,13 +27,13 @@ def an(effect, low, high, model="ViT-Tiny", metric="faithfulness"):
     [
         ([an(0.031, 0.024, 0.038)], "Yes, by +0.031 [0.024, 0.038] on ViT-Tiny."),
         ([an(-0.02, -0.03, -0.01)], "No, it is worse by 0.020 [0.010, 0.030] on ViT-Tiny."),
-        ([an(0.001, -0.003, 0.005)], "No difference that can be told on ViT-Tiny (+0.001 [−0.003, 0.005])."),
+        ([an(0.001, -0.003, 0.005)], "No significant difference on ViT-Tiny (+0.001 [−0.003, 0.005])."),
         ([an(nan, nan, nan)], "Not known on ViT-Tiny."),
         ([an(0.2, nan, nan)], "Not known on ViT-Tiny."),
         ([], "Not measured yet."),
         (
             [an(0.031, 0.024, 0.038), an(0.001, -0.003, 0.005, "DeiT-Tiny")],
-            "Yes, by +0.031 [0.024, 0.038] on ViT-Tiny; no difference that can be told on DeiT-Tiny (+0.001 [−0.003, 0.005]).",
+            "Yes, by +0.031 [0.024, 0.038] on ViT-Tiny; no significant difference on DeiT-Tiny (+0.001 [−0.003, 0.005]).",
         ),
         (
             [an(3.14, 2.4, 3.8, metric="mean_aopc"), an(-3.14, -3.8, -2.4, "DeiT-Tiny", "mean_aopc")],
@@ -74,7 +74,7 @@ def test_orders_are_described_correctly():
 
     assert agreement(Order(*where, 0.7, 0.6, 0.8)).startswith("go together (ρ = 0.70 [0.60, 0.80]")
     assert agreement(Order(*where, -0.7, -0.8, -0.6)).startswith("pull apart")
-    assert agreement(Order(*where, 0.1, -0.1, 0.3)).startswith("have no order in common")
+    assert agreement(Order(*where, 0.1, -0.1, 0.3)).startswith("have no significant order in common")
     assert agreement(Order(*where, nan, nan, nan)) == "unknown"
 
 
@@ -120,7 +120,7 @@ def test_a_map_costs_its_passes_by_the_patches_in_them():
 def test_methods_are_ours_or_somebodys():
     assert [kind(one) for one in ("temper", "presence", "anneal", "fullgrad@tempered+plus")] == ["ours"] * 4
     assert [kind(one) for one in ("decompx+plus", "tokentm", "tis(masks=256)")] == ["published"] * 3
-    assert kind("attnlrp(question='probability')+plus") == "asked anew"
+    assert kind("attnlrp(question='probability')+plus") == "new score"
     assert kind("random") == "control"
 
 

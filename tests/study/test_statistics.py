@@ -1,4 +1,4 @@
-"""Figures, effects and orders against slow twins: loops, one resample at a time."""
+"""Figures, effects and orders against reference implementations: loops, one resample at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.lazy import LazyModule
 from tests.study.made_up import sheet
-from vitreous.bench.resample import gap
+from vitreous.bench.resample import difference_interval
 
 from study.effects import Effect, Figure, effect, figures, loaded, only, save, two_sided  # isort: skip
 from study.published import METHODS, TABLES, same_order  # isort: skip
@@ -72,7 +72,7 @@ def test_an_effect_equals_the_reference_implementation_and_the_library(draw, hig
     assert (found.effect, found.n) == (pytest.approx(sign * (slow_mean(a) - slow_mean(b))), 11)
     assert [found.low, found.high] == pytest.approx(quantiles(drawn), abs=1e-12)
     assert found.p == pytest.approx(min(1, 2 * (1 + min(worse, better)) / 501))
-    theirs = gap({"score": scores[1]}, {"score": scores[0]}, made.reduce, made.pictures, draws=500)
+    theirs = difference_interval({"score": scores[1]}, {"score": scores[0]}, made.reduce, made.pictures, draws=500)
     ours = (found.effect, found.low, found.high) if higher else (-found.effect, -found.high, -found.low)
     assert ours == pytest.approx(theirs, abs=1e-12)
 
@@ -179,17 +179,17 @@ def test_classes_are_compared_image_by_image_within_a_gap(draw):
 
 
 def test_the_published_order_is_compared_measure_by_measure(draw):
-    made, twins = [], []
+    made, references = [], []
     for measure, higher in (("miou", True), ("pixel_accuracy", True)):
         theirs = np.array(TABLES[measure, ""])
         scores = theirs[:, None] + draw.normal(0, 12, size=(9, 8))
         made.append(sheet(scores, higher, measure, methods=METHODS))
-        twins.append((scores, theirs))
+        references.append((scores, theirs))
 
     found = same_order(made, TABLES, METHODS, "tokentm", draws=150)
 
     def tau(places):
-        return np.mean([stats.kendalltau(scores[:, places].mean(1), theirs).statistic for scores, theirs in twins])
+        return np.mean([stats.kendalltau(scores[:, places].mean(1), theirs).statistic for scores, theirs in references])
 
     drawn = np.array([tau(places) for places in resamples(made[0].pictures, 150)])
     low, high = quantiles(drawn - drawn.mean() + tau(list(range(8))))

@@ -19,9 +19,9 @@ def write_part(folder: Path, kind: str, table: pa.Table) -> tuple[str, int]:
     """Write a table as a Parquet file; return its name and its size in bytes."""
     import pyarrow.parquet as pq
 
-    held = BytesIO()
-    pq.write_table(table, held, compression="zstd")
-    data = held.getvalue()
+    stream = BytesIO()
+    pq.write_table(table, stream, compression="zstd")
+    data = stream.getvalue()
     name = f"{kind}-{hashlib.sha256(data).hexdigest()}.parquet"
     put_whole(folder / name, data)
     return name, len(data)

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from vitreous.bench.plan import Evaluation, Plan
-from vitreous.bench.pool import devices
-from vitreous.bench.work_cells import Cell
-from vitreous.bench.worker_job import loaded
+from vitreous.bench.pool import list_devices
+from vitreous.bench.work_cells import WorkCell
+from vitreous.bench.worker_job import load_cached
 from vitreous.capture.probe import probe_of
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -57,37 +57,37 @@ class Estimate:
     unknown: list[str] = field(default_factory=list)
 
 
-def estimate(plan: Plan, cells: Sequence[Cell]) -> list[Estimate]:
+def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:
     """Return one estimate per model that occurs in `cells`; loads the models and measures their speed."""
-    found = []
+    estimates = []
     for place, model in enumerate(plan.models):
         mine = [cell for cell in cells if cell.model == place]
         if not mine:
             continue
-        vit = loaded(model, plan.precision, devices(plan)[0]).vit
-        told = Estimate(model.label, len(mine), sum(len(cell.places) for cell in mine))
+        vit = load_cached(model, plan.precision, list_devices(plan)[0]).vit
+        total = Estimate(model.label, len(mine), sum(len(cell.places) for cell in mine))
         for dataset, evaluation in enumerate(plan.evaluations):
-            pictures = sum(len(cell.places) for cell in mine if cell.dataset == dataset)
-            ahead, back, unknown = per_picture(plan.methods, evaluation, vit)
-            told.forwards, told.backwards = told.forwards + ahead * pictures, told.backwards + back * pictures
-            told.unknown += [spec for spec in unknown if pictures and spec not in told.unknown]
-        one_ahead, one_back = calibrated(vit, plan.batch_size or plan.slice)
-        told.seconds = told.forwards * one_ahead + told.backwards * one_back
-        found.append(told)
-    return found
+            image_count = sum(len(cell.places) for cell in mine if cell.dataset == dataset)
+            ahead, back, unknown = cost_per_image(plan.methods, evaluation, vit)
+            total.forwards, total.backwards = total.forwards + ahead * image_count, total.backwards + back * image_count
+            total.unknown += [spec for spec in unknown if image_count and spec not in total.unknown]
+        one_ahead, one_back = calibrate(vit, plan.batch_size or plan.slice)
+        total.seconds = total.forwards * one_ahead + total.backwards * one_back
+        estimates.append(total)
+    return estimates
 
 
-def per_picture(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -> tuple[float, float, list[str]]:
+def cost_per_image(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -> tuple[float, float, list[str]]:
     """Cost of one image: forward passes, backward passes, and the specs whose cost is unknown.
 
     The forward pass of the image itself is counted once, since all methods share it.
     """
-    rows, sizes, unknown = targets_per_picture(evaluation.targets), facts_of(vit), []
+    rows, sizes, unknown = targets_per_image(evaluation.targets), model_sizes(vit), []
     ahead, back = 1.0, 0.0
     for method in map(resolve, methods):
         own = (
-            spent(method.facts.forwards, {**sizes, **settings(method)}),
-            spent(method.facts.backwards, {**sizes, **settings(method)}),
+            evaluate_cost(method.facts.forwards, {**sizes, **option_values(method)}),
+            evaluate_cost(method.facts.backwards, {**sizes, **option_values(method)}),
         )
         if None in own:
             unknown.append(method.spec)
@@ -95,8 +95,8 @@ def per_picture(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -
         turns = rows if method.class_specific else 1
         ahead, back = ahead + forwards, back + backwards * turns
         for metric in map(resolve_metric, evaluation.metrics):
-            again = explanations(metric, sizes)
-            passes = spent(metric.forwards, {**sizes, **settings(metric)}) if again is None else 0
+            again = count_explanations(metric, sizes)
+            passes = evaluate_cost(metric.forwards, {**sizes, **option_values(metric)}) if again is None else 0
             if passes is None:
                 unknown.append(metric.spec)
             ahead += rows * ((passes or 0) + (again or 0) * forwards)
@@ -104,7 +104,7 @@ def per_picture(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -
     return ahead, back, list(dict.fromkeys(unknown))
 
 
-def targets_per_picture(targets: str | tuple[int | str, ...]) -> int:
+def targets_per_image(targets: str | tuple[int | str, ...]) -> int:
     """Number of target classes that are explained per image."""
     if isinstance(targets, tuple):
         return len(targets)
@@ -113,7 +113,7 @@ def targets_per_picture(targets: str | tuple[int | str, ...]) -> int:
     return 2 if targets in ("pair", "predicted+label") else 1
 
 
-def facts_of(vit: BlackBox) -> dict[str, Any]:
+def model_sizes(vit: BlackBox) -> dict[str, Any]:
     """Sizes of a model by the names that cost formulas use."""
     layout = vit.layout(vit.size)
     if not isinstance(vit, ViT):
@@ -123,25 +123,25 @@ def facts_of(vit: BlackBox) -> dict[str, Any]:
     return {"patches": layout.patches, "channels": width, "layers": vit.depth, "depth": vit.depth}
 
 
-def settings(what: Method | Metric) -> dict[str, Any]:
+def option_values(method_or_metric: Method | Metric) -> dict[str, Any]:
     """Values of all options of a method or metric, defaults included."""
-    return what.settings
+    return method_or_metric.settings
 
 
-def explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:
+def count_explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:
     """Number of attributions that a metric computes, if its cost is stated in explanations; otherwise None."""
-    said = str(metric.forwards).split(",")[0]
-    if "explanation" not in said:
+    formula = str(metric.forwards).split(",")[0]
+    if "explanation" not in formula:
         return None
-    return spent(re.sub(r"explanations?", "", said), {**sizes, **metric.settings}) or 1
+    return evaluate_cost(re.sub(r"explanations?", "", formula), {**sizes, **metric.settings}) or 1
 
 
-def spent(said: int | str, names: Mapping[str, Any]) -> float | None:
+def evaluate_cost(formula: int | str, names: Mapping[str, Any]) -> float | None:
     """Evaluate a cost formula.
 
     Parameters
     ----------
-    said
+    formula
         A number or a formula such as `"1 + 2 steps"`; text after a comma is ignored, and a space between two names or
         numbers is a product.
     names
@@ -152,15 +152,15 @@ def spent(said: int | str, names: Mapping[str, Any]) -> float | None:
     float or None
         None if the text is not a formula of known names.
     """
-    text = re.sub(r"²", "**2", str(said).split(",")[0])
+    text = re.sub(r"²", "**2", str(formula).split(",")[0])
     text = re.sub(r"(?<=[\w)])\s+(?=[\w(])", "*", text.strip())
     try:
-        return value_of(ast.parse(text, mode="eval").body, names)
+        return evaluate_node(ast.parse(text, mode="eval").body, names)
     except (SyntaxError, KeyError, TypeError, ValueError):
         return None
 
 
-def value_of(node: ast.AST, names: Mapping[str, Any]) -> float:
+def evaluate_node(node: ast.AST, names: Mapping[str, Any]) -> float:
     """Evaluate a parsed arithmetic expression."""
     match node:
         case ast.Constant(value=int() | float() as number):
@@ -169,11 +169,11 @@ def value_of(node: ast.AST, names: Mapping[str, Any]) -> float:
             value = names[node.id]
             return float(len(value)) if isinstance(value, list | tuple) else float(value)
         case ast.BinOp() if type(node.op) in OPERATIONS:
-            return OPERATIONS[type(node.op)](value_of(node.left, names), value_of(node.right, names))
+            return OPERATIONS[type(node.op)](evaluate_node(node.left, names), evaluate_node(node.right, names))
     raise ValueError(ast.dump(node))
 
 
-def calibrated(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, float]:
+def calibrate(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, float]:
     """Measure seconds per image of a forward and of a backward pass.
 
     Parameters
@@ -199,12 +199,12 @@ def calibrated(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, f
         for _ in probe_of(vit, images).layers(attention=False):
             pass
 
-    forward = timed(ahead, vit.device, budget / 2)
-    backward = 0.0 if not isinstance(vit, Network) else max(timed(both, vit.device, budget / 2) - forward, 0.0)
+    forward = shortest_time(ahead, vit.device, budget / 2)
+    backward = 0.0 if not isinstance(vit, Network) else max(shortest_time(both, vit.device, budget / 2) - forward, 0.0)
     return forward / len(images), backward / len(images)
 
 
-def timed(work: Any, device: torch.device, budget: float) -> float:
+def shortest_time(work: Any, device: torch.device, budget: float) -> float:
     """Run `work` 2 to 6 times and return the shortest time in seconds; the first run is a warm-up."""
     rounds, begun = [], time.perf_counter()
     while len(rounds) < 2 or (len(rounds) < 6 and time.perf_counter() - begun < budget):

@@ -43,35 +43,35 @@ def open_ledger(path: Path, *, write: bool = True) -> tuple[sqlite3.Connection, 
     try:
         return connect(path), fresh
     except sqlite3.OperationalError as problem:  # locked, read-only or disk full, but not damaged
-        if not write and (held := as_it_lies(path)) is not None:
-            return held, False
+        if not write and (connection := open_read_only(path)) is not None:
+            return connection, False
         raise DataError(f"'{path}' cannot be opened: {problem}") from None
     except sqlite3.DatabaseError:
         path.replace(path.with_name(f"ledger.damaged-{time.time_ns()}"))
-        for rest in ("-wal", "-shm"):
-            path.with_name(path.name + rest).unlink(missing_ok=True)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         return connect(path), True
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """Connect to the database and create its tables if they are missing."""
-    made = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
     try:
-        journal(made)
-        made.execute("PRAGMA synchronous = FULL")
-        (version,) = made.execute("PRAGMA user_version").fetchone()
+        enable_write_ahead(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > FORMAT:
             raise DataError(f"'{path}' was written by a newer Vitreous (format {version}); this one reads {FORMAT}")
         if version < FORMAT:
-            made.executescript(LEDGER)
-        made.execute("SELECT count(*) FROM parts").fetchone()
+            connection.executescript(LEDGER)
+        connection.execute("SELECT count(*) FROM parts").fetchone()
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
-def as_it_lies(path: Path) -> sqlite3.Connection | None:
+def open_read_only(path: Path) -> sqlite3.Connection | None:
     """Open the database of a read-only folder as immutable.
 
     Returns None if the folder is writable, if there is no database, or if its write-ahead log is not empty, that is, if
@@ -83,7 +83,7 @@ def as_it_lies(path: Path) -> sqlite3.Connection | None:
     return sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True, isolation_level=None)
 
 
-def journal(ledger: sqlite3.Connection) -> None:
+def enable_write_ahead(ledger: sqlite3.Connection) -> None:
     """Switch to write-ahead logging; retried, since SQLite does not wait here for others that open the database."""
     for attempt in range(100):
         try:

@@ -30,49 +30,49 @@ def tensor_bytes(tensor: Tensor) -> tuple[bytes, bytes]:
     return f"{own.dtype}{list(own.shape)}".encode(), own.view(-1).view(torch.uint8).numpy().tobytes()
 
 
-def hash_of(tensor: Tensor) -> str:
+def hash_tensor(tensor: Tensor) -> str:
     """Hash of a tensor's data type, shape and content."""
     return digest(*tensor_bytes(tensor))
 
 
-def hash_of_weights(module: nn.Module) -> str:
+def hash_weights(module: nn.Module) -> str:
     """Hash of the names, data types, shapes and values of all parameters and buffers."""
     state = module.state_dict()
     return digest(*(piece for name in sorted(state) for piece in (name.encode(), *tensor_bytes(state[name]))))
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Convert a value to JSON types; functions, classes and other objects become their name."""
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in sorted(value.items(), key=lambda pair: str(pair[0]))}
+        return {str(key): to_plain(inner) for key, inner in sorted(value.items(), key=lambda pair: str(pair[0]))}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(inner) for inner in (sorted(value, key=repr) if isinstance(value, set | frozenset) else value)]
+        return [to_plain(inner) for inner in (sorted(value, key=repr) if isinstance(value, set | frozenset) else value)]
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return str(getattr(value, "name", None) or getattr(value, "__qualname__", None) or value)
 
 
-def written(content: Any) -> str:
+def canonical_json(content: Any) -> str:
     """Canonical JSON text of a value, with sorted keys."""
-    return json.dumps(plain(content), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(to_plain(content), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
-def identity(what: Method | Metric | None) -> str:
+def hash_identity(method_or_metric: Method | Metric | None) -> str:
     """Hash of a method or metric with the values of all its options; an empty string for None (the map itself)."""
-    if what is None:
+    if method_or_metric is None:
         return ""
-    if isinstance(what, Metric):
-        return digest(written({"name": what.name, "settings": what.settings}).encode())
-    fold = what.fold
-    said = {
-        "name": what.name,
-        "options": what.settings,
-        "linearisation": asdict(what.linearisation),
+    if isinstance(method_or_metric, Metric):
+        return digest(canonical_json({"name": method_or_metric.name, "settings": method_or_metric.settings}).encode())
+    fold = method_or_metric.fold
+    content = {
+        "name": method_or_metric.name,
+        "options": method_or_metric.settings,
+        "linearisation": asdict(method_or_metric.linearisation),
         "fold": None if fold is None else {"name": fold.name, "options": fold.options},
     }
-    return digest(written(said).encode())
+    return digest(canonical_json(content).encode())
 
 
-def key_of(**decides: str) -> str:
+def hash_key(**decides: str) -> str:
     """Hash of named values that determine a row."""
-    return digest(written(decides).encode())
+    return digest(canonical_json(decides).encode())

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.bench.keys import digest, hash_of
+from vitreous.bench.keys import digest, hash_tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.probe import probe_of
 from vitreous.capture.targets import class_indices
@@ -25,7 +25,7 @@ EVIDENCE = ("labels", "objects", "rivals", "boxes")
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class LabelledBatch:
     """A batch of b images with k target classes each, that is, b · k rows; the rows of an image are consecutive.
 
     Parameters
@@ -76,9 +76,9 @@ class Subject:
     @cached_property
     def probe(self) -> BlackBoxProbe:
         """Probe whose forward pass all methods share."""
-        made = self.front or probe_of(self.vit, self.images, self.targets)
-        _ = made.reading  # run the forward pass here, so that it is not timed with the first method
-        return made
+        probe = self.front or probe_of(self.vit, self.images, self.targets)
+        _ = probe.reading  # run the forward pass here, so that it is not timed with the first method
+        return probe
 
     @property
     def labelled(self) -> Bool[Tensor, " b"]:
@@ -88,22 +88,22 @@ class Subject:
     @cached_property
     def pixels(self) -> list[str]:
         """Hash of every image."""
-        return [hash_of(image) for image in self.images]
+        return [hash_tensor(image) for image in self.images]
 
-    def only(self, pictures: Sequence[int], columns: Sequence[int] | None = None) -> Subject:
+    def only(self, indices: Sequence[int], columns: Sequence[int] | None = None) -> LabelledBatch:
         """Subset of the images and, if `columns` is given, of their target columns."""
-        kept = range(self.share) if columns is None else columns
-        if len(pictures) == len(self) and len(kept) == self.share:
+        kept_columns = range(self.share) if columns is None else columns
+        if len(indices) == len(self) and len(kept_columns) == self.share:
             return self
-        index = torch.tensor(pictures)
-        rows = [picture * self.share + column for picture in pictures for column in kept]
+        index = torch.tensor(indices)
+        rows = [index_of_image * self.share + column for index_of_image in indices for column in kept_columns]
         return replace(
             self,
-            keys=tuple(self.keys[p] for p in pictures),
-            places=tuple(self.places[p] for p in pictures),
+            keys=tuple(self.keys[p] for p in indices),
+            places=tuple(self.places[p] for p in indices),
             images=self.images[index],
-            targets=self.targets[index][:, list(kept)],
-            roles=tuple(self.roles[column] for column in kept),
+            targets=self.targets[index][:, list(kept_columns)],
+            roles=tuple(self.roles[column] for column in kept_columns),
             labels=self.labels[index],
             logits=self.logits[index],
             given={
@@ -117,7 +117,7 @@ class Subject:
     def hashes(self) -> dict[str, list[str]]:
         """Hashes of the annotations of every row, by name."""
         return {
-            name: ["" if one is None else hash_of(torch.as_tensor(one)) for one in value]
+            name: ["" if annotation is None else hash_tensor(torch.as_tensor(annotation)) for annotation in value]
             for name, value in self.given.items()
         }
 
@@ -129,24 +129,24 @@ class Subject:
 
     def about(self, row: int) -> dict[str, Any]:
         """Columns that describe the image and the target of a row."""
-        picture, column = divmod(row, self.share)
-        target = int(self.targets[picture, column])
+        index, column = divmod(row, self.share)
+        target = int(self.targets[index, column])
         return {
-            "picture": self.keys[picture],
-            "index": self.places[picture],
+            "picture": self.keys[index],
+            "index": self.places[index],
             "target": target,
             "target_name": self.vit.class_name(target),
             "role": self.roles[column],
-            "label": int(self.labels[picture]),
-            "predicted": int(self.logits[picture].argmax()),
-            "probability": math.nan if self.vit.scalar else float(self.logits[picture].double().softmax(-1)[target]),
-            "pixels": self.pixels[picture],
+            "label": int(self.labels[index]),
+            "predicted": int(self.logits[index].argmax()),
+            "probability": math.nan if self.vit.scalar else float(self.logits[index].double().softmax(-1)[target]),
+            "pixels": self.pixels[index],
         }
 
 
-def subject_of(
-    vit: BlackBox, batch: Batch, places: Sequence[int], wanted: str | tuple[int | str, ...]
-) -> tuple[Subject | None, list[tuple[str, str]]]:
+def prepare_batch(
+    vit: BlackBox, batch: Batch, places: Sequence[int], target_spec: str | tuple[int | str, ...]
+) -> tuple[LabelledBatch | None, list[tuple[str, str]]]:
     """Prepare a batch.
 
     Parameters
@@ -157,7 +157,7 @@ def subject_of(
         Images with annotations.
     places
         Indices of the images in their dataset.
-    wanted
+    target_spec
         The classes to explain, as the entry `targets` of a plan.
 
     Returns
@@ -165,10 +165,14 @@ def subject_of(
     tuple
         The images that have valid targets (None if there are none), and key and reason for every other image.
     """
-    targets, roles = targets_of(vit, batch, wanted)
+    targets, roles = resolve_targets(vit, batch, target_spec)
     failures, good = [], list(range(len(batch)))
     if targets is not None:
-        reasons = {place: why for place, row in enumerate(targets.tolist()) if (why := unfit(row, roles, vit.outputs))}
+        reasons = {
+            place: why
+            for place, row in enumerate(targets.tolist())
+            if (why := invalid_target_reason(row, roles, vit.outputs))
+        }
         failures = [(batch.keys[place], f"{batch.keys[place]!r} has {why}") for place, why in reasons.items()]
         good = [place for place in good if place not in reasons]
     if not good:
@@ -177,40 +181,44 @@ def subject_of(
     probe = probe_of(vit, batch.images[index], None if targets is None else targets[index])
     logits = probe.full_logits.cpu()
     if targets is None and roles != ("predicted",):
-        found, front = logits.topk(len(roles)).indices, None
+        classes, front = logits.topk(len(roles)).indices, None
     else:
-        found, front = probe.targets.view(len(good), -1).cpu(), probe
-    return Subject(
+        classes, front = probe.targets.view(len(good), -1).cpu(), probe
+    return LabelledBatch(
         vit,
         tuple(batch.keys[place] for place in good),
         tuple(places[place] for place in good),
         batch.images[index],
-        found,
+        classes,
         roles,
         batch.labels[index],
         logits,
-        fixtures(batch, good, roles),
+        collect_annotations(batch, good, roles),
         front,
     ), failures
 
 
-def fixtures(batch: Batch, pictures: Sequence[int], roles: tuple[str, ...]) -> dict[str, Any]:
+def collect_annotations(batch: Batch, indices: Sequence[int], roles: tuple[str, ...]) -> dict[str, Any]:
     """Annotations that metrics may read, one entry per row; for a `rival` target, object and rival are swapped."""
-    rows = torch.tensor([picture for picture in pictures for _ in roles])
-    other = torch.tensor([role == "rival" for _ in pictures for role in roles])
-    given: dict[str, Any] = {"labels": batch.labels[rows]}
+    rows = torch.tensor([index for index in indices for _ in roles])
+    is_rival = torch.tensor([role == "rival" for _ in indices for role in roles])
+    annotations: dict[str, Any] = {"labels": batch.labels[rows]}
     objects, rivals = batch.objects, batch.rivals
     if objects is not None:
-        given["objects"] = objects[rows] if rivals is None else rivals[rows].where(other[:, None, None], objects[rows])
+        annotations["objects"] = (
+            objects[rows] if rivals is None else rivals[rows].where(is_rival[:, None, None], objects[rows])
+        )
     if rivals is not None and objects is not None:
-        given["rivals"] = objects[rows].where(other[:, None, None], rivals[rows])
+        annotations["rivals"] = objects[rows].where(is_rival[:, None, None], rivals[rows])
     if batch.boxes is not None:
         drawn = [batch.boxes[row] for row in rows.tolist()]
-        given["boxes"] = [None if swapped else boxes for boxes, swapped in zip(drawn, other.tolist(), strict=True)]
-    return given
+        annotations["boxes"] = [
+            None if swapped else boxes for boxes, swapped in zip(drawn, is_rival.tolist(), strict=True)
+        ]
+    return annotations
 
 
-def targets_of(
+def resolve_targets(
     vit: BlackBox, batch: Batch, targets: str | tuple[int | str, ...]
 ) -> tuple[Int[Tensor, "b k"] | None, tuple[str, ...]]:
     """Target classes and their roles; the classes are None for "predicted" and "top n", which depend on the logits."""
@@ -231,7 +239,7 @@ def targets_of(
     return class_indices(vit, [list(targets)] * len(batch), len(batch)), ("class",) * len(targets)
 
 
-def unfit(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:
+def invalid_target_reason(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:
     """Reason why the targets are invalid, or an empty string."""
     for target, role in zip(targets, roles, strict=True):
         if target < 0:

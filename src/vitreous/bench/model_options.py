@@ -51,8 +51,8 @@ class ModelOptions:
             "classes": check_path, "black_box": check_flag, "mean": check_mean, "std": check_std, "size": check_size,
             "crop": check_crop,
         }  # fmt: skip
-        given = {key: checks[key](arguments[key]) for key in OPTION_NAMES if arguments.get(key) is not None}
-        return cls(**given), {key: value for key, value in arguments.items() if key not in OPTION_NAMES}
+        options = {key: checks[key](arguments[key]) for key in OPTION_NAMES if arguments.get(key) is not None}
+        return cls(**options), {key: value for key, value in arguments.items() if key not in OPTION_NAMES}
 
     @property
     def changes_preprocess(self) -> bool:

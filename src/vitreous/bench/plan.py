@@ -198,16 +198,16 @@ class Plan:
         import vitreous
 
         own = {k: v for k, v in asdict(self).items() if k not in ASIDE}
-        said = json.dumps({**own, "vitreous": vitreous.__version__}, sort_keys=True, default=str)
-        return blake2b(said.encode(), digest_size=8).hexdigest()
+        text = json.dumps({**own, "vitreous": vitreous.__version__}, sort_keys=True, default=str)
+        return blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property
     def toml(self) -> str:
         """The plan as TOML that `read_plan` can read; includes entries that were given as flags."""
-        return as_toml(self)
+        return to_toml(self)
 
 
-def one_of(said: str) -> tuple[int, int]:
+def parse_fraction(text: str) -> tuple[int, int]:
     """Parse "i/n", such as "2/8" for the second of eight.
 
     Raises
@@ -215,13 +215,13 @@ def one_of(said: str) -> tuple[int, int]:
     SpecError
         If the text does not have this form with 1 ≤ i ≤ n.
     """
-    number, slash, count = said.partition("/")
+    number, slash, count = text.partition("/")
     if not (slash and number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
         raise SpecError("is not understood; write i/n with i from 1 to n, for example 2/8")
     return int(number), int(count)
 
 
-def as_toml(plan: Plan) -> str:
+def to_toml(plan: Plan) -> str:
     """Write all entries that differ from their defaults; JSON numbers, strings and lists are valid TOML."""
     lines = []
     # entries that reading the plan derives again from its protocol and datasets
@@ -236,21 +236,21 @@ def as_toml(plan: Plan) -> str:
             continue
         lines.append(f"{name} = {json.dumps('first' if value is None else value, ensure_ascii=False)}")
     for model in plan.models:
-        given = {
+        entries = {
             "name": model.name,
             "label": model.label,
             "checkpoint": model.checkpoint,
             "pretrained": model.pretrained,
             "family": model.family or None,
         }
-        lines += table("models", {**given, **dict(model.arguments)})
+        lines += toml_table("models", {**entries, **dict(model.arguments)})
     for data in plan.datasets:
-        given = {name: getattr(data, name) for name in DataSpec.__dataclass_fields__}
-        lines += table("datasets", {**given, "models": data.models or None, "part": data.part or None})
+        entries = {name: getattr(data, name) for name in DataSpec.__dataclass_fields__}
+        lines += toml_table("datasets", {**entries, "models": data.models or None, "part": data.part or None})
     return "\n".join(lines) + "\n"
 
 
-def table(name: str, entries: dict[str, Any]) -> list[str]:
+def toml_table(name: str, entries: dict[str, Any]) -> list[str]:
     """Lines of one TOML table in an array of tables; entries that are None are left out."""
     inside = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entries.items() if value is not None)
     return ["", f"[[{name}]]", *inside]

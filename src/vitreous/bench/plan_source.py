@@ -49,16 +49,16 @@ class Origin:
         sets = re.compile(
             rf"^\s*(\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*(=|\]|\.)|[{{,]\s*[\"']?{re.escape(key)}[\"']?\s*="
         )
-        here = [n for n, line in enumerate(bare, 1) if sets.search(line)]
+        setting_lines = [n for n, line in enumerate(bare, 1) if sets.search(line)]
         if isinstance(value, str):
             quoted = [n for n, line in enumerate(bare, 1) if f'"{value}"' in line or f"'{value}'" in line]
-            behind = [n for n in quoted if not here or n >= here[0]]
+            behind = [n for n in quoted if not setting_lines or n >= setting_lines[0]]
             if behind or quoted:
                 return (behind or quoted)[0]
-        return here[0] if here else None
+        return setting_lines[0] if setting_lines else None
 
 
-def near(word: str, known: Sequence[str]) -> str:
+def suggest(word: str, candidates: Sequence[str]) -> str:
     """Suggest the closest known word, or list all of them."""
-    close = get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    close = get_close_matches(word, candidates, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(candidates)}"

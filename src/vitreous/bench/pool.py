@@ -22,18 +22,18 @@ import torch
 from vitreous.bench.plan import Plan
 from vitreous.bench.run import run_cell
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals
-from vitreous.bench.work_cells import Cell
-from vitreous.bench.worker_job import Job, Outcome
+from vitreous.bench.work_cells import WorkCell
+from vitreous.bench.worker_job import Outcome, PlanJob
 from vitreous.capture.threads import given_cores
 from vitreous.core.errors import Caveat, ModelError
 
-Executor: TypeAlias = Callable[[Job, Sequence[Cell]], Generator[Outcome, None, None]]
+Executor: TypeAlias = Callable[[PlanJob, Sequence[WorkCell]], Generator[Outcome, None, None]]
 LOSSES = 3  # number of workers that may die on one cell before it is reported as failed
 
 
-def serial(job: Job, cells: Sequence[Cell]) -> Generator[Outcome, None, None]:
+def run_serially(job: PlanJob, cells: Sequence[WorkCell]) -> Generator[Outcome, None, None]:
     """Run the cells one after the other in this process."""
-    job = replace(job, device=devices(job.plan)[0])
+    job = replace(job, device=list_devices(job.plan)[0])
     for cell in cells:
         yield run_cell(job, cell)
 
@@ -52,38 +52,38 @@ def processes(workers: int, threads: int | None = None) -> Executor:
 
 
 def run_processes(
-    job: Job, cells: Sequence[Cell], workers: int, threads: int | None = None
+    job: PlanJob, cells: Sequence[WorkCell], workers: int, threads: int | None = None
 ) -> Generator[Outcome, None, None]:
     """Run cells in a pool of processes; start a new pool when a worker dies."""
-    each = max(1, cores() // workers) if threads is None else threads
+    threads_each = max(1, count_cores() // workers) if threads is None else threads
     waiting, lost = list(reversed(cells)), dict.fromkeys((cell.number for cell in cells), 0)
     while waiting:
-        with crew(job, min(workers, len(waiting)), each) as pool:
-            flying: dict[Future[Outcome], Cell] = {}
+        with WorkerPool(job, min(workers, len(waiting)), threads_each) as pool:
+            flying: dict[Future[Outcome], WorkCell] = {}
             try:
                 while waiting or flying:
                     while waiting and len(flying) < workers + 1:  # one more than workers, so that none is idle
                         cell = waiting.pop()
                         flying[submit(pool, cell)] = cell
                     for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                        found = future.result()
+                        outcome = future.result()
                         del flying[future]
-                        yield found
+                        yield outcome
             except BrokenProcessPool:
-                yield from survivors(job, flying, lost, waiting)
+                yield from requeue_unfinished(job, flying, lost, waiting)
 
 
-def submit(pool: ProcessPoolExecutor, cell: Cell) -> Future[Outcome]:
+def submit(pool: ProcessPoolExecutor, cell: WorkCell) -> Future[Outcome]:
     """Submit a cell, which may start a worker.
 
     Stop signals are deferred, since an interruption while a worker starts would leave it running.
     """
     with deferred_signals(), children_ignore_terminal():
-        return pool.submit(work, cell)
+        return pool.submit(run_in_worker, cell)
 
 
-def survivors(
-    job: Job, flying: dict[Future[Outcome], Cell], lost: dict[int, int], waiting: list[Cell]
+def requeue_unfinished(
+    job: PlanJob, flying: dict[Future[Outcome], WorkCell], lost: dict[int, int], waiting: list[WorkCell]
 ) -> Iterator[Outcome]:
     """Yield the outcomes that were finished when a worker died, and put the other cells back on `waiting`.
 
@@ -97,31 +97,31 @@ def survivors(
         if lost[cell.number] < LOSSES:
             waiting.append(cell)
         else:
-            yield given_up(job, cell)
+            yield failed_outcome(job, cell)
 
 
-def given_up(job: Job, cell: Cell) -> Outcome:
+def failed_outcome(job: PlanJob, cell: WorkCell) -> Outcome:
     """Outcome of a cell whose worker died `LOSSES` times."""
     model, data = job.plan.models[cell.model].label, job.plan.datasets[cell.dataset].label
-    said = (
+    message = (
         f"a slice of {data} on {model} took its worker down {LOSSES} times (out of memory?); a smaller slice may work"
     )
-    return Outcome(cell, model, data, failed=[said])
+    return Outcome(cell, model, data, failed=[message])
 
 
-class crew:  # noqa: N801 - used as a context manager: with crew(…)
+class WorkerPool:
     """Context manager for a pool of worker processes.
 
     No worker outlives it: they are ended on exit, also after an error or a signal, and end themselves if this process
     is killed.
     """
 
-    def __init__(self, job: Job, workers: int, threads: int) -> None:
+    def __init__(self, job: PlanJob, workers: int, threads: int) -> None:
         context = multiprocessing.get_context("spawn")
         with children_ignore_terminal():  # the semaphore tracker ignores SIGINT and SIGTERM, but not SIGHUP
             counter = context.Value("i", 0)
-        arguments = (job, threads, devices(job.plan), counter)
-        self.pool = ProcessPoolExecutor(workers, context, initializer=begin, initargs=arguments)
+        arguments = (job, threads, list_devices(job.plan), counter)
+        self.pool = ProcessPoolExecutor(workers, context, initializer=start_worker, initargs=arguments)
 
     def __enter__(self) -> ProcessPoolExecutor:
         return self.pool
@@ -146,27 +146,27 @@ class crew:  # noqa: N801 - used as a context manager: with crew(…)
 
 # ── in a worker ──────────────────────────────────────────────────────────────────────────────────
 
-MINE: list[Job] = []
+MINE: list[PlanJob] = []
 
 
-def begin(job: Job, threads: int, places: Sequence[str], counter: Any) -> None:
+def start_worker(job: PlanJob, threads: int, places: Sequence[str], counter: Any) -> None:
     """Initialise a worker: signals, threads, device, and a thread that ends it when its parent has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles SIGINT and terminates the workers
     warnings.simplefilter("ignore", Caveat)  # the parent has already issued the same warnings
-    threading.Thread(target=leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
     with counter.get_lock():
         number, counter.value = counter.value, counter.value + 1
     MINE[:] = [replace(job, device=places[number % len(places)])]
 
 
-def leave_with(parent: Any) -> None:
+def exit_with_parent(parent: Any) -> None:
     """Exit when the parent process has ended."""
     parent.join()
     os._exit(1)
 
 
-def work(cell: Cell) -> Outcome:
+def run_in_worker(cell: WorkCell) -> Outcome:
     """Run a cell in a worker."""
     return run_cell(MINE[0], cell)
 
@@ -174,15 +174,15 @@ def work(cell: Cell) -> Outcome:
 # ── resources ────────────────────────────────────────────────────────────────────────────────────
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Number of cores to use: OMP_NUM_THREADS if it is set, otherwise what the system allows."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    if said.isdigit() and int(said):
-        return int(said)
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdigit() and int(limit):
+        return int(limit)
     return given_cores()
 
 
-def devices(plan: Plan) -> list[str]:
+def list_devices(plan: Plan) -> list[str]:
     """Devices that workers are assigned to in turn: the plan's device, or all GPUs, or the CPU.
 
     Raises
@@ -190,11 +190,11 @@ def devices(plan: Plan) -> list[str]:
     ModelError
         If the plan asks for CUDA and it is not available.
     """
-    asked = plan.device
-    if asked is None:
-        asked = "cuda" if torch.cuda.is_available() else "cpu"
-    if asked != "cuda":
-        return [asked]
+    device = plan.device
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "cuda":
+        return [device]
     if not torch.cuda.is_available():
         raise ModelError("device 'cuda' is not available here; device 'cpu' would work")
     return [f"cuda:{place}" for place in range(torch.cuda.device_count())]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitreous.bench.plan import PAPER, DataSpec, Evaluation
-from vitreous.bench.plan_source import Origin, near
+from vitreous.bench.plan_source import Origin, suggest
 from vitreous.core.errors import VitreousError
 
 
-def settle_protocol(name: Any, rest: Mapping[str, Any], data: DataSpec, origin: Origin) -> Evaluation:
+def settle_protocol(name: Any, checked_entries: Mapping[str, Any], data: DataSpec, origin: Origin) -> Evaluation:
     """What a protocol measures on a dataset.
 
     These are the columns that the dataset's entry `columns` names, or all columns that it has annotations for; each
@@ -21,14 +21,14 @@ def settle_protocol(name: Any, rest: Mapping[str, Any], data: DataSpec, origin: 
     SpecError
         If the protocol or a column is unknown, or the dataset has the annotations of none of the columns.
     """
-    from vitreous.bench.plan_check import keep_served
+    from vitreous.bench.plan_check import keep_measurable
     from vitreous.metrics.metric import resolve_metric
 
-    paper = published(name, origin)
+    paper = find_protocol(name, origin)
     for title in data.columns or ():
         if title not in paper.columns:
-            known = near(title, list(paper.columns))
-            raise origin.wrong(f"protocol {paper.name!r} has no column {title!r}; {known}", "columns", title)
+            suggestion = suggest(title, list(paper.columns))
+            raise origin.wrong(f"protocol {paper.name!r} has no column {title!r}; {suggestion}", "columns", title)
     roles: dict[str, list[str]] = {}
     for title in data.columns or paper.columns:
         column = paper.columns[title]
@@ -36,7 +36,7 @@ def settle_protocol(name: Any, rest: Mapping[str, Any], data: DataSpec, origin: 
         # the dataset's label is the class of the mask
         role = "label" if column.explained == "mask" else column.explained
         own += [] if role in own else [role]
-    metrics = tuple(roles) if data.columns is not None else keep_served(tuple(roles), data, origin)
+    metrics = tuple(roles) if data.columns is not None else keep_measurable(tuple(roles), data, origin)
     if not metrics:
         raise origin.wrong(
             f"dataset {data.label!r} has nothing of what protocol {name!r} needs: {', '.join(paper.data)}",
@@ -48,7 +48,7 @@ def settle_protocol(name: Any, rest: Mapping[str, Any], data: DataSpec, origin: 
     return Evaluation(metrics, tuple(tuple(roles[metric]) for metric in metrics), targets, preprocess=paper.preprocess)
 
 
-def published(name: Any, origin: Origin) -> Any:
+def find_protocol(name: Any, origin: Origin) -> Any:
     """Look up a protocol by name; raise `SpecError` if it is unknown."""
     from vitreous.metrics.protocols import protocol
 
@@ -58,12 +58,12 @@ def published(name: Any, origin: Origin) -> Any:
         raise origin.wrong(str(problem), "protocol", name) from None
 
 
-def published_methods(given: Mapping[str, Any], origin: Origin) -> tuple[str, ...] | None:
+def published_methods(entries: Mapping[str, Any], origin: Origin) -> tuple[str, ...] | None:
     """All methods of the paper's tables if the plan has methods = "protocol", otherwise None."""
-    if given.get("methods") not in (PAPER, [PAPER], (PAPER,)):
+    if entries.get("methods") not in (PAPER, [PAPER], (PAPER,)):
         return None
-    if given.get("protocol") is None:
+    if entries.get("protocol") is None:
         raise origin.wrong('methods = "protocol" needs a protocol; add protocol = "skipplus"', "methods")
     from vitreous.methods.spec import resolve
 
-    return tuple(dict.fromkeys(resolve(spec).spec for spec in published(given["protocol"], origin).methods))
+    return tuple(dict.fromkeys(resolve(spec).spec for spec in find_protocol(entries["protocol"], origin).methods))

@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vitreous.bench.pool import LOSSES, Executor, cores, given_up
+from vitreous.bench.pool import LOSSES, Executor, count_cores, failed_outcome
 from vitreous.bench.run import run_cell
-from vitreous.bench.work_cells import Cell
-from vitreous.bench.worker_job import Job, Outcome
+from vitreous.bench.work_cells import WorkCell
+from vitreous.bench.worker_job import Outcome, PlanJob
 from vitreous.core.errors import DataError, SpecError
 
-JOBS: dict[str, Job] = {}  # in a worker: the job, fetched once per worker
+JOBS: dict[str, PlanJob] = {}  # in a worker: the job, fetched once per worker
 
 
 def on_ray(address: str, workers: int | None = None, threads: int = 1, gpus: float | None = None) -> Executor:
@@ -41,7 +41,7 @@ def on_ray(address: str, workers: int | None = None, threads: int = 1, gpus: flo
 
 
 def run_on_ray(
-    job: Job, cells: Sequence[Cell], address: str, workers: int | None, threads: int, gpus: float | None
+    job: PlanJob, cells: Sequence[WorkCell], address: str, workers: int | None, threads: int, gpus: float | None
 ) -> Generator[Outcome, None, None]:
     """Submit cells to Ray and yield their outcomes; Ray retries a cell up to `LOSSES` times when its worker dies."""
     ray = need_ray()
@@ -50,23 +50,23 @@ def run_on_ray(
         connect_keeping_handlers(ray, address, workers)
     try:
         share = gpus if gpus is not None else float(str(job.plan.device).startswith("cuda"))
-        task = ray.remote(num_cpus=threads, num_gpus=share, max_retries=LOSSES)(work)
-        held, waiting, flying = ray.put(job), list(reversed(cells)), {}
+        task = ray.remote(num_cpus=threads, num_gpus=share, max_retries=LOSSES)(run_in_worker)
+        job_reference, waiting, flying = ray.put(job), list(reversed(cells)), {}
         while waiting or flying:
-            while waiting and len(flying) < (workers or 2 * slots(ray, threads, share)):
+            while waiting and len(flying) < (workers or 2 * count_slots(ray, threads, share)):
                 cell = waiting.pop()
-                flying[task.remote([held], held.hex(), cell, threads, share)] = cell
+                flying[task.remote([job_reference], job_reference.hex(), cell, threads, share)] = cell
             ready, _ = ray.wait(list(flying), num_returns=1)
-            for one in ready:
-                cell = flying.pop(one)
+            for reference in ready:
+                cell = flying.pop(reference)
                 try:
-                    yield ray.get(one)
+                    yield ray.get(reference)
                 except (
                     ray.exceptions.WorkerCrashedError,
                     ray.exceptions.OutOfMemoryError,
                     ray.exceptions.NodeDiedError,
                 ):
-                    yield given_up(job, cell)
+                    yield failed_outcome(job, cell)
                 except ray.exceptions.RayTaskError as problem:
                     raise problem.cause if problem.cause is not None else problem from None
     finally:
@@ -74,7 +74,7 @@ def run_on_ray(
             ray.shutdown()
 
 
-def work(held: list[Any], name: str, cell: Cell, threads: int, gpus: float) -> Outcome:
+def run_in_worker(job_references: list[Any], name: str, cell: WorkCell, threads: int, gpus: float) -> Outcome:
     """Run a cell in a worker; the job is fetched once per worker, and models and datasets stay open between cells."""
     import ray
     import torch
@@ -82,7 +82,7 @@ def work(held: list[Any], name: str, cell: Cell, threads: int, gpus: float) -> O
     if name not in JOBS:
         JOBS.clear()
         torch.set_num_threads(threads)
-        job: Any = ray.get(held[0])
+        job: Any = ray.get(job_references[0])
         JOBS[name] = replace(job, device="cuda" if gpus else "cpu" if job.plan.device is None else job.plan.device)
     return run_cell(JOBS[name], cell)
 
@@ -113,19 +113,19 @@ def connect(ray: Any, address: str, workers: int | None) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(num_cpus=workers or cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        ray.init(num_cpus=workers or count_cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
         return
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as problem:
-        said = str(problem).strip().splitlines()[0][:200] if str(problem).strip() else type(problem).__name__
+        message = str(problem).strip().splitlines()[0][:200] if str(problem).strip() else type(problem).__name__
         raise SpecError(
-            f"--ray {address}: no Ray cluster answers there ({said}); `ray start --head` starts one, and --ray local needs none"
+            f"--ray {address}: no Ray cluster answers there ({message}); `ray start --head` starts one, and --ray local needs none"
         ) from None
 
 
-def slots(ray: Any, threads: int, gpus: float) -> int:
+def count_slots(ray: Any, threads: int, gpus: float) -> int:
     """Number of cells that the cluster can run at once; it may change during the run."""
-    there = ray.cluster_resources()
-    room = there.get("CPU", 1) // threads
-    return max(1, int(min(room, there.get("GPU", 0) // gpus) if gpus else room))
+    resources = ray.cluster_resources()
+    room = resources.get("CPU", 1) // threads
+    return max(1, int(min(room, resources.get("GPU", 0) // gpus) if gpus else room))

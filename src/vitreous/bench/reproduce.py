@@ -16,7 +16,7 @@ from typing import Any
 
 from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import make_plan
-from vitreous.bench.plan_source import Origin, near
+from vitreous.bench.plan_source import Origin, suggest
 from vitreous.core.errors import SpecError
 from vitreous.data.reader import split_spec
 from vitreous.data.subset_list import read_entries
@@ -72,14 +72,14 @@ class Reproduction:
 @lru_cache(maxsize=1)
 def list_reproductions() -> dict[str, Reproduction]:
     """All reproductions by name."""
-    found = {}
+    reproductions = {}
     for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
             paper = tomllib.loads(file.read_text(encoding="utf-8"))
             for key, entry in paper["plans"].items():
                 name = f"{file.name.removesuffix('.toml')}:{key}"
-                found[name] = read_reproduction(name, entry, paper)
-    return found
+                reproductions[name] = read_reproduction(name, entry, paper)
+    return reproductions
 
 
 def read_reproduction(name: str, entry: Mapping[str, Any], paper: Mapping[str, Any]) -> Reproduction:
@@ -112,13 +112,13 @@ def reproduction(name: str) -> Reproduction:
     SpecError
         If there is no such reproduction.
     """
-    known = list_reproductions()
-    if name not in known:
-        raise SpecError(f"no reproduction {name!r}; {near(name, list(known))} (`vitreous reproduce --list`)")
-    return known[name]
+    reproductions = list_reproductions()
+    if name not in reproductions:
+        raise SpecError(f"no reproduction {name!r}; {suggest(name, list(reproductions))} (`vitreous reproduce --list`)")
+    return reproductions[name]
 
 
-def keep_models(wanted: Reproduction, keys: Sequence[str]) -> Reproduction:
+def keep_models(selected: Reproduction, keys: Sequence[str]) -> Reproduction:
     """The reproduction with some of its models, and with the datasets and data that these need.
 
     Raises
@@ -126,19 +126,19 @@ def keep_models(wanted: Reproduction, keys: Sequence[str]) -> Reproduction:
     SpecError
         If the reproduction does not have a model.
     """
-    check_keys(dict.fromkeys(keys), wanted.models, "--models", wanted.name)
-    datasets = tuple(entry for entry in wanted.datasets if set(keys) & set(entry.get("models", wanted.models)))
+    check_keys(dict.fromkeys(keys), selected.models, "--models", selected.name)
+    datasets = tuple(entry for entry in selected.datasets if set(keys) & set(entry.get("models", selected.models)))
     used = {key for entry in datasets for key in PLACEHOLDER.findall(entry["spec"])}
     return replace(
-        wanted,
-        models={key: entry for key, entry in wanted.models.items() if key in keys},
+        selected,
+        models={key: entry for key, entry in selected.models.items() if key in keys},
         datasets=datasets,
-        data={key: entry for key, entry in wanted.data.items() if key in used},
+        data={key: entry for key, entry in selected.data.items() if key in used},
     )
 
 
 def plan_reproduction(
-    wanted: Reproduction,
+    selected: Reproduction,
     data: Mapping[str, str],
     *,
     models: Mapping[str, Mapping[str, Any]] | None = None,
@@ -151,7 +151,7 @@ def plan_reproduction(
 
     Parameters
     ----------
-    wanted
+    selected
         The reproduction.
     data
         Path by key of the data, or a dataset spec that stands in for it.
@@ -177,19 +177,19 @@ def plan_reproduction(
         If data or checkpoints are missing; the message says what to get and how to give it.
     """
     models, checkpoints, subsets = models or {}, checkpoints or {}, subsets or {}
-    check_keys(data, wanted.data, "--data", wanted.name)
-    check_keys(subsets, wanted.data, "--subset", wanted.name)
-    check_keys({**models, **checkpoints}, wanted.models, "--models and --checkpoint", wanted.name)
-    require(wanted, data, models, checkpoints)
-    whole = reproduction(wanted.name)
+    check_keys(data, selected.data, "--data", selected.name)
+    check_keys(subsets, selected.data, "--subset", selected.name)
+    check_keys({**models, **checkpoints}, selected.models, "--models and --checkpoint", selected.name)
+    require(selected, data, models, checkpoints)
+    whole = reproduction(selected.name)
     datasets, reduced = (
         [],
-        [f"without {entry['label']}" for key, entry in whole.models.items() if key not in wanted.models],
+        [f"without {entry['label']}" for key, entry in whole.models.items() if key not in selected.models],
     )
-    for entry in wanted.datasets:
+    for entry in selected.datasets:
         spec, stands_in = fill_spec(entry["spec"], data)
-        keys = [key for key in entry.get("models", wanted.models) if key in wanted.models]
-        labels = [wanted.models[key]["label"] for key in keys]
+        keys = [key for key in entry.get("models", selected.models) if key in selected.models]
+        labels = [selected.models[key]["label"] for key in keys]
         own = {**entry, "spec": spec, "models": labels}
         if stands_in:
             reduced.append(f"{entry['label']} is {spec}")
@@ -198,15 +198,15 @@ def plan_reproduction(
         reduced += difference
         datasets.append({**own, **images})
     chosen = []
-    for key, entry in wanted.models.items():
-        given = {name: value for name, value in entry.items() if name != "needs"}
+    for key, entry in selected.models.items():
+        model_entry = {name: value for name, value in entry.items() if name != "needs"}
         if key in models:
-            given = {"label": given["label"], "family": given.get("family", ""), **models[key]}
-            reduced.append(f"{given['label']} is {given['name']}")
-        chosen.append({**given, **({"checkpoint": checkpoints[key]} if key in checkpoints else {})})
+            model_entry = {"label": model_entry["label"], "family": model_entry.get("family", ""), **models[key]}
+            reduced.append(f"{model_entry['label']} is {model_entry['name']}")
+        chosen.append({**model_entry, **({"checkpoint": checkpoints[key]} if key in checkpoints else {})})
     entries = {
-        "models": chosen, "datasets": datasets, "methods": list(wanted.methods), "protocol": wanted.protocol,
-        "seed": wanted.seed, "maps": wanted.shows_images, "reproduces": wanted.name, "reduced": "; ".join(reduced),
+        "models": chosen, "datasets": datasets, "methods": list(selected.methods), "protocol": selected.protocol,
+        "seed": selected.seed, "maps": selected.shows_images, "reproduces": selected.name, "reduced": "; ".join(reduced),
         **{key: value for key, value in over.items() if value is not None},
     }  # fmt: skip
     return make_plan(entries, Origin(flags={"pictures": "--images"}), "")
@@ -240,29 +240,29 @@ def choose_images(
     return images, [f"{count} image{'' if count == 1 else 's'} of {entry['label']} instead of {whole}"]
 
 
-def check_keys(given: Mapping[str, Any], known: Mapping[str, Any], flag: str, name: str) -> None:
+def check_keys(keys: Mapping[str, Any], allowed: Mapping[str, Any], flag: str, name: str) -> None:
     """Raise `SpecError` if a key is given that the reproduction does not have."""
-    for key in given:
-        if key not in known:
-            raise SpecError(f"{flag}: {name} has no {key!r}; {near(key, list(known))}")
+    for key in keys:
+        if key not in allowed:
+            raise SpecError(f"{flag}: {name} has no {key!r}; {suggest(key, list(allowed))}")
 
 
 def require(
-    wanted: Reproduction, data: Mapping[str, str], models: Mapping[str, Any], checkpoints: Mapping[str, str]
+    selected: Reproduction, data: Mapping[str, str], models: Mapping[str, Any], checkpoints: Mapping[str, str]
 ) -> None:
     """Raise `SpecError` that says what to get and how to give it if data or checkpoints are missing."""
     missing = [
         f"{entry['what']}, given as --data {key}=PATH, where PATH is {entry['layout']}"
-        for key, entry in wanted.data.items()
+        for key, entry in selected.data.items()
         if key not in data and not entry.get("optional")
     ]
     missing += [
         f"{entry['needs']}, given as --checkpoint {key}=FILE"
-        for key, entry in wanted.models.items()
+        for key, entry in selected.models.items()
         if "needs" in entry and key not in models and key not in checkpoints
     ]
     if missing:
-        raise SpecError(f"{wanted.name} needs {'; and '.join(missing)}")
+        raise SpecError(f"{selected.name} needs {'; and '.join(missing)}")
 
 
 def fill_spec(template: str, data: Mapping[str, str]) -> tuple[str, bool]:
@@ -281,7 +281,7 @@ def fill_spec(template: str, data: Mapping[str, str]) -> tuple[str, bool]:
     return PLACEHOLDER.sub(lambda match: data[match[1]], filled), False
 
 
-def parse_pairs(given: Sequence[str], flag: str, what: str) -> dict[str, str]:
+def parse_pairs(flags: Sequence[str], flag: str, form: str) -> dict[str, str]:
     """Parse flags of the form key=value.
 
     Raises
@@ -290,10 +290,10 @@ def parse_pairs(given: Sequence[str], flag: str, what: str) -> dict[str, str]:
         If one has another form or a key occurs twice.
     """
     pairs: dict[str, str] = {}
-    for text in given:
+    for text in flags:
         key, equals, value = text.partition("=")
         if not (equals and key and value):
-            raise SpecError(f"{flag}: {text!r} is not understood; write {what}")
+            raise SpecError(f"{flag}: {text!r} is not understood; write {form}")
         if key in pairs:
             raise SpecError(f"{flag}: {key!r} is given twice; once is enough")
         pairs[key] = value
@@ -305,5 +305,5 @@ def parse_model(text: str) -> dict[str, Any]:
     from vitreous.data.reader import parse_value
 
     kind, name, arguments = split_spec(text)
-    given = {key: parse_value(value) for key, value in arguments.items()}
-    return {"name": f"{kind}:{name}" if kind else name, **given}
+    options = {key: parse_value(value) for key, value in arguments.items()}
+    return {"name": f"{kind}:{name}" if kind else name, **options}

@@ -19,8 +19,8 @@ UNKNOWN = (float("nan"), float("nan"))
 Parts = Mapping[str, np.ndarray]  # the score and the numbers that a reducer pools; rows are the last axis
 
 
-def resampled(
-    parts: Mapping[str, Parts], reduce: Reducer, pictures: Sequence[Any], draws: int, seed: int
+def resample_values(
+    parts: Mapping[str, Parts], reduce: Reducer, image_ids: Sequence[Any], draws: int, seed: int
 ) -> dict[str, np.ndarray]:
     """Reduced values of every method on resampled sets of images.
 
@@ -30,7 +30,7 @@ def resampled(
         For every method the score and the other numbers that `reduce` reads, one per row.
     reduce
         The metric's reducer.
-    pictures
+    image_ids
         Image of every row. An image is drawn with all its rows, and the same images are drawn for every method.
     draws, seed
         Number of resamples and their seed.
@@ -42,11 +42,11 @@ def resampled(
     """
     draw = np.random.default_rng(seed)
     rows_of: dict[Any, list[int]] = {}
-    for row, picture in enumerate(pictures):
-        rows_of.setdefault(picture, []).append(row)
+    for row, image_id in enumerate(image_ids):
+        rows_of.setdefault(image_id, []).append(row)
     groups = [np.array(rows) for rows in rows_of.values()]
     even = len({len(group) for group in groups}) == 1
-    found: dict[str, list[np.ndarray]] = {name: [] for name in parts}
+    sums_by_name: dict[str, list[np.ndarray]] = {name: [] for name in parts}
     for start in range(0, draws, AT_ONCE):
         chosen = draw.integers(len(groups), size=(min(AT_ONCE, draws - start), len(groups)))
         if even:
@@ -54,32 +54,32 @@ def resampled(
         else:  # resampled sets differ in length, so they are reduced one by one
             indices = [np.concatenate([groups[at] for at in row])[None] for row in chosen]
         for name, own in parts.items():
-            found[name] += [
+            sums_by_name[name] += [
                 np.asarray(reduce({part: values[index] for part, values in own.items()})) for index in indices
             ]
-    return {name: np.concatenate(several) for name, several in found.items()}
+    return {name: np.concatenate(several) for name, several in sums_by_name.items()}
 
 
 def interval(values: np.ndarray, level: float) -> tuple[float, float]:
     """Central interval of `values` with coverage `level`; NaN values are ignored."""
-    known = values[~np.isnan(values)]
-    if not len(known):
+    finite = values[~np.isnan(values)]
+    if not len(finite):
         return UNKNOWN
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def span(parts: Parts, drawn: np.ndarray, pictures: Sequence[Any], level: float) -> tuple[float, float]:
+def value_interval(parts: Parts, drawn: np.ndarray, image_ids: Sequence[Any], level: float) -> tuple[float, float]:
     """Interval of a method's value; NaN if its score is defined on fewer than `FEW` images."""
-    defined = {pictures[row] for row in np.flatnonzero(~np.isnan(parts["score"])).tolist()}
+    defined = {image_ids[row] for row in np.flatnonzero(~np.isnan(parts["score"])).tolist()}
     return interval(drawn, level) if len(defined) >= FEW else UNKNOWN
 
 
-def gap(
+def difference_interval(
     before: Parts,
     after: Parts,
     reduce: Reducer,
-    pictures: Sequence[Any],
+    image_ids: Sequence[Any],
     draws: int = DRAWS,
     level: float = LEVEL,
     seed: int = 0,
@@ -92,7 +92,7 @@ def gap(
         The score and the other numbers that `reduce` reads, row by row in the same order.
     reduce
         The metric's reducer.
-    pictures
+    image_ids
         Image of every row; images are resampled with all their rows.
     draws, seed
         Number of resamples and their seed.
@@ -110,19 +110,19 @@ def gap(
     shared = before.keys() & after.keys()
     parts = {word: {name: side[name][both] for name in shared} for word, side in (("before", before), ("after", after))}
     apart = float(reduce(parts["after"]) - reduce(parts["before"]))
-    known = [pictures[row] for row in both.tolist()]
-    if len(set(known)) < FEW:
+    paired_ids = [image_ids[row] for row in both.tolist()]
+    if len(set(paired_ids)) < FEW:
         return (apart, *UNKNOWN)
-    drawn = resampled(parts, reduce, known, draws, seed)
+    drawn = resample_values(parts, reduce, paired_ids, draws, seed)
     return (apart, *interval(drawn["after"] - drawn["before"], level))
 
 
-def alike(one: Parts, other: Parts) -> bool:
+def same_values(first: Parts, second: Parts) -> bool:
     """Whether two methods have defined scores on the same rows."""
-    return bool((np.isnan(one["score"]) == np.isnan(other["score"])).all())
+    return bool((np.isnan(first["score"]) == np.isnan(second["score"])).all())
 
 
-def holds_0(ends: tuple[float, float]) -> bool:
+def contains_zero(ends: tuple[float, float]) -> bool:
     """Whether an interval contains 0 or is unknown (NaN)."""
     return not (ends[0] > 0 or ends[1] < 0)
 
@@ -146,9 +146,9 @@ def curve_band(
     tuple of three arrays
         Mean, low and high end; the ends are NaN for a single image.
     """
-    known = ~np.isnan(curves)
-    totals = np.array([np.where(known, curves, 0.0).astype(float)[places].sum(0) for places in clusters])
-    counts = np.array([known[places].sum(0) for places in clusters])
+    defined = ~np.isnan(curves)
+    totals = np.array([np.where(defined, curves, 0.0).astype(float)[places].sum(0) for places in clusters])
+    counts = np.array([defined[places].sum(0) for places in clusters])
     with np.errstate(invalid="ignore", divide="ignore"):
         middle = totals.sum(0) / counts.sum(0)
         if len(clusters) < FEW:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def schema(kind: str) -> pa.Schema:
     return pa.schema([(name, special.get(of) or getattr(pa, of)()) for name, of in COLUMNS[kind].items()])
 
 
-def as_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def to_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Convert rows to an Arrow table; missing columns are null.
 
     Raises
@@ -103,14 +104,16 @@ def as_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """
     import pyarrow as pa
 
-    known = COLUMNS[kind]
+    columns_of_kind = COLUMNS[kind]
     for row in rows:
-        if odd := row.keys() - known.keys():
+        if odd := row.keys() - columns_of_kind.keys():
             raise KeyError(f"{sorted(odd)} are no columns of {kind}")
-    return pa.Table.from_pydict({name: [row.get(name) for row in rows] for name in known}, schema=schema(kind))
+    return pa.Table.from_pydict(
+        {name: [row.get(name) for row in rows] for name in columns_of_kind}, schema=schema(kind)
+    )
 
 
-def as_frame(rows: pa.Table | pd.DataFrame) -> pd.DataFrame:
+def to_frame(rows: pa.Table | pd.DataFrame) -> pd.DataFrame:
     """Convert rows of a store to a pandas frame.
 
     Parameters
@@ -134,3 +137,6 @@ def as_frame(rows: pa.Table | pd.DataFrame) -> pd.DataFrame:
     except ImportError:
         raise DataError("results are summarised with pandas: pip install 'vitreous[bench]'") from None
     return rows if isinstance(rows, pd.DataFrame) else rows.to_pandas(maps_as_pydicts="lossy")
+
+
+__getattr__ = rename_warnings(__name__, {"as_frame": "to_frame"})

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from vitreous.bench.keys import key_of
-from vitreous.bench.labelled_batch import Subject, subject_of
+from vitreous.bench.keys import hash_key
+from vitreous.bench.labelled_batch import LabelledBatch, prepare_batch
 from vitreous.bench.plan import Plan
-from vitreous.bench.work_cells import Cell, opened
-from vitreous.bench.worker import compute, failure, sentence
-from vitreous.bench.worker_job import Column, Job, Loaded, Outcome, loaded
+from vitreous.bench.work_cells import WorkCell, open_cached
+from vitreous.bench.worker import compute, error_sentence, failure_columns
+from vitreous.bench.worker_job import Loaded, Outcome, PlanJob, ResultColumn, load_cached
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.data import batches
 from vitreous.explanation import precision_of
@@ -24,7 +24,7 @@ from vitreous.models.model import BlackBox
 KEY_PRECISION = {"bf16": "bf16 products"}  # rows of "bf16" were computed with bfloat16 weights before 0.2
 
 
-def run_cell(job: Job, cell: Cell) -> Outcome:
+def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
     """Compute all rows of a cell whose keys are not in `job.known`.
 
     Errors of single images, methods and metrics become rows with an error message; they do not stop the cell.
@@ -32,8 +32,8 @@ def run_cell(job: Job, cell: Cell) -> Outcome:
     begun = time.perf_counter()
     plan, data = job.plan, job.plan.datasets[cell.dataset]
     outcome = Outcome(cell, plan.models[cell.model].label, data.label)
-    have = loaded(plan.models[cell.model], plan.precision, job.device or plan.device)
-    dataset = opened(data)
+    have = load_cached(plan.models[cell.model], plan.precision, job.device or plan.device)
+    dataset = open_cached(data)
     outcome.places = {dataset.keys[place]: place for place in cell.places}
     with torch.inference_mode(False), computing(base_precision(plan, have.vit), have.vit.device):
         run_places(job, have, cell.places, plan.batch_size or plan.slice, outcome)
@@ -51,14 +51,14 @@ def base_precision(plan: Plan, vit: BlackBox) -> str | None:
     return effective_precision(map_precision(plan), vit, "tf32")
 
 
-def row_precision(job: Job, have: Loaded, column: Column) -> str:
+def row_precision(job: PlanJob, have: Loaded, column: ResultColumn) -> str:
     """Precision that the map of a column is computed in, which may be a higher one than the plan's."""
     return precision_of(column.method, have.vit, map_precision(job.plan)) or job.plan.precision
 
 
-def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome: Outcome) -> None:
+def run_places(job: PlanJob, have: Loaded, places: Sequence[int], size: int, outcome: Outcome) -> None:
     """Compute images in batches of `size`; if a batch fails as a whole, its images are computed one by one."""
-    dataset, preprocess = opened(job.plan.datasets[outcome.at.dataset]), have.vit.preprocess
+    dataset, preprocess = open_cached(job.plan.datasets[outcome.at.dataset]), have.vit.preprocess
     assert preprocess is not None
     evaluation = job.plan.evaluations[outcome.at.dataset]
     if evaluation.preprocess is not None:
@@ -67,74 +67,88 @@ def run_places(job: Job, have: Loaded, places: Sequence[int], size: int, outcome
     ahead = 0 if have.vit.device.type == "cpu" else None
     for batch in batches(dataset, preprocess, places, size, workers=ahead):
         outcome.skipped += len(batch.skipped)
-        for picture, said in batch.failures:
-            unread(job, have, outcome, picture, said)
+        for image_key, message in batch.failures:
+            append_unreadable(job, have, outcome, image_key, message)
         if not len(batch):
             continue
-        own = [outcome.places[picture] for picture in batch.keys]
+        own = [outcome.places[image_key] for image_key in batch.keys]
         try:
-            subject, unfit = subject_of(have.vit, batch, own, evaluation.targets)
+            subject, unfit = prepare_batch(have.vit, batch, own, evaluation.targets)
         except Exception as problem:  # noqa: BLE001 - one image must not stop the run
             if len(batch) > 1:
                 run_places(job, have, own, 1, outcome)
             else:
-                unread(job, have, outcome, batch.keys[0], sentence(problem))
+                append_unreadable(job, have, outcome, batch.keys[0], error_sentence(problem))
             continue
-        for picture, said in unfit:
-            unread(job, have, outcome, picture, said)
+        for image_key, message in unfit:
+            append_unreadable(job, have, outcome, image_key, message)
         if subject is not None:
             run_batch(job, have, subject, outcome)
 
 
-def run_batch(job: Job, have: Loaded, subject: Subject, outcome: Outcome) -> None:
+def run_batch(job: PlanJob, have: Loaded, subject: LabelledBatch, outcome: Outcome) -> None:
     """Group images by the results that they still lack, and compute each group."""
     share, columns = subject.share, job.columns[outcome.at.dataset]
-    keys = [[key(job, have, subject, row, column) for column in columns] for row in range(subject.rows)]
+    keys = [[row_key(job, have, subject, row, column) for column in columns] for row in range(subject.rows)]
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for picture, name in enumerate(subject.keys):
-        own = keys[picture * share : (picture + 1) * share]
+    for index, name in enumerate(subject.keys):
+        own = keys[index * share : (index + 1) * share]
         outcome.listed[name] = [
-            (role, int(subject.labels[picture]), [one for one in row if one])
+            (role, int(subject.labels[index]), [text for text in row if text])
             for role, row in zip(subject.roles, own, strict=True)
         ]
         missing = tuple(
             place for place in range(len(columns)) if any(row[place] and row[place] not in job.keys for row in own)
         )
         # predicted and true class are the same
-        one_class = share > 1 and len(set(subject.targets[picture].tolist())) == 1
-        groups.setdefault((bool(subject.labelled[picture]), one_class, missing), []).append(picture)
-    for (_, one_class, missing), pictures in groups.items():
+        one_class = share > 1 and len(set(subject.targets[index].tolist())) == 1
+        groups.setdefault((bool(subject.labelled[index]), one_class, missing), []).append(index)
+    for (_, one_class, missing), indices in groups.items():
         if not missing:
             continue
-        some = subject.only(pictures, [0] if one_class else None)
-        theirs = [keys[picture * share + column] for picture in pictures for column in range(share)]
+        part = subject.only(indices, [0] if one_class else None)
+        theirs = [keys[index * share + column] for index in indices for column in range(share)]
         if one_class:  # compute one row and use the key of whichever role needs the result
             theirs = [
-                [next(filter(None, held), "") for held in zip(*theirs[at : at + share], strict=True)]
+                [
+                    next(filter(None, keys_of_column), "")
+                    for keys_of_column in zip(*theirs[at : at + share], strict=True)
+                ]
                 for at in range(0, len(theirs), share)
             ]
-        run_group(job, have, some, missing, theirs, outcome)
+        run_group(job, have, part, missing, theirs, outcome)
 
 
 def run_group(
-    job: Job, have: Loaded, some: Subject, missing: Sequence[int], keys: Sequence[Sequence[str]], outcome: Outcome
+    job: PlanJob,
+    have: Loaded,
+    batch: LabelledBatch,
+    missing: Sequence[int],
+    keys: Sequence[Sequence[str]],
+    outcome: Outcome,
 ) -> None:
     """Compute the missing results of images that lack the same ones: every method once, followed by its metrics."""
     columns = job.columns[outcome.at.dataset]
     for method, places in groupby(missing, lambda place: columns[place].method):
-        wanted = list(places)
-        found = compute(
-            some, method, [columns[place].metric for place in wanted], job.plan.question, map_precision(job.plan)
+        column_places = list(places)
+        fragments_by_column = compute(
+            batch,
+            method,
+            [columns[place].metric for place in column_places],
+            job.plan.question,
+            map_precision(job.plan),
         )
-        for place, fragments in zip(wanted, found, strict=True):
+        for place, fragments in zip(column_places, fragments_by_column, strict=True):
             column = columns[place]
             for row, fragment in enumerate(fragments):
                 if keys[row][place]:
-                    about = {"key": keys[row][place], **some.about(row), **fragment}
-                    put(job, have, outcome, column, about, some.evidence(row, column.metric))
+                    about = {"key": keys[row][place], **batch.about(row), **fragment}
+                    append_row(job, have, outcome, column, about, batch.evidence(row, column.metric))
 
 
-def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[str, Any], evidence: str) -> None:
+def append_row(
+    job: PlanJob, have: Loaded, outcome: Outcome, column: ResultColumn, columns: dict[str, Any], evidence: str
+) -> None:
     """Append a row with its provenance to the outcome, and its error message to the outcome's failures."""
     import vitreous
 
@@ -161,32 +175,32 @@ def put(job: Job, have: Loaded, outcome: Outcome, column: Column, columns: dict[
         outcome.failed.append(f"{row['method']} on {outcome.model}: {row['error']}")
 
 
-def unread(job: Job, have: Loaded, outcome: Outcome, picture: str, said: str) -> None:
+def append_unreadable(job: PlanJob, have: Loaded, outcome: Outcome, image_key: str, message: str) -> None:
     """Append a row with an error for every result of an image that could not be read or has no valid target."""
-    where = {"picture": picture, "index": outcome.places[picture], "target": -1, "label": -1, "predicted": -1}
+    where = {"picture": image_key, "index": outcome.places[image_key], "target": -1, "label": -1, "predicted": -1}
     before, keys = len(outcome.failed), []
     for column in job.columns[outcome.at.dataset]:
-        own = key_of(
+        own = hash_key(
             dataset=outcome.dataset,
-            picture=picture,
+            picture=image_key,
             weights=have.weights,
             method=column.method_id,
             metric=column.metric_id,
         )
         keys.append(own)
-        put(job, have, outcome, column, {"key": own, **where, **failure(said)}, "")
-    outcome.listed[picture] = [("", -1, keys)]
-    outcome.failed[before:] = [said]
+        append_row(job, have, outcome, column, {"key": own, **where, **failure_columns(message)}, "")
+    outcome.listed[image_key] = [("", -1, keys)]
+    outcome.failed[before:] = [message]
 
 
-def key(job: Job, have: Loaded, subject: Subject, row: int, column: Column) -> str:
+def row_key(job: PlanJob, have: Loaded, subject: LabelledBatch, row: int, column: ResultColumn) -> str:
     """Key of a row and column; an empty string if the column is not computed for the role of the row's target."""
     import vitreous
 
     if column.roles and subject.roles[row % subject.share] not in column.roles:
         return ""
     precision = row_precision(job, have, column)
-    return key_of(
+    return hash_key(
         weights=have.weights,
         pixels=subject.pixels[row // subject.share],
         target=str(int(subject.targets.flatten()[row])),

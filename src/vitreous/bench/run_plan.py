@@ -8,11 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from vitreous.bench.plan import Plan
-from vitreous.bench.pool import Executor, serial
+from vitreous.bench.pool import Executor, run_serially
 from vitreous.bench.signals import deferred_signals
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import Cell, asked_of, cells_of, opened, shard_of
-from vitreous.bench.worker_job import Job, Outcome
+from vitreous.bench.work_cells import WorkCell, fingerprint_cells, open_cached, select_shard, split_plan
+from vitreous.bench.worker_job import Outcome, PlanJob
 
 PATIENCE = 2.0  # seconds to collect outcomes before writing, to avoid many small files
 
@@ -73,7 +73,7 @@ class Progress:
 def execute(
     plan: Plan,
     store: Store,
-    executor: Executor = serial,
+    executor: Executor = run_serially,
     *,
     shard: str | None = None,
     recheck: bool = False,
@@ -103,54 +103,58 @@ def execute(
     Progress
     """
     mended = store.mend()
-    opened.cache_clear()  # images may have been added to the folder since it was opened
-    cells = cells_of(plan)
-    mine = cells if shard is None else shard_of(cells, shard)
+    open_cached.cache_clear()  # images may have been added to the folder since it was opened
+    cells = split_plan(plan)
+    mine = cells if shard is None else select_shard(cells, shard)
     store.begin(plan.run, plan.toml, {"cells": len(cells), "source": plan.source, "shard": shard})
-    asked = asked_of(plan, cells)
-    store.forget(plan.run, asked)
+    fingerprints = fingerprint_cells(plan, cells)
+    store.forget(plan.run, fingerprints)
     finished = set() if recheck else store.done(plan.run)
     open_cells = [cell for cell in mine if cell.number not in finished]
-    told = Progress(len(mine), pictures_in(mine), mended=mended)
-    told.done_cells = len(mine) - len(open_cells)
-    told.done_pictures = told.known_pictures = told.pictures - pictures_in(open_cells)
+    progress = Progress(len(mine), count_images(mine), mended=mended)
+    progress.done_cells = len(mine) - len(open_cells)
+    progress.done_pictures = progress.known_pictures = progress.pictures - count_images(open_cells)
     if report:
-        report(told)
+        report(progress)
     if not open_cells:
-        return told
-    known = b"".join(sorted(store.known()))
-    held: list[Outcome] = []
+        return progress
+    known_keys = b"".join(sorted(store.known()))
+    unwritten: list[Outcome] = []
     since = time.monotonic()
     try:
-        with closing(executor(Job(plan, known), open_cells)) as outcomes:
+        with closing(executor(PlanJob(plan, known_keys), open_cells)) as outcomes:
             for outcome in outcomes:
                 with deferred_signals():  # keeps the count and the list of outcomes consistent
-                    held.append(outcome)
-                    told.add(outcome)
-                if time.monotonic() - since >= patience or told.done_cells == told.cells:
-                    write(store, plan.run, held, asked, told)
+                    unwritten.append(outcome)
+                    progress.add(outcome)
+                if time.monotonic() - since >= patience or progress.done_cells == progress.cells:
+                    write_outcomes(store, plan.run, unwritten, fingerprints, progress)
                     since = time.monotonic()
                 if report:
-                    report(told)
+                    report(progress)
     finally:
-        write(store, plan.run, held, asked, told)  # keeps finished cells when the run is interrupted
-    return told
+        write_outcomes(
+            store, plan.run, unwritten, fingerprints, progress
+        )  # keeps finished cells when the run is interrupted
+    return progress
 
 
-def write(store: Store, run: str, held: list[Outcome], asked: dict[int, str], told: Progress) -> None:
+def write_outcomes(
+    store: Store, run: str, unwritten: list[Outcome], fingerprints: dict[int, str], progress: Progress
+) -> None:
     """Write the collected outcomes and count their new rows; stop signals are deferred until both are done."""
     with deferred_signals():
-        told.rows += store.record(run, held, asked) if held else 0
-        held.clear()
+        progress.rows += store.record(run, unwritten, fingerprints) if unwritten else 0
+        unwritten.clear()
 
 
-def pictures_in(cells: Sequence[Cell]) -> int:
+def count_images(cells: Sequence[WorkCell]) -> int:
     """Total number of images of some cells."""
     return sum(len(cell.places) for cell in cells)
 
 
 def missing_cells(plan: Plan, store: Store) -> list[int]:
     """Numbers of the cells that are not finished: rows are missing or failed, or the fingerprint has changed."""
-    cells = cells_of(plan)
-    finished = store.done(plan.run, asked_of(plan, cells))
+    cells = split_plan(plan)
+    finished = store.done(plan.run, fingerprint_cells(plan, cells))
     return [cell.number for cell in cells if cell.number not in finished]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from vitreous.bench.rows import as_frame
+from vitreous.bench.rows import to_frame
 from vitreous.metrics.metric import Reducer, resolve_metric
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> l
     list of ScoreSection
     """
     sections: list[ScoreSection] = []
-    for _, group in as_frame(rows).reset_index(drop=True).groupby(["model", "dataset"], sort=False):
+    for _, group in to_frame(rows).reset_index(drop=True).groupby(["model", "dataset"], sort=False):
         section = ScoreSection(str(group["model"].iloc[0]), str(group["dataset"].iloc[0]), "", group)
         roles: Sequence[str] = [role for role in role_of(group).unique() if role]
         split = by_class and set(roles) == {"predicted", "label"}

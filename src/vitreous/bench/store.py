@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.bench.atomic_files import is_whole, read_part, write_part
 from vitreous.bench.index_db import open_ledger
-from vitreous.bench.rows import COLUMNS, as_table, need_pyarrow, schema
+from vitreous.bench.rows import COLUMNS, need_pyarrow, schema, to_table
 from vitreous.bench.store_scan import scan_cells
 from vitreous.core.errors import DataError
 
@@ -140,11 +140,11 @@ class Store:
         fresh: dict[bytes, Mapping[str, Any]] = {}
         for row in rows:
             key = bytes.fromhex(row["key"])
-            held = self.connection.execute("SELECT failed FROM rows WHERE key = ?", (key,)).fetchone()
-            if held is None or (held[0] and row["error"] is None):
+            stored = self.connection.execute("SELECT failed FROM rows WHERE key = ?", (key,)).fetchone()
+            if stored is None or (stored[0] and row["error"] is None):
                 fresh.setdefault(key, row)
         if fresh:
-            name, size = write_part(self.parts_folder, kind, as_table(kind, list(fresh.values())))
+            name, size = write_part(self.parts_folder, kind, to_table(kind, list(fresh.values())))
             self._list(name, size, list(fresh), [row["error"] is not None for row in fresh.values()])
         return len(fresh)
 
@@ -158,7 +158,7 @@ class Store:
         outcomes
             Outcomes of the cells.
         asked
-            Fingerprints by cell number, see `vitreous.bench.work_cells.asked_of`.
+            Fingerprints by cell number, see `vitreous.bench.work_cells.fingerprint_cells`.
 
         Returns
         -------
@@ -166,11 +166,11 @@ class Store:
             Number of new rows.
         """
         with self.writing():
-            new = sum(self._add(kind, [row for one in outcomes for row in one.rows[kind]]) for kind in COLUMNS)
-            for one in outcomes:
-                listing = {**one.listing, "asked": (asked or {}).get(one.cell, "")}
+            new = sum(self._add(kind, [row for outcome in outcomes for row in outcome.rows[kind]]) for kind in COLUMNS)
+            for outcome in outcomes:
+                listing = {**outcome.listing, "asked": (asked or {}).get(outcome.cell, "")}
                 packed = zlib.compress(json.dumps(listing, separators=(",", ":")).encode())
-                self.connection.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", (run, one.cell, packed))
+                self.connection.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", (run, outcome.cell, packed))
         return new
 
     def begin(self, run: str, plan: str, about: Mapping[str, Any]) -> None:
@@ -207,17 +207,17 @@ class Store:
                     path.unlink(missing_ok=True)
         return lost
 
-    def merge(self, others: Iterable[str | Path]) -> int:
+    def merge(self, folders: Iterable[str | Path]) -> int:
         """Copy the rows, runs and cells of other stores into this one; return the number of new rows."""
         new = 0
-        for folder in others:
-            with Store(folder, create=False) as other:
-                for name in other.part_names():
-                    new += self.add(name.split("-")[0], read_part(other.parts_folder / name).to_pylist())
+        for folder in folders:
+            with Store(folder, create=False) as source:
+                for name in source.part_names():
+                    new += self.add(name.split("-")[0], read_part(source.parts_folder / name).to_pylist())
                 with self.writing():
                     for table, places in (("runs", "?, ?, ?, ?"), ("cells", "?, ?, ?")):
-                        held = other.connection.execute(f"SELECT * FROM {table}").fetchall()
-                        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", held)
+                        stored = source.connection.execute(f"SELECT * FROM {table}").fetchall()
+                        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", stored)
         return new
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
@@ -228,13 +228,13 @@ class Store:
 
     def runs(self) -> list[dict[str, Any]]:
         """All runs, the last one last: name, plan as TOML, start time, and further information."""
-        held = self.connection.execute("SELECT name, plan, made, about FROM runs ORDER BY made").fetchall()
-        return [{"name": n, "plan": p, "made": m, "about": json.loads(a)} for n, p, m, a in held]
+        stored = self.connection.execute("SELECT name, plan, made, about FROM runs ORDER BY made").fetchall()
+        return [{"name": n, "plan": p, "made": m, "about": json.loads(a)} for n, p, m, a in stored]
 
     def listings(self, run: str) -> dict[int, dict[str, Any]]:
         """Listing of every finished cell of a run: labels, images and row keys."""
-        held = self.connection.execute("SELECT cell, listing FROM cells WHERE run = ? ORDER BY cell", (run,))
-        return {cell: json.loads(zlib.decompress(packed)) for cell, packed in held}
+        stored = self.connection.execute("SELECT cell, listing FROM cells WHERE run = ? ORDER BY cell", (run,))
+        return {cell: json.loads(zlib.decompress(packed)) for cell, packed in stored}
 
     def forget(self, run: str, asked: Mapping[int, str]) -> None:
         """Delete the listings of cells whose fingerprint has changed or that no longer exist; their rows are kept."""

@@ -129,7 +129,7 @@ def cell_rows(
 def parts_with(connection: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Key and part of every key that the store has."""
     for start in range(0, len(keys), KEYS_AT_ONCE):
-        some = [bytes.fromhex(key) for key in keys[start : start + KEYS_AT_ONCE]]
-        marks = ", ".join("?" * len(some))
-        for key, part in connection.execute(f"SELECT key, part FROM rows WHERE key IN ({marks})", some):
+        piece = [bytes.fromhex(key) for key in keys[start : start + KEYS_AT_ONCE]]
+        marks = ", ".join("?" * len(piece))
+        for key, part in connection.execute(f"SELECT key, part FROM rows WHERE key IN ({marks})", piece):
             yield key.hex(), part

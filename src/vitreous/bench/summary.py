@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from vitreous.bench.resample import DRAWS, FEW, LEVEL, UNKNOWN, alike, gap, holds_0, interval, resampled, span
+from vitreous.bench.resample import (
+    DRAWS,
+    FEW,
+    LEVEL,
+    UNKNOWN,
+    contains_zero,
+    difference_interval,
+    interval,
+    resample_values,
+    same_values,
+    value_interval,
+)
 from vitreous.bench.scores import MetricScores, split_sections
 
 if TYPE_CHECKING:
@@ -153,23 +164,27 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
     errors = Counter(map(str, failed["method"]))
     judged = [method for method in counts if errors[method] < counts[method]]
     units = common_questions(scores, failed, judged)
-    pictures = [(section.questions[unit].index, section.questions[unit].picture) for unit in units]
+    images = [(section.questions[unit].index, section.questions[unit].picture) for unit in units]
     places = {method: section.methods.index(method) for method in judged} if len(units) else {}
     parts = {
         method: {name: part[place, units] for name, part in scores.parts.items()} for method, place in places.items()
     }
     values = {method: float(scores.reduce(own)) for method, own in parts.items()}
-    drawn = resampled(parts, scores.reduce, pictures, draws, seed) if len(set(pictures)) >= FEW else {}
-    spans = {method: span(parts[method], drawn[method], pictures, level) for method in drawn}
+    drawn = resample_values(parts, scores.reduce, images, draws, seed) if len(set(images)) >= FEW else {}
+    spans = {method: value_interval(parts[method], drawn[method], images, level) for method in drawn}
     ranks = rank_values(values, scores.higher_is_better)
     best = next((method for method, rank in ranks.items() if rank == 1), "")
 
     def is_tied(method: str) -> bool:
         if ranks[method] == 1:
             return True
-        if not isnan(spans.get(method, UNKNOWN)[0]) and alike(parts[method], parts[best]):
-            return holds_0(interval(drawn[method] - drawn[best], level))  # paired, since both use the same resamples
-        return holds_0(gap(parts[best], parts[method], scores.reduce, pictures, draws, level, seed)[1:])
+        if not isnan(spans.get(method, UNKNOWN)[0]) and same_values(parts[method], parts[best]):
+            return contains_zero(
+                interval(drawn[method] - drawn[best], level)
+            )  # paired, since both use the same resamples
+        return contains_zero(
+            difference_interval(parts[best], parts[method], scores.reduce, images, draws, level, seed)[1:]
+        )
 
     # reversed, so that the first message of each method is kept
     messages = dict(zip(reversed([*failed["method"]]), reversed([*failed["error"]]), strict=True))
@@ -191,7 +206,7 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
         for method in counts
     ]
     where = (section.model, section.dataset, scores.metric, section.explained, scores.higher_is_better)
-    return MetricSummary(*where, len(set(pictures)), tuple(entries), scores)
+    return MetricSummary(*where, len(set(images)), tuple(entries), scores)
 
 
 def common_questions(scores: MetricScores, failed: pd.DataFrame, judged: Sequence[str]) -> np.ndarray:
@@ -202,22 +217,26 @@ def common_questions(scores: MetricScores, failed: pd.DataFrame, judged: Sequenc
     section = scores.section
     working = [place for place, method in enumerate(section.methods) if method in judged]
     lost = failed[failed["method"].isin(judged)]
-    pictures = set(zip(lost["index"], lost["picture"], strict=True))
-    kept = np.array([(question.index, question.picture) not in pictures for question in section.questions])
-    return np.flatnonzero(scores.answered[working].all(0) & kept) if working else np.empty(0, int)
+    lost_images = set(zip(lost["index"], lost["picture"], strict=True))
+    keep_mask = np.array([(question.index, question.picture) not in lost_images for question in section.questions])
+    return np.flatnonzero(scores.answered[working].all(0) & keep_mask) if working else np.empty(0, int)
 
 
 def rank_values(values: dict[str, float], higher_is_better: bool | None) -> dict[str, int]:
     """Rank of every method, 1 for the best; equal values share a rank, methods without a value have none."""
     if higher_is_better is None:
         return {}
-    known = {method: value if higher_is_better else -value for method, value in values.items() if not isnan(value)}
-    return {method: 1 + sum(other > value for other in known.values()) for method, value in known.items()}
+    oriented = {method: value if higher_is_better else -value for method, value in values.items() if not isnan(value)}
+    return {method: 1 + sum(other > value for other in oriented.values()) for method, value in oriented.items()}
 
 
 def mean_ranks(summaries: Sequence[MetricSummary]) -> list[float]:
     """Mean rank of every method over the metrics with a better direction; NaN if it has no rank."""
-    ranks = [[entry.rank or nan for entry in one.aligned] for one in summaries if one.higher_is_better is not None]
+    ranks = [
+        [entry.rank or nan for entry in summary.aligned]
+        for summary in summaries
+        if summary.higher_is_better is not None
+    ]
     if not ranks:
         return [nan] * (len(summaries[0].aligned) if summaries else 0)
     table = np.array(ranks, float)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitreous.bench.keys import written
-from vitreous.bench.labelled_batch import Subject
+from vitreous.bench.keys import canonical_json
+from vitreous.bench.labelled_batch import LabelledBatch
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError, VitreousError
@@ -30,7 +30,7 @@ PEAK = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 def compute(
-    subject: Subject,
+    subject: LabelledBatch,
     method: Method,
     metrics: Sequence[Metric | None],
     question: str | None,
@@ -59,31 +59,35 @@ def compute(
         For every metric and every row, the columns of the result.
     """
     try:
-        made, target = method.for_model(subject.vit), ClassTarget(subject.targets)
-        score_function = choose_score_function(subject.vit, target, made, question)
+        fitted, target = method.for_model(subject.vit), ClassTarget(subject.targets)
+        score_function = choose_score_function(subject.vit, target, fitted, question)
         probe = subject.probe.asking(score_function)
-        with costing(subject.vit.device) as cost:
-            found = explain_batch(
-                subject.vit, subject.images, target, made, score_function, precision=precision, probe=probe
+        with measure_cost(subject.vit.device) as cost:
+            attribution = explain_batch(
+                subject.vit, subject.images, target, fitted, score_function, precision=precision, probe=probe
             )
     except Exception as problem:  # noqa: BLE001 - one image must not stop the run
-        return again(problem, subject, method, metrics, question, precision)
-    about = written(found.provenance)
+        return retry_halves(problem, subject, method, metrics, question, precision)
+    about = canonical_json(attribution.provenance)
     shared = {"map_seconds": cost.seconds / subject.rows, "peak_mib": cost.mib, "about": about}
     memo: dict[Any, Any] = {}
     columns = []
     for metric in metrics:
         try:
-            rows = drawn(found) if metric is None else measured(metric, found, probe, subject, made, memo)
+            rows = (
+                map_columns(attribution)
+                if metric is None
+                else measure_columns(metric, attribution, probe, subject, fitted, memo)
+            )
         except Exception as problem:  # noqa: BLE001
-            (rows,) = again(problem, subject, method, [metric], question, precision)
+            (rows,) = retry_halves(problem, subject, method, [metric], question, precision)
         columns.append([{**shared, **row} for row in rows])
     return columns
 
 
-def again(
+def retry_halves(
     problem: Exception,
-    subject: Subject,
+    subject: LabelledBatch,
     method: Method,
     metrics: Sequence[Metric | None],
     question: str | None,
@@ -100,43 +104,48 @@ def again(
             torch.cuda.empty_cache()
         half = len(subject) // 2
         halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
-        parts = [compute(some, method, metrics, question, precision) for some in halves]
+        parts = [compute(half_batch, method, metrics, question, precision) for half_batch in halves]
         return [first + second for first, second in zip(*parts, strict=True)]
-    return [[failure(sentence(problem))] * subject.rows for _ in metrics]
+    return [[failure_columns(error_sentence(problem))] * subject.rows for _ in metrics]
 
 
-def failure(said: str) -> Fragment:
+def failure_columns(message: str) -> Fragment:
     """Columns of a row that failed."""
-    return {"error": said, "value": float("nan")}
+    return {"error": message, "value": float("nan")}
 
 
-def sentence(problem: Exception) -> str:
+def error_sentence(problem: Exception) -> str:
     """One-line error message; unexpected errors are prefixed with their type."""
     if os.environ.get("VITREOUS_DEBUG"):
         import traceback
 
         traceback.print_exception(problem)
-    said = " ".join(str(problem).split())[:500]
-    return said if isinstance(problem, VitreousError) else f"{type(problem).__name__}: {said}"
+    message = " ".join(str(problem).split())[:500]
+    return message if isinstance(problem, VitreousError) else f"{type(problem).__name__}: {message}"
 
 
-def measured(
-    metric: Metric, found: Attribution, probe: BlackBoxProbe, subject: Subject, method: Method, memo: dict[Any, Any]
+def measure_columns(
+    metric: Metric,
+    attribution: Attribution,
+    probe: BlackBoxProbe,
+    subject: LabelledBatch,
+    method: Method,
+    memo: dict[Any, Any],
 ) -> list[Fragment]:
     """Compute a metric and return the columns of every row."""
     device = subject.vit.device
-    given = {
+    annotations = {
         name: value.to(device) if isinstance(value, torch.Tensor) else value
         for name, value in subject.given.items()
         if name in metric.takes and (name != "labels" or subject.labelled.all())
     }
-    with costing(device) as cost:
-        result = metric(found, probe=probe, method=method, memo=memo, **given)
+    with measure_cost(device) as cost:
+        result = metric(attribution, probe=probe, method=method, memo=memo, **annotations)
         scores = result.scores.double().cpu().tolist()  # synchronises with the device, inside the timed block
-    return numbers(result, scores, cost.seconds / len(found))
+    return result_columns(result, scores, cost.seconds / len(attribution))
 
 
-def numbers(result: MetricResult, scores: list[float], seconds: float) -> list[Fragment]:
+def result_columns(result: MetricResult, scores: list[float], seconds: float) -> list[Fragment]:
     """Columns of every row from the result of a metric."""
     parts = {name: part.double().cpu().tolist() for name, part in result.parts.items()}
     curve = None if result.curve is None else result.curve.double().cpu().tolist()
@@ -145,7 +154,7 @@ def numbers(result: MetricResult, scores: list[float], seconds: float) -> list[F
         "higher_is_better": result.higher_is_better,
         "levels": None if result.levels is None else list(result.levels),
         "seconds": seconds,
-        "protocol": written(result.protocol),
+        "protocol": canonical_json(result.protocol),
     }
     return [
         {
@@ -158,22 +167,22 @@ def numbers(result: MetricResult, scores: list[float], seconds: float) -> list[F
     ]
 
 
-def drawn(found: Attribution) -> list[Fragment]:
+def map_columns(attribution: Attribution) -> list[Fragment]:
     """Columns of every map: a float16 grid and the factor that it is multiplied by."""
-    maps = found.maps().float().cpu().numpy()
-    score = [float("nan")] * len(maps) if found.score is None else found.score.double().cpu().tolist()
+    maps = attribution.maps().float().cpu().numpy()
+    score = [float("nan")] * len(maps) if attribution.score is None else attribution.score.double().cpu().tolist()
     rows = []
-    for row, one in enumerate(maps):
-        largest = np.abs(one[np.isfinite(one)]).max(initial=0)
+    for row, grid in enumerate(maps):
+        largest = np.abs(grid[np.isfinite(grid)]).max(initial=0)
         scale = np.float32(largest if largest > 0 else 1)
         rows.append(
             {
-                "grid": (one / scale).astype(np.float16).ravel(),
+                "grid": (grid / scale).astype(np.float16).ravel(),
                 "scale": float(scale),
-                "rows": one.shape[0],
-                "columns": one.shape[1],
-                "native": found.native,
-                "signed": found.signed,
+                "rows": grid.shape[0],
+                "columns": grid.shape[1],
+                "native": attribution.native,
+                "signed": attribution.signed,
                 "score": score[row],
             }
         )
@@ -192,7 +201,7 @@ class Cost:
 
 
 @contextmanager
-def costing(device: torch.device) -> Iterator[Cost]:
+def measure_cost(device: torch.device) -> Iterator[Cost]:
     """Context manager that measures time and peak memory of its block."""
     cost, peak = Cost(), watch_memory(device)
     begun = time.perf_counter()

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from vitreous.bench.keys import hash_of_weights, identity
+from vitreous.bench.keys import hash_identity, hash_weights
 from vitreous.bench.model_options import load_model
 from vitreous.bench.plan import Evaluation, ModelSpec, Plan
-from vitreous.bench.work_cells import Cell, stamp
+from vitreous.bench.work_cells import WorkCell, file_stamp
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
@@ -26,23 +26,23 @@ class Loaded:
     weights: str
 
 
-def loaded(model: ModelSpec, precision: str, device: str | None) -> Loaded:
+def load_cached(model: ModelSpec, precision: str, device: str | None) -> Loaded:
     """Load a model; the last two are cached per process, until the checkpoint or the file of class names changes."""
     files = (model.checkpoint, dict(model.arguments).get("classes"))
-    return as_stored(model, precision, device, "; ".join(map(stamp, files)))
+    return load_hashed(model, precision, device, "; ".join(map(file_stamp, files)))
 
 
 @lru_cache(maxsize=2)
-def as_stored(model: ModelSpec, precision: str, device: str | None, stamp: str) -> Loaded:
+def load_hashed(model: ModelSpec, precision: str, device: str | None, stamps: str) -> Loaded:
     """Load a model; its weights are hashed before they are converted to `precision`."""
     vit = load_model(model.name, model.checkpoint, model.pretrained, device, dict(model.arguments))
-    weights = hash_of_weights(vit.module)
+    weights = hash_weights(vit.module)
     vit.module.to(torch.float64 if precision == "float64" else torch.float32)
     return Loaded(vit, weights)
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class ResultColumn:
     """One result that is computed for every row: a metric of a method's map, or the map itself.
 
     Parameters
@@ -75,7 +75,7 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class PlanJob:
     """A plan and the keys of rows that are already known, as sent to workers.
 
     Parameters
@@ -98,19 +98,19 @@ class Job:
         return frozenset(self.known[at : at + 16].hex() for at in range(0, len(self.known), 16))
 
     @cached_property
-    def columns(self) -> tuple[tuple[Column, ...], ...]:
+    def columns(self) -> tuple[tuple[ResultColumn, ...], ...]:
         """All results to compute on every dataset, grouped by method; the map comes first if the plan keeps maps."""
         return tuple(self.list_columns(evaluation) for evaluation in self.plan.evaluations)
 
-    def list_columns(self, evaluation: Evaluation) -> tuple[Column, ...]:
+    def list_columns(self, evaluation: Evaluation) -> tuple[ResultColumn, ...]:
         """Results to compute for one evaluation."""
         roles = evaluation.roles or ((),) * len(evaluation.metrics)
         metrics = [(resolve_metric(spec), own) for spec, own in zip(evaluation.metrics, roles, strict=True)]
-        wanted = [*([(None, ())] if self.plan.maps else []), *metrics]
+        metrics_and_roles = [*([(None, ())] if self.plan.maps else []), *metrics]
         return tuple(
-            Column(method, metric, identity(method), identity(metric), own)
+            ResultColumn(method, metric, hash_identity(method), hash_identity(metric), own)
             for method in map(resolve, self.plan.methods)
-            for metric, own in wanted
+            for metric, own in metrics_and_roles
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Outcome:
         Time that the cell took.
     """
 
-    at: Cell
+    at: WorkCell
     model: str
     dataset: str
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"scores": [], "maps": []})
@@ -163,6 +163,8 @@ class Outcome:
     def listing(self) -> dict[str, Any]:
         """Labels and row keys of the cell as JSON values, as the store keeps them."""
         rows = [
-            (picture, place, *row) for picture, place in self.places.items() for row in self.listed.get(picture, ())
+            (image_key, place, *row)
+            for image_key, place in self.places.items()
+            for row in self.listed.get(image_key, ())
         ]
         return {"model": self.model, "dataset": self.dataset, "rows": rows, "failed": bool(self.failed)}

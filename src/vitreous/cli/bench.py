@@ -82,9 +82,9 @@ def bench(
         with spinner("reading the plan", lines=True):
             checked_plan = make_plan(plan, entries)
         if shard is not None:
-            from vitreous.bench.work_cells import shard_of
+            from vitreous.bench.work_cells import select_shard
 
-            shard_of([], shard)  # check the shard before a folder is created for it
+            select_shard([], shard)  # check the shard before a folder is created for it
         folder = Path(checked_plan.out or (f"runs/{plan.stem}" if plan else "runs/bench"))
         if merge:
             return merge_shards(checked_plan, folder, as_json=json)
@@ -129,13 +129,13 @@ def check_plan(plan: Any) -> None:
 
 
 def choose_executor(workers: int, ray: str | None, gpus: float | None) -> Any:
-    from vitreous.bench.pool import processes, serial
+    from vitreous.bench.pool import processes, run_serially
 
     if ray is not None:
         from vitreous.bench.ray import on_ray
 
         return on_ray(ray, workers if workers > 1 else None, gpus=gpus)
-    return processes(workers) if workers > 1 else serial
+    return processes(workers) if workers > 1 else run_serially
 
 
 def store_folder(folder: Path, shard: str | None) -> Path:
@@ -158,7 +158,7 @@ def run_plan(plan: Any, folder: Path, executor: Any, shard: str | None, *, reche
 def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
     from vitreous.bench.run_plan import Progress, missing_cells
     from vitreous.bench.store import Store
-    from vitreous.bench.work_cells import cells_of
+    from vitreous.bench.work_cells import split_plan
     from vitreous.cli.run_output import print_standings
 
     shards = sorted((folder / "shards").glob("*-of-*"))
@@ -168,7 +168,7 @@ def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
         new_rows = store.merge(shards)
         store.begin(plan.run, plan.toml, {"merged": [shard.name for shard in shards]})
         missing = missing_cells(plan, store)
-        progress = Progress(len(cells_of(plan)), 0, rows=new_rows)
+        progress = Progress(len(split_plan(plan)), 0, rows=new_rows)
         if missing:
             progress.failed = {
                 f"{len(missing)} of {progress.cells} pieces of work missing or failed; run their shards, or the plan without --shard": 1
@@ -181,15 +181,15 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
     """Print cells, forward and backward passes and time; finished cells of this plan in the store are not counted."""
     from vitreous.bench.cost import estimate
     from vitreous.bench.store import Store
-    from vitreous.bench.work_cells import asked_of, cells_of, shard_of
+    from vitreous.bench.work_cells import fingerprint_cells, select_shard, split_plan
     from vitreous.cli.console import format_duration, new_table, print_json, print_table, spinner
 
-    cells = cells_of(plan)
-    cells = cells if shard is None else shard_of(cells, shard)
+    cells = split_plan(plan)
+    cells = cells if shard is None else select_shard(cells, shard)
     place, done_cells = store_folder(folder, shard), set()
     if (place / "ledger.sqlite").exists():
         with Store(place) as store:
-            done_cells = store.done(plan.run, asked_of(plan, cells))
+            done_cells = store.done(plan.run, fingerprint_cells(plan, cells))
     with spinner("calibrating", lines=True):
         estimates = estimate(plan, [cell for cell in cells if cell.number not in done_cells])
     if as_json:
@@ -208,5 +208,5 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
         f"{len(plan.methods)} methods × {len(plan.metrics)} metrics; {len(done_cells)} of {len(cells)} cells are known; nothing was computed"
     )
     for name in dict.fromkeys(name for entry in estimates for name in entry.unknown):
-        typer.echo(f"note: {name} does not say what it costs; it is not counted", err=True)
+        typer.echo(f"note: the cost of {name} is unknown; it is not counted", err=True)
     return 0

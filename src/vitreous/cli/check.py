@@ -195,7 +195,7 @@ def print_result(result: dict[str, Any]) -> None:
             facts.add_row(key, f"{value:.1e}" if isinstance(value, float) else "–" if value is None else str(value))
         print_table(facts)
     for test in result["laws"]:
-        verdict = f"BROKEN: {test['broken']}" if test["broken"] else "keeps the law"
+        verdict = f"FAILED: {test['broken']}" if test["broken"] else "passed all contract tests"
         console.print(f"\n{test['kind']} {test['spec']}: {verdict}")
         for sentence in test["held"].values():
             console.print(f"  · {sentence}", style="dim")

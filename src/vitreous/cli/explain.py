@@ -78,7 +78,7 @@ def explain(
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> int:
-    """Show which patches made the model say so: an overlay per method and class, a sheet, and the raw maps."""
+    """Show which patches led to the prediction: an overlay per method and class, a sheet, and the raw maps."""
     from vitreous.bench.signals import stop_signals
     from vitreous.cli.console import caveats_as_notes
     from vitreous.cli.files import OutputFolder, gather_images

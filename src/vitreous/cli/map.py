@@ -129,7 +129,7 @@ def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: st
     """The function that runs a job: in this process, in several, on Ray, or a share of it for a job array."""
     from functools import partial
 
-    from vitreous.bench.plan import one_of
+    from vitreous.bench.plan import parse_fraction
     from vitreous.mapping.job import Share
     from vitreous.mapping.run import run_map
 
@@ -144,7 +144,7 @@ def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: st
     if shard is None:
         return run_map
     try:
-        number, count = one_of(shard)
+        number, count = parse_fraction(shard)
     except SpecError as problem:
         raise SpecError(f"--shard {shard!r} {problem}") from None
     return partial(run_map, share=Share(number - 1, count))

@@ -91,7 +91,7 @@ def describe(method: dict[str, Any]) -> None:
     for key in ("class_specific", "signed", "complete", "attention"):
         label = {"class_specific": "class-specific", "attention": "reads attention"}.get(key, key)
         facts.add_row(label, yes_or_dash(method[key]))
-    facts.add_row("explains", f"the {method['question']}, unless asked otherwise")
+    facts.add_row("explains", f"the {method['question']}, by default")
     facts.add_row("cost", format_cost(method))
     facts.add_row("map", f"one score per {method['native']}")
     facts.add_row("fold", format_fold(method))

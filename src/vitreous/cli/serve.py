@@ -63,7 +63,7 @@ def serve(
     cache: Annotated[int, typer.Option(min=8, metavar="MB", help="Memory for images, and as much for results.")] = 256,
     demo_page: Annotated[Path, typer.Option(metavar="FILE", help="The page of `vitreous demo`, for a link.")] = DEMO,
 ) -> None:
-    """Open the playground: drop an image, see which patches made the model say so, remove them.
+    """Open the playground: drop an image, see which patches led to the prediction, remove them.
 
     Options of a model (--classes, --mean, --model-arg, …) are those of every model that --model and --models-folder name.
     """

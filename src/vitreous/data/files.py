@@ -56,7 +56,7 @@ def apply_orientation(values: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def orient_boxes(boxes: Boxes, orientation: int, image: Image.Image) -> Boxes:
-    """Convert boxes from pixels as stored to pixels of the upright image (`picture`)."""
+    """Convert boxes from pixels as stored to pixels of the upright image (`image`)."""
     x, y = boxes[:, 0::2], boxes[:, 1::2]
     if orientation >= 5:
         x, y = y, x
@@ -66,7 +66,7 @@ def orient_boxes(boxes: Boxes, orientation: int, image: Image.Image) -> Boxes:
 
 
 def read_mask_values(path: Path | bytes, orientation: int = 1, name: str = "") -> np.ndarray:
-    """Values of a mask file, [H W] or [H W channels], with the EXIF orientation (`turn`) of its image applied."""
+    """Values of a mask file, [H W] or [H W channels], with the EXIF orientation (`orientation`) of its image applied."""
     name = name or f"'{path}'"
     if isinstance(path, Path) and not path.is_file():
         raise DataError(f"there is no mask at {name}")

@@ -142,7 +142,7 @@ def parse_file_name(row: Mapping[str, str]) -> str:
 
 
 def require_rows(rows_by_name: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return `found`; raise `DataError` if it is empty, that is if no row of the table is about one of the images."""
+    """Return `rows_by_name`; raise `DataError` if it is empty, that is if no row of the table is about one of the images."""
     if not rows_by_name:
         raise DataError(
             f"'{path}' names none of the images; its column file gives their paths from the folder of images"

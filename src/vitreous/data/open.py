@@ -66,7 +66,7 @@ def recognise(path: Path) -> str:
     if not path.exists():
         raise DataError(f"there is no dataset at '{path}'; give an existing path, or a kind before it: {list_kinds()}")
     if not path.is_dir():
-        raise DataError(f"'{path}' is no dataset that is known by its looks; say its kind before it: {list_kinds()}")
+        raise DataError(f"'{path}' is no dataset of a known layout; put its kind before it: {list_kinds()}")
     return "folder"
 
 

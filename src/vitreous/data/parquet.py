@@ -93,8 +93,8 @@ def open_parquet(path: str, uri: str) -> Any:
         filesystem, _ = fsspec.core.url_to_fs(uri)
         return parquet.ParquetFile(filesystem.open(path, "rb"))
     except Exception as problem:  # noqa: BLE001 - pyarrow and every kind of storage have their own exceptions
-        said = " ".join(str(problem).split())[:200]
-        raise DataError(f"'{path}' cannot be read as Parquet ({said}); expected {LAYOUT}") from None
+        message = " ".join(str(problem).split())[:200]
+        raise DataError(f"'{path}' cannot be read as Parquet ({message}); expected {LAYOUT}") from None
 
 
 def parquet_files(
@@ -132,8 +132,8 @@ def local_files(path: Path) -> list[Path]:
     from vitreous.data.shards import expand_braces
 
     files: list[Path] = []
-    for one in map(Path, expand_braces(str(path))):
-        matches = sorted(one.parent.glob(one.name)) if "*" in one.name else [one]
+    for pattern in map(Path, expand_braces(str(path))):
+        matches = sorted(pattern.parent.glob(pattern.name)) if "*" in pattern.name else [pattern]
         files += [
             file for match in matches for file in (sorted(match.rglob("*.parquet")) if match.is_dir() else [match])
         ]

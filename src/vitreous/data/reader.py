@@ -43,7 +43,7 @@ def reader(name: str, *, recognises: Recognise | None = None) -> Callable[[R], R
     name
         Kind of dataset, as written before the colon of a spec.
     recognises
-        Whether a path without a kind is a dataset of this kind. Readers of plugins are asked before those of this
+        Whether a path without a kind is a dataset of this kind. Readers of plugins are tried before those of this
         package, and each group in the order of their names. None: the kind has to be named.
 
     Raises

@@ -52,8 +52,8 @@ def files_at(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
     filesystem, _ = filesystem_of(uri)
     paths: list[str] = []
     try:
-        for one in expand_braces(uri):
-            path = filesystem._strip_protocol(one)
+        for pattern in expand_braces(uri):
+            path = filesystem._strip_protocol(pattern)
             if "*" in path:
                 paths += sorted(filesystem.glob(path))
             elif filesystem.isdir(path):

@@ -50,7 +50,7 @@ CHAPTERS = (
     ),
     Chapter(
         "Two objects, two questions",
-        "The same image, asked about one object and then about the other. A map that explains a class must move with the "
+        "The same image, explained for one object and then for the other. A map that explains a class must move with the "
         "question; attention rollout cannot.",
         "scenes",
         "pair",

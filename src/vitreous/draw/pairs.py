@@ -109,9 +109,9 @@ def strongest_lines(pair: PairAttribution, count: int, partners: list[int] | Non
 
 def framed(pair: PairAttribution, side: Side) -> tuple[Image.Image, Window]:
     """The image of a side as it is displayed, and the part of it that the model sees."""
-    found = backdrop(pair.attribution(side))
-    assert found is not None  # an image tower keeps its input
-    return found
+    displayed = backdrop(pair.attribution(side))
+    assert displayed is not None  # an image tower keeps its input
+    return displayed
 
 
 def place_of(pair: PairAttribution, side: Side, index: int) -> tuple[float, float]:

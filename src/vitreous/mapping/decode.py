@@ -98,10 +98,10 @@ def start_decoding(source: ImageSource, preprocess: Preprocess) -> None:
     import signal
     import threading
 
-    from vitreous.bench.pool import leave_with
+    from vitreous.bench.pool import exit_with_parent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(1)
     DECODING[:] = [(source, preprocess)]
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.bench.labelled_batch import unfit
-from vitreous.bench.worker import sentence
-from vitreous.bench.worker_job import Loaded, loaded
+from vitreous.bench.labelled_batch import invalid_target_reason
+from vitreous.bench.worker import error_sentence
+from vitreous.bench.worker_job import Loaded, load_cached
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.precision import computing
 from vitreous.capture.probe import probe_of
@@ -74,7 +74,7 @@ class MapExplainer:
 
     def __init__(self, job: MapJob, device: str) -> None:
         self.job = job
-        self.model: Loaded = loaded(job.model, job.precision, device)
+        self.model: Loaded = load_cached(job.model, job.precision, device)
         self.vit = self.model.vit
         if self.vit.preprocess is None:
             raise ModelError(f"model {job.model.name!r} does not say how images are prepared; give --mean and --std")
@@ -125,7 +125,7 @@ class MapExplainer:
                 raise
             if len(positions) == 1:
                 key = batch.keys[positions[0]]
-                launched.failures.append((batch.places[positions[0]], key, sentence(problem)))
+                launched.failures.append((batch.places[positions[0]], key, error_sentence(problem)))
                 return
             if isinstance(problem, torch.OutOfMemoryError):
                 problem.__traceback__ = None  # its frames keep references to the tensors to be freed
@@ -259,7 +259,11 @@ class MapExplainer:
 def unfit_targets(targets: Int[Tensor, "n k"], roles: tuple[str, ...], classes: int) -> dict[int, str]:
     """Reason by row, for rows with an invalid target."""
     named = roles[-targets.shape[1] :]  # the predicted class, which comes first, is always valid
-    return {row: reason for row, own in enumerate(targets.tolist()) if (reason := unfit(own, named, classes))}
+    return {
+        row: reason
+        for row, own in enumerate(targets.tolist())
+        if (reason := invalid_target_reason(own, named, classes))
+    }
 
 
 def to_cpu(tensor: Tensor) -> Tensor:

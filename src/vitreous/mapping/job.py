@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 
 from vitreous.bench.plan import ModelSpec
-from vitreous.mapping.source import ImageSource, Item
+from vitreous.mapping.source import ImageSource, SourceItem
 
 FORMAT = "vitreous.maps/2"
 SHARD_SIZE = 4096  # images in an output file
@@ -81,7 +81,7 @@ class Slice:
     shard: str
     part: int
     start: int
-    items: tuple[Item, ...]
+    items: tuple[SourceItem, ...]
     ends_shard: bool
     ends_part: bool
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.bench.ray import connect_keeping_handlers, need_ray
-from vitreous.bench.worker_job import loaded
+from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import DataError
 from vitreous.mapping.decode import decode_slice
 from vitreous.mapping.explain import MapExplainer, SliceRows
@@ -197,7 +197,7 @@ class RayReplica:
 
     def __init__(self, job: MapJob, device: str) -> None:
         self.explainer = MapExplainer(job, device)
-        weights = loaded(job.model, job.precision, device).weights
+        weights = load_cached(job.model, job.precision, device).weights
         if weights != job.weights:
             raise DataError(
                 "a node has other weights than the machine that started the run; give all nodes the same files"

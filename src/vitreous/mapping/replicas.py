@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vitreous.bench.pool import LOSSES, cores, leave_with
+from vitreous.bench.pool import LOSSES, count_cores, exit_with_parent
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals, stop_signals
 from vitreous.core.errors import DataError
 from vitreous.mapping.job import MapJob, Share
@@ -58,7 +58,7 @@ def run_replicas(
     context = multiprocessing.get_context("spawn")
     with children_ignore_terminal():
         messages: Any = context.Queue()
-    options = ReplicaOptions(batch_size, decoding, max(1, cores() // workers))
+    options = ReplicaOptions(batch_size, decoding, max(1, count_cores() // workers))
     gpus = torch.cuda.device_count() if (device or "cuda") == "cuda" else 0
 
     def start(number: int) -> Any:
@@ -124,7 +124,7 @@ def add_difference(progress: MapProgress, before: MapProgress, after: MapProgres
 def replica(job: MapJob, folder: Path, share: Share, device: str, options: ReplicaOptions, messages: Any) -> None:
     """Body of a replica's process: run its share and send progress, an error, or None at the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(options.threads)
     try:
         with stop_signals():

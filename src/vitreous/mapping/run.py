@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vitreous.bench.plan_source import FLAGS, Origin
-from vitreous.bench.pool import cores
-from vitreous.bench.worker_job import loaded
+from vitreous.bench.pool import count_cores
+from vitreous.bench.worker_job import load_cached
 from vitreous.capture.targets import class_indices
 from vitreous.core.errors import DataError, ModelError, VitreousError
 from vitreous.mapping.explain import MapExplainer, SliceRows
@@ -129,7 +129,7 @@ def run_map(
     writer = ShardWriter(folder, job, source, explainer.about(), state.partials)
     kind = explainer.vit.device.type
     size = batch_size or BATCH_SIZE.get(kind, 16)
-    processes = decoding if decoding is not None else 0 if kind == "cpu" else max(1, cores() // share.count - 1)
+    processes = decoding if decoding is not None else 0 if kind == "cpu" else max(1, count_cores() // share.count - 1)
 
     def add(rows: SliceRows) -> None:
         writer.add(rows)
@@ -189,7 +189,7 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
             "targets",
         )
     try:
-        model = loaded(job.model, job.precision, device or default_device())
+        model = load_cached(job.model, job.precision, device or default_device())
     except VitreousError as problem:
         raise origin.wrong(str(problem), "models", job.model.name) from None
     if model.vit.preprocess is None:

@@ -25,7 +25,7 @@ from vitreous.data.shards import decode_parts, expand_pattern, image_ending, loa
 from vitreous.models.image_decoding import open_picture
 
 
-class Item(NamedTuple):
+class SourceItem(NamedTuple):
     """An image before it is decoded: its key, and what `load` of its part needs to find it."""
 
     key: str
@@ -40,11 +40,11 @@ class SourcePart(Protocol):
         """Number of images; None if it is not known before the part was listed."""
         ...
 
-    def items(self, start: int) -> Iterator[Item]:
+    def items(self, start: int) -> Iterator[SourceItem]:
         """The images from index `start` on, in order."""
         ...
 
-    def load(self, item: Item) -> Sample:
+    def load(self, item: SourceItem) -> Sample:
         """Read and decode an image; raises `DataError` if that is not possible."""
         ...
 
@@ -64,11 +64,11 @@ class DatasetPart:
     def images(self) -> int:
         return len(self.places)
 
-    def items(self, start: int) -> Iterator[Item]:
+    def items(self, start: int) -> Iterator[SourceItem]:
         for index in range(start, len(self.places)):
-            yield Item(self.dataset.keys[self.places[index]], self.places[index])
+            yield SourceItem(self.dataset.keys[self.places[index]], self.places[index])
 
-    def load(self, item: Item) -> Sample:
+    def load(self, item: SourceItem) -> Sample:
         return self.dataset[item.place]
 
     def stamp(self, start: int, stop: int) -> str:
@@ -89,10 +89,10 @@ class TarPart:
     def stem(self) -> str:
         return self.path.rsplit("/", 1)[-1].removesuffix(".tar")
 
-    def items(self, start: int) -> Iterator[Item]:
+    def items(self, start: int) -> Iterator[SourceItem]:
         listed = ((key, parts) for key, parts in self.samples() if image_ending(parts))
         for key, parts in islice(listed, start, None):
-            yield Item(f"{self.stem}/{key}", parts)
+            yield SourceItem(f"{self.stem}/{key}", parts)
 
     def samples(self) -> Iterator[tuple[str, Any]]:
         if not self.uri:
@@ -103,7 +103,7 @@ class TarPart:
         with filesystem.open(self.path, "rb") as file:
             yield from samples_in(file, self.path, partial(loaded_part, self.path), "r|")
 
-    def load(self, item: Item) -> Sample:
+    def load(self, item: SourceItem) -> Sample:
         return decode_parts(item.key, item.place, self.ignore)
 
     def stamp(self, start: int, stop: int) -> str:
@@ -120,11 +120,11 @@ class ParquetPart:
     def images(self) -> int:
         return self.file.rows
 
-    def items(self, start: int) -> Iterator[Item]:
+    def items(self, start: int) -> Iterator[SourceItem]:
         for key, record in self.file.records(start):
-            yield Item(key, record)
+            yield SourceItem(key, record)
 
-    def load(self, item: Item) -> Sample:
+    def load(self, item: SourceItem) -> Sample:
         return decode_record(item.key, *item.place)
 
     def stamp(self, start: int, stop: int) -> str:
@@ -138,10 +138,10 @@ class FirstImages:
     part: SourcePart
     images: int
 
-    def items(self, start: int) -> Iterator[Item]:
+    def items(self, start: int) -> Iterator[SourceItem]:
         return islice(self.part.items(start), max(self.images - start, 0))
 
-    def load(self, item: Item) -> Sample:
+    def load(self, item: SourceItem) -> Sample:
         return self.part.load(item)
 
     def stamp(self, start: int, stop: int) -> str:

@@ -159,16 +159,16 @@ class Watch:
         def record(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:
             self.row = self.total = None
 
-            def overheard(layer: Layer) -> Tensor:
+            def recorded_signal(layer: Layer) -> Tensor:
                 made = signal(layer)
-                self.hear(layer, made, {**known, **options})
+                self.record_layer(layer, made, {**known, **options})
                 return made
 
-            return fold.function(layers, overheard, **options)
+            return fold.function(layers, recorded_signal, **options)
 
         return replace_fold(self.method, replace(fold, signature=replace(fold.signature, call=record)))
 
-    def hear(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> None:
+    def record_layer(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> None:
         """Record the patch maps of one layer, given its signal `made` and the options of the fold."""
         tokens = {**self._measured(layer), **self._folded(layer, made, options)}
         patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}

@@ -20,10 +20,10 @@ def values(attribution: Attribution, of: str, part: str) -> Float[Tensor, "r n"]
     """Scores of the map at the model's input size ("pixels") or at the method's own resolution ("native")."""
     choice("of", of, ("pixels", "native"))
     choice("part", part, ("signed", "abs"))
-    found = (
+    scores = (
         native(attribution) if of == "native" else at_size(attribution, attribution.layout.size, "bilinear").flatten(1)
     )
-    return found if part == "signed" else found.abs()
+    return scores if part == "signed" else scores.abs()
 
 
 @metric(
@@ -80,8 +80,8 @@ def entropy(attribution: Attribution, of: Literal["pixels", "native"] = "pixels"
     """
     mass = values(attribution, of, "abs")
     p = mass / mass.sum(-1, keepdim=True)
-    found = -torch.special.xlogy(p, p).sum(-1)
-    return (found / math.log(p.shape[-1]) if normalised else found).clamp(min=0)
+    nats = -torch.special.xlogy(p, p).sum(-1)
+    return (nats / math.log(p.shape[-1]) if normalised else nats).clamp(min=0)
 
 
 @metric(

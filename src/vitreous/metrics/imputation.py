@@ -61,11 +61,11 @@ def road(
     pixels = probe.images.shape[-2] * probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
     side = "bottom" if order == "descending" else "top"
-    said = shown_pixels(
+    answers = shown_pixels(
         attribution, probe, labels, memo, side, counts, filling(probe, noise, seed), ("filled", noise, seed)
     )
-    curve = said.hits(judge, classes_of(attribution, probe, labels))
-    parts = {"probability": said.probability("predicted")[0]}
+    curve = answers.hits(judge, classes_of(attribution, probe, labels))
+    parts = {"probability": answers.probability("predicted")[0]}
     return summed_up(attribution, curve, levels, area, show, order == "ascending", parts)
 
 
@@ -104,14 +104,14 @@ def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     values = images.movedim(1, -1).double().cpu().numpy()
     around = np.pad(unknown, ((0, 0), (1, 1), (1, 1)), constant_values=-2)  # −1: visible pixel, −2: outside the image
     colours = np.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    own, given = np.zeros(count), np.zeros((count, values.shape[-1]))
+    own, known_colours = np.zeros(count), np.zeros((count, values.shape[-1]))
     rows, columns, weights = [], [], []
     height, width = missing.shape[1:]
     for (down, right), weight in NEIGHBOURS.items():
         window = np.s_[:, 1 + down : 1 + down + height, 1 + right : 1 + right + width]
         near = around[window][missing]
         own += weight * (near > -2)
-        given += weight * (near == -1)[:, None] * colours[window][missing]
+        known_colours += weight * (near == -1)[:, None] * colours[window][missing]
         rows.append(np.flatnonzero(near >= 0))
         columns.append(near[near >= 0])
         weights.append(np.full(len(rows[-1]), -weight))
@@ -122,7 +122,7 @@ def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     )
     # the matrix is symmetric positive definite: no pivoting needed, and a symmetric ordering gives the least fill-in
     answer = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve(
-        given
+        known_colours
     )
     values[missing] = answer
     return torch.from_numpy(values).movedim(-1, 1).to(images)

@@ -49,8 +49,8 @@ def divided(part: Figures, whole: Figures) -> Figures:
 
 def counts(frame: Frame, *masks: Tensor) -> list[PerRow]:
     """Number of counted pixels in each mask; NaN for rows without an object."""
-    found = ((mask & frame.counted).flatten(1).sum(-1).double() for mask in masks)
-    return [count.where(frame.defined, torch.nan) for count in found]
+    sums = ((mask & frame.counted).flatten(1).sum(-1).double() for mask in masks)
+    return [count.where(frame.defined, torch.nan) for count in sums]
 
 
 @metric(
@@ -84,9 +84,9 @@ def miou(attribution: Attribution, objects: Masks, interpolation: Interpolation 
     frame = framed(attribution, objects, interpolation)
     inside, marked = frame.inside, frame.marked
     names = ("intersection_background", "union_background", "intersection_object", "union_object")
-    found = counts(frame, ~inside & ~marked, ~(inside & marked), inside & marked, inside | marked)
-    parts: dict[str, PerRow] = dict(zip(names, found, strict=True))
-    return Measured((found[0] / found[1] + found[2] / found[3]) / 2, parts=parts)
+    pixel_counts = counts(frame, ~inside & ~marked, ~(inside & marked), inside & marked, inside | marked)
+    parts: dict[str, PerRow] = dict(zip(names, pixel_counts, strict=True))
+    return Measured((pixel_counts[0] / pixel_counts[1] + pixel_counts[2] / pixel_counts[3]) / 2, parts=parts)
 
 
 def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
@@ -137,8 +137,8 @@ def map_two_channel(attribution: Attribution, objects: Masks, interpolation: Int
     constant = (frame.normalised == 0).all(-1, keepdim=True)
     scores = torch.cat([(1 - frame.normalised).where(~constant, 0.0), frame.normalised], -1)
     inside, counted = frame.inside.flatten(1), frame.counted.flatten(1)
-    found = average_precision(scores, torch.cat([~inside, inside], -1), torch.cat([counted, counted], -1))
-    return found.where(frame.defined, torch.nan)
+    precision = average_precision(scores, torch.cat([~inside, inside], -1), torch.cat([counted, counted], -1))
+    return precision.where(frame.defined, torch.nan)
 
 
 @metric(
@@ -163,8 +163,8 @@ def ap(
     A constant map scores the object's share of the image. `ignored`: pixels of −1 are skipped, or count as "background".
     """
     frame = framed(attribution, objects, interpolation, ignored)
-    found = average_precision(frame.scores, frame.inside.flatten(1), frame.counted.flatten(1))
-    return found.where(frame.defined, torch.nan)
+    precision = average_precision(frame.scores, frame.inside.flatten(1), frame.counted.flatten(1))
+    return precision.where(frame.defined, torch.nan)
 
 
 # ── pointing ─────────────────────────────────────────────────────────────────────────────────────
@@ -178,7 +178,7 @@ def sought(frame: Frame, max_coverage: float | None, missing: str, scores: PerRo
     choice("missing", missing, ("nan", "miss"))
     inside, counted = (frame.inside & frame.counted).flatten(1), frame.counted.flatten(1).any(-1)
     there = inside.any(-1)
-    scores = scores.where(there, 0.0 if missing == "miss" else torch.nan).where(frame.known & counted, torch.nan)
+    scores = scores.where(there, 0.0 if missing == "miss" else torch.nan).where(frame.has_scores & counted, torch.nan)
     if max_coverage is None:
         return scores
     coverage = inside.sum(-1) / frame.counted.flatten(1).sum(-1)

@@ -37,10 +37,10 @@ class Frame:
     @cached_property
     def defined(self) -> Bool[Tensor, " r"]:
         """Rows with an object and a map without NaN."""
-        return self.inside.flatten(1).any(-1) & self.known
+        return self.inside.flatten(1).any(-1) & self.has_scores
 
     @property
-    def known(self) -> Bool[Tensor, " r"]:
+    def has_scores(self) -> Bool[Tensor, " r"]:
         """Rows whose map has no NaN."""
         return ~self.scores.isnan().any(-1)
 
@@ -78,9 +78,9 @@ def at_size(attribution: Attribution, size: tuple[int, int], interpolation: str)
     if tuple(source.shape[-2:]) == tuple(size):
         return source
     corners = False if interpolation in ("bilinear", "bicubic") else None
-    found = F.interpolate(source[:, None], size=tuple(size), mode=interpolation, align_corners=corners)[:, 0]
+    resized = F.interpolate(source[:, None], size=tuple(size), mode=interpolation, align_corners=corners)[:, 0]
     first = source[:, :1, :1]
-    return torch.where((source == first).flatten(1).all(-1)[:, None, None], first, found)
+    return torch.where((source == first).flatten(1).all(-1)[:, None, None], first, resized)
 
 
 def searched(
@@ -100,14 +100,14 @@ def searched(
 
 def drawn(boxes: Boxes, size: tuple[int, int]) -> Int8[Tensor, "r H W"]:
     """Masks of half-open boxes x0 y0 x1 y1, truncated to whole pixels; rows without annotation (None) are all −1."""
-    found = torch.zeros(len(boxes), *size, dtype=torch.int8)
+    mask = torch.zeros(len(boxes), *size, dtype=torch.int8)
     for row, several in enumerate(boxes):
         if several is None:
-            found[row] = -1
+            mask[row] = -1
             continue
         for x0, y0, x1, y1 in several.reshape(-1, 4).long().clamp(min=0).tolist():
-            found[row, y0:y1, x0:x1] = 1
-    return found
+            mask[row, y0:y1, x0:x1] = 1
+    return mask
 
 
 def grown(masks: Bool[Tensor, "r H W"], radius: int) -> Bool[Tensor, "r H W"]:

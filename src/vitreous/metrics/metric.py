@@ -40,9 +40,9 @@ Reducer = Callable[[Parts], Figures]
 
 def mean(parts: Parts) -> Figures:
     """Mean over the rows whose score is not NaN; NaN if there are none."""
-    scores, known = parts["score"], ~np.isnan(parts["score"])
+    scores, defined = parts["score"], ~np.isnan(parts["score"])
     with np.errstate(invalid="ignore"):
-        return np.where(known, scores, 0).sum(-1) / known.sum(-1)
+        return np.where(defined, scores, 0).sum(-1) / defined.sum(-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,8 +164,8 @@ class Metric:
 
     @property
     def typed_options(self) -> dict[str, Option]:
-        known = {name: option for name, option in self.signature.options.items() if name not in FIXTURES}
-        return known | ({"preset": Option("preset", None)} if self.presets else {})
+        options_by_name = {name: option for name, option in self.signature.options.items() if name not in FIXTURES}
+        return options_by_name | ({"preset": Option("preset", None)} if self.presets else {})
 
     @property
     def spec(self) -> str:
@@ -174,12 +174,12 @@ class Metric:
     @property
     def settings(self) -> dict[str, Any]:
         """Value of every option: defaults, overridden by the preset, overridden by the given options."""
-        given = dict(self.options)
-        preset = given.pop("preset", None)
+        options = dict(self.options)
+        preset = options.pop("preset", None)
         own = {key: value for key, value in self.known_options.items() if key != "preset"}
-        return {**own, **(self.presets[preset] if preset is not None else {}), **given}
+        return {**own, **(self.presets[preset] if preset is not None else {}), **options}
 
-    def with_options(self, /, **given: Any) -> Metric:
+    def with_options(self, /, **options: Any) -> Metric:
         """Copy of the metric with these options set.
 
         Raises
@@ -187,20 +187,20 @@ class Metric:
         SpecError
             If an option or preset is unknown, or a value does not fit its type.
         """
-        given = fit_options(f"metric {self.name!r}", given, self.typed_options)
-        given = {**self.options, **given}
-        if given.get("preset") is not None:
-            choice("preset", given["preset"], tuple(self.presets))
-        return replace(self, options={key: value for key, value in given.items() if key != "preset" or value})
+        options = fit_options(f"metric {self.name!r}", options, self.typed_options)
+        options = {**self.options, **options}
+        if options.get("preset") is not None:
+            choice("preset", options["preset"], tuple(self.presets))
+        return replace(self, options={key: value for key, value in options.items() if key != "preset" or value})
 
-    def __call__(self, attribution: Attribution, **given: Any) -> MetricResult:
+    def __call__(self, attribution: Attribution, **inputs: Any) -> MetricResult:
         """Measure one attribution.
 
         Parameters
         ----------
         attribution
             Maps to measure, one per row.
-        **given
+        **inputs
             Fixtures by name; those that the metric does not take are ignored.
 
         Returns
@@ -213,26 +213,26 @@ class Metric:
             If a required fixture is missing, or the metric reads class probabilities and the model has none.
         """
         for name in self.needs:
-            if given.get(name) is None:
+            if inputs.get(name) is None:
                 raise SpecError(f"metric {self.name!r} needs {FIXTURES[name]}")
-        passed = {name: given[name] for name in self.takes if given.get(name) is not None}
+        passed = {name: inputs[name] for name in self.takes if inputs.get(name) is not None}
         try:
-            found = self.function(attribution, **passed, **self.settings)
+            result = self.function(attribution, **passed, **self.settings)
         except NoClassesError as problem:
             raise SpecError(
                 f"metric {self.name!r} reads class probabilities, and {problem}; metrics of masks, of the map alone and of its "
                 "robustness work ('ap', 'sparseness', 'max_sensitivity'), and wrap(model, outputs='binary') makes it two classes"
             ) from None
-        found = found if isinstance(found, Measured) else Measured(found)
+        result = result if isinstance(result, Measured) else Measured(result)
         better = self.higher_is_better
         return MetricResult(
             metric=self.spec,
-            scores=found.scores,
-            higher_is_better=better if better is None or not found.flipped else not better,
-            curve=found.curve,
-            levels=None if found.levels is None else tuple(float(level) for level in found.levels),
-            parts=dict(found.parts),
-            protocol={"metric": self.name, **plain(self.settings), **found.protocol},
+            scores=result.scores,
+            higher_is_better=better if better is None or not result.flipped else not better,
+            curve=result.curve,
+            levels=None if result.levels is None else tuple(float(level) for level in result.levels),
+            parts=dict(result.parts),
+            protocol={"metric": self.name, **plain(self.settings), **result.protocol},
             reduce=self.reduce,
         )
 
@@ -317,16 +317,16 @@ class MetricResult:
         """
         columns = self.columns
         draw = np.random.default_rng(seed)
-        found = np.concatenate(
+        resampled = np.concatenate(
             [
                 self.reduce({name: part[index] for name, part in columns.items()})
                 for index in (draw.integers(len(self), size=(100, len(self))) for _ in range(-(-draws // 100)))
             ]
         )[:draws]
-        known = found[~np.isnan(found)]
-        if not len(known):
+        finite = resampled[~np.isnan(resampled)]
+        if not len(finite):
             return float("nan"), float("nan")
-        low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 
     def __repr__(self) -> str:
@@ -380,8 +380,8 @@ def metric(
     def register(function: Callable[..., Any]) -> Metric:
         title = (inspect.getdoc(function) or "").split("\n")[0]
         signature = OptionFunction.of(function)
-        made = Metric(name or function.__name__, signature, higher_is_better, **{"title": title, **facts})
-        return METRICS.add(made.name, made, function.__module__, aliases)
+        registered = Metric(name or function.__name__, signature, higher_is_better, **{"title": title, **facts})
+        return METRICS.add(registered.name, registered, function.__module__, aliases)
 
     return register
 
@@ -421,15 +421,15 @@ def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
     load_all()
     text = unspaced(spec)
     name, rest = take_word(text)
-    found = METRICS[name.replace("-", "_")]
-    given, rest = take_options(rest, text)
+    chosen = METRICS[name.replace("-", "_")]
+    spec_options, rest = take_options(rest, text)
     if rest:
         raise SpecError(
             f"{shorten_repr(text)} is not understood from {shorten_repr(rest)} on; a metric is written name(option=value, …)"
         )
-    if twice := sorted(given.keys() & options.keys()):
+    if twice := sorted(spec_options.keys() & options.keys()):
         raise SpecError(f"option {twice[0]!r} of {shorten_repr(text)} is given twice")
-    return found.with_options(**given, **options)
+    return chosen.with_options(**spec_options, **options)
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,14 +47,14 @@ class Answers:
 
     def probability(self, track: str) -> tuple[Float[Tensor, "r s"], Float[Tensor, "r 1"]]:
         """Probability of the class `track` at every level, and for the unchanged image."""
-        some, whole = self.log_p(track)
-        return some.exp(), whole.exp()
+        visible, whole = self.log_p(track)
+        return visible.exp(), whole.exp()
 
     def hits(self, judge: str, classes: Int[Tensor, "r 3"]) -> Float[Tensor, "r s"]:
         """1 where the top class is the class `judge`, else 0; NaN where that class or the output is unknown."""
-        wanted = classes[:, None, self.place("judge", judge)]
-        hit = (self.table[..., 6] == wanted).to(self.table)
-        return hit.where((wanted >= 0) & ~self.table[..., 3].isnan(), torch.nan)
+        judged_class = classes[:, None, self.place("judge", judge)]
+        hit = (self.table[..., 6] == judged_class).to(self.table)
+        return hit.where((judged_class >= 0) & ~self.table[..., 3].isnan(), torch.nan)
 
     def place(self, name: str, value: str) -> int:
         """Column of a class choice in the table; SpecError if it is "label" and no labels were given."""
@@ -70,8 +70,8 @@ def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Ten
     total = logits.logsumexp(-1, keepdim=True)
     best = logits.topk(2).values
     top = logits.argmax(-1, keepdim=True).to(logits)
-    asked = (logits.gather(1, classes.clamp(min=0)) - total).where(classes >= 0, torch.nan)
-    return torch.cat([asked, best - total, total, top], 1)
+    log_probabilities = (logits.gather(1, classes.clamp(min=0)) - total).where(classes >= 0, torch.nan)
+    return torch.cat([log_probabilities, best - total, total, top], 1)
 
 
 def classes_of(attribution: Attribution, probe: BlackBoxProbe, labels: Labels) -> Int[Tensor, "r 3"]:
@@ -80,11 +80,13 @@ def classes_of(attribution: Attribution, probe: BlackBoxProbe, labels: Labels) -
         raise NoClassesError(f"{probe.vit.name!r} answers with one number")
     predicted = probe.full_logits.argmax(-1).repeat_interleave(probe.targets_per_image, 0)
     explained = attribution.targets.to(predicted.device)
-    known = torch.full_like(predicted, -1) if labels is None else labels.to(predicted)
-    outside = (known < -1) | (known >= probe.full_logits.shape[-1])
+    true_classes = torch.full_like(predicted, -1) if labels is None else labels.to(predicted)
+    outside = (true_classes < -1) | (true_classes >= probe.full_logits.shape[-1])
     if outside.any():
-        raise ShapeError(f"there is no class {int(known[outside][0])}; the model has {probe.full_logits.shape[-1]}")
-    return torch.stack([predicted, known, explained], 1)
+        raise ShapeError(
+            f"there is no class {int(true_classes[outside][0])}; the model has {probe.full_logits.shape[-1]}"
+        )
+    return torch.stack([predicted, true_classes, explained], 1)
 
 
 def whole_of(probe: BlackBoxProbe, classes: Int[Tensor, "r 3"]) -> Float[Tensor, "r 7"]:
@@ -106,9 +108,9 @@ def shown_tokens(
 
     def ask(missing: list[int]) -> Float[Tensor, "r s 7"]:
         keep = visible_of(rank[:, None], torch.tensor(missing, device=rank.device)[:, None], side)
-        said = probe.logits(keep)
+        logits = probe.logits(keep)
         share = classes[:, None].expand(-1, len(missing), -1)
-        return read(said.flatten(0, 1), share.flatten(0, 1)).unflatten(0, said.shape[:2])
+        return read(logits.flatten(0, 1), share.flatten(0, 1)).unflatten(0, logits.shape[:2])
 
     whole = whole_of(probe, classes)
     table = remembered(memo, ("tokens", side), counts, ask, {rank.shape[1]: whole})
@@ -145,16 +147,16 @@ def painted(
     """Build the images, run the model and reduce its logits piece by piece, to limit memory."""
     size, share = probe.images.shape[-2:], probe.targets_per_image
     counts = torch.tensor(missing, device=rank.device)
-    found: list[Tensor] = []
+    tables: list[Tensor] = []
 
-    def some(piece: slice) -> Float[Tensor, "k 7"]:
+    def run_piece(piece: slice) -> Float[Tensor, "k 7"]:
         index = torch.arange(piece.start, piece.stop, device=rank.device)
         row, count = index // len(counts), counts[index % len(counts)]
         visible = visible_of(rank[row], count[:, None], side).unflatten(1, tuple(size))
         return read(probe.sides(probe.say(paint(visible, row // share, count))), classes[row])
 
-    found.extend(table for _, table in pieces(some, len(rank) * len(counts), probe.pictures_that_fit))
-    return torch.cat(found).unflatten(0, (len(rank), len(counts)))
+    tables.extend(table for _, table in pieces(run_piece, len(rank) * len(counts), probe.pictures_that_fit))
+    return torch.cat(tables).unflatten(0, (len(rank), len(counts)))
 
 
 def visible_of(rank: Int[Tensor, "*any"], count: Int[Tensor, "*some"], side: str) -> Bool[Tensor, "*all"]:
@@ -166,14 +168,14 @@ def remembered(
     key: tuple[Any, ...],
     counts: Sequence[int],
     ask: Callable[[list[int]], Float[Tensor, "r s 7"]],
-    known: dict[int, Float[Tensor, "r 7"]],
+    known_tables: dict[int, Float[Tensor, "r 7"]],
 ) -> Float[Tensor, "r s 7"]:
     """Outputs for every count; `ask` computes only the counts that are not in the memo yet."""
-    held = memo.setdefault(key, {})
-    held.update({count: table for count, table in known.items() if count not in held})
-    if missing := sorted(set(counts) - held.keys()):
-        held.update(zip(missing, ask(missing).unbind(1), strict=True))
-    return torch.stack([held[count] for count in counts], 1)
+    tables = memo.setdefault(key, {})
+    tables.update({count: table for count, table in known_tables.items() if count not in tables})
+    if missing := sorted(set(counts) - tables.keys()):
+        tables.update(zip(missing, ask(missing).unbind(1), strict=True))
+    return torch.stack([tables[count] for count in counts], 1)
 
 
 def once(memo: Memo, key: str, make: Callable[[], Tensor]) -> Tensor:

@@ -109,11 +109,11 @@ def same_rows(attribution: Attribution, probe: BlackBoxProbe) -> None:
 
 def checked_levels(name: str, levels: Any) -> tuple[float, ...]:
     """Validate levels: strictly increasing fractions in [0, 1]; SpecError otherwise."""
-    given = tuple(levels) if isinstance(levels, tuple | list | range) else (levels,)
-    numbers = given and all(isinstance(level, int | float) and 0 <= level <= 1 for level in given)
-    if not numbers or not all(a < b for a, b in pairwise(given)):
+    fractions = tuple(levels) if isinstance(levels, tuple | list | range) else (levels,)
+    numbers = fractions and all(isinstance(level, int | float) and 0 <= level <= 1 for level in fractions)
+    if not numbers or not all(a < b for a, b in pairwise(fractions)):
         raise SpecError(f"{name}={levels!r}; shares must grow and lie between 0 and 1, such as (0.1, 0.5, 0.9)")
-    return tuple(float(level) for level in given)
+    return tuple(float(level) for level in fractions)
 
 
 Grid = float | int | Sequence[float | int]
@@ -197,12 +197,12 @@ def summed_up(
     -------
     Measured
     """
-    known = has_order(attribution)
+    defined = has_order(attribution)
     scores = shown_as(area_under(curve, levels, area), show)
-    means = {name: part.mean(-1).where(known, torch.nan) for name, part in (parts or {}).items()}
+    means = {name: part.mean(-1).where(defined, torch.nan) for name, part in (parts or {}).items()}
     return Measured(
-        scores=scores.where(known, torch.nan),
-        curve=curve.where(known[:, None], torch.nan),
+        scores=scores.where(defined, torch.nan),
+        curve=curve.where(defined[:, None], torch.nan),
         levels=levels,
         parts=means,
         protocol=protocol,

@@ -143,25 +143,25 @@ def accuracy(
 ) -> Measured:
     levels = checked_levels("levels", levels)
     levels = (0.0, *levels) if clean and levels[0] > 0 else levels
-    said = blackened(attribution, probe, labels, memo, levels, order)
-    curve = said.hits(judge, classes_of(attribution, probe, labels))
-    parts = changes(said, judge)
+    answers = blackened(attribution, probe, labels, memo, levels, order)
+    curve = answers.hits(judge, classes_of(attribution, probe, labels))
+    parts = changes(answers, judge)
     if empty is not None and levels[-1] < 1:
         levels = (*levels, 1.0)
         curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
     return summed_up(attribution, curve, levels, area, show, parts=parts)
 
 
-def changes(said: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
+def changes(answers: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
     """Changes of the largest probability and the largest logit, whichever class they belong to, and the lead.
 
     The lead is log p of the class `judge` minus log p of the second class.
     """
-    some, whole = said.table, said.whole[:, None]
+    table, whole = answers.table, answers.whole[:, None]
     return {
-        "probability_change": some[..., 3].exp() - whole[..., 3].exp(),
-        "logit_change": (some[..., 3] + some[..., 5]) - (whole[..., 3] + whole[..., 5]),
-        "lead": said.log_p(judge)[0] - some[..., 4],
+        "probability_change": table[..., 3].exp() - whole[..., 3].exp(),
+        "logit_change": (table[..., 3] + table[..., 5]) - (whole[..., 3] + whole[..., 5]),
+        "lead": answers.log_p(judge)[0] - table[..., 4],
     }
 
 
@@ -190,8 +190,8 @@ def aopc(
     `track`: the class whose probability it is ("predicted", "label", "explained"). `order="ascending"`: the lowest pixels first.
     """
     levels = checked_levels("levels", levels)
-    some, whole = blackened(attribution, probe, labels, memo, levels, order).probability(track)
-    return summed_up(attribution, whole - some, levels, area, turned=order == "ascending")
+    visible, whole = blackened(attribution, probe, labels, memo, levels, order).probability(track)
+    return summed_up(attribution, whole - visible, levels, area, turned=order == "ascending")
 
 
 @metric(
@@ -213,8 +213,8 @@ def lodds(
 ) -> Measured:
     """Change of the log-probability as the highest pixels become black, on average over the levels; options as for `aopc`."""
     levels = checked_levels("levels", levels)
-    some, whole = blackened(attribution, probe, labels, memo, levels, order).log_p(track)
-    curve = some.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
+    visible, whole = blackened(attribution, probe, labels, memo, levels, order).log_p(track)
+    curve = visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
     return summed_up(attribution, curve, levels, area, turned=order == "ascending")
 
 
@@ -255,13 +255,15 @@ def idsds(
     logits = probe.pixel_logits(Pictures(len(probe.images), cells**2, make))
     logits = logits.repeat_interleave(probe.targets_per_image, 0)
     classes = classes_of(attribution, probe, labels)
-    wanted = classes[:, None].expand(-1, cells**2, -1).flatten(0, 1)
-    said = Answers(
-        read(logits.flatten(0, 1), wanted).unflatten(0, logits.shape[:2]), whole_of(probe, classes), labels is not None
+    classes_of_cells = classes[:, None].expand(-1, cells**2, -1).flatten(0, 1)
+    answers = Answers(
+        read(logits.flatten(0, 1), classes_of_cells).unflatten(0, logits.shape[:2]),
+        whole_of(probe, classes),
+        labels is not None,
     )
-    place = said.place("track", track)
-    left = said.table[..., place] + said.table[..., 5]
-    drop = (said.whole[:, place] + said.whole[:, 5])[:, None] - left
+    place = answers.place("track", track)
+    left = answers.table[..., place] + answers.table[..., 5]
+    drop = (answers.whole[:, place] + answers.whole[:, 5])[:, None] - left
     scores = pixel_scores(attribution, probe)
     sums = scores.new_zeros(len(scores), cells**2).index_add_(1, cell.flatten(), scores)
     return Measured(spearman(sums, drop.to(sums)).to(sums), curve=drop, levels=range(cells**2))

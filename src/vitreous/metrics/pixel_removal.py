@@ -72,8 +72,8 @@ def curve_of(
     pixels = probe.images.shape[-2] * probe.images.shape[-1]
     gone = grid(pixels, steps, start)
     counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")
-    said = against(attribution, probe, labels, memo, side, counts, baseline, space, seed)
-    return said.probability(track)[0], [count / pixels for count in gone]
+    answers = against(attribution, probe, labels, memo, side, counts, baseline, space, seed)
+    return answers.probability(track)[0], [count / pixels for count in gone]
 
 
 @metric(
@@ -164,8 +164,8 @@ def insertion_minus_deletion(
     if len(pair) != 2:
         raise SpecError(f"baseline={baseline!r}; give one baseline, or one for insertion and one for deletion")
     (inserted, levels), (deleted, _) = (
-        curve_of(attribution, probe, labels, memo, insert, one, space, steps, start, track, seed)
-        for insert, one in zip((True, False), pair, strict=True)
+        curve_of(attribution, probe, labels, memo, insert, result, space, steps, start, track, seed)
+        for insert, result in zip((True, False), pair, strict=True)
     )
     parts = {"insertion": inserted, "deletion": deleted}
     return summed_up(attribution, inserted - deleted, levels, area, show, parts=parts)

@@ -106,8 +106,8 @@ def protocol(name: str) -> Protocol:
     return PROTOCOLS[name.strip()]
 
 
-def published(made: Protocol) -> None:
-    PROTOCOLS.add(made.name, made, __name__)
+def published(protocol: Protocol) -> None:
+    PROTOCOLS.add(protocol.name, protocol, __name__)
 
 
 def folded(name: str, spec: str) -> dict[str, str]:

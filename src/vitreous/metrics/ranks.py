@@ -28,9 +28,9 @@ def gathered(place: Int[Tensor, "r n"], weights: Weights) -> Float[Tensor, "r n"
 def average_precision(scores: Scores, inside: Weights, counted: Weights) -> PerRow:
     """Σ (R_n − R_{n−1}) P_n over the distinct scores of `counted` entries; NaN if none of them is inside."""
     place = standing(scores)
-    found, seen = gathered(place, inside & counted), gathered(place, counted)
-    precision = found.cumsum(-1) / seen.cumsum(-1).clamp(min=1)
-    return (found * precision).sum(-1) / found.sum(-1)
+    hits, seen = gathered(place, inside & counted), gathered(place, counted)
+    precision = hits.cumsum(-1) / seen.cumsum(-1).clamp(min=1)
+    return (hits * precision).sum(-1) / hits.sum(-1)
 
 
 def outranking(scores: Scores, own: Weights, rival: Weights) -> PerRow:
@@ -52,5 +52,5 @@ def midranks(scores: Scores) -> Float[Tensor, "r n"]:
 def spearman(first: Scores, second: Scores) -> PerRow:
     """Spearman rank correlation per row; NaN if one of the two is constant or contains NaN."""
     a, b = (ranks - ranks.mean(-1, keepdim=True) for ranks in (midranks(first), midranks(second)))
-    found = (a * b).sum(-1) / ((a * a).sum(-1) * (b * b).sum(-1)).sqrt()
-    return found.where(~(first + second).isnan().any(-1), torch.nan)
+    correlation = (a * b).sum(-1) / ((a * a).sum(-1) * (b * b).sum(-1)).sqrt()
+    return correlation.where(~(first + second).isnan().any(-1), torch.nan)

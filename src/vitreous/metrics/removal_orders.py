@@ -54,8 +54,8 @@ def answers_with(
     count = keep.shape[1]
     if remove == "tokens":
         logits = probe.logits(keep)
-        wanted = classes[:, None].expand(-1, count, -1).flatten(0, 1)
-        table = read(logits.flatten(0, 1), wanted).unflatten(0, keep.shape[:2])
+        classes_of_subsets = classes[:, None].expand(-1, count, -1).flatten(0, 1)
+        table = read(logits.flatten(0, 1), classes_of_subsets).unflatten(0, keep.shape[:2])
         return Answers(table, whole_of(probe, classes), labels is not None)
     (height, width), grid = probe.layout.patch, probe.layout.grid
 
@@ -71,22 +71,22 @@ def painted(probe: Probe, classes: Int[Tensor, "r 3"], count: int, visible, pain
     """Model outputs of `count` images per row; `visible(row, subset)` gives their visible pixels."""
     rows, share = len(classes), probe.targets_per_image
 
-    def some(piece: slice) -> Float[Tensor, "k 7"]:
+    def run_piece(piece: slice) -> Float[Tensor, "k 7"]:
         index = torch.arange(piece.start, piece.stop, device=classes.device)
         row, subset = index // count, index % count
         images: Images = paint(visible(row, subset), row // share, subset)
         return read(probe.sides(probe.say(images)), classes[row])
 
-    found = [table for _, table in pieces(some, rows * count, probe.pictures_that_fit)]
-    return torch.cat(found).unflatten(0, (rows, count))
+    tables = [table for _, table in pieces(run_piece, rows * count, probe.pictures_that_fit)]
+    return torch.cat(tables).unflatten(0, (rows, count))
 
 
 def tracked(answers: Answers, track: str, of: str) -> tuple[Float[Tensor, "r m"], Float[Tensor, "r 1"]]:
     """Probability or logit of a class with the kept patches, and for the unchanged image."""
     if of == "probability":
         return answers.probability(track)
-    some, whole = answers.log_p(track)
-    return some + answers.table[..., 5], whole + answers.whole[:, None, 5]
+    visible, whole = answers.log_p(track)
+    return visible + answers.table[..., 5], whole + answers.whole[:, None, 5]
 
 
 # ── both orders ──────────────────────────────────────────────────────────────────────────────────
@@ -130,14 +130,14 @@ def srg(
     values, _ = tracked(answers_with(attribution, probe, labels, keep, remove, baseline, space, seed), track, of)
     highest_first, lowest_first = values.chunk(2, 1)
     fractions = (counts[:, 0].double() / total).tolist()
-    known = has_order(attribution)
+    defined = has_order(attribution)
     areas = [area_under(curve, fractions, "trapezoid") for curve in (highest_first, lowest_first)]
     parts = dict(zip(("highest_first", "lowest_first"), areas, strict=True))
     return Measured(
-        scores=(areas[1] - areas[0]).where(known, torch.nan),
-        curve=(lowest_first - highest_first).where(known[:, None], torch.nan),
+        scores=(areas[1] - areas[0]).where(defined, torch.nan),
+        curve=(lowest_first - highest_first).where(defined[:, None], torch.nan),
         levels=fractions,
-        parts={name: part.where(known, torch.nan) for name, part in parts.items()},
+        parts={name: part.where(defined, torch.nan) for name, part in parts.items()},
     )
 
 
@@ -203,8 +203,8 @@ def saco(
     agreed = torch.where(drop[:, :, None] >= drop[:, None], 1.0, -1.0)
     pairs = torch.ones_like(difference[0]).triu(1)
     above, below = ((part * pairs).sum((1, 2)) for part in (agreed * difference, difference.abs()))
-    known = has_order(attribution) & (below > 0)
-    return Measured((above / below).where(known, torch.nan), curve=drop, levels=range(groups))
+    defined = has_order(attribution) & (below > 0)
+    return Measured((above / below).where(defined, torch.nan), curve=drop, levels=range(groups))
 
 
 # ── between the best and the worst order ─────────────────────────────────────────────────────────
@@ -263,14 +263,14 @@ def naopc(
     value = curve.mean(-1)
     lower, upper = exact_limits(drops, len(rank), units, rank) if beam is None else beam_limits(drops, rank, beam)
     span = upper - lower
-    known = has_order(attribution)
+    defined = has_order(attribution)
     scores = torch.where(span > 0, (value - lower) / torch.where(span > 0, span, 1), 0.0)
     parts = {"aopc": value, "lower": lower, "upper": upper}
     return Measured(
-        scores=scores.where(known, torch.nan),
-        curve=curve.where(known[:, None], torch.nan),
+        scores=scores.where(defined, torch.nan),
+        curve=curve.where(defined[:, None], torch.nan),
         levels=(steps[:, 0].double() / units).tolist(),
-        parts={name: part.where(known, torch.nan) for name, part in parts.items()},
+        parts={name: part.where(defined, torch.nan) for name, part in parts.items()},
         flipped=order == "ascending",
     )
 
@@ -298,22 +298,23 @@ def beam_limits(drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Float[Tenso
     Two beams run side by side, one of the smallest and one of the largest sums of drops so far.
     """
     rows, units = rank.shape
-    kept = [[{0: 0.0}, {0: 0.0}] for _ in range(rows)]  # subset (as bits) → sum of drops along its best chain
+    chains_by_row = [[{0: 0.0}, {0: 0.0}] for _ in range(rows)]  # subset (as bits) → sum of drops along its best chain
     for _ in range(units):
         fresh: list[list[int]] = []
-        for lowest, highest in kept:
+        for lowest, highest in chains_by_row:
             parents = sorted({*lowest, *highest})
             fresh.append(sorted({p | 1 << u for p in parents for u in range(units) if not p >> u & 1}))
         most = max(map(len, fresh))
         padded = [subsets + subsets[:1] * (most - len(subsets)) for subsets in fresh]
         removed = torch.from_numpy(np.stack([members(subsets, units) for subsets in padded])).to(rank.device)
-        found = drops(removed).double().cpu().numpy()
+        drop_table = drops(removed).double().cpu().numpy()
         for row, subsets in enumerate(fresh):
-            drop = dict(zip(subsets, found[row].tolist(), strict=False))
-            kept[row] = [
-                extended(chains, drop, units, beam, best) for chains, best in zip(kept[row], (min, max), strict=True)
+            drop = dict(zip(subsets, drop_table[row].tolist(), strict=False))
+            chains_by_row[row] = [
+                extended(chains, drop, units, beam, best)
+                for chains, best in zip(chains_by_row[row], (min, max), strict=True)
             ]
-    ends = [[next(iter(chains.values())) / units for chains in pair] for pair in kept]
+    ends = [[next(iter(chains.values())) / units for chains in pair] for pair in chains_by_row]
     limits = torch.tensor(ends, dtype=torch.float64, device=rank.device)
     return limits[:, 0], limits[:, 1]
 

@@ -30,8 +30,8 @@ AT_ONCE = 32  # images explained per batch
 
 def native(attribution: Attribution) -> Float[Tensor, "r n"]:
     """The map at the method's own resolution, pixels or patches, flattened, in float64."""
-    found = attribution.native_pixels if attribution.native_pixels is not None else attribution.maps()
-    return found.flatten(1).double()
+    maps = attribution.native_pixels if attribution.native_pixels is not None else attribution.maps()
+    return maps.flatten(1).double()
 
 
 def explained(method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:
@@ -87,9 +87,9 @@ def sensitivity_to(
     images, share = len(probe.images), probe.targets_per_image
     worst = torch.zeros_like(length)
     at_once = max(1, AT_ONCE // images)
-    for some in noise.split(at_once, dim=1):
-        count = some.shape[1]
-        pictures = (probe.images[:, None] + some).flatten(0, 1)
+    for noise_piece in noise.split(at_once, dim=1):
+        count = noise_piece.shape[1]
+        pictures = (probe.images[:, None] + noise_piece).flatten(0, 1)
         targets = probe.targets.view(images, share).repeat_interleave(count, 0)
         near = type(probe)(probe.vit, pictures, targets, probe.question, probe.hold)
         after = explained(method, near).view(images, count, share, -1).transpose(1, 2).flatten(0, 1)
@@ -146,9 +146,9 @@ def parameter_randomisation(
         alike = spearman(a, b)
         lost = (b == b[:, :1]).all(-1) & (a != a[:, :1]).any(-1) & ~a.isnan().any(-1)
         curve.append(alike.where(~lost, 0.0))
-    found = torch.stack(curve, 1)
+    correlations = torch.stack(curve, 1)
     levels = None if order == "all" else [end / len(parts) for end in ends]
-    return Measured(found.mean(1), curve=None if levels is None else found, levels=levels)
+    return Measured(correlations.mean(1), curve=None if levels is None else correlations, levels=levels)
 
 
 def parts_of(module: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -213,9 +213,9 @@ def class_discrimination(
     counted = own.counted & other.counted & ~(own.inside & other.inside)
     mine, theirs = (own.inside & counted).flatten(1), (other.inside & counted).flatten(1)
     if by == "rank":
-        found = outranking(own.scores, mine, theirs)
+        shares = outranking(own.scores, mine, theirs)
     else:
         mass = own.scores.clamp(min=0)
         a, b = ((mass * side).sum(-1) / side.sum(-1) for side in (mine, theirs))
-        found = a / (a + b)
-    return found.where(own.known & mine.any(-1) & theirs.any(-1), torch.nan)
+        shares = a / (a + b)
+    return shares.where(own.has_scores & mine.any(-1) & theirs.any(-1), torch.nan)

@@ -71,8 +71,8 @@ def deletion_accuracy(
     `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole image
     among them. `show`: "fraction", "percent", or "complement", 100 − x.
     """
-    said, levels = deletion(attribution, probe, labels, memo, ratios, order)
-    curve = said.hits(judge, classes_of(attribution, probe, labels))
+    answers, levels = deletion(attribution, probe, labels, memo, ratios, order)
+    curve = answers.hits(judge, classes_of(attribution, probe, labels))
     return summed_up(attribution, curve, levels, area, show, turned=order == "ascending")
 
 
@@ -95,8 +95,8 @@ def insertion_accuracy(
     show: Show = "fraction",
 ) -> Measured:
     """Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`."""
-    said, levels = insertion(attribution, probe, labels, memo, ratios, order)
-    curve = said.hits(judge, classes_of(attribution, probe, labels))
+    answers, levels = insertion(attribution, probe, labels, memo, ratios, order)
+    curve = answers.hits(judge, classes_of(attribution, probe, labels))
     return summed_up(attribution, curve, levels, area, show, turned=order == "ascending")
 
 
@@ -126,8 +126,8 @@ def deletion_aopc(
     `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
     The part `lodds` is the mean drop of the log-probability.
     """
-    said, levels = deletion(attribution, probe, labels, memo, ratios, order)
-    return drop(attribution, said, levels, track, area, show, order == "ascending")
+    answers, levels = deletion(attribution, probe, labels, memo, ratios, order)
+    return drop(attribution, answers, levels, track, area, show, order == "ascending")
 
 
 @metric(
@@ -155,14 +155,14 @@ def insertion_aopc(
 
     Options and parts as for `deletion_aopc`.
     """
-    said, levels = insertion(attribution, probe, labels, memo, ratios, order)
-    return drop(attribution, said, levels, track, area, show, order == "ascending")
+    answers, levels = insertion(attribution, probe, labels, memo, ratios, order)
+    return drop(attribution, answers, levels, track, area, show, order == "ascending")
 
 
 def drop(
-    attribution: Attribution, said: Answers, levels: Sequence[float], track: str, area: str, show: str, turned: bool
+    attribution: Attribution, answers: Answers, levels: Sequence[float], track: str, area: str, show: str, turned: bool
 ) -> Measured:
     """Area under p(x) − p(visible part of x), with the mean log-probability drop as part `lodds`."""
-    (some, whole), (log_some, log_whole) = said.probability(track), said.log_p(track)
-    parts = {"lodds": log_whole - log_some}
-    return summed_up(attribution, whole - some, levels, area, show, turned, parts)
+    (visible, whole), (log_visible, log_whole) = answers.probability(track), answers.log_p(track)
+    parts = {"lodds": log_whole - log_visible}
+    return summed_up(attribution, whole - visible, levels, area, show, turned, parts)

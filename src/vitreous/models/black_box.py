@@ -104,8 +104,8 @@ def greet(vit: BlackBox, picture: Images) -> BlackBox:
         )
     if not own.isfinite().all():
         raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
-    given = None if vit.classes == classes_of(vit.module) else vit.classes
-    return with_outputs(vit, own.shape[-1], given, "binary" if vit.binary else None)
+    set_names = None if vit.classes == classes_of(vit.module) else vit.classes
+    return with_outputs(vit, own.shape[-1], set_names, "binary" if vit.binary else None)
 
 
 def expected_channels(module: nn.Module) -> int:

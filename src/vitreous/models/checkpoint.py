@@ -106,21 +106,21 @@ def load_into(module: nn.Module, state: dict[str, Tensor], name: str) -> None:
         if state[key].shape != own[key].shape
     ]
     if shapes:
-        refuse(
+        refuse_mismatch(
             name, {"mis-shaped": shapes, "missing": own.keys() - state.keys(), "unexpected": state.keys() - own.keys()}
         )
     left = module.load_state_dict(state, strict=False)
-    refuse(name, {"missing": left.missing_keys, "unexpected": left.unexpected_keys})
+    refuse_mismatch(name, {"missing": left.missing_keys, "unexpected": left.unexpected_keys})
 
 
-def refuse(name: str, found: Mapping[str, Any]) -> None:
-    """Raise `ModelError` with the first few weights of each kind in `found`; return if all kinds are empty."""
-    parts = [f"{len(keys)} {kind} ({some(keys)})" for kind, keys in found.items() if keys]
+def refuse_mismatch(name: str, keys_by_problem: Mapping[str, Any]) -> None:
+    """Raise `ModelError` with the first few weights of each kind in `keys_by_problem`; return if all kinds are empty."""
+    parts = [f"{len(keys)} {kind} ({list_first(keys)})" for kind, keys in keys_by_problem.items() if keys]
     if parts:
         raise ModelError(f"the weights do not fit {name!r}: {', '.join(parts)}")
 
 
-def some(keys: Any, most: int = 3) -> str:
+def list_first(keys: Any, most: int = 3) -> str:
     """The first `most` keys in sorted order, as text."""
     keys = sorted(str(key) for key in keys)
     return ", ".join(keys[:most]) + (", …" if len(keys) > most else "")

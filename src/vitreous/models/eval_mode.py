@@ -24,11 +24,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 def parts(module: nn.Module) -> set[nn.Module]:
     """`module` and all its submodules. Cheaper than `module.modules()`; called on every head forward."""
-    found: set[nn.Module] = set()
+    visited: set[nn.Module] = set()
     more: list[nn.Module | None] = [module]
     while more:
         part = more.pop()
-        if part is not None and part not in found:
-            found.add(part)
+        if part is not None and part not in visited:
+            visited.add(part)
             more.extend(part._modules.values())
-    return found
+    return visited

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitreous.core.errors import ModelError, ShapeError, VitreousError
 from vitreous.models.adapters import base_layer
-from vitreous.models.checkpoint import read_checkpoint, refuse
+from vitreous.models.checkpoint import read_checkpoint, refuse_mismatch
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.huggingface_blocks import beit_block, dinov2_block, plain_block, probe_pool, tower_block
 from vitreous.models.image_input import Preprocess
@@ -50,8 +50,8 @@ def from_huggingface(model: nn.Module, name: str = "huggingface model") -> ViT:
     """
     kind = next((base.__name__ for base in type(model).__mro__ if base.__name__ in FAMILIES), None)
     if kind is None:
-        known = f"known in transformers: {', '.join(FAMILIES)}"
-        raise ModelError(f"{type(model).__name__!r} is not a family that Vitreous can see through; {known}")
+        supported = f"known in transformers: {', '.join(FAMILIES)}"
+        raise ModelError(f"{type(model).__name__!r} is not a family that Vitreous can see through; {supported}")
     try:
         return FAMILIES[kind](model, name)
     except AttributeError as error:
@@ -105,7 +105,7 @@ def create_huggingface(
         ) from None
     # Unexpected weights are allowed: they belong to poolers and text towers, which these classifiers do not have.
     misfits = ("mis-shaped", "mismatched_keys"), ("missing", "missing_keys")
-    refuse(name, {word: loading_info[key] for word, key in misfits} if loading_info else {})
+    refuse_mismatch(name, {word: loading_info[key] for word, key in misfits} if loading_info else {})
     weights = str(checkpoint or ("pretrained" if pretrained else "random"))
     classes = None if type(model).__name__ in TOWERS else classes_of(model.config)
     return NamedModule(model, preprocess_of(name), classes, {"source": name, "weights": weights})
@@ -126,16 +126,16 @@ def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: d
         )
     architecture = (config.architectures or [""])[0]
     auto: Any = getattr(transformers, architecture) if architecture in TOWERS else AutoModelForImageClassification
-    made = auto._from_config if architecture in TOWERS else partial(auto.from_config, trust_remote_code=False)
+    builder = auto._from_config if architecture in TOWERS else partial(auto.from_config, trust_remote_code=False)
     report = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # so that mismatches can be reported
     if checkpoint is not None:
         with torch.device("meta"):
-            kind = type(made(config))
+            kind = type(builder(config))
         # `from_pretrained` also converts weight names of older versions of transformers.
         return kind.from_pretrained(None, config=config, state_dict=read_checkpoint(checkpoint), **report)
     if pretrained:
         return auto.from_pretrained(name, config=config, trust_remote_code=False, use_safetensors=True, **report)
-    return made(config), {}
+    return builder(config), {}
 
 
 def preprocess_of(name: str) -> Preprocess | None:
@@ -329,8 +329,8 @@ def assemble(
         raise ModelError(f"{name!r} has no classifier (num_labels=0); give it a head with num_labels=…")
 
     def options(images: Images) -> dict[str, bool]:
-        told = any_size or tuple(images.shape[-2:]) == size
-        return {} if told else {"interpolate_pos_encoding": True}
+        native_size = any_size or tuple(images.shape[-2:]) == size
+        return {} if native_size else {"interpolate_pos_encoding": True}
 
     def embed(images: Images) -> Tokens:
         with evaluating(embeddings):

@@ -318,9 +318,9 @@ class Preprocess:
         ModelError
             If the config has unknown options or crop modes, or the model does not take 3 channels.
         """
-        known = {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}
-        if odd := sorted(key for key in config.keys() - known if config[key]):
-            raise ModelError(f"timm data config with {', '.join(odd)} is not known; known: {', '.join(sorted(known))}")
+        keys = {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}
+        if odd := sorted(key for key in config.keys() - keys if config[key]):
+            raise ModelError(f"timm data config with {', '.join(odd)} is not known; known: {', '.join(sorted(keys))}")
         colours, height, width = config["input_size"]
         if colours != 3:
             raise ModelError(f"images have 3 colours, the model reads {colours}")

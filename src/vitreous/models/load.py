@@ -124,11 +124,11 @@ def build_module(name: str, checkpoint: str | Path | None, pretrained: bool, kwa
 
 def check_device(device: Any) -> None:
     try:
-        known = isinstance(device, str | int | torch.device) and not isinstance(device, bool)
-        kind = torch.device(device).type if known and device != "" else None
+        is_name = isinstance(device, str | int | torch.device) and not isinstance(device, bool)
+        kind = torch.device(device).type if is_name and device != "" else None
     except (RuntimeError, ValueError) as problem:
         raise ModelError(f"device {str(device)!r} is not available here ({str(problem).splitlines()[0]})") from None
-    if device is not None and not known:
+    if device is not None and not is_name:
         raise ModelError(f"device is a name such as 'cpu' or 'cuda:0', not {device!r}")
     if kind == "meta":
         raise ModelError("a model on the device 'meta' has no values; 'cpu' would work")

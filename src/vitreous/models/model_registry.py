@@ -198,11 +198,11 @@ def find_source(name: str) -> tuple[Source, str]:
     load_all()
     prefix, colon, rest = name.partition(":")
     if not colon:
-        owner = next((known for known in SOURCES if name in SOURCES[known].unprefixed), "timm")
+        owner = next((source for source in SOURCES if name in SOURCES[source].unprefixed), "timm")
         return SOURCES[owner], name
     if SOURCES.find(prefix) is None:
-        spellings = [repr(f"{known}:…") for known in sorted(SOURCES) if not SOURCES[known].unprefixed]
-        bare = [repr(SOURCES[known].unprefixed[0]) for known in sorted(SOURCES) if SOURCES[known].unprefixed]
+        spellings = [repr(f"{source}:…") for source in sorted(SOURCES) if not SOURCES[source].unprefixed]
+        bare = [repr(SOURCES[source].unprefixed[0]) for source in sorted(SOURCES) if SOURCES[source].unprefixed]
         *most, last = bare + spellings
         raise ModelError(f"no source {prefix!r}; write {', '.join(most)} or {last}")
     return SOURCES[prefix], rest

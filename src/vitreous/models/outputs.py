@@ -37,13 +37,13 @@ def with_outputs(vit: AnyModel, count: int, classes: Any = None, outputs: str | 
         raise ModelError(
             f"outputs='binary' is for a model with one output, and {vit.name!r} has {count}; leave it out for {count} classes"
         )
-    known = names if names is not None else vit.classes
-    binary = outputs == "binary" or (count == 1 and known is not None and len(known) == 2)
-    found = Outputs("binary" if binary else "scalar" if count == 1 and not vit.embedding else "classes", count)
-    if names is not None and len(names) != found.targets:
-        raise ModelError(f"classes has {counted(len(names), 'name')} for {describe(found)} of {vit.name!r}")
-    fitting = None if known is None or len(known) != found.targets else known
-    return replace(vit, classes=fitting, output_type=found)
+    class_names = names if names is not None else vit.classes
+    binary = outputs == "binary" or (count == 1 and class_names is not None and len(class_names) == 2)
+    output_type = Outputs("binary" if binary else "scalar" if count == 1 and not vit.embedding else "classes", count)
+    if names is not None and len(names) != output_type.targets:
+        raise ModelError(f"classes has {counted(len(names), 'name')} for {describe(output_type)} of {vit.name!r}")
+    fitting = None if class_names is None or len(class_names) != output_type.targets else class_names
+    return replace(vit, classes=fitting, output_type=output_type)
 
 
 def check_declared(outputs: Any) -> None:

@@ -64,8 +64,10 @@ def one_per_image(score: Callable[..., object], output: Any, name: str) -> Logit
             f"score {name!r} failed on the model's output {type(output).__name__!r} ({reason})"
         ) from problem
     if not isinstance(values, Tensor) or values.ndim != 1 or not values.is_floating_point():
-        given = f"{values.dtype} of shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-        raise ShapeError(f"score {name!r} must give one number per image [images], not {given}")
+        description = (
+            f"{values.dtype} of shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        )
+        raise ShapeError(f"score {name!r} must give one number per image [images], not {description}")
     if (
         torch.is_grad_enabled()
         and not values.requires_grad

@@ -67,7 +67,7 @@ def with_head(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     }
 
 
-def timm_arguments(state: dict[str, Tensor], given: dict[str, Any], name: str) -> dict[str, Any]:
+def timm_arguments(state: dict[str, Tensor], arguments: dict[str, Any], name: str) -> dict[str, Any]:
     """Arguments of `timm.create_model` that the weights imply, unless they are given.
 
     The classifier gives the number of classes. A norm behind the pooling in place of the one before it (MAE's fine-tuned
@@ -88,4 +88,4 @@ def timm_arguments(state: dict[str, Tensor], given: dict[str, Any], name: str) -
         implied["num_classes"] = state["head.weight"].shape[0]
     if "fc_norm.weight" in state and "norm.weight" not in state:
         implied["global_pool"] = "avg"
-    return {**implied, **given}
+    return {**implied, **arguments}

@@ -144,15 +144,15 @@ def call_builder(name: str, weights: Any, kwargs: dict[str, Any]) -> nn.Module:
         raise ModelError(f"torchvision cannot build {name!r} with {kwargs}: {error}") from None
 
 
-def weights_of(name: str, wanted: Any) -> Any:
-    """Entry of torchvision's weights enum for the model: `wanted`, or the default if that is None."""
+def weights_of(name: str, entry: Any) -> Any:
+    """Entry of torchvision's weights enum for the model: `entry`, or the default if that is None."""
     choice = get_model_weights(name)
-    if wanted is None:
+    if entry is None:
         return choice["DEFAULT"]
-    wanted = getattr(wanted, "name", str(wanted))
-    if wanted not in choice.__members__:
-        raise ModelError(f"no weights {wanted!r} for {name!r}; known: {', '.join(choice.__members__)}")
-    return choice[wanted]
+    entry = getattr(entry, "name", str(entry))
+    if entry not in choice.__members__:
+        raise ModelError(f"no weights {entry!r} for {name!r}; known: {', '.join(choice.__members__)}")
+    return choice[entry]
 
 
 def download(entry: Any, name: str) -> dict[str, Tensor]:
@@ -167,14 +167,14 @@ def download(entry: Any, name: str) -> dict[str, Tensor]:
 
 def settings_of(state: dict[str, Tensor]) -> dict[str, int]:
     """Image size and number of classes of the weights, as far as they can be read from the shapes."""
-    found = {}
+    settings = {}
     if (positions := state.get("encoder.pos_embedding")) is not None and (
         conv := state.get("conv_proj.weight")
     ) is not None:
-        found["image_size"] = round((positions.shape[1] - 1) ** 0.5) * conv.shape[-1]
+        settings["image_size"] = round((positions.shape[1] - 1) ** 0.5) * conv.shape[-1]
     if (head := state.get("heads.head.weight")) is not None:
-        found["num_classes"] = len(head)
-    return found
+        settings["num_classes"] = len(head)
+    return settings
 
 
 def fitted(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:

@@ -65,12 +65,12 @@ class OpaquePreprocess(TransformPreprocess):
         return ((images - low) / (high - low).clamp(min=1e-12) * 255).round().to(torch.uint8)
 
 
-def as_preprocess(given: Any) -> Preprocess:
+def as_preprocess(transform_like: Any) -> Preprocess:
     """Convert a transform, image processor or callable to a `Preprocess`.
 
     Parameters
     ----------
-    given
+    transform_like
         A `Preprocess`, a torchvision transform (v1 or v2, also `weights.transforms()` or the weights themselves), a
         timm transform, a Hugging Face image processor, or any callable that takes an RGB PIL image and returns a
         float tensor [3, H, W].
@@ -79,46 +79,56 @@ def as_preprocess(given: Any) -> Preprocess:
     -------
     Preprocess
         Exactly invertible if the geometry is known. The conversion is tested on images of several shapes; if it
-        differs from `given` by more than rounding, the callable is used directly, a `Caveat` is issued and maps cannot
+        differs from `transform_like` by more than rounding, the callable is used directly, a `Caveat` is issued and maps cannot
         be brought back to the original image.
 
     Raises
     ------
     ModelError
-        If `given` is not callable, is random, or does not return a float tensor [3, H, W].
+        If `transform_like` is not callable, is random, or does not return a float tensor [3, H, W].
     """
-    if isinstance(given, Preprocess):
-        return given
-    if root_of(given) == "torchvision" and hasattr(given, "meta") and hasattr(given, "transforms"):
-        given = given.transforms()  # `given` is an entry of a weights enum
-    if root_of(given) == "transformers":
-        given = getattr(given, "image_processor", given)  # of a processor for both images and text
-    if not callable(given):
+    if isinstance(transform_like, Preprocess):
+        return transform_like
+    if (
+        root_of(transform_like) == "torchvision"
+        and hasattr(transform_like, "meta")
+        and hasattr(transform_like, "transforms")
+    ):
+        transform_like = transform_like.transforms()  # `transform_like` is an entry of a weights enum
+    if root_of(transform_like) == "transformers":
+        transform_like = getattr(
+            transform_like, "image_processor", transform_like
+        )  # of a processor for both images and text
+    if not callable(transform_like):
         raise ModelError(
             f"preprocess is a vitreous.Preprocess, a torchvision or timm transform, a Hugging Face image processor or a "
-            f"callable from image to tensor, not {type(given).__name__!r}"
+            f"callable from image to tensor, not {type(transform_like).__name__!r}"
         )
-    if chance := next(random_steps(given), None):
+    if chance := next(random_steps(transform_like), None):
         raise ModelError(
-            f"preprocess={describe(given)} chooses at random ({chance}); give the transform for evaluation, "
+            f"preprocess={describe(transform_like)} chooses at random ({chance}); give the transform for evaluation, "
             "such as Resize, CenterCrop, ToTensor and Normalize"
         )
-    transform = partial(given, return_tensors="pt") if root_of(given) == "transformers" else given
+    transform = (
+        partial(transform_like, return_tensors="pt") if root_of(transform_like) == "transformers" else transform_like
+    )
     images = [sample_image(*size) for size in TEST_SIZES]
     tensors = [apply_transform(transform, image) for image in images]
     if not all(torch.equal(apply_transform(transform, images[0]), tensors[0]) for _ in range(3)):
-        raise ModelError(f"preprocess={describe(given)} gives another tensor every time; give one without random steps")
+        raise ModelError(
+            f"preprocess={describe(transform_like)} gives another tensor every time; give one without random steps"
+        )
     height, width = tensors[-1].shape[-2:]
-    converted = convert(given, (height, width))
+    converted = convert(transform_like, (height, width))
     if converted is not None:
         pairs = [(converted(image), own) for image, own in zip(images, tensors, strict=True)]
         if all(a.shape == b.shape and torch.allclose(a, b, ROUNDING, ROUNDING) for a, b in pairs):
             return converted
         if all(a.shape == b.shape and same_colours(a, b, converted) for a, b in pairs):
-            known = {item.name: getattr(converted, item.name) for item in fields(Preprocess)}
-            return TransformPreprocess(**known, transform=transform)
+            geometry = {item.name: getattr(converted, item.name) for item in fields(Preprocess)}
+            return TransformPreprocess(**geometry, transform=transform)
     warnings.warn(
-        f"the geometry of preprocess={describe(given)} is not known: maps are drawn on what the model saw, and "
+        f"the geometry of preprocess={describe(transform_like)} is not known: maps are drawn on what the model saw, and "
         "pixels(size='original') is refused",
         Caveat,
         stacklevel=3,
@@ -128,14 +138,14 @@ def as_preprocess(given: Any) -> Preprocess:
 
 def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "3 H W"]:
     """Apply a user's transform to an image; raise `ModelError` unless it returns a float tensor [3, H, W]."""
-    wanted = "it is called with one RGB PIL image and returns a float tensor [3, H, W]"
+    expected = "it is called with one RGB PIL image and returns a float tensor [3, H, W]"
     try:
         output = transform(image)
     except Exception as error:  # noqa: BLE001 - user code may raise anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         size = f"{image.width}x{image.height}"
         raise ModelError(
-            f"preprocess={describe(transform)} failed on an image of {size} ({reason}); {wanted}"
+            f"preprocess={describe(transform)} failed on an image of {size} ({reason}); {expected}"
         ) from None
     if isinstance(output, Mapping) and "pixel_values" in output:
         output = output["pixel_values"]
@@ -144,11 +154,11 @@ def apply_transform(transform: Transform, image: Image.Image) -> Float[Tensor, "
     if isinstance(output, np.ndarray):
         output = torch.from_numpy(output)
     if not isinstance(output, Tensor):
-        raise ModelError(f"preprocess={describe(transform)} returned {type(output).__name__!r}; {wanted}")
+        raise ModelError(f"preprocess={describe(transform)} returned {type(output).__name__!r}; {expected}")
     output = output[0] if output.ndim == 4 and len(output) == 1 else output
     if output.ndim != 3 or output.shape[0] != 3 or not output.is_floating_point():
         shape = f"{str(output.dtype).removeprefix('torch.')} {list(output.shape)}"
-        raise ModelError(f"preprocess={describe(transform)} returned {shape}; {wanted}")
+        raise ModelError(f"preprocess={describe(transform)} returned {shape}; {expected}")
     return output.as_subclass(Tensor).float()  # torchvision v2 returns a Tensor subclass
 
 
@@ -167,17 +177,17 @@ def sample_image(width: int, height: int) -> Image.Image:
 # ── conversion ───────────────────────────────────────────────────────────────────────────────────
 
 
-def convert(given: Any, square: tuple[int, int]) -> Preprocess | None:
+def convert(transform: Any, square: tuple[int, int]) -> Preprocess | None:
     """Convert to an equivalent `Preprocess`, or return None if that is not possible.
 
     `square` is the output size for a square image, used as `size` if there is no crop.
     """
     try:
-        if root_of(given) == "transformers":
-            return Preprocess.from_hf(given)
-        if name_of(given) == "torchvision.ImageClassification":
-            return Preprocess.from_torchvision(given)
-        return convert_steps(list(steps_of(given)), square)
+        if root_of(transform) == "transformers":
+            return Preprocess.from_hf(transform)
+        if name_of(transform) == "torchvision.ImageClassification":
+            return Preprocess.from_torchvision(transform)
+        return convert_steps(list(steps_of(transform)), square)
     except ModelError:
         return None
 
@@ -187,22 +197,22 @@ def convert_steps(steps: Sequence[Any], square: tuple[int, int]) -> Preprocess |
 
     Returns None for other steps or orders.
     """
-    known: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     values = "image"  # later "uint8" (tensor, 0 to 255), then "levels" (float, 0 to 255) or "unit" (float, 0 to 1)
     for step in steps:
-        early = "size" not in known and "mean" not in known  # neither cropped nor normalised
+        early = "size" not in settings and "mean" not in settings  # neither cropped nor normalised
         match name_of(step):
-            case "torchvision.Resize" if early and "resize" not in known and getattr(step, "max_size", None) is None:
-                known |= resize_fields(step.size, values) | {"interpolation": interpolation_of(step)}
-            case "timm.ResizeKeepRatio" if early and "resize" not in known and is_plain_resize(step):
+            case "torchvision.Resize" if early and "resize" not in settings and getattr(step, "max_size", None) is None:
+                settings |= resize_fields(step.size, values) | {"interpolation": interpolation_of(step)}
+            case "timm.ResizeKeepRatio" if early and "resize" not in settings and is_plain_resize(step):
                 fit = "contain" if step.longest else "cover"
                 box = (int(step.size[0]), int(step.size[1]))
-                known |= {"resize": box, "fit": fit, "interpolation": interpolation_of(step)}
+                settings |= {"resize": box, "fit": fit, "interpolation": interpolation_of(step)}
             case "torchvision.CenterCrop" if early:
-                known["size"] = pair(step.size)
+                settings["size"] = pair(step.size)
             case "timm.CenterCropOrPad" if early and step.padding_mode == "constant":
                 red, green, blue = step.fill if isinstance(step.fill, list | tuple) else (step.fill,) * 3
-                known |= {"size": pair(step.size), "fill": (int(red), int(green), int(blue))}
+                settings |= {"size": pair(step.size), "fill": (int(red), int(green), int(blue))}
             case "torchvision.ToTensor" | "timm.MaybeToTensor" if values == "image":
                 values = "unit"
             case "timm.ToTensor" if values == "image":
@@ -216,22 +226,22 @@ def convert_steps(steps: Sequence[Any], square: tuple[int, int]) -> Preprocess |
             case "torchvision.ToDtype" if step.dtype == (torch.uint8 if values == "uint8" else torch.float32):
                 if values == "image":
                     return None
-            case "torchvision.Normalize" if "mean" not in known and values in ("unit", "levels"):
+            case "torchvision.Normalize" if "mean" not in settings and values in ("unit", "levels"):
                 unit = 1.0 if values == "unit" else 255.0
-                known |= {"mean": colours(step.mean, unit), "std": colours(step.std, unit)}
+                settings |= {"mean": colours(step.mean, unit), "std": colours(step.std, unit)}
             case "torchvision.Identity" | "torchvision.ToPureTensor" | "torchvision.RGB" | "torch.Identity" | "rgb":
                 pass
             case _:
                 return None
     if values not in ("unit", "levels"):
         return None
-    if "mean" not in known:
-        known |= {"mean": triple(0.0), "std": triple(1.0, 1.0 if values == "unit" else 255.0)}
-    if "size" in known:
-        return Preprocess(**known)
-    if known.get("fit") == "stretch":
-        return Preprocess(known["resize"], **known)
-    return Preprocess(square, **known, crop=False)
+    if "mean" not in settings:
+        settings |= {"mean": triple(0.0), "std": triple(1.0, 1.0 if values == "unit" else 255.0)}
+    if "size" in settings:
+        return Preprocess(**settings)
+    if settings.get("fit") == "stretch":
+        return Preprocess(settings["resize"], **settings)
+    return Preprocess(square, **settings, crop=False)
 
 
 def resize_fields(size: Any, values: str) -> dict[str, Any]:
@@ -288,13 +298,13 @@ def random_steps(transform: Any) -> Iterator[str]:
             yield from random_steps(step)
 
 
-def root_of(given: Any) -> str:
+def root_of(transform: Any) -> str:
     """Library that defines the object's class: "torchvision", "timm", "torch", "transformers" or "" for others.
 
     Subclasses that are defined elsewhere count as "transformers" if their base class is, and as "" otherwise.
     """
-    root = type(given).__module__.split(".")[0]
-    if any(base.__module__.split(".")[0] == "transformers" for base in type(given).__mro__):
+    root = type(transform).__module__.split(".")[0]
+    if any(base.__module__.split(".")[0] == "transformers" for base in type(transform).__mro__):
         return "transformers"
     return root if root in ("torchvision", "timm", "torch") else ""
 

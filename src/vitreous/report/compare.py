@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.bench.resample import gap as difference
+from vitreous.bench.resample import difference_interval
 from vitreous.bench.scores import MetricScores, ScoreSection
 from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number, format_signed
 from vitreous.report.rendering import render_page
@@ -165,7 +165,7 @@ def compare_scores(
     ours, theirs = [old_places[key] for key in shared], [new_places[key] for key in shared]
     old = {name: part[rows[0], ours] for name, part in column.parts.items()}
     new = {name: part[rows[1], theirs] for name, part in new_column.parts.items()}
-    gap, low, high = difference(old, new, column.reduce, [key[0] for key in shared])
+    change, low, high = difference_interval(old, new, column.reduce, [key[0] for key in shared])
     both = ~np.isnan(old["score"]) & ~np.isnan(new["score"])
     figures = [
         float(column.reduce({name: np.where(both, part, np.nan) for name, part in side.items()}))
@@ -180,7 +180,7 @@ def compare_scores(
         for scores_column, row, at in ((column, rows[0], old_places), (new_column, rows[1], new_places))
     ]
     where = (before.model, before.dataset, before.explained, method, column.metric, new_column.higher_is_better)
-    return Change(*where, figures[0], figures[1], gap, low, high, answered, same, *unpaired_counts)
+    return Change(*where, figures[0], figures[1], change, low, high, answered, same, *unpaired_counts)
 
 
 def count_equal(before: np.ndarray, after: np.ndarray) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vitreous.bench.cost import settings, spent
+from vitreous.bench.cost import evaluate_cost, option_values
 from vitreous.bench.resample import DRAWS, FEW
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, mean_ranks
@@ -102,11 +102,11 @@ def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> li
     if image_count < FEW:
         notes.append("One image has no interval.")
     elif image_count < UNSURE:
-        notes.append(f"Intervals from {format_count(image_count, 'image')} are too narrow more often than they say.")
+        notes.append(f"Intervals from {format_count(image_count, 'image')} tend to be too narrow.")
     if any(len({entry.undefined for entry in summary.aligned}) > 1 for summary in summaries):
         notes.append(
             "Some methods are undefined on questions on which others are not: every figure is over the questions on which its own "
-            "method is defined, and ≈ is told on those on which both are."
+            "method is defined, and ≈ is decided on those on which both are."
         )
     if any(len({entry.errors > 0 for entry in summary.aligned}) > 1 for summary in summaries):
         notes.append(
@@ -123,8 +123,8 @@ def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int 
         method = resolve(spec)
     except VitreousError:
         return "?", "?"
-    names = {**settings(method), **({} if patches is None else {"patches": patches})}
-    forwards, backwards = (spent(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
+    names = {**option_values(method), **({} if patches is None else {"patches": patches})}
+    forwards, backwards = (evaluate_cost(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
     return (
         method.facts.forwards if forwards is None else int(forwards),
         method.facts.backwards if backwards is None else int(backwards),

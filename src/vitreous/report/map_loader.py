@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitreous.bench.keys import hash_of
+from vitreous.bench.keys import hash_tensor
 from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import Origin, make_plan
 from vitreous.bench.run import map_precision
 from vitreous.bench.scores import ImageTarget, ScoreSection
-from vitreous.bench.work_cells import opened
-from vitreous.bench.worker_job import loaded
+from vitreous.bench.work_cells import open_cached
+from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import Caveat, DataError, VitreousError
 from vitreous.data import Dataset
 from vitreous.front import explain
@@ -86,7 +86,7 @@ class MapLoader:
         original = self.image(question)
         assert self.vit.preprocess is not None  # runs on datasets need preprocessing
         image = self.vit.preprocess(original)
-        if row["pixels"] and hash_of(image) != row["pixels"]:
+        if row["pixels"] and hash_tensor(image) != row["pixels"]:
             raise DataError(f"{question.picture!r} of {self.section.dataset} is no longer the image that was measured")
         layout = self.vit.layout((image.shape[-2], image.shape[-1]))
         grid = torch.tensor(np.array(row["grid"], np.float32) * np.float32(row["scale"]))[None]
@@ -129,7 +129,7 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
     data = next((entry for entry in plan.datasets if entry.label == section.dataset), None)
     if model is None or data is None:
         raise DataError(f"the plan of the run names no {section.model if model is None else section.dataset}")
-    have = loaded(model, plan.precision, None)
+    have = load_cached(model, plan.precision, None)
     stored_weights = section.provenance.get("weights", ())
     if stored_weights and have.weights not in stored_weights:
         raise DataError(f"{section.model} no longer has the weights that were measured")
@@ -137,7 +137,7 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
     if preprocess is not None and vit.preprocess is not None:
         vit = replace(vit, preprocess=Preprocess.published(preprocess, vit.preprocess))
     maps = run.maps.loc[(run.maps["model"] == section.model) & (run.maps["dataset"] == section.dataset)]
-    return MapLoader(vit, opened(data), section, maps, plan.question, map_precision(plan))
+    return MapLoader(vit, open_cached(data), section, maps, plan.question, map_precision(plan))
 
 
 def parse_plan(run: StoredRun) -> Plan:

@@ -70,7 +70,7 @@ def compare_group(
 
 
 def describe_order(printed: Sequence[float], ours: Sequence[float], higher: bool | None) -> str:
-    """Whether methods have the paper's order: pairs of methods that it tells apart, and the best one."""
+    """Whether methods have the paper's order: pairs of methods that differ there, and the best one."""
     pairs = [(a, b) for a, b in combinations(range(len(printed)), 2) if printed[a] != printed[b]]
     defined_pairs = [(a, b) for a, b in pairs if not isnan(ours[a]) and not isnan(ours[b])]
     agree = sum((printed[a] > printed[b]) == (ours[a] > ours[b]) and ours[a] != ours[b] for a, b in defined_pairs)
@@ -79,7 +79,7 @@ def describe_order(printed: Sequence[float], ours: Sequence[float], higher: bool
     if agree == len(pairs):
         return "the order of methods is the paper's."
     if all(ours[a] == ours[b] for a, b in defined_pairs):
-        return "our values do not tell methods apart."
+        return "our values do not distinguish the methods."
     sign = -1 if higher is False else 1
     theirs = max(range(len(printed)), key=lambda row: sign * printed[row])
     same = all(isnan(value) or sign * value <= sign * ours[theirs] for value in ours)
@@ -93,10 +93,10 @@ def canonical_rows(published: PublishedTable) -> dict[str, dict[str, float]]:
 
 def canonical_spec(spec: str) -> str:
     """Spec without presets, so that two ways to write the same method are equal."""
-    from vitreous.bench.keys import identity
+    from vitreous.bench.keys import hash_identity
     from vitreous.methods.spec import resolve
 
     try:
-        return identity(resolve(spec))
+        return hash_identity(resolve(spec))
     except VitreousError:  # a method of an earlier version
         return spec

@@ -101,7 +101,7 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
                 for attribution, target in zip(maps, targets, strict=True)
             ]
             strips.append(ImageStrip(cards, len(cards), question))
-    return PaperFigure(title, "The label is what the dataset says (TIS, fig. 3).", strips)
+    return PaperFigure(title, "The label is that of the dataset (TIS, fig. 3).", strips)
 
 
 # ── SkipPLUS, fig. 2 ─────────────────────────────────────────────────────────────────────────────
@@ -167,7 +167,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary], most_ima
     best = [method for method in ranked if class_specific(method)][:MOST]
     methods = [method for method in loader.section.methods if method in best]
     if not several:
-        reason = 'every image was asked about one class; targets = "pair" or "top 2" in the plan would ask about two'
+        reason = 'one class was explained per image; targets = "pair" or "top 2" in the plan explains two'
         return PaperFigure(title, missing=reason)
     if not methods:
         return PaperFigure(title, missing="no method of the run depends on the class")
@@ -182,7 +182,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary], most_ima
                 image = overlay_image(loader.attribution(method, question), longest=480)
                 cards.append(make_card(image, method, is_spec=True))
         strips.append(ImageStrip(cards, 1 + len(methods), remark=questions[0].picture))
-    text = "The same image, asked about each of its classes in turn (SkipPLUS, fig. 6); methods that do not know the class are left out."
+    text = "The same image, explained for each of its classes (SkipPLUS, fig. 6); class-agnostic methods are left out."
     return PaperFigure(title, text, strips)
 
 

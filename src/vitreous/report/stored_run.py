@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.rows import as_frame
+from vitreous.bench.rows import to_frame
 from vitreous.bench.scores import ScoreSection, split_sections
 from vitreous.bench.store import Store
 from vitreous.core.errors import DataError
@@ -72,7 +72,7 @@ def read_run(folder: str | Path, name: str | None = None) -> StoredRun:
         if run is None:
             run_names = ", ".join(run["name"] for run in runs)
             raise DataError(f"'{folder}' holds no run {name!r}; known: {run_names}")
-        scores, maps = (as_frame(store.table(run["name"], kind=kind)) for kind in ("scores", "maps"))
+        scores, maps = (to_frame(store.table(run["name"], kind=kind)) for kind in ("scores", "maps"))
     if not len(scores):
         raise DataError(f"run {run['name']!r} in '{folder}' has no rows yet; run the plan first")
     sections, whole = (tuple(split_sections(scores, by_class=by_class)) for by_class in (True, False))

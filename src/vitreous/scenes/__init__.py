@@ -7,7 +7,7 @@ scene.image, scene.objects[0].name, scene.objects[0].evidence
 
 from vitreous.core.deprecation import rename_warnings
 from vitreous.scenes.model import MODELS, build_model, load_model
-from vitreous.scenes.scene_plan import CLASSES, KINDS, Item, ScenePlan, plan, twin_of
+from vitreous.scenes.scene_plan import CLASSES, KINDS, Item, ScenePlan, paired_class, plan
 from vitreous.scenes.scene_sets import MEAN, PATCH, STD, Scene, SceneObject, Scenes, draw, render, render_image, tensor
 from vitreous.scenes.sprite import SIZE, Pose
 
@@ -28,11 +28,11 @@ __all__ = [
     "build_model",
     "draw",
     "load_model",
+    "paired_class",
     "plan",
     "render",
     "render_image",
     "tensor",
-    "twin_of",
 ]
 
-__getattr__ = rename_warnings(__name__, {"Plan": "ScenePlan", "picture": "render_image"})
+__getattr__ = rename_warnings(__name__, {"Plan": "ScenePlan", "picture": "render_image", "twin_of": "paired_class"})

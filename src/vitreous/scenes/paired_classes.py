@@ -1,4 +1,4 @@
-"""Eight classes in four pairs (twins): each pair shares one drawing and differs only in a mark."""
+"""Eight classes in four pairs: each pair shares one drawing and differs only in a mark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vitreous.scenes.sprite import Sprite
 Drawing = Callable[[Sprite, Palette, np.random.Generator], None]
 
 
-def bear(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
+def bear(member: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     """The mark is the mouth: smiling or frowning."""
     p, muzzle = s.frame, 0.05 * rng.random()
     m = p.mirrored()
@@ -42,10 +42,10 @@ def bear(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     s.detail(ellipse(p, (0.0, 0.1), 0.15, 0.1), c.ink)
     smile = intersection(ring(circle(p, (0.0, 0.2), 0.31), 0.06), 0.36 - p.y)
     frown = intersection(ring(circle(p, (0.0, 0.74), 0.31), 0.06), p.y - 0.58)
-    _mark(s, twin, smile, frown, c.ink)
+    _mark(s, member, smile, frown, c.ink)
 
 
-def house(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
+def house(member: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     """The mark is the window: round or square."""
     p, eaves = s.frame, 0.06 * rng.random()
     s.solid(box(p, (0.42, -0.5), (0.12, 0.26)), c.second)
@@ -56,8 +56,8 @@ def house(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     s.solid(roof, c.main)
     courses = np.abs(p.y + 0.42) - 0.025
     s.detail(intersection(union(courses, np.abs(p.y + 0.26) - 0.02, np.abs(p.y + 0.6) - 0.02), roof), c.ink, 0.35)
-    _mark(s, twin, circle(p, (0.0, 0.22), 0.3), box(p, (0.0, 0.22), (0.29, 0.29)), c.ink)
-    _mark(s, twin, circle(p, (0.0, 0.22), 0.2), panes(p, (0.0, 0.22), 0.2), c.accent)
+    _mark(s, member, circle(p, (0.0, 0.22), 0.3), box(p, (0.0, 0.22), (0.29, 0.29)), c.ink)
+    _mark(s, member, circle(p, (0.0, 0.22), 0.2), panes(p, (0.0, 0.22), 0.2), c.accent)
 
 
 def panes(p: Coordinates, centre: Point, half: float) -> Plane:
@@ -67,7 +67,7 @@ def panes(p: Coordinates, centre: Point, half: float) -> Plane:
     return cut(box(p, centre, (half, half)), bars)
 
 
-def card(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
+def card(member: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     """The mark is the pip: a heart or a diamond."""
     p, width = s.frame, 0.56 + 0.06 * rng.random()
     s.solid(box(p, (0.0, 0.0), (width, 0.8), 0.12), c.cream)
@@ -75,10 +75,10 @@ def card(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     s.detail(box(p, (0.0, 0.0), (width - 0.1, 0.7), 0.06), c.main, 0.18)
     for y in (-0.58, 0.58):
         s.detail(rod(p, (-0.2, y), (0.2, y), 0.035), c.second)
-    _mark(s, twin, heart(p, (0.0, 0.02), 0.37), diamond(p, (0.0, 0.0), 0.34, 0.42), c.accent)
+    _mark(s, member, heart(p, (0.0, 0.02), 0.37), diamond(p, (0.0, 0.0), 0.34, 0.42), c.accent)
 
 
-def ladybird(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
+def ladybird(member: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     """The mark is the spots: two or six."""
     p, girth = s.frame, 0.66 + 0.05 * rng.random()
     m = p.mirrored()
@@ -91,14 +91,14 @@ def ladybird(twin: int, s: Sprite, c: Palette, rng: np.random.Generator) -> None
     s.detail(rod(p, (0.0, -0.3), (0.0, 0.9), 0.03), c.ink)
     two = circle(m, (0.33, 0.14), 0.2)
     six = union(circle(m, (0.22, -0.16), 0.105), circle(m, (0.42, 0.14), 0.105), circle(m, (0.22, 0.46), 0.105))
-    _mark(s, twin, two, six, c.ink)
+    _mark(s, member, two, six, c.ink)
 
 
-def _mark(s: Sprite, twin: int, first: Plane, second: Plane, colour: Colour) -> None:
-    s.mark(*((first, second) if twin == 0 else (second, first)), colour)
+def _mark(s: Sprite, member: int, first: Plane, second: Plane, colour: Colour) -> None:
+    s.mark(*((first, second) if member == 0 else (second, first)), colour)
 
 
-TWINS: dict[str, Drawing] = {
+PAIRED_CLASSES: dict[str, Drawing] = {
     "smiling bear": partial(bear, 0),
     "frowning bear": partial(bear, 1),
     "round-window house": partial(house, 0),

@@ -14,14 +14,14 @@ import numpy as np
 
 from vitreous.core.errors import SpecError
 from vitreous.scenes.clutter import CLUTTER, OCCLUDERS
-from vitreous.scenes.paired_classes import TWINS
+from vitreous.scenes.paired_classes import PAIRED_CLASSES
 from vitreous.scenes.shape_classes import THINGS
 from vitreous.scenes.sprite import SIZE, Light, Pose
 from vitreous.scenes.stamp import RADIUS, Stamp
 from vitreous.scenes.surfaces import SURFACES, Ground
 
-CLASSES: tuple[str, ...] = (*THINGS, *TWINS)
-TWIN_CLASSES = tuple(CLASSES.index(name) for name in TWINS)
+CLASSES: tuple[str, ...] = (*THINGS, *PAIRED_CLASSES)
+PAIRED_INDICES = tuple(CLASSES.index(name) for name in PAIRED_CLASSES)
 MARKS = ("aligned", "moved", "absent")
 
 _UPRIGHT = {
@@ -31,7 +31,7 @@ _UPRIGHT = {
     "snail",
     "tulip",
     "mushroom",
-    *(name for name in TWINS if "bear" in name or "house" in name),
+    *(name for name in PAIRED_CLASSES if "bear" in name or "house" in name),
 }
 
 
@@ -80,11 +80,11 @@ class ScenePlan:
     stamp: Stamp | None = None
 
 
-def twin_of(label: int) -> int | None:
-    """Index of the twin, the class that differs from this one only in a mark; None if there is none."""
-    if label not in TWIN_CLASSES:
+def paired_class(label: int) -> int | None:
+    """Index of the paired class, which differs from this one only in a mark; None if there is none."""
+    if label not in PAIRED_INDICES:
         return None
-    return TWIN_CLASSES[TWIN_CLASSES.index(label) ^ 1]
+    return PAIRED_INDICES[PAIRED_INDICES.index(label) ^ 1]
 
 
 def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, mark: str = "aligned") -> ScenePlan:
@@ -110,7 +110,7 @@ def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, ma
     Raises
     ------
     SpecError
-        If kind, label or mark is unknown, or a "part" is requested of a class that has no twin.
+        If kind, label or mark is unknown, or a "part" is requested of a class without a paired class.
     """
     if kind not in KINDS:
         raise SpecError(f"no kind of scene {kind!r}; known: {', '.join(KINDS)}")
@@ -130,14 +130,14 @@ def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, ma
 
 
 def _labels(rng: np.random.Generator, kind: str, requested: int | str | None) -> tuple[int, ...]:
-    pool = TWIN_CLASSES if kind == "part" else tuple(range(len(CLASSES)))
+    pool = PAIRED_INDICES if kind == "part" else tuple(range(len(CLASSES)))
     first = pool[rng.integers(len(pool))]
     step = int(rng.integers(1, len(CLASSES)))
     if requested is not None:
         first = _index_of(requested)
         if first not in pool:
             raise SpecError(
-                f"{CLASSES[first]!r} has no twin, so it is not decided by a part; ask for one of {', '.join(TWINS)}"
+                f"{CLASSES[first]!r} has no paired class, so it is not decided by a part; use one of {', '.join(PAIRED_CLASSES)}"
             )
     return (first, (first + step) % len(CLASSES)) if kind == "pair" else (first,)
 
@@ -197,7 +197,7 @@ def _things(
     largest = 24.0 if kind == "pair" else 28.0
     while len(poses) < len(labels):
         name = CLASSES[labels[len(poses)]]
-        radius = rng.uniform(min(19.0 if name in TWINS else 15.0, largest), largest)
+        radius = rng.uniform(min(19.0 if name in PAIRED_CLASSES else 15.0, largest), largest)
         x, y = rng.uniform(radius + 2, SIZE - radius - 2, size=2).tolist()
         angle = rng.uniform(-0.5, 0.5) if name in _UPRIGHT else rng.uniform(0, 2 * math.pi)
         mirrored = bool(rng.random() < 0.5)
@@ -241,8 +241,8 @@ def _occluders(rng: np.random.Generator, things: tuple[Item, ...]) -> tuple[Item
 
 
 def _untouched(thing: Item) -> float:
-    """Radius around the centre that occluders leave free; larger for twins, whose mark must stay visible."""
-    return thing.pose.radius * (0.66 if thing.name in TWINS else 0.25)
+    """Radius around the centre that occluders leave free; larger for paired classes, whose mark must stay visible."""
+    return thing.pose.radius * (0.66 if thing.name in PAIRED_CLASSES else 0.25)
 
 
 def _stamp(rng: np.random.Generator, label: int, corner: tuple[float, float], mark: str) -> Stamp | None:
@@ -257,7 +257,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
     {
         "single": "one thing",
         "pair": "two things of different classes",
-        "part": "one thing that differs from its twin in a mark only",
+        "part": "one thing that differs from its paired class in a mark only",
         "shortcut": "one thing, and a stamp in a corner that may name its class",
     }
 )

@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 
 from vitreous.scenes.clutter import CLUTTER
 from vitreous.scenes.colour import palette
-from vitreous.scenes.paired_classes import TWINS
+from vitreous.scenes.paired_classes import PAIRED_CLASSES
 from vitreous.scenes.scene_plan import CLASSES, Item, ScenePlan, plan
 from vitreous.scenes.shape_classes import THINGS
 from vitreous.scenes.sprite import SIZE, Canvas, Light, Mask, Sprite
@@ -25,7 +25,7 @@ PATCH = 8
 MEAN = STD = (0.5, 0.5, 0.5)
 Image = UInt8[np.ndarray, "H W 3"]
 
-_DRAWINGS = {**THINGS, **TWINS, **{name: litter.draw for name, litter in CLUTTER.items()}}
+_DRAWINGS = {**THINGS, **PAIRED_CLASSES, **{name: litter.draw for name, litter in CLUTTER.items()}}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +107,7 @@ def draw(kind: str, seed: int, index: int, **options: Any) -> Scene:
     Raises
     ------
     SpecError
-        If the kind, the class or the mark is unknown, or a "part" is requested of a class that has no twin.
+        If the kind, the class or the mark is unknown, or a "part" is requested of a class without a paired class.
     """
     return render(plan(kind, seed, index, **options))
 

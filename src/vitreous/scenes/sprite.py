@@ -71,7 +71,7 @@ class Sprite:
         self.colour = self.colour * (1 - cover) + colour[:, None, None] * (cover * self.coverage)
 
     def mark(self, chosen: Plane, other_mark: Plane, colour: Colour) -> None:
-        """Paint the detail that distinguishes two twins; the evidence is the union of the details of both."""
+        """Paint the detail that distinguishes two paired classes; the evidence is the union of the details of both."""
         self.detail(chosen, colour)
         cover = np.maximum(self._covered(chosen), self._covered(other_mark))
         self.evidence = cover if self.evidence is None else np.maximum(self.evidence, cover)

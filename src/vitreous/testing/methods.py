@@ -165,9 +165,9 @@ def sign_is_as_stated(case: Case) -> None:
     """`signed=False`: never negative; `signed=True`: sometimes."""
     scores = case.map_scores
     if case.attribution.signed:
-        require(bool((scores < 0).any() and (scores > 0).any()), "it is said to be signed, and one sign is never seen")
+        require(bool((scores < 0).any() and (scores > 0).any()), "it is declared signed, and one sign does not occur")
     else:
-        require(bool((scores >= 0).all()), f"it is said to be unsigned, and its least score is {scores.min():.3g}")
+        require(bool((scores >= 0).all()), f"it is declared unsigned, and its least score is {scores.min():.3g}")
 
 
 def class_is_as_stated(case: Case) -> None:
@@ -212,7 +212,7 @@ def model_is_untouched(case: Case) -> None:
 
 
 def cost_is_as_stated(case: Case) -> None:
-    """No more forwards and backwards than it says."""
+    """No more forward and backward passes than declared."""
     counter = Counter()
     with counter.watching(case.vit) as watched:
         case.run(vit=watched)
@@ -223,7 +223,7 @@ def cost_is_as_stated(case: Case) -> None:
     ):
         if isinstance(stated, int):
             spent = counted / (image_count * depth)
-            require(spent <= stated, f"it says {stated} {kind} and takes {spent:.2f}")
+            require(spent <= stated, f"it declares {stated} {kind} and takes {spent:.2f}")
 
 
 CONTRACT_TESTS: tuple[Callable[[Case], None], ...] = (

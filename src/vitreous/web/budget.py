@@ -45,9 +45,9 @@ MeasureCost = Callable[["ViT"], PassCost]
 
 def measure_cost(vit: ViT) -> PassCost:
     """Time the model on this machine, on a small batch."""
-    from vitreous.bench.cost import calibrated
+    from vitreous.bench.cost import calibrate
 
-    return PassCost(*calibrated(vit, batch=8, budget=0.5))
+    return PassCost(*calibrate(vit, batch=8, budget=0.5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class SampleBudget:
 
 def find_sample_option(method: Method) -> str:
     """Return the option whose value the method's number of passes is proportional to, or an empty string."""
-    from vitreous.bench.cost import settings
+    from vitreous.bench.cost import option_values
 
-    values = settings(method)
+    values = option_values(method)
     for name in re.findall(r"[a-z_]+", f"{method.facts.forwards} {method.facts.backwards}"):
         if isinstance(values.get(name), int) and not isinstance(values[name], bool):
             return name
@@ -116,17 +116,17 @@ def plan_samples(
     SpecError
         If the method has no samples to reduce and its estimated time exceeds the limit.
     """
-    from vitreous.bench.cost import settings, spent
+    from vitreous.bench.cost import evaluate_cost, option_values
 
     option = find_sample_option(method)
     if not option:
         return plan_fixed(method, sizes, cost, limit)
-    names = {**sizes(), **settings(method)}
+    names = {**sizes(), **option_values(method)}
     requested = int(names[option])
 
     def count_passes(samples: int) -> tuple[float, float]:
         values = {**names, option: samples}
-        return spent(method.facts.forwards, values) or 0.0, spent(method.facts.backwards, values) or 0.0
+        return evaluate_cost(method.facts.forwards, values) or 0.0, evaluate_cost(method.facts.backwards, values) or 0.0
 
     if sum(count_passes(requested)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
         return SampleBudget(method.spec, method.spec, option, requested, requested)
@@ -174,7 +174,7 @@ def plan_fixed(
 
 def count_passes(method: Method, sizes: Mapping[str, Any]) -> tuple[float, float] | None:
     """Return forward and backward passes of a method without samples; None if they depend on the image."""
-    from vitreous.bench.cost import spent
+    from vitreous.bench.cost import evaluate_cost
 
     names = {**sizes, **method.settings}
     repeated = 1
@@ -184,7 +184,7 @@ def count_passes(method: Method, sizes: Mapping[str, Any]) -> tuple[float, float
         names["patches"] = count_windows(method.settings, sizes)
     elif method.fold is not None and method.name == "scorecam":  # the channels of every layer
         repeated = sizes["layers"]
-    forwards, backwards = (spent(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
+    forwards, backwards = (evaluate_cost(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
     return None if forwards is None or backwards is None else (repeated * forwards, repeated * backwards)
 
 

@@ -43,14 +43,14 @@ class ModelEntry:
     @property
     def python(self) -> str:
         """The call of `vitreous.load`, or of `load_model` if options are given, that loads it; files are given by their names, without the server's folders."""
-        given = "" if self.checkpoint is None else f", checkpoint={self.checkpoint.name!r}"
-        given += "" if self.pretrained else ", pretrained=False"
+        extra = "" if self.checkpoint is None else f", checkpoint={self.checkpoint.name!r}"
+        extra += "" if self.pretrained else ", pretrained=False"
         if not self.arguments:
-            return f"vitreous.load({self.load!r}{given})"
+            return f"vitreous.load({self.load!r}{extra})"
         arguments = dict(self.arguments)
         if "classes" in arguments:
             arguments["classes"] = Path(arguments["classes"]).name
-        return f"load_model({self.load!r}{given}, arguments={arguments!r})"
+        return f"load_model({self.load!r}{extra}, arguments={arguments!r})"
 
 
 def list_entries(settings: Settings) -> dict[str, ModelEntry]:

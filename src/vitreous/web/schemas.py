@@ -101,7 +101,7 @@ class About(Schema):
     version: str
     models: list[ModelOffer]
     methods: list[MethodFacts]
-    default: str = Field(description="The method that `vitreous.explain` uses unless told otherwise.")
+    default: str = Field(description="The method that `vitreous.explain` uses by default.")
     colours: Colours
     seconds: float
     upload: int

@@ -238,10 +238,10 @@ def input_layout(vit: ViT) -> Layout:
 
 def model_sizes(vit: ViT) -> dict[str, Any]:
     """Return the numbers of a model that cost formulas and region counts use."""
-    from vitreous.bench.cost import facts_of
+    from vitreous.bench import cost
 
     layout = input_layout(vit)
-    return {**facts_of(vit), "patches": layout.patches, "size": layout.size, "patch": layout.patch}
+    return {**cost.model_sizes(vit), "patches": layout.patches, "size": layout.size, "patch": layout.patch}
 
 
 def map_key(payload: ExplainPayload, target: int) -> tuple[Any, ...]:

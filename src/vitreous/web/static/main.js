@@ -255,7 +255,7 @@ caught(async () => {
   restore(location.hash);
   onBusy(busy);
   on("look classes", maps.prepare); // before the others draw
-  for (const room of [because, stage, maps, picker, trust, film]) room.start();
+  for (const view of [because, stage, maps, picker, trust, film]) view.start();
   take.start(trouble);
   on("ask", () => { clamp(); explain(); });
   on("removed", said);

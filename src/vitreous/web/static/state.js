@@ -74,12 +74,12 @@ export const world = {
 
 const listeners = new Map();
 
-export function on(kinds, hear) {
-  for (const kind of kinds.split(" ")) listeners.set(kind, [...(listeners.get(kind) ?? []), hear]);
+export function on(kinds, listener) {
+  for (const kind of kinds.split(" ")) listeners.set(kind, [...(listeners.get(kind) ?? []), listener]);
 }
 
 export function emit(kind) {
-  for (const hear of listeners.get(kind) ?? []) hear();
+  for (const listener of listeners.get(kind) ?? []) listener();
 }
 
 export const patches = () => (world.facts ? world.facts.grid[0] * world.facts.grid[1] : 0);

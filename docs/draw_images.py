@@ -1,6 +1,6 @@
 """Draws the figures of README and docs from scenes and the embedded model.
 
-python docs/pictures.py
+python docs/draw_images.py
 """
 
 from __future__ import annotations
