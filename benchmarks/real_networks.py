@@ -27,7 +27,7 @@ from vitreous.draw import sheet
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import Network
 
-METHODS = ("temper", "decompx+plus", "gradcam")
+METHODS = ("temper", "decompx+plus", "ixg", "gradcam")
 METRICS = ("ap", "energy_pointing", "pointing_game")
 SIDE = 1024  # of MobileSAM's images
 PIXEL_MEAN = (0.485, 0.456, 0.406)

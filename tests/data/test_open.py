@@ -115,7 +115,7 @@ def test_a_folder_is_known_by_its_layout(tmp_path, files, kind):
 def test_files_are_known_by_their_names(tmp_path):
     assert recognise(tmp_path / "gtsegs_ijcv.mat") == "imagenet-seg"
     assert recognise(tmp_path / "s-{000..003}.tar") == "wds"
-    with pytest.raises(DataError, match="say its kind before it"):
+    with pytest.raises(DataError, match="put its kind before it"):
         recognise(write(tmp_path / "list.txt", ""))
 
 
