@@ -70,7 +70,7 @@ def test_methods_are_listed_with_their_facts(capsys):
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["method", "needs", "class-specific", "signed", "complete", "cost", "fold", "paper"]
-    assert any(line.split()[:4] == ["genatt", "yes", "–", "–"] for line in lines)
+    assert any(line.split()[:5] == ["genatt", "ViT", "yes", "–", "–"] for line in lines)
     assert all(line == line.rstrip() for line in lines)
 
 
