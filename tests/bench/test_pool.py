@@ -138,13 +138,13 @@ KILLED = """
     import torch
     torch.set_num_threads(1)
     from tests.bench.fixture import small_plan
-    from vitreous.bench.work_cells import opened
+    from vitreous.bench.work_cells import open_cached
     from vitreous.bench.run_plan import execute
-    from vitreous.bench.worker_job import loaded
+    from vitreous.bench.worker_job import load_cached
     from vitreous.bench.store import Store
 
     folder, plan = sys.argv[1], small_plan(slice=1, datasets=["scenes:single?count=8"])
-    loaded(plan.models[0], plan.precision, "cpu"), opened(plan.datasets[0])  # what takes long is done before the fork
+    load_cached(plan.models[0], plan.precision, "cpu"), open_cached(plan.datasets[0])  # what takes long is done before the fork
 
     def run():
         with Store(folder) as store:
@@ -207,11 +207,11 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path):
     program = """
         import os
         from tests.bench.fixture import small_plan
-        from vitreous.bench.pool import crew
-        from vitreous.bench.worker_job import Job
+        from vitreous.bench.pool import WorkerPool
+        from vitreous.bench.worker_job import PlanJob
 
         if __name__ == "__main__":
-            with crew(Job(small_plan()), 1, 1) as pool:
+            with WorkerPool(PlanJob(small_plan()), 1, 1) as pool:
                 print(pool.submit(os.getpid).result(), flush=True)
                 os.kill(os.getpid(), 9)
     """

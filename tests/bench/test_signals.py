@@ -30,7 +30,7 @@ from vitreous.cli.main import main
 if __name__ == "__main__":
     from vitreous.mapping.explain import MapExplainer
 
-    write, launch, pauses = run_plan.write, MapExplainer.launch, [600]
+    write, launch, pauses = run_plan.write_outcomes, MapExplainer.launch, [600]
 
     def write_and_pause(store, run, held, *rest):
         rows = len(held)
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         return launch(explainer, batch)
 
     MapExplainer.launch = pause_before_second
-    run_plan.write = write_and_pause
+    run_plan.write_outcomes = write_and_pause
     run_plan.execute = partial(run_plan.execute, patience=0)
     sys.exit(main(sys.argv[1:]))
 """

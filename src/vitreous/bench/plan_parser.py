@@ -304,7 +304,8 @@ def check_entry(key: str, value: Any, origin: Origin) -> Any:
             if value == ALL and key == "pictures":
                 return None
             if not whole or int(value) < 1:
-                raise origin.wrong(f"{key} is a whole number from 1 on, not {value!r}", key)
+                counted = "images" if key == "pictures" else key
+                raise origin.wrong(f"{counted} is a whole number from 1 on, not {value!r}", key)
         case "seed":
             if value == "first":
                 return None
