@@ -37,6 +37,7 @@ HOMES = {
     "vitreous.models.vit": ("ViT",),
     "vitreous.pairs.explain_pair": ("explain_pair",),
     "vitreous.pairs.pair_attribution": ("PairAttribution",),
+    "vitreous.pairs.prompts": ("prompt_target",),
     "vitreous.pairs.towers": ("TextTower",),
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from vitreous.models.vit import ViT as ViT
     from vitreous.pairs.explain_pair import explain_pair as explain_pair
     from vitreous.pairs.pair_attribution import PairAttribution as PairAttribution
+    from vitreous.pairs.prompts import prompt_target as prompt_target
     from vitreous.pairs.towers import TextTower as TextTower
     from vitreous.wrapping import load as load
     from vitreous.wrapping import wrap as wrap

@@ -1,0 +1,73 @@
+"""Prompts as targets: the model's own text tower, scale and probabilities."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import vitreous
+from vitreous.core.errors import ModelError, ShapeError
+
+PROMPTS = ["a zebra", "an elephant"]
+
+
+def tokens_of(texts: list[str]) -> torch.Tensor:
+    return torch.tensor([[1, 3 + len(text) % 15, 4 + len(text) % 7, 2] for text in texts])
+
+
+def tokenizer(texts: list[str], **_: object) -> dict[str, torch.Tensor]:
+    return {"input_ids": tokens_of(texts)}
+
+
+@pytest.fixture(scope="module")
+def image():
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+def test_contrast_between_prompts_is_the_models_own_probability(image):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {"vocab_size": 30, "max_position_embeddings": 8, "bos_token_id": 1, "eos_token_id": 2, **small}
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config={"image_size": 32, "patch_size": 16, **small}, projection_dim=8
+    )
+    model = transformers.CLIPModel(config).eval()
+    target = vitreous.prompt_target(model, PROMPTS, tokenizer, template="a photo of {}", against=["a horse"])
+    attribution = vitreous.explain(model, image, target, "decompx+plus", "contrast")
+    sentences = [f"a photo of {prompt}" for prompt in (*PROMPTS, "a horse")]
+    with torch.no_grad():
+        logits = model(input_ids=tokens_of(sentences), pixel_values=image).logits_per_image
+
+    assert attribution.names == ("a zebra", "an elephant") * 2
+    expected = logits.softmax(-1)[:, :2].flatten()
+    torch.testing.assert_close(attribution.score, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_of_open_clip_and_its_image_tower(image):
+    open_clip = pytest.importorskip("open_clip")
+    torch.manual_seed(0)
+    model = open_clip.CLIP(
+        embed_dim=8,
+        vision_cfg={"image_size": 32, "layers": 2, "width": 16, "head_width": 8, "patch_size": 16},
+        text_cfg={"context_length": 4, "vocab_size": 30, "width": 16, "heads": 2, "layers": 2},
+    ).eval()
+    target = vitreous.prompt_target(model, PROMPTS, tokens_of)
+    attribution = vitreous.explain(model.visual, image, target, "decompx+plus", "contrast")
+    with torch.no_grad():
+        features = [
+            nn.functional.normalize(part, dim=-1)
+            for part in (model.encode_image(image), model.encode_text(tokens_of(PROMPTS)))
+        ]
+        expected = (model.logit_scale.exp() * features[0] @ features[1].mT).softmax(-1).flatten()
+
+    assert attribution.patches.shape == (4, 4)
+    torch.testing.assert_close(attribution.score, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_models_without_texts_and_prompts_that_are_no_texts_are_refused():
+    with pytest.raises(ModelError, match="no text tower"):
+        vitreous.prompt_target(nn.Linear(2, 2), "a zebra", tokenizer)
+    with pytest.raises(ShapeError, match="one or several texts"):
+        vitreous.prompt_target(nn.Linear(2, 2), [], tokenizer)
