@@ -17,9 +17,8 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.model import BlackBox
 from vitreous.models.vit import ViT
-from vitreous.wrapping import load, wrap
+from vitreous.wrapping import as_model
 
 
 def masks(
@@ -188,7 +187,7 @@ def onnx(model: Any, path: str | Path, method: str = "decompx+skipplus") -> Path
     path = Path(path)
     if path.suffix != ".onnx":
         raise SpecError(f"{path.name!r} is not an .onnx file")
-    vit = load(model) if isinstance(model, str) else model if isinstance(model, BlackBox) else wrap(model)
+    vit = as_model(model)
     if not isinstance(vit, ViT):
         raise ModelError(
             f"{vit.name!r} is not a ViT with an adapter; a ViT of timm, Hugging Face or torchvision would work"

@@ -174,6 +174,11 @@ def wrap(
     return with_declared_outputs(described, classes, outputs)
 
 
+def as_model(model: Any) -> BlackBox:
+    """A model by its name (`load`), a module (`wrap`), or a model that is described already."""
+    return load(model) if isinstance(model, str) else model if isinstance(model, BlackBox) else wrap(model)
+
+
 def describe(
     module: nn.Module, name: str | None = None, *, preprocess: Any = None, size: tuple[int, ...] | None = None
 ) -> Network:

@@ -7,8 +7,7 @@ from typing import Any
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError
 from vitreous.front import explain
-from vitreous.models.model import BlackBox
-from vitreous.wrapping import load, wrap
+from vitreous.wrapping import as_model
 
 
 def add_maps(
@@ -43,7 +42,7 @@ def add_maps(
         raise DataError(
             f"the dataset has no column {image!r} among {', '.join(dataset.column_names)}; image=… names it"
         )
-    seen = load(model) if isinstance(model, str) else model if isinstance(model, BlackBox) else wrap(model)
+    seen = as_model(model)
 
     def explained(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         attribution = explain(seen, batch[image], method=method, batch_size=batch_size)

@@ -11,9 +11,8 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.targets import class_indices
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.front import as_images
-from vitreous.models.model import BlackBox
 from vitreous.models.vit import ViT
-from vitreous.wrapping import load, wrap
+from vitreous.wrapping import as_model
 
 
 def patch_game(
@@ -58,7 +57,7 @@ def patch_game(
     """
     import shapiq
 
-    vit = load(model) if isinstance(model, str) else model if isinstance(model, BlackBox) else wrap(model)
+    vit = as_model(model)
     if not isinstance(vit, ViT):
         raise ModelError(
             f"{vit.name!r} is not a ViT, so its patches cannot be removed; a ViT with an adapter would work"

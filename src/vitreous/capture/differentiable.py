@@ -267,19 +267,19 @@ class DifferentiableProbe(Probe):
         return [block.entered for block in self.tracked] + [self.tracked[-1].output]
 
     @cached_property
-    def head(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Pooling weights, pooled tokens, the vector that the classifier reads, and logits."""
+    def head(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Tokens after the last norm, pooling weights, pooled tokens, the vector that the classifier reads, and logits."""
         with torch.enable_grad(), evaluating(self.vit.module):
             assert isinstance(self.vit.pool, LinearPool)
             normed = self.vit.norm(self.tracked[-1].output)
             rows = rows_on(self.vit.pool, normed)
             pooled = rows @ normed
             vector = self.vit.pooled_norm(pooled)
-            return rows, pooled, vector, classified(self.vit, vector)
+            return normed, rows, pooled, vector, classified(self.vit, vector)
 
     @property
     def reading(self) -> Reading:
-        rows, *_, logits = self.head
+        _, rows, *_, logits = self.head
         return Reading(logits, rows.mean(0).expand(len(logits), -1))
 
     def layers(
@@ -330,8 +330,7 @@ class DifferentiableProbe(Probe):
 
     def _upstream(self, lin: Linearisation) -> tuple[list[Tensor], list[Tensor]]:
         """Gradients of the scores at the encoder's output and in the presence of tokens in the pooling, per target."""
-        rows, pooled, vector, logits = self.head
-        normed = self.vit.norm(self.tracked[-1].output)
+        normed, rows, pooled, vector, logits = self.head
         gradients, presences = [], []
         for targets in self.targets.view(len(self.images), -1).unbind(1):
             to_logits = exact_vjp(lambda raw, targets=targets: self.answer(raw, targets).sum(), logits, None)

@@ -46,7 +46,8 @@ def pair_figure(pair: PairAttribution, *, lines: int = 8, partners: Iterable[int
     outlined = [] if chosen is None else chosen
     for index in outlined:
         axes[1].plot(*place_of(pair, "b", index), marker="s", markersize=9, fillstyle="none", color=LINE)
-    for first, second, share in strongest_lines(pair, lines, chosen):
+    strongest = [entry for entry in pair.strongest(lines, chosen) if entry[2] > 0]
+    for first, second, share in strongest:
         start, end = place_of(pair, "a", first), place_of(pair, "b", second)
         figure.add_artist(
             ConnectionPatch(
@@ -56,7 +57,7 @@ def pair_figure(pair: PairAttribution, *, lines: int = 8, partners: Iterable[int
                 axes[1].transData,
                 color=LINE,
                 alpha=0.55,
-                linewidth=0.6 + 1.8 * share,
+                linewidth=0.6 + 1.8 * share / strongest[0][2],
             )
         )
     kind = pair.provenance.get("similarity", "similarity")
@@ -93,18 +94,6 @@ def draw_words(axis: Axes, words: tuple[str, ...], scores: np.ndarray, scale: Sc
             color="white" if dark else "black",
             bbox={"facecolor": tuple(colour), "edgecolor": "none", "pad": 2.5},
         )
-
-
-def strongest_lines(pair: PairAttribution, count: int, partners: list[int] | None) -> list[tuple[int, int, float]]:
-    """Pairs with the largest positive shares, each with its share relative to the largest."""
-    matrix = pair.matrix.cpu()
-    if partners is not None:
-        matrix = matrix[:, partners]
-    values, places = matrix.flatten().topk(min(count, matrix.numel()))
-    largest = float(values[0]) if len(values) else 0.0
-    columns = matrix.shape[1]
-    pairs = [(int(p) // columns, int(p) % columns, float(v)) for v, p in zip(values, places, strict=True) if v > 0]
-    return [(i, j if partners is None else partners[j], v / largest) for i, j, v in pairs]
 
 
 def framed(pair: PairAttribution, side: Side) -> tuple[Image.Image, Window]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -151,11 +151,14 @@ class PairAttribution:
             provenance=self.provenance,
         )
 
-    def strongest(self, count: int = 10) -> list[tuple[int, int, float]]:
-        """The pairs with the largest shares: index in a, index in b, share."""
-        values, places = self.matrix.flatten().topk(min(count, self.matrix.numel()))
-        columns = self.matrix.shape[1]
-        return [(int(p) // columns, int(p) % columns, float(v)) for v, p in zip(values, places, strict=True)]
+    def strongest(self, count: int = 10, partners: Sequence[int] | None = None) -> list[tuple[int, int, float]]:
+        """The pairs with the largest shares: index in a, index in b (one of `partners`, if given), share."""
+        matrix = self.matrix if partners is None else self.matrix[:, list(partners)]
+        values, places = matrix.flatten().topk(min(count, matrix.numel()))
+        cells = [
+            (*divmod(int(place), matrix.shape[1]), float(value)) for value, place in zip(values, places, strict=True)
+        ]
+        return [(i, j if partners is None else partners[j], value) for i, j, value in cells]
 
     def plot(self, *, lines: int = 8, partners: Iterable[int] | None = None) -> Figure:
         """Draw both sides with their maps, and lines between the pairs with the largest shares.

@@ -19,7 +19,7 @@ from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
 from vitreous.scores import EMBEDDINGS
 from vitreous.scores import field as field_of
-from vitreous.wrapping import load, wrap
+from vitreous.wrapping import as_model
 
 Embed = Callable[[Any], Tensor]
 TEXT_EMBEDDINGS = ("text_embeds", *EMBEDDINGS[1:])
@@ -119,7 +119,7 @@ def image_tower(model: Any, image: Any, embed: Embed | None, late: bool) -> Towe
     late
         Whether the module returns one embedding per output token.
     """
-    seen = load(model) if isinstance(model, str) else model if isinstance(model, BlackBox) else wrap(model)
+    seen = as_model(model)
     if isinstance(seen, ViT) and (embed is not None or late):
         from vitreous.capture.see_through import see_through
 
