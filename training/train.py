@@ -4,6 +4,7 @@
     python training/train.py --model scenes-biased
     python training/train.py --model scenes-swin
     python training/train.py --model scenes --smoke    # seconds on a CPU, to see that it runs
+    python training/train.py --model scenes --minutes 3    # fewer steps: the schedule ends when the time does
 
 Settings are in training/config.toml. The weights go to src/vitreous/scenes/weights, with a log beside them in training/logs.
 """
@@ -43,8 +44,20 @@ def settings(name: str, smoke: bool) -> dict[str, Any]:
     return table["common"] | table[name] | (table["smoke"] if smoke else {})
 
 
-def train(name: str, config: dict[str, Any], device: torch.device, workers: int, out: Path, logs: Path) -> Path:
-    """Train, write checkpoints on the way, and return where the weights are."""
+def train(
+    name: str,
+    config: dict[str, Any],
+    device: torch.device,
+    workers: int,
+    out: Path,
+    logs: Path,
+    minutes: float = math.inf,
+) -> Path:
+    """Train, write checkpoints on the way, and return where the weights are.
+
+    The learning rate follows the share of the steps or of the minutes that is over, whichever is larger, so that a slow
+    machine does fewer steps of the same schedule.
+    """
     torch.manual_seed(config["seed"])
     chance = random.Random(config["seed"])
     noise = torch.Generator(device).manual_seed(config["seed"])
@@ -68,16 +81,21 @@ def train(name: str, config: dict[str, Any], device: torch.device, workers: int,
         pool.add(*next(stream))
     for step, (images, targets) in enumerate(stream, start=1):
         images, targets = pool.batch(pool.add(images, targets), config["batch"])
-        rate = _pace(config, step)
+        progress = max(step / config["steps"], (time.monotonic() - started) / (60 * minutes))
+        rate = _pace(config, step, progress)
         loss = _loss(model, augmented(images, config["flip"], noise), targets, config, chance, noise)
         _step(model, optimizer, loss, config["learning_rate"] * rate, config["clip"])
         _drift(average, model, min(config["average"], step / (step + 9)))
         if step % max(1, config["steps"] // 100) == 0:
             log.append({"step": step, "loss": round(loss.item(), 4), "seconds": round(time.monotonic() - started, 1)})
             print(json.dumps(log[-1]), flush=True)
-        if step % config["save_every"] == 0 or step == config["steps"]:
+        if step % config["save_every"] == 0 or progress >= 1:
+            if progress >= 1:
+                config = config | {"steps": step}
             path = save(average, name, config | {"step": step}, out)
             _write_log(logs / f"{name}.json", name, config, log)
+        if progress >= 1:
+            break
     return path
 
 
@@ -90,11 +108,12 @@ def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     return [{"params": parameters, "weight_decay": rate} for rate, parameters in groups.items()]
 
 
-def _pace(config: dict[str, Any], step: int) -> float:
-    """Share of the full learning rate: a linear warm-up, then a cosine to nearly nothing."""
+def _pace(config: dict[str, Any], step: int, progress: float) -> float:
+    """Share of the full learning rate: a linear warm-up, then a cosine to nearly nothing at progress 1."""
     if step < config["warm_up"]:
         return step / config["warm_up"]
-    done = (step - config["warm_up"]) / max(1, config["steps"] - config["warm_up"])
+    start = config["warm_up"] / config["steps"]
+    done = (min(progress, 1) - start) / max(1 - start, 1 / config["steps"])
     return 0.005 + 0.995 * 0.5 * (1 + math.cos(math.pi * done))
 
 
@@ -155,6 +174,7 @@ def main() -> None:
     parser.add_argument("--model", choices=TRAINABLE, required=True)
     parser.add_argument("--smoke", action="store_true", help="a few tiny steps")
     parser.add_argument("--steps", type=int, help="instead of the configured number")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end by then, with fewer steps if need be")
     parser.add_argument("--batch", type=int, help="images per step, instead of the configured number")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
@@ -175,6 +195,7 @@ def main() -> None:
             workers,
             chosen.out or WEIGHTS,
             chosen.out or HERE / "logs",
+            chosen.minutes,
         )
     )
 

@@ -100,6 +100,20 @@ def test_training_runs_and_writes_weights_that_load(tmp_path):
     assert len(log["log"]) == log["config"]["steps"]
 
 
+@pytest.mark.slow
+def test_training_that_runs_out_of_time_writes_weights_after_the_last_step(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(TRAINING))
+    from train import settings, train
+
+    with torch.random.fork_rng():
+        train("scenes-swin", settings("scenes-swin", True), torch.device("cpu"), 0, tmp_path, tmp_path, minutes=1e-9)
+    with safe_open(tmp_path / "scenes-swin.safetensors", "pt") as file:
+        config = json.loads(file.metadata()["config"])
+
+    assert (config["step"], config["steps"]) == (1, 1)
+    assert load_model("scenes-swin", tmp_path).num_classes == len(CLASSES)
+
+
 def test_a_label_of_the_biased_training_set_is_what_the_stamp_says(monkeypatch):
     monkeypatch.syspath_prepend(str(TRAINING))
     from pictures import SORTS

@@ -57,9 +57,9 @@ def build_swin() -> SwinTransformer:
     return SwinTransformer(
         img_size=SIZE,
         patch_size=4,
-        embed_dim=32,
+        embed_dim=48,
         depths=(2, 2, 4),
-        num_heads=(2, 4, 8),
+        num_heads=(3, 6, 12),
         window_size=7,
         drop_path_rate=0.0,
         num_classes=len(CLASSES),
