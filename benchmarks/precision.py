@@ -6,7 +6,7 @@
 
 `kernels` compares the Triton kernels with the torch operations that they replace. `speed` is milliseconds per image and the ratio to
 one forward and backward of timm's own module in the same precision and the same run (in bfloat16: a module whose weights were
-converted). `ranks` compares maps with float64 on trained weights, if the assets have them: Spearman's correlation over patches, median
+converted); `graph_ratio` is that of the method replayed as a CUDA graph, to the same floor. `ranks` compares maps with float64 on trained weights, if the assets have them: Spearman's correlation over patches, median
 and minimum over images; "bf16" forces bfloat16 products on every method, whatever it promises, "bf16 weights" converts the model.
 `profile` lists the operators of some rows. Results are written to precision.json as they come, and to precision.md.
 """
@@ -22,6 +22,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from suite.bed import Bed, backward, lay  # noqa: E402
 import vitreous  # noqa: E402 - the suite and the package lie beside this file
 from vitreous import explanation  # noqa: E402
 from vitreous.capture import fused  # noqa: E402
+from vitreous.capture.cuda_graphs import CACHES, CALLS_BEFORE_RECORDING, cache_of, record  # noqa: E402
 from vitreous.capture.linearise import Linearisation  # noqa: E402
 from vitreous.capture.precision import computing  # noqa: E402
 from vitreous.core.errors import Caveat, VitreousError  # noqa: E402
@@ -153,25 +155,45 @@ def speeds(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any
 
 
 def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], given: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds per image of a method and of the floor, in turns; in bfloat16 also without the kernels."""
+    """Milliseconds per image of a method and of the floor, in turns; also as CUDA graphs, and in bfloat16 without the kernels."""
     method = vitreous.resolve(spec)
 
-    def ours() -> Tensor:
+    def ours(cuda_graph: bool = False) -> Tensor:
         return vitreous.explain(
-            bed.vit, bed.images, method=method, batch_size=len(bed.images), precision=precision
+            bed.vit, bed.images, method=method, batch_size=len(bed.images), precision=precision, cuda_graph=cuda_graph
         ).patches
+
+    def replayed() -> Tensor:
+        return ours(cuda_graph=True)
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Caveat)
             ours(), floor(), ours(), floor()  # compile and warm up
-            pairs = [(seconds(ours), seconds(floor)) for _ in range(given.rounds)]
+            graph_floor = recorded_floor(floor)
+            for _ in range(CALLS_BEFORE_RECORDING + 2):
+                replayed(), graph_floor()
+            rounds = [
+                {
+                    "ours": seconds(ours),
+                    "floor": seconds(floor),
+                    "graph": seconds(replayed),
+                    "graph floor": seconds(graph_floor),
+                }
+                for _ in range(given.rounds)
+            ]
+            ratios = [times["ours"] / times["floor"] for times in rounds]
             row = {
-                "ms": 1e3 * statistics.median(a for a, _ in pairs) / len(bed.images),
-                "floor_ms": 1e3 * statistics.median(b for _, b in pairs) / len(bed.images),
-                "ratio": statistics.median(a / b for a, b in pairs),
-                "spread": [min(a / b for a, b in pairs), max(a / b for a, b in pairs)],
+                "ms": per_image(rounds, "ours", bed),
+                "floor_ms": per_image(rounds, "floor", bed),
+                "ratio": statistics.median(ratios),
+                "spread": [min(ratios), max(ratios)],
+                "graph_ms": per_image(rounds, "graph", bed),
+                "graph_ratio": statistics.median(times["graph"] / times["floor"] for times in rounds),
+                "graph_floor_ms": per_image(rounds, "graph floor", bed),
+                "is_replayed": any(recording is not None for recording in cache_of(bed.vit).recordings.values()),
             }
+            CACHES.pop(bed.vit, None)
             if precision == "bf16":
                 with without_kernels():
                     ours()
@@ -180,6 +202,24 @@ def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], given: 
     except (RuntimeError, VitreousError) as problem:
         return {"error": f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"}
     return row
+
+
+def per_image(rounds: list[dict[str, float]], side: str, bed: Bed) -> float:
+    """Median milliseconds per image of one side."""
+    return 1e3 * statistics.median(times[side] for times in rounds) / len(bed.images)
+
+
+@dataclass
+class FloorResult:
+    gradient: Tensor
+
+
+def recorded_floor(floor: Callable[[], Any]) -> Callable[[], Any]:
+    """The floor as a CUDA graph; as it is where there is no GPU."""
+    if not torch.cuda.is_available():
+        return floor
+    recording = record(lambda _: FloorResult(floor()), [torch.zeros(1, device="cuda")])
+    return floor if recording is None else lambda: recording.graph.replay()  # noqa: PLW0108 - keeps the recording alive
 
 
 class without_kernels:  # noqa: N801 - a context
@@ -330,16 +370,17 @@ def markdown(found: dict[str, Any]) -> str:
         lines += [f"Kernels: {len(found['kernels'])} comparisons, {len(wrong)} wrong", *map(json.dumps, wrong), ""]
     if found.get("speed"):
         lines += [
-            "| size | method | precision | ms / image | floor | ratio | spread | ratio without kernels |",
-            "|---|---|---|---|---|---|---|---|",
+            "| size | method | precision | ms / image | floor | ratio | spread | ratio as a graph | ratio without kernels |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         for row in found["speed"]:
             if "ratio" in row:
                 eager = f"{row['eager_ratio']:.2f}" if "eager_ratio" in row else ""
                 spread = "–".join(f"{end:.2f}" for end in row["spread"])
-                cells = (f"{row['ms']:.3f}", f"{row['floor_ms']:.3f}", f"{row['ratio']:.2f}", spread, eager)
+                graph = f"{row['graph_ratio']:.2f}"
+                cells = (f"{row['ms']:.3f}", f"{row['floor_ms']:.3f}", f"{row['ratio']:.2f}", spread, graph, eager)
             else:
-                cells = (row.get("error", ""), f"{row['floor_ms']:.3f}" if "floor_ms" in row else "", "", "", "")
+                cells = (row.get("error", ""), f"{row['floor_ms']:.3f}" if "floor_ms" in row else "", "", "", "", "")
             lines.append("| " + " | ".join((row["size"], f"`{row['method']}`", row["precision"], *cells)) + " |")
         lines.append("")
     if found.get("ranks"):

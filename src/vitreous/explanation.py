@@ -6,16 +6,21 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
+from vitreous.capture.cuda_graphs import GraphCache, module_state
 from vitreous.capture.differentiable import DifferentiableProbe, keeps_graph
 from vitreous.capture.linearise import PLAIN
-from vitreous.capture.precision import computing, effective_precision
+from vitreous.capture.precision import computing, effective_precision, half_products
+from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import Question, ask
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
+from vitreous.methods.recipe import LayerSignal
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
@@ -32,6 +37,7 @@ def explain_batch(
     precision: str | None = None,
     probe: BlackBoxProbe | None = None,
     differentiable: bool = False,
+    graphs: GraphCache | None = None,
 ) -> Attribution:
     """Compute the maps of one batch.
 
@@ -56,6 +62,8 @@ def explain_batch(
         in bfloat16; made here by default.
     differentiable
         Whether the maps keep a graph to the parameters and the images.
+    graphs
+        CUDA graphs of earlier batches, which are replayed for batches of the same shape; None calls every kernel.
 
     Returns
     -------
@@ -65,10 +73,14 @@ def explain_batch(
     effective = precision_of(method, vit, precision)
     with computing(effective, vit.device):
         if differentiable:
-            probe = differentiable_probe(vit, images, target, score_function)
-        elif probe is None or effective == "bf16":
-            probe = target.probe(vit, images, score_function, hold)
-        attribution = target.describe(method(probe), vit)
+            attribution = method(differentiable_probe(vit, images, target, score_function))
+        elif graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, vit, hold):
+            attribution = run_recorded(graphs, vit, images, target, method, score_function)
+        else:
+            if probe is None or effective == "bf16":
+                probe = target.probe(vit, images, score_function, hold)
+            attribution = method(probe)
+        attribution = target.describe(attribution, vit)
     if differentiable and not keeps_graph(attribution.patches):
         raise SpecError(
             f"{method.spec!r} does not keep the graph of its maps; differentiable=True works with methods of one backward pass, "
@@ -81,6 +93,27 @@ def explain_batch(
         **target.provenance(score_function, method.linearisation),
     }
     return replace(attribution, provenance=about)
+
+
+def can_be_recorded(method: Method, vit: BlackBox, hold: bool | None = None) -> bool:
+    """Whether a map can be computed as one CUDA graph: one pass over the layers, held in the memory of a GPU."""
+    return vit.device.type == "cuda" and isinstance(method.recipe, LayerSignal) and hold is not False
+
+
+def run_recorded(
+    graphs: GraphCache, vit: BlackBox, images: Images, target: ClassTarget, method: Method, score_function: Question
+) -> Attribution:
+    """Attribution of a batch, by a replay if batches of this shape were computed before."""
+
+    def compute(images: Images, classes: Int[Tensor, "b k"] | None = None) -> Attribution:
+        return method(probe_of(vit, images, classes, score_function, hold=True))
+
+    inputs = [images.to(vit.device, vit.dtype)]
+    if target.classes is not None:
+        inputs.append(target.classes.to(vit.device))
+    key = (id(vit), method.spec, score_function.name, half_products(), module_state(vit.module))
+    rounded = half_products() or torch.get_float32_matmul_precision() != "highest" or vit.dtype.itemsize < 4
+    return graphs.run(key, compute, inputs, 1e-2 if rounded else 1e-4)
 
 
 def differentiable_probe(

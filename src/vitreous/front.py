@@ -13,6 +13,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.black_box_probe import as_constant
+from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
 from vitreous.capture.handshake import confirm
 from vitreous.capture.score_function import PROBABILITIES, Question, ask
 from vitreous.capture.see_through import examined, fits
@@ -48,6 +49,7 @@ def explain(
     hold: bool | None = None,
     precision: str | None = None,
     differentiable: bool = False,
+    cuda_graph: bool | None = None,
     **options: Any,
 ) -> Attribution:
     """Compute attribution maps: the contribution of each patch (or pixel) to a score of the model.
@@ -86,6 +88,12 @@ def explain(
     differentiable
         Whether maps keep a graph to the parameters and to the images, so that a loss can be put on them (see
         `vitreous.losses`). For a `ViT` and methods of one backward pass; the whole graph is held in memory.
+    cuda_graph
+        On a GPU, whether the kernels of a batch are recorded as a CUDA graph and replayed for further batches of the same
+        shape, which removes the time to launch them one by one. For methods of one pass over the layers; results are those
+        of the kernels. None does so within one call, if it has many batches. True keeps the graphs of a model from `load`
+        or `wrap` for later calls, with the memory of a pass; weights may change in place, but nothing else in the model.
+        False never does.
     **options
         Options of the method.
 
@@ -131,6 +139,8 @@ def explain(
             warnings.warn(f"{chosen.spec} on {vit.name}: {caution}", Caveat, stacklevel=2)
         starts = range(0, len(tensor), batch_size)
         batches = [slice(start, min(start + batch_size, len(tensor))) for start in starts]
+        is_own_score = score is not None or callable(question)
+        graphs = graph_cache(vit, cuda_graph, 0 if is_own_score else len(batches))
         parts = [
             explain_batch(
                 vit,
@@ -141,6 +151,7 @@ def explain(
                 hold=hold,
                 precision=precision,
                 differentiable=differentiable,
+                graphs=graphs,
             )
             for rows in batches
         ]
@@ -153,6 +164,13 @@ def explain(
         pictures=None if pictures is None else tuple(p for p in pictures for _ in range(targets_per_image)),
         preprocess=vit.preprocess,
     )
+
+
+def graph_cache(vit: BlackBox, cuda_graph: bool | None, batches: int) -> GraphCache | None:
+    """Where CUDA graphs are kept: with the model, for one call of that many batches, or nowhere."""
+    if cuda_graph:
+        return cache_of(vit)
+    return GraphCache() if cuda_graph is None and batches > 2 * CALLS_BEFORE_RECORDING else None
 
 
 def as_target(target: Any) -> Target:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, overload
 
 import torch
@@ -235,11 +236,17 @@ def run_head(
 
 
 def rows_on(pool: LinearPool, x: Tokens) -> Float[Tensor, "q n"]:
-    """Pooling weights for the tokens `x`, on their device and in their precision.
+    """Pooling weights for the tokens `x`, on their device and in their precision."""
+    return cached_rows(pool.rows, x.shape[1], x.dtype, x.device)
 
-    The copy is non-blocking on CUDA only; elsewhere the source may be freed too early.
-    """
-    return pool.rows(x.shape[1]).to(x, non_blocking=x.is_cuda)
+
+@lru_cache(maxsize=64)
+def cached_rows(
+    rows: Callable[[int], Float[Tensor, "q n"]], tokens: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "q n"]:
+    """Pooling weights on a device: copied once, since every copy from the CPU makes the host wait."""
+    with torch.inference_mode(False):
+        return rows(tokens).to(device, dtype)
 
 
 def classified(vit: ViT, read: Pooled, lin: Linearisation = PLAIN) -> Logits:

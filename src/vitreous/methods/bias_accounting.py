@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -33,7 +32,8 @@ class BiasAccounting:
         self.probe, self.to_tokens, self.repeat = probe, to_tokens, repeat
         self.total: TokenScores | None = None
         self.elsewhere: Tensor | None = None
-        self.starts, self.outside = 0, torch.zeros(())  # number of signals read, and the bias shares outside of them
+        self.starts = 0  # number of signals read
+        self.outside: Tensor = probe.images.new_zeros(())  # bias shares outside of them
 
     def watch(self, layers: Iterator[Layer]) -> Iterator[Layer]:
         """Yield the layers while adding up their bias shares."""
@@ -50,7 +50,7 @@ class BiasAccounting:
         """The signal of a layer, plus the bias shares so far if they are repeated at tokens."""
         if self.total is None or self.elsewhere is None:
             return signal
-        self.starts, self.outside = self.starts + 1, self.outside.to(self.elsewhere) + self.elsewhere
+        self.starts, self.outside = self.starts + 1, self.outside + self.elsewhere
         if self.to_tokens and self.repeat:
             return signal + self.total
         self.outside = self.outside + self.total.sum(-1)

@@ -155,5 +155,7 @@ def tokentm(
     """
     if branches == "gradient":
         product = layer.positive_attention()
-        return product + torch.eye(product.shape[-1]).to(product)  # eq. 8: C = I + E_h[relu(∇p) ⊙ A]
+        return product + torch.eye(
+            product.shape[-1], dtype=product.dtype, device=product.device
+        )  # eq. 8: C = I + E_h[relu(∇p) ⊙ A]
     return transition(layer, source, value_bias, length, necc, variant).joined()

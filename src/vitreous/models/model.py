@@ -107,7 +107,7 @@ def forward_of(
     return forward
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
 class BlackBox:
     """A model of which only the outputs for images are used.
 
