@@ -2,6 +2,8 @@
 
 python docs/study/reproduced.py [PLAN …] [--device cuda] [--assets FOLDER] [--stores runs/reproduced] [--out docs/study/results]
                                 [--images 60] [--minutes 9]
+python docs/study/reproduced.py --shard 1/15       its part of all plans, without tables; 15 such processes may share the stores
+python docs/study/reproduced.py --tables           tabulate what the stores hold; nothing is run
 python docs/study/reproduced.py --take FOLDER      take over the tables that another machine has written
 
 ViT-Tiny stands in for ViT-B and ViT-B/8, DeiT-Tiny for DeiT-B and EVA-L, photographs of ImageNet's validation set for the whole of it,
@@ -16,7 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,19 +40,25 @@ from vitreous.report.paper_tables import make_paper_tables
 from vitreous.report.stored_run import read_run
 
 HERE = Path(__file__).parent
-PLANS = {  # number of images on a GPU; cheap plans first, then in the order of how many numbers are published
-    "tokentm:table4": 120,
-    "tokentm:table2": 120,
-    "tokentm:table3": 120,
-    "skipplus:figure3": 120,
-    "skipplus:figure4": 120,
-    "skipplus:figure9": 120,
-    "tis:table1": 40,
-    "tis:table2": 40,
-    "tis:table3": 100,
-    "tis:table4": 10,
-    "tis:sparseness": 20,
-    "tis:masks": 20,
+PLANS = {  # (number of images on a GPU, images in a cell)
+    "skipplus:figure3": (160, 16),
+    "skipplus:figure9": (160, 16),
+    "skipplus:figure7": (160, 16),
+    "skipplus:figure7-eva": (160, 16),
+    "skipplus:figure8": (160, 16),
+    "skipplus:figure10": (160, 16),
+    "skipplus:figure11": (160, 16),
+    "skipplus:figure12": (160, 16),
+    "skipplus:figure4": (160, 16),
+    "tis:sparseness": (48, 4),
+    "tis:table4": (8, 1),
+    "tis:masks": (32, 2),
+    "tokentm:table4": (240, 16),
+    "tokentm:table2": (240, 16),
+    "tokentm:table3": (240, 16),
+    "tis:table3": (100, 4),
+    "tis:table1": (40, 2),
+    "tis:table2": (40, 2),
 }
 WEIGHTS = {
     "ViT-Tiny": ("timm:vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"),
@@ -63,6 +71,7 @@ DATA = {
     "imagenet-s": "pets:{assets}/oxford-pets-480?labels=imagenet",
 }
 FOLDS = ("∘PLUS", "∘SkipPLUS")
+LAYERS = 12  # of both models that stand in
 BEST = "DecompX∘SkipPLUS"
 
 
@@ -103,15 +112,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results", help="where tables are written")
     parser.add_argument("--images", type=int, help="of each dataset, in place of the numbers above")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many, between two batches")
+    parser.add_argument("--shard", help="i/n: every n-th cell of the plans from the i-th on, without tables")
+    parser.add_argument("--tables", action="store_true", help="tabulate the stores; nothing is run")
     parser.add_argument("--take", type=Path, help="folder with tables of another machine; nothing is run")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.plans if name not in PLANS]:
         parser.error(f"{unknown[0]!r} has no stand-ins; known: {', '.join(PLANS)}")
     if options.take:
         return take_tables(options.take, options.out)
+    if options.tables:
+        for name in options.plans or PLANS:
+            tabulate(name, options)
+        return 0
     if not (options.assets or os.environ.get("VITREOUS_ASSETS")):
         parser.error("--assets FOLDER or the variable VITREOUS_ASSETS says where weights and images lie")
     options.assets = (options.assets or Path(os.environ["VITREOUS_ASSETS"])).resolve()
+    if options.shard:
+        share_gpu(options.shard)
     end, status = time.monotonic() + 60 * options.minutes, 0
     for name in options.plans or PLANS:
         status |= run_plan(name, options, end)
@@ -119,13 +136,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
-    """Run one plan and tabulate what its store holds; 1 if something failed or time was up."""
+    """Run one plan, or a shard of it, and tabulate what its store holds; 1 if something failed or time was up."""
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
-    from vitreous.core.errors import DataError
 
-    begun, folder = time.monotonic(), options.stores / name.split(":", maxsplit=1)[0]
-    plan = stand_in_plan(name, options.assets, options.images or PLANS[name], options.device)
+    begun = time.monotonic()
+    images, slice_size = PLANS[name]
+    plan = stand_in_plan(name, options.assets, options.images or images, options.device, slice_size)
 
     def report(_: object) -> None:
         if time.monotonic() > end:
@@ -133,31 +150,62 @@ def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
 
     message, status = "", 0
     try:
-        with Store(folder) as store:
-            progress = execute(plan, store, report=report)
+        with Store(store_folder(name, options)) as store:
+            progress = execute(plan, store, shard=options.shard, report=report)
         message = "".join(f"; failed {count} times: {text}" for text, count in progress.failed.items())
         status = int(bool(progress.failed))
     except OutOfTimeError:
         message, status = "; time is up, run it again to go on", 1
-    try:
-        write_tables(name, list(columns_of(name, folder, plan.run)), options.out)
-    except DataError as problem:
-        message += f"; no table: {problem}"
     print(f"{name}: {time.monotonic() - begun:.0f} s{message}", flush=True)
+    if options.shard is None:
+        tabulate(name, options, plan.run)
     return status
 
 
-def stand_in_plan(name: str, assets: Path, images: int, device: str | None) -> Plan:
+def share_gpu(shard: str) -> None:
+    """Limit the GPU memory of this process, so that the processes of all shards fit on one GPU."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(0.85 / int(shard.partition("/")[2]))
+
+
+def store_folder(name: str, options: argparse.Namespace) -> Path:
+    """Store of all plans of a paper."""
+    return options.stores / name.split(":", maxsplit=1)[0]
+
+
+def tabulate(name: str, options: argparse.Namespace, run: str | None = None) -> None:
+    """Write the tables of a plan; by default of the run with the most images in the store."""
+    from vitreous.bench.store import Store
+    from vitreous.core.errors import DataError
+
+    folder = store_folder(name, options)
+    try:
+        if run is None:
+            with Store(folder, create=False) as store:
+                runs = [stored["name"] for stored in store.runs() if f'reproduces = "{name}"' in stored["plan"]]
+                if not runs:
+                    raise DataError("it was not run")
+                run = max(runs, key=lambda stored: sum(len(cell["rows"]) for cell in store.listings(stored).values()))
+        write_tables(name, list(columns_of(name, folder, run)), options.out)
+    except DataError as problem:
+        print(f"{name}: no table: {problem}", flush=True)
+
+
+def stand_in_plan(name: str, assets: Path, images: int, device: str | None, slice_size: int = 32) -> Plan:
     """The shipped plan with the models and datasets of `assets` in place of the paper's."""
     wanted = keep_models(reproduction(name), [key for key in reproduction(name).models if key in STAND_INS])
+    if name == "skipplus:figure7-eva":  # EVA-L has more layers than the model that stands in for it
+        wanted = replace(wanted, methods=wanted.methods[:LAYERS])
     models = {
         key: {"name": WEIGHTS[label][0], "checkpoint": str(assets / "weights" / WEIGHTS[label][1])}
         for key, label in STAND_INS.items()
         if key in wanted.models
     }
     data = {key: DATA[key].format(assets=assets) for key in wanted.data if key in DATA}
-    # small batches end sooner when time is up
-    return plan_reproduction(wanted, data, models=models, pictures=images, device=device, slice=32)
+    # small cells end sooner when time is up
+    return plan_reproduction(wanted, data, models=models, pictures=images, device=device, slice=slice_size)
 
 
 def columns_of(name: str, folder: Path, run: str | None = None) -> Iterator[tuple[str, FilledColumn]]:

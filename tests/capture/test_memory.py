@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from vitreous.capture.memory import container_bytes, free_bytes
@@ -20,3 +21,14 @@ def test_no_limit_and_no_container_leave_the_machine_to_say(tmp_path):
 
     assert container_bytes(tmp_path) == float("inf")
     assert 0 < free_bytes(torch.device("cpu")) < float("inf")
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(1.0, 700 + 90 - 40), (0.25, 250 - 40), (0.01, 0)])
+def test_the_share_of_a_gpu_that_a_process_may_use_counts(monkeypatch, fraction, expected):
+    """A GPU of 1000 bytes, of which others use 210 and this process has reserved 90."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (700, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 90)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 40)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
+
+    assert free_bytes(torch.device("cuda")) == expected

@@ -8,7 +8,8 @@ import pytest
 
 from tests.report.stores import put, rows_of
 from tests.study.made_up import STUDY, sheet
-from vitreous.bench.reproduce import list_reproductions
+from tests.toy_data import MAKERS
+from vitreous.bench.reproduce import keep_models, list_reproductions, plan_reproduction, reproduction
 from vitreous.metrics.published import published_tables
 
 from study import reproduced  # isort: skip
@@ -80,3 +81,23 @@ def test_pairs_that_the_text_orders_are_compared():
     assert ("decompx+plus", "decompx") in reproduced.claimed_pairs("skipplus:figure3", own)
     assert ("decompx+skipplus", "random") in reproduced.claimed_pairs("skipplus:figure4", own)
     assert reproduced.claimed_pairs("tis:table1", own) == []
+
+
+def test_processes_share_the_stores_of_a_plan_and_tables_are_made_of_them_later(tmp_path, monkeypatch):
+    for key in ("imagenet-val", "imagenet-s"):
+        MAKERS[key](tmp_path / key)
+    tiny = {"name": "timm:vit_tiny_patch16_224", "img_size": 32, "embed_dim": 16, "depth": 2, "num_heads": 4}
+    data = {key: str(tmp_path / key) for key in ("imagenet-val", "imagenet-s")}
+    figure = keep_models(reproduction("skipplus:figure9"), ["vit-b8"])
+    models = {"vit-b8": {**tiny, "pretrained": False}}
+    small = plan_reproduction(figure, data, models=models, pictures=3, device="cpu", slice=2)
+    monkeypatch.setattr(reproduced, "stand_in_plan", lambda *arguments: small)
+    folders = ["--stores", str(tmp_path / "stores"), "--out", str(tmp_path / "tables")]
+
+    for shard in ("1/2", "2/2"):
+        assert reproduced.main(["skipplus:figure9", "--shard", shard, "--assets", str(tmp_path), *folders]) == 0
+    assert not (tmp_path / "tables").exists()
+    assert reproduced.main(["skipplus:figure9", "--tables", *folders]) == 0
+
+    rows = loaded(tmp_path / "tables" / "reproduced.csv", reproduced.TableFigure)
+    assert {(row.model, row.n) for row in rows} == {("ViT-Tiny", 3)}

@@ -12,10 +12,16 @@ from torch import Tensor, nn
 
 
 def free_bytes(device: torch.device) -> float:
-    """Return the free memory of a device in bytes; infinite if it is not known."""
+    """Return the free memory of a device in bytes; infinite if it is not known.
+
+    The share that `torch.cuda.set_per_process_memory_fraction` allows this process is respected, so that several
+    processes can use one GPU.
+    """
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, total = torch.cuda.mem_get_info(device)
+        reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+        fraction = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)  # torch 2.6 has none
+        return float(max(0, min(free + reserved, fraction(device) * total) - allocated))
     return min(machine_bytes(), container_bytes()) if device.type == "cpu" else float("inf")
 
 
