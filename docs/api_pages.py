@@ -24,7 +24,16 @@ GROUPS = {
     ),
     "Measure": ("evaluate", "MetricResult", "Measured"),
     "Look up": ("list_methods", "list_metrics", "list_models", "resolve", "resolve_metric"),
-    "Models and images": ("BlackBox", "Network", "ViT", "NamedModule", "Preprocess", "Probe", "Linearisation"),
+    "Models and images": (
+        "BlackBox",
+        "Network",
+        "ViT",
+        "NamedModule",
+        "ModelOrigin",
+        "Preprocess",
+        "Probe",
+        "Linearisation",
+    ),
     "Extend": ("method", "Method", "metric", "Metric", "fold", "Fold", "adapter", "source", "operation_rule"),
     "Folds": ("first", "last", "at", "plus", "skipplus", "rollout"),
 }

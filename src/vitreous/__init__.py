@@ -32,7 +32,7 @@ HOMES = {
     "vitreous.capture.see_through": ("see_through",),
     "vitreous.capture.text_target": ("TextTarget", "text_target"),
     "vitreous.models.model_registry": ("NamedModule", "adapter", "source"),
-    "vitreous.models.model": ("BlackBox", "Network"),
+    "vitreous.models.model": ("BlackBox", "Network", "ModelOrigin"),
     "vitreous.models.image_input": ("Preprocess",),
     "vitreous.models.vit": ("ViT",),
     "vitreous.pairs.explain_pair": ("explain_pair",),
@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from vitreous.metrics.metric import resolve_metric as resolve_metric
     from vitreous.models.image_input import Preprocess as Preprocess
     from vitreous.models.model import BlackBox as BlackBox
+    from vitreous.models.model import ModelOrigin as ModelOrigin
     from vitreous.models.model import Network as Network
     from vitreous.models.model_registry import NamedModule as NamedModule
     from vitreous.models.model_registry import adapter as adapter

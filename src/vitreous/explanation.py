@@ -202,7 +202,7 @@ def provenance(vit: BlackBox, method: Method, question: Question, images: Images
         "vitreous": vitreous.__version__,
         "torch": torch.__version__,
         "model": vit.name,
-        **{key: value for key, value in vit.facts.items() if value is not None},
+        **vit.origin.record,
         **described_outputs(vit),
         "method": method.spec,
         "options": {

@@ -37,7 +37,7 @@ def test_tokens_and_biases_are_the_score_at_every_layer(family: str, question: s
     biases = None
     for layer in probe.layers(lin, attention=False, biases=True):
         if biases is None:
-            biases = probe.bias_shares["head"].sum(-1) + probe.bias_shares["pooled"]
+            biases = probe.bias_shares.head.sum(-1) + probe.bias_shares.pooled
         biases = biases + layer.biases.sum(-1)
         tokens = (layer.hidden * layer.hidden_grad).sum((1, 2))
 
@@ -85,7 +85,7 @@ def test_biases_come_from_the_head_down_to_the_first_block(family: str) -> None:
     shares = list(probe.biases(LIBRA))
 
     assert len(shares) == seen(family).depth + 1
-    torch.testing.assert_close(shares[0], probe.bias_shares["head"])
+    torch.testing.assert_close(shares[0], probe.bias_shares.head)
     for share, layer in zip(shares[1:], layers, strict=True):
         torch.testing.assert_close(share, layer.biases)
 
@@ -96,6 +96,6 @@ def test_a_model_without_biases_has_only_those_of_its_norms_and_head() -> None:
 
     for layer in probe.layers(PLAIN, attention=False, biases=True):
         assert layer.biases.abs().max() > 0
-    assert probe.bias_shares["head"].abs().max() == 0  # the final norm has no shift
+    assert probe.bias_shares.head.abs().max() == 0  # the final norm has no shift
     head = seen("vit-rmsnorm-class-token").module.head.bias.detach()
-    torch.testing.assert_close(probe.bias_shares["pooled"], head[torch.tensor([1, 0])])
+    torch.testing.assert_close(probe.bias_shares.pooled, head[torch.tensor([1, 0])])

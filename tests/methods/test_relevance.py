@@ -226,7 +226,7 @@ def test_published_relevance_is_reproduced_layer_by_layer(golden):  # noqa: F811
     probe = probe_of(golden, "top", 1)
     for layer in relevances(probe, probe.layers(), RULES["ours"]):
         for found, key in (
-            (layer.grads["attention relevance"], "attn_relevance"),
+            (layer.relevance.attention, "attn_relevance"),
             (layer.attention_grad, "attn_grad"),
             (layer.attention, "attn"),
         ):

@@ -249,7 +249,7 @@ def test_a_local_folder_loads_with_its_pictures(folder):
     assert not vit.module.training
     assert vit.preprocess(Image.new("RGB", (50, 40))).shape == (3, 24, 24)
     torch.testing.assert_close(vit.forward(pictures().float()), from_huggingface(model).forward(pictures().float()))
-    assert vit.facts["weights"] == "pretrained"
+    assert vit.origin.weights == "pretrained"
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "weights.pth"])
@@ -271,7 +271,7 @@ def test_random_weights_need_a_config_alone(folder):
     vit = build(f"hf:{path}", pretrained=False, num_labels=7)
 
     assert vit.forward(pictures().float()).shape == (2, 7)
-    assert vit.facts["weights"] == "random"
+    assert vit.origin.weights == "random"
     assert not vit.module.training
     with pytest.raises(ModelError, match=r"could not be loaded: .*model.safetensors.*local folder"):
         build(f"hf:{path}")

@@ -255,3 +255,24 @@ def test_a_model_in_training_mode_is_left_there() -> None:
     check_model(model, method=None)
 
     assert model.training
+
+
+# ── origin ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_origin_is_typed_and_facts_warn_of_the_old_name():
+    vit = vitreous.load("torchvision:vit_b_32", pretrained=False, num_layers=1)
+
+    assert (vit.origin.library, vit.origin.class_name) == ("torchvision", "VisionTransformer")
+    assert (vit.origin.source, vit.origin.weights, vit.origin.checkpoint) == ("vit_b_32", "random", None)
+    with pytest.warns(DeprecationWarning, match="origin"):
+        assert vit.facts == vit.origin.record
+    with pytest.raises(AttributeError):
+        vit.origin.source = "another"
+
+
+def test_a_source_may_still_give_its_origin_as_a_dictionary():
+    with pytest.warns(DeprecationWarning, match="origin"):
+        named = vitreous.NamedModule(nn.Linear(2, 2), facts={"class": "Linear", "weights": "random"})
+
+    assert named.origin == vitreous.ModelOrigin(class_name="Linear", weights="random")

@@ -124,7 +124,7 @@ def test_random_weights_come_with_pictures_and_size(small_b_16):
     assert vit.preprocess(Image.new("RGB", (90, 70))).shape == (3, 48, 48)
     assert vit.preprocess.resize == (55, 55)  # 256 for 224
     assert vit.classes is None
-    assert vit.facts["weights"] == "random"
+    assert vit.origin.weights == "random"
 
 
 def test_a_checkpoint_says_its_size_and_classes(small_b_16, tmp_path):

@@ -113,8 +113,8 @@ def load_black_box(
     vit = wrap(module, name, preprocess=built.preprocess, classes=classes, black_box=True)
     preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
-    facts = {**vit.facts, "checkpoint": None if checkpoint is None else str(checkpoint)}
-    return greet(replace(vit, facts=facts), torch.zeros(1, vit.channels, *vit.size))
+    origin = replace(vit.origin, checkpoint=None if checkpoint is None else str(checkpoint))
+    return greet(replace(vit, origin=origin), torch.zeros(1, vit.channels, *vit.size))
 
 
 def check_input_size(vit: BlackBox, size: tuple[int, int]) -> None:

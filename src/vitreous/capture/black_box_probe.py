@@ -32,6 +32,14 @@ class Seen:
     reading: Reading | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BiasShares:
+    """Shares of the head's biases in the score: at the tokens that they are added to, and after pooling."""
+
+    head: Float[Tensor, "r n"]
+    pooled: Float[Tensor, " r"]
+
+
 class BlackBoxProbe:
     """A model applied to a batch of images, with targets and a score function; the model is only evaluated on images.
 
@@ -71,7 +79,7 @@ class BlackBoxProbe:
         self.layout = model.layout((images.shape[-2], images.shape[-1]))
         self._given = None if targets is None else targets.to(model.device).reshape(len(images), -1)
         self._seen = Seen()
-        self.bias_shares: dict[str, Tensor] = {}
+        self.bias_shares: BiasShares | None = None
 
     def on(self: AnyProbe, images: Images) -> AnyProbe:
         """Return a probe with the same targets and score function for other images.

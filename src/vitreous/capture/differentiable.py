@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.capture.forward import Reading, Step, classified, mix, rows_on
-from vitreous.capture.layer import Layer, presence_grad, weave
+from vitreous.capture.layer import Gradients, Layer, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation, epsilon, slope_at_zero
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
@@ -325,7 +325,7 @@ class DifferentiableProbe(Probe):
                 states.step,
                 self.targets_per_image,
                 readout,
-                grads,
+                Gradients(**grads),
             )
 
     def _upstream(self, lin: Linearisation) -> tuple[list[Tensor], list[Tensor]]:

@@ -72,7 +72,7 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
         forward=forward_of(module, logits_of),
         classes=None,
         embedding="",
-        facts={**vit.facts, "vit": path},
+        origin=replace(vit.origin, inner_vit=path),
     )
     names, inside = {part: key for key, part in module.named_modules()}, set(vit.module.modules())
     first = next((call for call in calls if call.module in inside), None)

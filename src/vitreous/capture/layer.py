@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
@@ -15,6 +14,40 @@ from vitreous.capture.fused import positive_mean, row_dot, wide
 from vitreous.core.errors import SpecError
 from vitreous.models.tensor_types import Tokens
 from vitreous.models.vit import Block, Layout, Place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradients:
+    """Gradients of the score at the tensors of one block; None for those that were not requested.
+
+    Attributes
+    ----------
+    hidden, output
+        At the input and at the output of the block, [r n d].
+    normed
+        At the output of the first norm, [r n d].
+    attention
+        At the attention matrix, [r h n n].
+    presence
+        In the presence of every token, [r n].
+    biases
+        Share of the block's biases in the score, at the tokens they are added to, [r n].
+    """
+
+    hidden: Tensor | None = None
+    output: Tensor | None = None
+    normed: Tensor | None = None
+    attention: Tensor | None = None
+    presence: Tensor | None = None
+    biases: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relevance:
+    """Relevance of a block's input tokens [r n d] and of its attention [r h n n]."""
+
+    tokens: Float[Tensor, "r n d"]
+    attention: Float[Tensor, "r h n n"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +62,8 @@ class Layer(metaclass=ABCMeta):
     - `hidden`, `mid`, `output` [r n d]: input, state after the attention branch, and output of the block;
     - `normed` [r n d]: output of the first norm; `value` [r h n e]: values; `attention` [r h n n]: attention matrix;
     - `hidden_grad`, `output_grad`, `normed_grad`, `attention_grad`: gradients of the score at these tensors;
-    - `readout` [r n]: weight of every token in the head's pooling.
+    - `readout` [r n]: weight of every token in the head's pooling;
+    - `relevance`: relevance of tokens and attention, of a pass that propagates relevance.
 
     A `SpecError` is raised on access to an attention matrix or gradient that was not requested (see `Probe.layers`).
     """
@@ -42,7 +76,8 @@ class Layer(metaclass=ABCMeta):
     step: Step
     targets: int  # per image
     readout: Float[Tensor, "r n"]
-    grads: Mapping[str, Tensor] = field(default_factory=dict)
+    gradients: Gradients = Gradients()
+    relevance: Relevance | None = None
 
     @property
     def unplaced(self) -> None:
@@ -92,26 +127,27 @@ class Layer(metaclass=ABCMeta):
 
     def positive_attention(self, weight: Float[Tensor, "r h n"] | None = None) -> Float[Tensor, "r n n"]:
         """mean_h A relu(G) w of attention A and its gradient G; `weight` w, of each head and token looked at, is 1 by default."""
-        gradient = self.raw_grad("attention", "attention=True and class_specific=True")
+        gradient = requested("attention", self.gradients.attention, "attention=True and class_specific=True")
         if self.step.attention is None:
             return self.attention  # raises
         return self.full(positive_mean(self.rows(self.step.attention.detach()), gradient, weight))
 
     @property
     def hidden_grad(self) -> Float[Tensor, "r n d"]:
-        return self.grad("hidden", "class_specific=True")
+        return self.full(requested("hidden", self.gradients.hidden, "class_specific=True"))
 
     @property
     def output_grad(self) -> Float[Tensor, "r n d"]:
-        return self.grad("output", "class_specific=True")
+        return self.full(requested("output", self.gradients.output, "class_specific=True"))
 
     @property
     def normed_grad(self) -> Float[Tensor, "r n d"]:
-        return self.grad("normed", "normed=True")
+        return self.full(requested("normed", self.gradients.normed, "normed=True"))
 
     @property
     def attention_grad(self) -> Float[Tensor, "r h n n"]:
-        return self.grad("attention", "attention=True and class_specific=True")
+        gradient = requested("attention", self.gradients.attention, "attention=True and class_specific=True")
+        return self.full(gradient)
 
     @property
     def presence_grad(self) -> Float[Tensor, "r n"]:
@@ -119,27 +155,34 @@ class Layer(metaclass=ABCMeta):
 
         For the last block, removal from the head's pooling is included.
         """
-        return self.grad("presence", "presence=True")
+        return self.full(requested("presence", self.gradients.presence, "presence=True"))
 
     @property
     def biases(self) -> Float[Tensor, "r n"]:
         """Share of the block's biases in the score, at the token they are added to."""
-        return self.grad("biases", "biases=True")
+        return self.full(requested("biases", self.gradients.biases, "biases=True"))
 
-    def grad(self, name: str, fact: str) -> Tensor:
-        """Return a gradient by name; `fact`, for the error message, is what a method has to declare to get it."""
-        return self.full(self.raw_grad(name, fact))
 
-    def raw_grad(self, name: str, fact: str) -> Tensor:
-        """A gradient as `grad` returns it, in the precision that it was computed in."""
-        if name not in self.grads:
-            raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
-        return self.grads[name]
+def requested(name: str, gradient: Tensor | None, fact: str) -> Tensor:
+    """The gradient, or a `SpecError` if the pass did not compute it; `fact` is what a method has to declare to get it."""
+    if gradient is None:
+        raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
+    return gradient
 
 
 def weave(columns: list[Tensor]) -> Tensor:
     """Join one tensor per target into rows ordered image by image, then target by target."""
     return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
+
+
+def weave_gradients(columns: list[Gradients]) -> Gradients:
+    """Join the gradients of every target into rows, as `weave` does."""
+
+    def joined(name: str) -> Tensor | None:
+        tensors = [getattr(column, name) for column in columns]
+        return None if tensors[0] is None else weave(tensors)
+
+    return Gradients(**{field.name: joined(field.name) for field in fields(Gradients)})
 
 
 def presence_grad(attention: Float[Tensor, "r h n n"], grad: Float[Tensor, "r h n n"]) -> Float[Tensor, "r n"]:
@@ -152,25 +195,22 @@ def presence_grad(attention: Float[Tensor, "r h n n"], grad: Float[Tensor, "r h 
     return (taken - attention * taken.sum(-1, keepdim=True)).sum((1, 2))
 
 
-def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> dict[str, Tensor]:
+def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> Gradients:
     """Backpropagate from a block's output to its input, attention, first norm and biases; `keep` retains the graph."""
-    wanted = {"hidden": step.hidden}
+    tensors = {"hidden": step.hidden}
     if step.attention is not None:
-        wanted["attention"] = step.attention
+        tensors["attention"] = step.attention
     if normed:
         assert step.normed is not None
-        wanted["normed"] = step.normed
-    inputs = [*wanted.values(), *(output for output, _ in step.taps)]
+        tensors["normed"] = step.normed
+    inputs = [*tensors.values(), *(output for output, _ in step.taps)]
     grads = torch.autograd.grad(step.output, inputs, upstream, allow_unused=True, retain_graph=keep)
-    found = {
-        key: torch.zeros_like(tensor) if grad is None else grad
-        for (key, tensor), grad in zip(wanted.items(), grads, strict=False)
+    gradients = {
+        name: torch.zeros_like(tensor) if grad is None else grad
+        for (name, tensor), grad in zip(tensors.items(), grads, strict=False)
     }
-    if step.taps:
-        shares = bias_map(step.taps, grads[len(wanted) :], step.hidden)
-        assert shares is not None
-        found["biases"] = shares
-    return found
+    shares = bias_map(step.taps, grads[len(tensors) :], step.hidden) if step.taps else None
+    return Gradients(**gradients, output=upstream, biases=shares)
 
 
 def bias_map(

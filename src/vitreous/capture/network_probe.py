@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.black_box_probe import BlackBoxProbe, refuse_other_rows
+from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, refuse_other_rows
 from vitreous.capture.forward import Reading
-from vitreous.capture.layer import Layer, weave
+from vitreous.capture.layer import Gradients, Layer, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import Backward, Segment, Trace, backward, share, trace
@@ -55,7 +55,7 @@ class NetworkLayer:
     segment: Segment
     tokens: TokenGrid
     readout: Float[Tensor, "r n"]
-    grads: Mapping[str, Tensor]
+    gradients: Gradients
     unplaced: Float[Tensor, " r"] | None = None
 
     def rows(self, per_image: Tensor) -> Tensor:
@@ -84,20 +84,20 @@ class NetworkLayer:
 
     @property
     def hidden_grad(self) -> Float[Tensor, "r n d"]:
-        return self.grad("hidden")
+        return self._requested("hidden", self.gradients.hidden)
 
     @property
     def output_grad(self) -> Float[Tensor, "r n d"]:
-        return self.grad("output")
+        return self._requested("output", self.gradients.output)
 
     @property
     def biases(self) -> Float[Tensor, "r m"]:
-        return self.grad("biases")
+        return self._requested("biases", self.gradients.biases)
 
-    def grad(self, name: str) -> Tensor:
-        if name not in self.grads:
+    def _requested(self, name: str, gradient: Tensor | None) -> Tensor:
+        if gradient is None:
             raise SpecError(f"this layer of a network holds no {name} gradient; the method needs a ViT with an adapter")
-        return self.grads[name]
+        return gradient
 
 
 Layer.register(NetworkLayer)
@@ -173,13 +173,12 @@ class NetworkProbe(BlackBoxProbe):
             raise ModelError(needs_vit(self.model, "attention matrices"))
         traced = self._trace(lin, biases, down_to)
         columns = [score.sum() for score in self._scores(traced)]
-        self.bias_shares = {
-            "head": self.images.new_zeros(self.rows, self.layout.tokens),
-            "pooled": self.images.new_zeros(self.rows),
-        }
+        self.bias_shares = BiasShares(
+            head=self.images.new_zeros(self.rows, self.layout.tokens), pooled=self.images.new_zeros(self.rows)
+        )
         if not gradients:
             for segment in reversed(traced.segments):
-                yield self._layer(segment, {})
+                yield self._layer(segment, Gradients())
             return
         for steps in zip(*(backward(traced, score, outputs=True) for score in columns), strict=True):
             yield self._step_layer(list(steps), biases)
@@ -214,16 +213,15 @@ class NetworkProbe(BlackBoxProbe):
     def _step_layer(self, steps: list[Backward], biases: bool) -> NetworkLayer:
         segment = steps[0].segment
         tokens: TokenGrid = self.model.blocks[segment.index].tokens
-        grads = {"hidden": weave([tokens.tokens(step.gradient) for step in steps])}
+        gradients = Gradients(hidden=weave([tokens.tokens(step.gradient) for step in steps]))
         if segment.output is not None and tokens.holds(segment.output.shape):
             at_output = [step.output_gradient for step in steps]
-            grads["output"] = weave(
-                [tokens.tokens(torch.zeros_like(segment.output) if g is None else g) for g in at_output]
-            )
+            columns = [tokens.tokens(torch.zeros_like(segment.output) if g is None else g) for g in at_output]
+            gradients = replace(gradients, output=weave(columns))
         if not biases:
-            return self._layer(segment, grads)
+            return self._layer(segment, gradients)
         placed, unplaced = zip(*(self._place(step, tokens) for step in steps), strict=True)
-        return self._layer(segment, {**grads, "biases": weave(list(placed))}, weave(list(unplaced)))
+        return self._layer(segment, replace(gradients, biases=weave(list(placed))), weave(list(unplaced)))
 
     def _place(self, step: Backward, tokens: TokenGrid) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"]]:
         """Shares of the constants of one segment: on the grid of the map where they are at tokens, else in total."""
@@ -245,7 +243,7 @@ class NetworkProbe(BlackBoxProbe):
         clip = self.model.clip
         return layout_of(tokens.grid, size if clip is None else (clip.frames, *size), tokens.others)
 
-    def _layer(self, segment: Segment, grads: Mapping[str, Tensor], unplaced: Tensor | None = None) -> NetworkLayer:
+    def _layer(self, segment: Segment, gradients: Gradients, unplaced: Tensor | None = None) -> NetworkLayer:
         tokens: TokenGrid = self.model.blocks[segment.index].tokens
         own = self._own_layout(tokens)
         layout = own if own.cells != self.layout.cells or own.prefix != self.layout.prefix else self.layout
@@ -259,7 +257,7 @@ class NetworkProbe(BlackBoxProbe):
             segment,
             tokens,
             readout,
-            grads,
+            gradients,
             unplaced,
         )
 

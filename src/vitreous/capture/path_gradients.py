@@ -6,7 +6,7 @@ pass does not grow with s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -24,8 +24,6 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.vit import LinearPool
 
 AT_ONCE = 32  # images whose graphs are in memory together
-
-Look = Callable[..., Iterator[Layer]]
 
 
 def at_once(probe: BlackBoxProbe) -> int:
@@ -160,36 +158,33 @@ def at_points(
 # ── early exits ──────────────────────────────────────────────────────────────────────────────────
 
 
-def early_answers(
-    probe: BlackBoxProbe, look: Look, lin: Linearisation, pool: Literal["head", "mean"] = "head"
-) -> Iterator[Layer]:
-    """Yield every block's attention with its gradient, as if the head followed that block directly.
+def early_attention_gradient(
+    probe: BlackBoxProbe, layer: Layer, lin: Linearisation, pool: Literal["head", "mean"] = "head"
+) -> Float[Tensor, "r h n n"]:
+    """Gradient of the score in a block's attention, as if the head followed that block directly.
 
     Parameters
     ----------
     probe
         Model, images, targets and score function.
-    look
-        `probe.layers`, or a function with its arguments.
+    layer
+        The layer of the block.
     lin
         Which factors the backward pass treats as constants.
     pool
         "head": the model's own pooling; "mean": the mean of all tokens, prefix included.
     """
-    for layer in look(gradients=False, attention=False):
-        columns = probe.targets.view(len(probe.images), -1).unbind(1)
-        with torch.enable_grad():
-            x = layer.step.hidden.detach().requires_grad_()
-            step = run_block(layer.block, x, layer.place, lin, attention=True)
-            logits = (
-                run_head(probe.vit, step.output, lin).logits if pool == "head" else of_mean(probe, step.output, lin)
-            )
-            scores = [probe.answer(logits, targets).sum() for targets in columns]
-        assert step.attention is not None
-        found = [
-            torch.autograd.grad(score, step.attention, retain_graph=score is not scores[-1])[0] for score in scores
-        ]
-        yield replace(layer, step=replace(step, attention=step.attention.detach()), grads={"attention": weave(found)})
+    columns = probe.targets.view(len(probe.images), -1).unbind(1)
+    with torch.enable_grad():
+        x = layer.step.hidden.detach().requires_grad_()
+        step = run_block(layer.block, x, layer.place, lin, attention=True)
+        logits = run_head(probe.vit, step.output, lin).logits if pool == "head" else of_mean(probe, step.output, lin)
+        scores = [probe.answer(logits, targets).sum() for targets in columns]
+    assert step.attention is not None
+    gradients = [
+        torch.autograd.grad(score, step.attention, retain_graph=score is not scores[-1])[0] for score in scores
+    ]
+    return layer.full(weave(gradients))
 
 
 def of_mean(probe: BlackBoxProbe, tokens: Float[Tensor, "b n d"], lin: Linearisation) -> Float[Tensor, "b c"]:

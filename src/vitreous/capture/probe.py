@@ -6,17 +6,17 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.black_box_probe import BlackBoxProbe, per_row
+from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, per_row
 from vitreous.capture.embedding import embed
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
 from vitreous.capture.head_backward import Top, top_of
-from vitreous.capture.layer import Layer, backward, presence_grad, weave
+from vitreous.capture.layer import Layer, backward, presence_grad, weave, weave_gradients
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.network_probe import NetworkProbe
@@ -28,10 +28,13 @@ from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import Images, Keep, Logits, Tokens
 from vitreous.models.vit import Place, ViT
 
+if TYPE_CHECKING:
+    from vitreous.capture.relevance import Rules
+
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Options of one forward and backward pass through the blocks (arguments of `Probe.layers`)."""
+    """Options of one pass over the blocks: the arguments of `Probe.layers`, and the rules to propagate relevance by."""
 
     lin: Linearisation
     attention: bool
@@ -39,6 +42,7 @@ class Walk:
     biases: bool
     normed: bool
     presence: bool
+    relevance: Rules | None = None
 
 
 class Probe(NetworkProbe):
@@ -168,22 +172,25 @@ class Probe(NetworkProbe):
             if not gradients:
                 yield Layer(*common, self.targets_per_image, readout)
                 continue
-            found = [backward(step, g, normed, keep=g is not upstream[-1]) for g in upstream]
-            grads = {key: weave([part[key] for part in found]) for key in found[0]}
-            if biases and "biases" not in grads:  # a block without biases
-                grads["biases"] = torch.zeros_like(grads["hidden"][..., 0])
+            columns = [backward(step, g, normed, keep=g is not upstream[-1]) for g in upstream]
+            row_gradients = weave_gradients(columns)
+            if biases and row_gradients.biases is None:  # a block without biases
+                assert row_gradients.hidden is not None
+                row_gradients = replace(row_gradients, biases=torch.zeros_like(row_gradients.hidden[..., 0]))
             if presence and step.attention is not None:
-                matrix = step.attention.detach().repeat_interleave(len(found), 0)
-                grads["presence"] = presence_grad(matrix, grads["attention"])
+                assert row_gradients.attention is not None
+                matrix = step.attention.detach().repeat_interleave(len(columns), 0)
+                slope = presence_grad(matrix, row_gradients.attention)
                 if top is not None and top.presence is not None and index == self.vit.depth - 1:
-                    grads["presence"] = grads["presence"] + top.presence
-            yield Layer(*common, self.targets_per_image, readout, {**grads, "output": weave(upstream)})
-            upstream = [part["hidden"] for part in found]
+                    slope = slope + top.presence
+                row_gradients = replace(row_gradients, presence=slope)
+            yield Layer(*common, self.targets_per_image, readout, row_gradients)
+            upstream = [column.hidden for column in columns if column.hidden is not None]
 
     def _top(self, walk: Walk) -> Top:
         top = top_of(self.vit, self.states[-1], self._target_scores, walk.lin, walk.biases, walk.presence)
         if top.biases is not None and top.pooled_biases is not None:
-            self.bias_shares = {"head": top.biases, "pooled": top.pooled_biases}
+            self.bias_shares = BiasShares(top.biases, top.pooled_biases)
         return top
 
     def _target_scores(self, reading: Reading) -> list[Float[Tensor, " b"]]:
@@ -227,7 +234,8 @@ class Probe(NetworkProbe):
         """Yield bias shares at the tokens they are added to: of the head, then of each block, from last to first."""
         layers = self.layers(lin, attention=False, biases=True)
         first = next(layers)
-        yield self.bias_shares["head"]
+        assert self.bias_shares is not None
+        yield self.bias_shares.head
         yield first.biases
         yield from (layer.biases for layer in layers)
 

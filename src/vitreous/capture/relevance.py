@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitreous.capture.layer import Layer
+from vitreous.capture.layer import Layer, Relevance
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError
 from vitreous.models.vit import LinearPool, unmoved
@@ -107,7 +107,7 @@ def relevances(probe: Probe, layers: Iterable[Layer], rules: Rules) -> Iterator[
     Yields
     ------
     Layer
-        With `grads["relevance"]` [r n d] and `grads["attention relevance"]` [r h n n].
+        With `relevance`.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def relevances(probe: Probe, layers: Iterable[Layer], rules: Rules) -> Iterator[
     for layer in layers:
         R = of_head(probe, rules) if R is None else R
         R, attention = of_block(layer, R, rules)
-        yield replace(layer, grads={**layer.grads, "relevance": R, "attention relevance": attention})
+        yield replace(layer, relevance=Relevance(R, attention))
 
 
 @torch.no_grad()

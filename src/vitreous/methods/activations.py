@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +11,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.linearise import Linearisation
-from vitreous.capture.path_gradients import Look
 from vitreous.capture.pixels import Pictures
 from vitreous.capture.probe import Probe
 from vitreous.capture.score_function import PROBABILITIES
@@ -59,17 +56,11 @@ def seen_through(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float
     return probe.pixel_score(Pictures(len(maps), maps.shape[1], through)).softmax(-1)
 
 
-def weighed_channels(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Layer]:
-    """Layers whose channels are weighted by `seen_through`."""
-    for layer in look(gradients=False):
-        normed = once(layer)
-        weight = seen_through(probe, normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid))
-        yield replace(layer, grads={"hidden": weight[:, None] * layer.rows(normed)})
-
-
-def channels_together(layer: Layer) -> TokenScores:
+def scorecam_of_layer(layer: Layer, probe: Probe) -> TokenScores:
     """Score-CAM of one layer."""
-    return layer.hidden_grad.sum(-1).clamp(min=0)
+    normed = once(layer)
+    weight = seen_through(probe, normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid))
+    return layer.full(weight[:, None] * layer.rows(normed)).sum(-1).clamp(min=0)
 
 
 @method(
@@ -80,8 +71,8 @@ def channels_together(layer: Layer) -> TokenScores:
     class_specific=True,
     forwards="1 + channels",
     backwards=0,
-    through=weighed_channels,
-    layered=channels_together,
+    layered=scorecam_of_layer,
+    own_pass=True,
     paper="wang2020score",
     aliases=("score-cam",),
     presets={"grad-cam": {"relu": False}},

@@ -15,7 +15,6 @@ from torch import Tensor
 from vitreous.capture.coalitions import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.fuse import slopes_beside
 from vitreous.methods.method import Method, method
 from vitreous.methods.options import Range, Seed
 from vitreous.methods.random_control import generators
@@ -33,8 +32,7 @@ def walk_of(spec: str) -> Method:
     Raises
     ------
     SpecError
-        If it has no fold, needs a separate pass (other than that of `fuse`) or pixel space, sets its own score
-        function, or ignores the target.
+        If it has no fold, computes its own passes or pixel space, sets its own score function, or ignores the target.
     """
     made = resolve(spec)
     if not scores_any_tokens(made):
@@ -51,10 +49,9 @@ def walk_of(spec: str) -> Method:
 def scores_any_tokens(candidate: Method) -> bool:
     """Whether the method combines layers and reads nothing but layers of one pass (or, as `fuse`, of two)."""
     recipe = candidate.recipe
-    if not isinstance(recipe, LayerSignal) or recipe.adapt is not None:
+    if not isinstance(recipe, LayerSignal) or recipe.adapt is not None or recipe.needs.own_pass:
         return False
-    plain = recipe.through is None or recipe.through.call is slopes_beside
-    return plain and candidate.options.get("space", "tokens") == "tokens"
+    return candidate.options.get("space", "tokens") == "tokens"
 
 
 @method(

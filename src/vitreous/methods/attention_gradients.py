@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.path_gradients import at_once, early_answers, last_attention_gradients
+from vitreous.capture.linearise import Linearisation
+from vitreous.capture.path_gradients import at_once, early_attention_gradient, last_attention_gradients
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.capture.value_vectors import head_values
@@ -205,9 +206,9 @@ def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
     family="Attention",
     formula="sⱼ = Σₗ meanₕᵢ relu(∂tₗ/∂Aₗ)ₕᵢⱼ, tₗ what the head says right after block l",
     fold=plus,
-    through=early_answers,
     finish=stretched,
     attention=True,
+    own_pass=True,
     signed=False,
     class_specific=True,
     forwards=2,
@@ -215,12 +216,19 @@ def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
     paper="bousselham2025legrad",
     precision="bf16",
 )
-def legrad(layer: Layer) -> TokenScores:
+def legrad(
+    layer: Layer, probe: Probe, linearisation: Linearisation, pool: Literal["head", "mean"] = "head"
+) -> TokenScores:
     """Positive gradient of the attention, from what the head would say right after the block, averaged over heads and rows.
 
-    Summed over all blocks. The option `pool` selects how the head reads a block's tokens: as it reads the encoder's
-    output ("head", the paper), or their mean with prefix tokens included ("mean"). The authors' release uses the mean,
-    for the last two blocks, and rescales the map to [0, 1] (`preset="released"`). Its separate form for models with
-    attention pooling is not implemented; such models are read through their pooling layer.
+    Summed over all blocks. The authors' release uses `pool="mean"`, for the last two blocks, and rescales the map to
+    [0, 1] (`preset="released"`). Its separate form for models with attention pooling is not implemented; such models are
+    read through their pooling layer.
+
+    Parameters
+    ----------
+    pool
+        How the head reads a block's tokens: as it reads the encoder's output ("head", the paper), or their mean with
+        prefix tokens included ("mean").
     """
-    return layer.attention_grad.clamp(min=0).mean((1, 2))
+    return early_attention_gradient(probe, layer, linearisation, pool).clamp(min=0).mean((1, 2))

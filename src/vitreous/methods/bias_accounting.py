@@ -39,8 +39,8 @@ class BiasAccounting:
         """Yield the layers while adding up their bias shares."""
         for layer in layers:
             if self.total is None:
-                self.total = self.probe.bias_shares["head"]
-                self.elsewhere = self.probe.bias_shares["pooled"]
+                assert self.probe.bias_shares is not None
+                self.total, self.elsewhere = self.probe.bias_shares.head, self.probe.bias_shares.pooled
             self.total = self.total + layer.biases
             if layer.unplaced is not None:
                 self.elsewhere = self.elsewhere + layer.unplaced

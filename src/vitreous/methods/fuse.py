@@ -8,24 +8,12 @@ weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 from vitreous.capture.layer import Layer
-from vitreous.capture.linearise import PLAIN, TEMPERED, Linearisation
-from vitreous.capture.path_gradients import Look
-from vitreous.capture.probe import Probe
+from vitreous.capture.linearise import TEMPERED
 from vitreous.methods.fold import plus
 from vitreous.methods.method import method
 from vitreous.methods.token_gradients import input_x_gradient
 from vitreous.models.tensor_types import TokenScores
-
-
-def slopes_beside(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Layer]:
-    """Layers of the tempered backward pass, with the presence gradient of a second, exact backward pass."""
-    exact = look(lin=PLAIN, attention=True, presence=True)
-    for layer, other in zip(look(), exact, strict=True):
-        yield replace(layer, grads={**layer.grads, "presence": other.presence_grad})
 
 
 @method(
@@ -36,7 +24,7 @@ def slopes_beside(probe: Probe, look: Look, lin: Linearisation) -> Iterator[Laye
     fixed_linearisation=True,
     fold=plus,
     fixed_fold="temper+{fold}",
-    through=slopes_beside,
+    exact_presence=True,
     signed=True,
     class_specific=True,
     question="probability",

@@ -232,10 +232,9 @@ class Method:
     def works_on_networks(self) -> bool:
         """Whether states and gradients at blocks are enough for this method with these options."""
         recipe = self.recipe
-        if not isinstance(recipe, LayerSignal) or recipe.through is not None or recipe.mixing:
+        if not isinstance(recipe, LayerSignal) or recipe.mixing or recipe.needs.only_in_vits:
             return False
-        needs = recipe.needs
-        if needs.attention or needs.presence or recipe.linearisation.residual or recipe.changes_pass(self.options):
+        if recipe.linearisation.residual or recipe.changes_pass(self.options):
             return False
         return self.settings.get("of", "input") in ("input", "output")
 
@@ -302,7 +301,7 @@ SPELLINGS: dict[str, str] = {}  # alias in lower case → spec
 
 FACTS = frozenset(fact.name for fact in fields(Facts))
 NEEDS = frozenset(need.name for need in fields(LayerNeeds))
-FUNCTIONS = ("adapt", "through", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
+FUNCTIONS = ("adapt", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
 RECIPE = {key.name: key.default for key in fields(LayerSignal) if key.name not in ("signal", "fold", "needs")}
 
 

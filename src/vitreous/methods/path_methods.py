@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.path_gradients import Look, at_once, inside, pixel_gradients, score_at, token_gradients
+from vitreous.capture.path_gradients import at_once, inside, pixel_gradients, score_at, token_gradients
 from vitreous.capture.progress import Tally
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Number, Positive, Seed, Steps
@@ -32,25 +31,24 @@ Rule = Literal["gausslegendre", "trapezoid"]
 # ── SmoothGrad ───────────────────────────────────────────────────────────────────────────────────
 
 
-def noisy_means(
-    probe: BlackBoxProbe, look: Look, lin: Linearisation, samples: Count = 50, sigma: Positive = 1.0, seed: Seed = 0
-) -> Iterator[Layer]:
-    """Layers with the mean absolute gradient at noisy copies of their tokens; every layer gets the same noise."""
-    for layer in look(gradients=False):
-        tokens, chunk = probe.states[layer.index], at_once(probe)
-        sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
-        for first in range(0, samples, chunk):
-            count = min(chunk, samples - first)
-            points = tokens[:, None] + sigma * several(tokens.shape[1:], sources, count, tokens.device).to(tokens)
-            part = token_gradients(probe, points, layer.index, lin, tally).abs().sum(1)
-            total = part if total is None else total + part
-        assert total is not None
-        yield replace(layer, grads={"hidden": total / samples})
-
-
-def mean_size(layer: Layer) -> TokenScores:
-    """Mean absolute gradient, summed over a token's channels."""
-    return layer.hidden_grad.sum(-1)
+def smoothgrad_of_layer(
+    layer: Layer,
+    probe: BlackBoxProbe,
+    linearisation: Linearisation,
+    samples: Count = 50,
+    sigma: Positive = 1.0,
+    seed: Seed = 0,
+) -> TokenScores:
+    """Mean absolute gradient at noisy copies of a layer's tokens, summed over channels; layers get the same noise."""
+    tokens, chunk = probe.states[layer.index], at_once(probe)
+    sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
+    for first in range(0, samples, chunk):
+        count = min(chunk, samples - first)
+        points = tokens[:, None] + sigma * several(tokens.shape[1:], sources, count, tokens.device).to(tokens)
+        part = token_gradients(probe, points, layer.index, linearisation, tally).abs().sum(1)
+        total = part if total is None else total + part
+    assert total is not None
+    return layer.full(total / samples).sum(-1)
 
 
 @method(
@@ -64,8 +62,8 @@ def mean_size(layer: Layer) -> TokenScores:
     trial={"samples": 6},
     forwards="samples + 1",
     backwards="samples",
-    through=noisy_means,
-    layered=mean_size,
+    layered=smoothgrad_of_layer,
+    own_pass=True,
     presets={"tis": {}, "original": {"rel_sigma": 0.15, "abs": False}},
     paper="smilkov2017smoothgrad",
     precision="float32",
@@ -189,25 +187,19 @@ def along(
     return total
 
 
-def path_means(
+def ig_of_layer(
+    layer: Layer,
     probe: BlackBoxProbe,
-    look: Look,
-    lin: Linearisation,
+    linearisation: Linearisation,
     steps: Steps = 50,
     rule: Rule = "gausslegendre",
     baseline: Number = 0.0,
     rounded: bool = False,
-) -> Iterator[Layer]:
-    """Layers with (token − baseline) × mean gradient per channel, on a separate path for every layer."""
+) -> TokenScores:
+    """Integrated gradient of each token of a layer, summed over channels; every layer has a path of its own."""
     nodes = quadrature(rule, steps, rounded)
-    for layer in look(gradients=False):
-        mean = along(probe, probe.states[layer.index], baseline, nodes, layer.index, lin)
-        yield replace(layer, grads={"hidden": (layer.hidden - baseline) * mean})
-
-
-def path_share(layer: Layer) -> TokenScores:
-    """Integrated gradient of each token, summed over channels."""
-    return layer.hidden_grad.sum(-1)
+    mean = along(probe, probe.states[layer.index], baseline, nodes, layer.index, linearisation)
+    return layer.full((layer.hidden - baseline) * mean).sum(-1)
 
 
 @method(
@@ -221,8 +213,8 @@ def path_share(layer: Layer) -> TokenScores:
     trial={"steps": 6},
     forwards="steps + 2",
     backwards="steps",
-    through=path_means,
-    layered=path_share,
+    layered=ig_of_layer,
+    own_pass=True,
     aliases=("integrated-gradients", "integratedgradients", "integrated_gradients"),
     presets={"tis": {"rounded": True}, "captum": {"rounded": True}, "skipplus": {"rounded": True, "space": "tokens"}},
     paper="sundararajan2017axiomatic",

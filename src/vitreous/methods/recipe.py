@@ -86,14 +86,25 @@ class LayerNeeds:
         The gradient at the first norm's output.
     presence
         The derivative of the score with respect to a token's presence.
+    exact_presence
+        The same derivative, of a second backward pass that is exact.
     biases
         Bias shares; they are added to the tokens that the biases are added to.
+    own_pass
+        States only: the signal runs blocks of a `ViT` again, and computes gradients there if it needs any.
     """
 
     attention: bool = False
     normed: bool = False
     presence: bool = False
+    exact_presence: bool = False
     biases: bool = False
+    own_pass: bool = False
+
+    @property
+    def only_in_vits(self) -> bool:
+        """Whether states and gradients at the inputs of blocks are not enough."""
+        return self.attention or self.presence or self.exact_presence or self.own_pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,8 +114,8 @@ class LayerSignal:
     Attributes
     ----------
     signal
-        `(layer, **options)` → token scores [r n], or [r n n] if `mixing`. A signal that also has the input `probe` gets
-        the `Probe`.
+        `(layer, **options)` → token scores [r n], or [r n n] if `mixing`. A signal that also has the inputs `probe` or
+        `linearisation` gets the `Probe` or the linearisation of the pass.
     fold
         How the signals of the layers are combined.
     linearisation
@@ -121,9 +132,6 @@ class LayerSignal:
         What a layer must hold.
     adapt
         `(walk, **options)` → the `Walk` over the layers that the signal needs with these options.
-    through
-        `(probe, look, linearisation, **options)`: a separate pass that adds to the layers of `look()` what the signal
-        reads.
     pixel
         `(images, gradient, **options)` → [r H W]: the method's form in pixel space.
     finish
@@ -139,7 +147,6 @@ class LayerSignal:
     mixing: bool = False
     needs: LayerNeeds = LayerNeeds()
     adapt: OptionFunction | None = None
-    through: OptionFunction | None = None
     pixel: OptionFunction | None = None
     finish: OptionFunction | None = None
 
@@ -158,12 +165,11 @@ class LayerSignal:
             **({"row": ROW} if self.mixing else {}),
             **options_of(self.finish),
             **options_of(self.adapt),
-            **options_of(self.through),
         }
 
     def changes_pass(self, options: Mapping[str, Any]) -> bool:
         """Whether the given options change the pass over the layers, and with it states, gradients or bias shares."""
-        known = {**options_of(self.adapt), **options_of(self.through)}
+        known = options_of(self.adapt)
         return any(options.get(key, option.default) != option.default for key, option in known.items())
 
 

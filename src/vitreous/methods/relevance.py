@@ -6,7 +6,7 @@ LRP is covered by patents, see docs/lrp-patent.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -14,9 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.path_gradients import Look
-from vitreous.capture.probe import Probe
+from vitreous.capture.probe import Probe, Walk
 from vitreous.capture.relevance import RULES, Rules, of_pixels, relevances
 from vitreous.methods.fold import last
 from vitreous.methods.fold import rollout as roll
@@ -57,15 +55,14 @@ def half_precision(made: Method, vit: ViT) -> str:
 
 def positive(layer: Layer, weighted: bool) -> Matrix:
     """mean_h relu(R_A), or mean_h relu(∂t/∂A ⊙ R_A)."""
-    relevance = layer.grad("attention relevance", "through=a relevance pass")
+    assert layer.relevance is not None  # the pass of these methods propagates it
+    relevance = layer.full(layer.relevance.attention)
     return (layer.attention_grad * relevance if weighted else relevance).clamp(min=0).mean(1)
 
 
-def chefer(
-    probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "ours", gradient: bool = True
-) -> Iterator[Layer]:
-    """Relevance pass of `transatt`."""
-    return relevances(probe, look(gradients=gradient), chosen(rules))
+def transatt_walk(walk: Walk, rules: RuleSet = "ours", gradient: bool = True) -> Walk:
+    """The pass of `transatt`: relevance, and gradients if they weight it."""
+    return replace(walk, gradients=gradient, relevance=chosen(rules))
 
 
 @method(
@@ -73,7 +70,7 @@ def chefer(
     family="Relevance and decomposition",
     formula="s = ρᵀ ∏ₗ (I + meanₕ relu(Gₗ ⊙ R_{A,l})), R_A the attention's relevance",
     fold=roll.with_options(form="add"),
-    through=chefer,
+    adapt=transatt_walk,
     caveat=single_precision,
     mixing=True,
     attention=True,
@@ -98,11 +95,9 @@ def transatt(layer: Layer, gradient: bool = True) -> Matrix:
     return positive(layer, gradient)
 
 
-def voita(
-    probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "orig", ablation: bool = False
-) -> Iterator[Layer]:
-    """Relevance pass of `partiallrp`."""
-    return relevances(probe, look(gradients=ablation), chosen(rules))
+def partiallrp_walk(walk: Walk, rules: RuleSet = "orig", ablation: bool = False) -> Walk:
+    """The pass of `partiallrp`: relevance, and gradients if they weight it."""
+    return replace(walk, gradients=ablation, relevance=chosen(rules))
 
 
 @method(
@@ -110,7 +105,7 @@ def voita(
     family="Relevance and decomposition",
     formula="s = ρᵀ meanₕ relu(R_A), R_A the relevance of the last block's attention",
     fold=last,
-    through=voita,
+    adapt=partiallrp_walk,
     caveat=half_precision,
     fixed_linearisation=True,
     mixing=True,
@@ -128,21 +123,22 @@ def partiallrp(layer: Layer, ablation: bool = False) -> Matrix:
     return positive(layer, ablation)
 
 
-def bach(probe: Probe, look: Look, lin: Linearisation, rules: RuleSet = "orig", joint: bool = False) -> Iterator[Layer]:
-    """Relevance pass of `lrp`."""
-    return relevances(probe, look(gradients=False, attention=True), chosen(rules, joint))
+def lrp_walk(walk: Walk, rules: RuleSet = "orig", joint: bool = False) -> Walk:
+    """The pass of `lrp` under a fold: relevance alone."""
+    return replace(walk, gradients=False, relevance=chosen(rules, joint))
 
 
 def token_relevance(layer: Layer) -> TokenScores:
     """Relevance of each token entering the block."""
-    return layer.grad("relevance", "through=a relevance pass").sum(-1)
+    assert layer.relevance is not None  # the pass of `lrp` propagates it
+    return layer.full(layer.relevance.tokens).sum(-1)
 
 
 @method(
     "lrp",
     family="Relevance and decomposition",
     formula="s = Σ_rgb R(x), relevance carried back from the class by R_in = x⁺⊙(S₁W⁺) + x⁻⊙(S₂W⁻), S₁ = R/(x⁺W⁺ᵀ), S₂ = R/(x⁻W⁻ᵀ)",
-    through=bach,
+    adapt=lrp_walk,
     caveat=single_precision,
     layered=token_relevance,
     fixed_linearisation=True,
@@ -169,6 +165,7 @@ def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Ten
     joint
         Whether positive and negative parts share one denominator.
     """
-    layers = bach(probe, probe.layers, PLAIN, rules, joint)
-    relevance = deque(layers, maxlen=1)[0].grads["relevance"]
-    return of_pixels(probe, relevance, chosen(rules, joint)).sum(1)
+    layers = relevances(probe, probe.layers(gradients=False), chosen(rules, joint))
+    relevance = deque(layers, maxlen=1)[0].relevance  # of the first block, which comes last
+    assert relevance is not None
+    return of_pixels(probe, relevance.tokens, chosen(rules, joint)).sum(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
 from vitreous.capture.network_probe import NetworkProbe
-from vitreous.capture.probe import Walk
+from vitreous.capture.probe import Probe, Walk
+from vitreous.capture.relevance import relevances
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution, patch_sums
 from vitreous.methods.bias_accounting import BiasAccounting
@@ -69,8 +69,8 @@ def run_layers(
     with_biases = needs.biases or (adds_up(method, recipe, probe) and fold.name == "first")
     walk = Walk(
         lin=recipe.linearisation,
-        attention=needs.attention,
-        gradients=facts.class_specific,
+        attention=needs.attention and not needs.own_pass,
+        gradients=facts.class_specific and not needs.own_pass,
         biases=with_biases,
         normed=needs.normed,
         presence=needs.presence,
@@ -79,7 +79,8 @@ def run_layers(
     layers = iterate_layers(recipe, probe, walk, fold.down_to(probe.vit.depth), settings)
     counted = settings.get("biases") or ("repeat" if settings.get("mode") == "restart" else "once")
     accounting = BiasAccounting(probe, needs.biases, counted == "repeat")
-    inputs = {"probe": probe} if "probe" in recipe.signal.inputs else {}
+    known = {"probe": probe, "linearisation": walk.lin}
+    inputs = {name: known[name] for name in recipe.signal.inputs if name in known}
     options = recipe.signal.pick(settings)
 
     def signal(layer: Layer) -> Tensor:
@@ -93,8 +94,7 @@ def iterate_layers(
     recipe: LayerSignal, probe: BlackBoxProbe, walk: Walk, down_to: int, settings: Settings
 ) -> Iterator[Layer]:
     """Layers from the last to `down_to`, with what the signal reads; `row="cls"` reads them at the class token."""
-    look = partial(
-        probe.layers,
+    layers = probe.layers(
         lin=walk.lin,
         attention=walk.attention,
         gradients=walk.gradients,
@@ -103,13 +103,22 @@ def iterate_layers(
         presence=walk.presence,
         down_to=down_to,
     )
-    through = recipe.through
-    layers = look() if through is None else through(probe, look, walk.lin, **through.pick(settings))
+    if recipe.needs.exact_presence:
+        layers = with_exact_presence(layers, probe.layers(attention=True, presence=True, down_to=down_to))
+    if walk.relevance is not None:
+        assert isinstance(probe, Probe)  # other models are refused by `Method.for_model`
+        layers = relevances(probe, layers, walk.relevance)
     if settings.get("row", "readout") == "readout":
         return layers
     if not probe.layout.prefix:
         raise SpecError(f"{probe.vit.name!r} has no class token for row='cls' to read; use row='readout'")
     return read_at_the_class_token(layers)
+
+
+def with_exact_presence(layers: Iterator[Layer], exact: Iterator[Layer]) -> Iterator[Layer]:
+    """Layers with the presence gradient of the same layers of an exact pass."""
+    for layer, other in zip(layers, exact, strict=True):
+        yield replace(layer, gradients=replace(layer.gradients, presence=other.presence_grad))
 
 
 def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:

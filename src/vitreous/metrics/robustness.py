@@ -176,10 +176,10 @@ def seen_again(vit: BlackBox, module: nn.Module) -> BlackBox:
     """Wrap another module of the same architecture with the settings of `vit`."""
     if not isinstance(vit, ViT):
         return with_module(vit, module)
-    copy = find_inner_vit(module) if "vit" in vit.facts else adapt(module)
+    copy = adapt(module) if vit.origin.inner_vit is None else find_inner_vit(module)
     if copy is None:
         raise ModelError(f"{vit.name!r} with other weights is no longer a head of the ViT in it; wrap the ViT itself")
-    same = ("name", "preprocess", "classes", "output_type", "affine", "embedding", "facts")
+    same = ("name", "preprocess", "classes", "output_type", "affine", "embedding", "origin")
     return replace(copy, **{field: getattr(vit, field) for field in same})
 
 

@@ -18,6 +18,7 @@ from vitreous.models.checkpoint import read_checkpoint, refuse_mismatch
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.huggingface_blocks import beit_block, dinov2_block, plain_block, probe_pool, tower_block
 from vitreous.models.image_input import Preprocess
+from vitreous.models.model import ModelOrigin
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
 from vitreous.models.tensor_types import Images, Logits, Pooled, Tokens
 from vitreous.models.vit import (
@@ -108,7 +109,7 @@ def create_huggingface(
     refuse_mismatch(name, {word: loading_info[key] for word, key in misfits} if loading_info else {})
     weights = str(checkpoint or ("pretrained" if pretrained else "random"))
     classes = None if type(model).__name__ in TOWERS else classes_of(model.config)
-    return NamedModule(model, preprocess_of(name), classes, {"source": name, "weights": weights})
+    return NamedModule(model, preprocess_of(name), classes, ModelOrigin(source=name, weights=weights))
 
 
 def fetch(name: str, checkpoint: str | Path | None, pretrained: bool, changes: dict[str, Any]) -> tuple[Any, dict]:
@@ -358,7 +359,7 @@ def assemble(
         size=size,
         channels=conv.in_channels,
         classes=None if embedding else classes_of(model.config),
-        facts={"library": "transformers", "class": type(model).__name__},
+        origin=ModelOrigin(library="transformers", class_name=type(model).__name__),
         embedding=embedding,
     )
 

@@ -82,12 +82,12 @@ def model_label(name: str) -> str:
 
 
 def with_origin(model: AnyModel, named: NamedModule, checkpoint: str | Path | None) -> AnyModel:
-    """The model with the preprocessing, class names and facts of the source that built it."""
+    """The model with the preprocessing, class names and origin of the source that built it."""
     return replace(
         model,
         preprocess=named.preprocess or model.preprocess,
         classes=named.classes or model.classes,
-        facts={**model.facts, **named.facts, "checkpoint": str(checkpoint) if checkpoint else None},
+        origin=replace(model.origin.updated(named.origin), checkpoint=str(checkpoint) if checkpoint else None),
     )
 
 

@@ -11,8 +11,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
@@ -47,6 +48,62 @@ class Outputs:
     def targets(self) -> int:
         """Number of targets that can be explained: 2 for a binary output, else `count`."""
         return 2 if self.kind == "binary" else self.count
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOrigin:
+    """Where a model comes from; None where that is not known.
+
+    Attributes
+    ----------
+    library
+        Library that defines the class of the module, such as "transformers".
+    class_name
+        Name of the module's class.
+    source
+        Name that the library builds the module by.
+    weights
+        Where the weights come from: a name of the library, a file, "pretrained" or "random".
+    checkpoint
+        Local file that the weights were read from.
+    inner_vit
+        Path of the ViT inside the module, if the module computes more than that ViT.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vitreous.load("timm:vit_tiny_patch16_224", pretrained=False).origin.checkpoint is None
+    True
+    """
+
+    library: str | None = None
+    class_name: str | None = None
+    source: str | None = None
+    weights: str | None = None
+    checkpoint: str | None = None
+    inner_vit: str | None = None
+
+    def updated(self, other: ModelOrigin) -> ModelOrigin:
+        """This origin, with what the other one knows in place of its own."""
+        known = {field.name: getattr(other, field.name) for field in fields(other)}
+        return replace(self, **{name: value for name, value in known.items() if value is not None})
+
+    @property
+    def record(self) -> dict[str, str]:
+        """Entries of a provenance record: what is known, by the keys that stored results have."""
+        values = {key: getattr(self, name) for key, name in RECORD_KEYS.items()}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+UNKNOWN = ModelOrigin()
+RECORD_KEYS = {
+    "library": "library",
+    "class": "class_name",
+    "vit": "inner_vit",
+    "source": "source",
+    "weights": "weights",
+    "checkpoint": "checkpoint",
+}  # of a provenance record → fields of `ModelOrigin`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +186,8 @@ class BlackBox:
         Conversion of images to tensors, or None if it is not known.
     classes
         Class names in the order of the outputs, or None if they are not known.
-    facts
-        Origin of the model; used in provenance records only.
+    origin
+        Where the model comes from, for provenance records.
     output_type
         Meaning of the outputs; None until the model has been run on an image.
     embedding
@@ -161,12 +218,18 @@ class BlackBox:
     channels: int = 3
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
-    facts: dict[str, object] = field(default_factory=dict)
+    origin: ModelOrigin = UNKNOWN
     output_type: Outputs | None = None
     embedding: str = ""
     reason: str = ""
     read: Callable[[Any], Tensor] = logits_of
     inputs: Inputs | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Deprecated: what is known of the origin, as a dictionary; use `origin`."""
+        warnings.warn("facts is now origin, whose fields are typed", DeprecationWarning, stacklevel=2)
+        return self.origin.record
 
     @property
     def depth(self) -> int:

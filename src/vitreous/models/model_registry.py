@@ -6,8 +6,9 @@ the source is "timm".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from torch import nn
@@ -15,6 +16,7 @@ from torch import nn
 from vitreous.core.errors import ModelError
 from vitreous.core.registry import Registry, import_submodules
 from vitreous.models.image_input import Preprocess
+from vitreous.models.model import RECORD_KEYS, UNKNOWN, ModelOrigin
 from vitreous.models.vit import ViT
 
 GROUP = "vitreous.models"
@@ -32,8 +34,10 @@ class NamedModule:
         Conversion of images to tensors; None keeps what the adapter says.
     classes
         Class names in the order of the outputs; None keeps what the adapter says.
+    origin
+        Where the module and its weights come from, for provenance records.
     facts
-        Origin of the weights, for provenance records.
+        Deprecated: the origin as a dictionary with the keys of a provenance record.
 
     Examples
     --------
@@ -46,7 +50,14 @@ class NamedModule:
     module: nn.Module
     preprocess: Preprocess | None = None
     classes: tuple[str, ...] | None = None
-    facts: dict[str, object] = field(default_factory=dict)
+    origin: ModelOrigin = UNKNOWN
+    facts: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.facts is not None:
+            warnings.warn("facts of NamedModule is now origin", DeprecationWarning, stacklevel=3)
+            known = {RECORD_KEYS.get(key, key): value for key, value in self.facts.items()}
+            object.__setattr__(self, "origin", self.origin.updated(ModelOrigin(**known)))
 
 
 class Family(NamedTuple):

@@ -20,6 +20,7 @@ from vitreous.models.adapters import base_layer
 from vitreous.models.checkpoint import load_into, not_fetched, read_checkpoint
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import Preprocess
+from vitreous.models.model import ModelOrigin
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
 from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
 from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, ViT, token_rows
@@ -66,7 +67,7 @@ def from_torchvision(model: nn.Module, name: str = "torchvision model") -> ViT:
         layout=partial(layout_of, model.image_size, model.patch_size),
         forward=forward,
         size=(model.image_size, model.image_size),
-        facts={"library": "torchvision", "class": type(model).__name__},
+        origin=ModelOrigin(library="torchvision", class_name=type(model).__name__),
     )
 
 
@@ -107,8 +108,8 @@ def create_torchvision(
     else:
         model = create_other(name, entry, checkpoint, pretrained, kwargs)
         outputs = kwargs.get("num_classes", len(classes))
-    facts: dict[str, object] = {"source": name, "weights": str(checkpoint or (entry if pretrained else "random"))}
-    return NamedModule(model, preprocess, classes if outputs == len(classes) else None, facts)
+    origin = ModelOrigin(source=name, weights=str(checkpoint or (entry if pretrained else "random")))
+    return NamedModule(model, preprocess, classes if outputs == len(classes) else None, origin)
 
 
 def create_transformer(
