@@ -85,8 +85,8 @@ class ModelOrigin:
 
     def updated(self, other: ModelOrigin) -> ModelOrigin:
         """This origin, with what the other one knows in place of its own."""
-        known = {field.name: getattr(other, field.name) for field in fields(other)}
-        return replace(self, **{name: value for name, value in known.items() if value is not None})
+        values = {field.name: getattr(other, field.name) for field in fields(other)}
+        return replace(self, **{name: value for name, value in values.items() if value is not None})
 
     @property
     def record(self) -> dict[str, str]:

@@ -56,8 +56,8 @@ class NamedModule:
     def __post_init__(self) -> None:
         if self.facts is not None:
             warnings.warn("facts of NamedModule is now origin", DeprecationWarning, stacklevel=3)
-            known = {RECORD_KEYS.get(key, key): value for key, value in self.facts.items()}
-            object.__setattr__(self, "origin", self.origin.updated(ModelOrigin(**known)))
+            origin = ModelOrigin(**{RECORD_KEYS.get(key, key): value for key, value in self.facts.items()})
+            object.__setattr__(self, "origin", self.origin.updated(origin))
 
 
 class Family(NamedTuple):
