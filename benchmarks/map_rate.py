@@ -1,12 +1,17 @@
 """How fast `vitreous map` explains a dataset, against the rate of the same method on images that are already in memory.
 
-    python benchmarks/map_rate.py                          # JPEGs of 256 and 500 px; two methods, tf32 and bf16: minutes
-    python benchmarks/map_rate.py --long 100000            # one run over many images: rate and memory as it goes
+    python benchmarks/map_rate.py --long 100000 --json map_rate.json       # everything, in at most --limit seconds
+    python benchmarks/map_rate.py --side 256 --precision tf32 --method temper      # one row
     python benchmarks/map_rate.py --device cpu --model timm:vit_tiny_patch16_224 --images 256 --distinct 64   # a try
 
 JPEGs are made here (textures with the file sizes of photographs), packed into tar files, and read back from disk by the
 pipeline: listing, decoding in processes, one model replica, Parquet shards. Weights are random. Rates are taken after the
-first fifth of the images, when all processes run. `ratio` is pictures/s end to end over pictures/s in memory.
+first fifth of the images, when all processes run. `ratio` is images/s end to end over images/s in memory. `--long` adds a
+run over so many images with the first method and precision: its rate, and the memory as it goes.
+
+Where the time goes, in milliseconds per batch: `launch` is what starting a batch takes in the pipeline and `launch_alone`
+outside of it; `wait` is what the launching thread waits for decoded images or for the GPU. `waits` are the lines that
+wait for the GPU while a batch is launched (there should be none).
 """
 
 from __future__ import annotations
@@ -18,6 +23,9 @@ import os
 import tarfile
 import tempfile
 import time
+import warnings
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +34,17 @@ import torch
 from PIL import Image
 
 from vitreous.bench.plan import ModelSpec
-from vitreous.bench.pool import count_cores
 from vitreous.capture.targets import ClassTarget
 from vitreous.explanation import choose_score_function, explain_batch
-from vitreous.mapping.decode import decode_slice
+from vitreous.mapping.decode import ImageBatch, decode_slice
 from vitreous.mapping.explain import MapExplainer
-from vitreous.mapping.job import MapJob, Share, slices_of
-from vitreous.mapping.local import decoders
+from vitreous.mapping.job import MapJob, Share, SliceRange, slices_of
+from vitreous.mapping.local import decode
 from vitreous.mapping.run import MapProgress, pending_slices, run_map
 from vitreous.mapping.shard_files import FolderState
 from vitreous.mapping.source import open_source
 
-PER_TAR = 1000
+PER_TAR = 1024
 WARM = 0.2  # share of the images before the rate is taken
 
 
@@ -58,16 +65,21 @@ def make_jpegs(side: int, count: int, seed: int = 0) -> list[bytes]:
     return files
 
 
-def write_tars(folder: Path, jpegs: list[bytes], images: int) -> None:
-    """Tar files of `PER_TAR` images each; the same bytes come again under other keys."""
-    folder.mkdir(parents=True)
-    for first in range(0, images, PER_TAR):
-        with tarfile.open(folder / f"images-{first // PER_TAR:05d}.tar", "w") as archive:
-            for number in range(first, min(first + PER_TAR, images)):
-                data = jpegs[number % len(jpegs)]
-                member = tarfile.TarInfo(f"{number:08d}.jpg")
+def write_tars(folder: Path, jpegs: list[bytes], images: int) -> str:
+    """Write tar files of `PER_TAR` images each (the same bytes come again under other keys); return their spec."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = range(-(-images // PER_TAR))
+    for number in numbers:
+        path = folder / f"images-{number:05d}.tar"
+        if path.exists():
+            continue
+        with tarfile.open(path, "w") as archive:
+            for index in range(number * PER_TAR, (number + 1) * PER_TAR):
+                data = jpegs[index % len(jpegs)]
+                member = tarfile.TarInfo(f"{index:08d}.jpg")
                 member.size = len(data)
                 archive.addfile(member, io.BytesIO(data))
+    return f"wds:{folder}/images-{{00000..{numbers[-1]:05d}}}.tar"
 
 
 def memory_mib() -> float:
@@ -80,11 +92,11 @@ def memory_mib() -> float:
 
 
 class RateMeter:
-    """Notes time, images and memory at every report of a run."""
+    """Notes time, images and memory at the reports of a run."""
 
     def __init__(self, images: int) -> None:
         self.points: list[tuple[float, int, float]] = []
-        self.step = max(1, images // 500)
+        self.step = max(1, images // 200)
 
     def __call__(self, progress: MapProgress) -> None:
         if not self.points or progress.done_pictures >= self.points[-1][1] + self.step:
@@ -98,124 +110,189 @@ class RateMeter:
         return next((memory for _, done, memory in self.points if done >= images), self.points[-1][2])
 
 
-def rate_in_memory(job: MapJob, device: str, batch: int, seconds: float) -> float:
+def rate_in_memory(explainer: MapExplainer, batch: int, seconds: float) -> float:
     """Images/s of the method on one batch that is on the device already."""
-    explainer = MapExplainer(job, device)
     vit, method, target = explainer.vit, explainer.methods[0], ClassTarget(None)
-    images = torch.randn(batch, 3, *explainer.preprocess.size, device=device)
+    images = torch.randn(batch, 3, *explainer.preprocess.size, device=vit.device)
     score = choose_score_function(vit, target, method)
     done, begun = 0, 0.0
     with torch.inference_mode(False):
         for number in range(10_000):
             if number == 3:  # the first batches choose kernels
-                synchronise(device)
+                synchronise(vit.device)
                 done, begun = 0, time.perf_counter()
-            explain_batch(vit, images, target, method, score, precision=job.precision)
+            explain_batch(vit, images, target, method, score, precision=explainer.job.precision)
             done += batch
             if number > 5 and time.perf_counter() - begun > seconds:
                 break
-    synchronise(device)
+    synchronise(vit.device)
     return done / (time.perf_counter() - begun)
 
 
-def synchronise(device: str) -> None:
-    if device.startswith("cuda"):
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def decode_rates(spec: str, job: MapJob, processes: int, batch: int, images: int) -> dict[str, float]:
+def launch_alone(explainer: MapExplainer, batch: int) -> tuple[float, list[str]]:
+    """Milliseconds to launch a batch while nothing else runs, and the lines that wait for the GPU meanwhile."""
+    shape = (batch, 3, *explainer.preprocess.size)
+    decoded = ImageBatch(
+        SliceRange("", 0, 0, batch, False, False),
+        keys=[str(number) for number in range(batch)],
+        places=list(range(batch)),
+        labels=[-1] * batch,
+        rival_labels=[-1] * batch,
+        groups=[(list(range(batch)), torch.zeros(shape, dtype=torch.uint8))],
+    )
+    for _ in range(3):
+        explainer(decoded)
+    seconds = []
+    for _ in range(5):
+        synchronise(explainer.vit.device)
+        begun = time.perf_counter()
+        launched = explainer.launch(decoded)
+        seconds.append(time.perf_counter() - begun)
+        explainer.finish(launched)
+    lines: list[str] = []
+    if explainer.vit.device.type == "cuda":
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                launched = explainer.launch(decoded)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            explainer.finish(launched)
+        lines = sorted({f"{Path(w.filename).name}:{w.lineno}" for w in caught if "synchron" in str(w.message)})
+    return 1e3 * float(np.median(seconds)), lines
+
+
+def decode_rates(spec: str, explainer: MapExplainer, processes: int, batch: int, images: int) -> dict[str, float]:
     """Images/s of the decode stage alone: in one thread, and in all decoding processes."""
-    source = open_source(spec)
-    preprocess = MapExplainer(job, "cpu").preprocess
-    works = [work for work, _ in zip(slices_of(source, 0, {}, 32, job.shard_size), range(8), strict=False)]
+    source, preprocess, shard_size = open_source(spec), explainer.preprocess, explainer.job.shard_size
+    works = [work for work, _ in zip(slices_of(source, 0, {}, 32, shard_size), range(8), strict=False)]
     decode_slice(source, preprocess, works[0])
     begun = time.perf_counter()
     for work in works[1:]:
         decode_slice(source, preprocess, work)
-    one = sum(len(work.items) for work in works[1:]) / (time.perf_counter() - begun)
-    points = []
-    with decoders(source, preprocess, processes) as decode:
-        done = 0
-        for decoded in decode(pending_slices(source, FolderState(), batch, job.shard_size, Share())):
+    one_core = sum(len(work.items) for work in works[1:]) / (time.perf_counter() - begun)
+    list_slices = partial(pending_slices, source, FolderState(), batch, shard_size, Share())
+    points, done = [], 0
+    with closing(decode(source, preprocess, list_slices, processes, batch)) as batches:
+        for decoded in batches:
+            if decoded.release is not None:
+                decoded.release()
             done += len(decoded.keys)
             points.append((time.perf_counter(), done))
             if done >= images:
                 break
     steady = [point for point in points if point[1] >= WARM * done]
-    return {"one_core": one, "all": (steady[-1][1] - steady[0][1]) / max(steady[-1][0] - steady[0][0], 1e-9)}
+    rate = (steady[-1][1] - steady[0][1]) / max(steady[-1][0] - steady[0][0], 1e-9)
+    return {"decode_one_core": one_core, "decode_all": rate}
 
 
-def measure(folder: Path, job: MapJob, device: str, batch: int, processes: int, images: int) -> tuple[RateMeter, float]:
-    """Run the whole pipeline; return its meter and the seconds from the first line to the last file."""
+def measure(folder: Path, job: MapJob, device: str, batch: int, processes: int, images: int) -> dict[str, Any]:
+    """Run the whole pipeline: rate, seconds in all, time of the launching thread, and memory."""
     meter, begun = RateMeter(images), time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=folder) as out:
-        run_map(job, Path(out), device=device, batch_size=batch, decoding=processes, report=meter)
-    return meter, time.perf_counter() - begun
+    spent: list[tuple[float, float]] = []  # begin and end of every launch
+    launch = MapExplainer.launch
+
+    def timed(self: MapExplainer, batch: ImageBatch) -> Any:
+        start = time.perf_counter()
+        launched = launch(self, batch)
+        spent.append((start, time.perf_counter()))
+        return launched
+
+    MapExplainer.launch = timed
+    try:
+        with tempfile.TemporaryDirectory(dir=folder) as out:
+            run_map(job, Path(out), device=device, batch_size=batch, decoding=processes, report=meter)
+    finally:
+        MapExplainer.launch = launch
+    steady = spent[int(WARM * len(spent)) :]
+    launching = sum(end - start for start, end in steady) / len(steady)
+    whole = (steady[-1][1] - steady[0][0]) / len(steady)
+    return {
+        "end_to_end": meter.rate(images),
+        "seconds": time.perf_counter() - begun,
+        "launch": 1e3 * launching,
+        "wait": 1e3 * (whole - launching),
+        "mib": {
+            str(at): meter.memory_at(at) for at in sorted({images // 10, images // 2, images, min(images, 10_000)})
+        },
+    }
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--model", default="timm:vit_base_patch16_224")
     parser.add_argument("--method", action="append")
     parser.add_argument("--precision", action="append")
     parser.add_argument("--side", action="append", type=int)
-    parser.add_argument("--images", type=int, default=24_000)
-    parser.add_argument("--distinct", type=int, default=2000)
+    parser.add_argument("--images", type=int, default=16_384)
+    parser.add_argument("--distinct", type=int, default=512)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--decoders", type=int, default=max(1, count_cores() - 1))
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each rate in memory")
-    parser.add_argument("--long", type=int, default=0, help="one run over so many images, with memory as it goes")
+    parser.add_argument("--decoders", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each rate in memory")
+    parser.add_argument("--long", type=int, default=0, help="one more run over so many images, with memory as it goes")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which no row is begun")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    methods = arguments.method or ["decompx+skipplus", "temper"]
-    precisions = arguments.precision or (["tf32", "bf16"] if arguments.device.startswith("cuda") else ["float32"])
-    images = arguments.long or arguments.images
-    model = ModelSpec(arguments.model, "model", pretrained=False)
-    name = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "CPU"
-    print(
-        f"{name}, {os.cpu_count()} cores, torch {torch.__version__}; {arguments.model}, batch {arguments.batch}, {arguments.decoders} decoding processes"
-    )
-    results: dict[str, Any] = {
-        "device": name,
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "model": arguments.model,
-        "rows": [],
-    }
-    with tempfile.TemporaryDirectory() as place:
+    parser.add_argument("--folder", type=Path, help="where JPEGs and maps are written; a temporary folder by default")
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    begun = time.perf_counter()
+    methods = given.method or ["decompx+skipplus", "temper"]
+    precisions = given.precision or (["tf32", "bf16"] if given.device.startswith("cuda") else ["float32"])
+    sides = given.side or [256, 500]
+    model = ModelSpec(given.model, "model", pretrained=False)
+    name = torch.cuda.get_device_name() if given.device.startswith("cuda") else "CPU"
+    about = {"device": name, "cores": os.cpu_count(), "torch": torch.__version__, "model": given.model}
+    results: dict[str, Any] = {**about, "batch": given.batch, "decoders": given.decoders, "rows": []}
+    print("; ".join(f"{key} {value}" for key, value in results.items() if key != "rows"), flush=True)
+    plan = [(side, precision, method, given.images) for side in sides for precision in precisions for method in methods]
+    if given.long:  # after the first row, so that it is not the one that is left out
+        plan.insert(1, (sides[0], precisions[0], methods[0], given.long))
+    known: dict[Any, Any] = {}  # JPEGs and decoding rates by side, rates in memory by precision and method
+    with tempfile.TemporaryDirectory(dir=given.folder) as place:
         folder = Path(place)
-        for side in arguments.side or ([256] if arguments.long else [256, 500]):
-            jpegs = make_jpegs(side, min(arguments.distinct, images))
-            write_tars(folder / str(side), jpegs, images)
-            spec = f"wds:{folder / str(side)}"
-            size = float(np.mean([len(jpeg) for jpeg in jpegs])) / 1024
-            plain = MapJob(model, spec, (methods[0],))
-            decoding = decode_rates(spec, plain, arguments.decoders, arguments.batch, min(images, 8000))
+        for side, precision, method, images in plan:
+            if time.perf_counter() - begun > given.limit:
+                results["rows"].append({"side": side, "precision": precision, "method": method, "error": "time is up"})
+                continue
+            jpegs = known.get(side) or known.setdefault(side, make_jpegs(side, min(given.distinct, images)))
+            spec = write_tars(folder / str(side), jpegs, images)
+            job = MapJob(model, spec, (method,), precision=precision)
+            explainer = MapExplainer(job, given.device)
+            if ("decoding", side) not in known:
+                some = min(images, 8192)
+                known["decoding", side] = decode_rates(spec, explainer, given.decoders, given.batch, some)
+            if (precision, method) not in known:
+                rate = rate_in_memory(explainer, given.batch, given.seconds)
+                known[precision, method] = rate, *launch_alone(explainer, given.batch)
+            in_memory, alone, lines = known[precision, method]
+            row = {
+                "side": side, "kib": float(np.mean([len(jpeg) for jpeg in jpegs])) / 1024, "precision": precision,
+                "method": method, "images": images, **known["decoding", side],
+                "in_memory": in_memory, "launch_alone": alone, "waits": lines,
+                **measure(folder, job, given.device, given.batch, given.decoders, images),
+            }  # fmt: skip
+            row["ratio"] = row["end_to_end"] / in_memory
+            results["rows"].append(row)
+            bound = " (decoding binds)" if row["decode_all"] < in_memory else ""
             print(
-                f"\nJPEG {side} px, {size:.0f} KiB: decoding {decoding['one_core']:.0f} images/s in one thread, {decoding['all']:.0f} in all processes"
+                f"{side} px {precision:8} {method:18} in memory {in_memory:7.0f}/s, end to end {row['end_to_end']:7.0f}/s, ratio "
+                f"{row['ratio']:.2f}{bound}; {images} images in {row['seconds']:.0f} s; launch {row['launch']:.1f} ms (alone {alone:.1f}), "
+                f"wait {row['wait']:.1f} ms; decoding {row['decode_one_core']:.0f}/s in one thread, {row['decode_all']:.0f}/s in all "
+                f"processes; MiB {row['mib']}; waits {lines}",
+                flush=True,
             )
-            for precision in precisions[:1] if arguments.long else precisions:
-                for method in methods[:1] if arguments.long else methods:
-                    job = MapJob(model, spec, (method,), precision=precision)
-                    memory = rate_in_memory(job, arguments.device, arguments.batch, arguments.seconds)
-                    meter, seconds = measure(folder, job, arguments.device, arguments.batch, arguments.decoders, images)
-                    rate = meter.rate(images)
-                    row = {
-                        "side": side, "kib": size, "precision": precision, "method": method, "images": images,
-                        "decode_one_core": decoding["one_core"], "decode_all": decoding["all"],
-                        "in_memory": memory, "end_to_end": rate, "ratio": rate / memory, "seconds": seconds,
-                        "mib": [meter.memory_at(int(images * share)) for share in (0.1, 0.5, 1.0)],
-                    }  # fmt: skip
-                    results["rows"].append(row)
-                    bound = " (decoding binds)" if decoding["all"] < memory else ""
-                    print(
-                        f"{precision:8} {method:18} in memory {memory:7.0f}/s, end to end {rate:7.0f}/s, ratio {rate / memory:.2f}{bound}; "
-                        f"{images} images in {seconds:.0f} s; {' / '.join(f'{mib:.0f}' for mib in row['mib'])} MiB at 10 / 50 / 100 %",
-                        flush=True,
-                    )
-                    if arguments.json:
-                        arguments.json.write_text(json.dumps(results, indent=1))
+            if given.json:
+                given.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

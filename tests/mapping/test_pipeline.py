@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import pickle
 import shutil
 import subprocess
 import sys
@@ -189,12 +191,58 @@ def known_job(spec: str):
 def test_processes_and_replicas_give_the_same_rows(finished, tmp_path):
     from vitreous.mapping.replicas import run_replicas
 
-    run(finished[0], tmp_path / "decoded", decoding=2)
+    run(finished[0], tmp_path / "decoded", decoding=2, batch_size=1)  # more batches than slots of shared memory
     done = run_replicas(known_job(finished[0]), tmp_path / "replicas", 2, device="cpu", batch_size=3)
 
     assert (done.done_pictures, done.rows) == (COUNT, COUNT)
     assert_same_rows(rows_in(tmp_path / "decoded"), rows_in(finished[1]))
     assert_same_rows(rows_in(tmp_path / "replicas"), rows_in(finished[1]))
+
+
+@pytest.mark.slow
+def test_what_happens_in_decoding_processes_is_told(finished, files, tmp_path, monkeypatch):
+    """A process that dies ends the run, which can go on; a damaged tar file is named."""
+    import os
+    import signal
+
+    from vitreous.mapping import local
+
+    pids: list[int] = []
+    take = local.take_from_slot
+
+    def kill_decoders(batch, slot):
+        for child in multiprocessing.active_children():
+            pids.append(child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+        take(batch, slot)
+
+    spec = write_tars(tmp_path / "tars", files * 4, per_tar=48)
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "take_from_slot", kill_decoders)
+        with pytest.raises(DataError, match=r"a decoding process died .* run the same command again"):
+            run(spec, tmp_path / "maps", decoding=2, batch_size=1, shard_size=48)
+    assert len(pids) == 3
+    assert run(spec, tmp_path / "maps", shard_size=48).done_pictures == 48
+
+    (Path(spec) / "t1.tar").write_bytes(b"x" * 2000)
+    with pytest.raises(DataError, match=r"t1\.tar' is damaged or not a plain tar file"):
+        run(spec, tmp_path / "other", decoding=1, shard_size=48)
+
+
+def test_images_that_do_not_fit_into_shared_memory_are_sent():
+    from vitreous.mapping.decode import ImageBatch, ImagesInSlot, put_in_slot, take_from_slot
+    from vitreous.mapping.job import SliceRange
+
+    groups = [torch.arange(6, dtype=torch.uint8).view(1, 3, 1, 2), torch.rand(2, 3, 2, 2), torch.rand(1, 3, 9, 9)]
+    batch = ImageBatch(SliceRange("s", 0, 0, 4, False, False), groups=[([n], group) for n, group in enumerate(groups)])
+    slot = torch.zeros(200, dtype=torch.uint8)
+
+    put_in_slot(batch, slot)
+    assert [isinstance(images, ImagesInSlot) for _, images in batch.groups] == [True, True, False]
+    received = pickle.loads(pickle.dumps(batch))
+    take_from_slot(received, slot)
+    assert all(torch.equal(images, group) for (_, images), group in zip(received.groups, groups, strict=True))
+    assert received.groups[0][1].data_ptr() == slot.data_ptr()
 
 
 def test_rows_of_several_methods_and_targets_are_ordered_by_image(files, tmp_path):

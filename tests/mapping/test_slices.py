@@ -29,7 +29,8 @@ class Numbers:
 
 
 def listed(source: ImageSource, finished: dict[str, int], batch: int, shard: int, share: Share) -> list[Any]:
-    return [one for part in range(len(source.parts)) for one in slices_of(source, part, finished, batch, shard, share)]
+    parts = range(len(source.parts))
+    return [work for part in parts for work in slices_of(source, part, finished, batch, shard, share)]
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (12,), (13, 0, 8), (5, 5, 5, 5)])
@@ -47,13 +48,13 @@ def test_shares_and_finished_shards_complete_each_other(sizes: tuple[int, ...]) 
                 # a complete shard counts as a full one, also if it is the last of its part
                 finished[shard_name(source, part, number)] = shard if upto == images else upto
                 done += [(part, number * shard + place) for place in range(upto)]
-        slices = [one for at in range(shares) for one in listed(source, finished, batch, shard, Share(at, shares))]
+        slices = [work for at in range(shares) for work in listed(source, finished, batch, shard, Share(at, shares))]
 
-        assert sorted(done + [(one.part, item.place) for one in slices for item in one.items]) == everything
-        for one in slices:
-            assert one.shard == shard_name(source, one.part, one.start // shard)
-            assert [item.place for item in one.items] == list(range(one.start, one.stop))
-            assert len(one.items) <= batch
-            assert (one.stop - 1) // shard == one.start // shard
-            assert one.ends_part == (one.stop == sizes[one.part])
-            assert one.ends_shard == (one.ends_part or one.stop % shard == 0)
+        assert sorted(done + [(work.range.part, item.place) for work in slices for item in work.items]) == everything
+        for span, items in slices:
+            assert span.shard == shard_name(source, span.part, span.start // shard)
+            assert [item.place for item in items] == list(range(span.start, span.stop))
+            assert len(items) <= batch
+            assert (span.stop - 1) // shard == span.start // shard
+            assert span.ends_part == (span.stop == sizes[span.part])
+            assert span.ends_shard == (span.ends_part or span.stop % shard == 0)

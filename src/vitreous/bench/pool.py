@@ -151,13 +151,18 @@ MINE: list[PlanJob] = []
 
 def start_worker(job: PlanJob, threads: int, places: Sequence[str], counter: Any) -> None:
     """Initialise a worker: signals, threads, device, and a thread that ends it when its parent has died."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles SIGINT and terminates the workers
+    become_worker(threads)
     warnings.simplefilter("ignore", Caveat)  # the parent has already issued the same warnings
-    threading.Thread(target=exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
-    torch.set_num_threads(threads)
     with counter.get_lock():
         number, counter.value = counter.value, counter.value + 1
     MINE[:] = [replace(job, device=places[number % len(places)])]
+
+
+def become_worker(threads: int) -> None:
+    """Prepare a child process: it ignores SIGINT, has `threads` torch threads, and ends when its parent has died."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles SIGINT and terminates the workers
+    threading.Thread(target=exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
+    torch.set_num_threads(threads)
 
 
 def exit_with_parent(parent: Any) -> None:

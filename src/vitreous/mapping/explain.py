@@ -23,7 +23,7 @@ from vitreous.capture.targets import class_indices
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.explanation import cautions, precision_of, provenance
 from vitreous.mapping.decode import ImageBatch
-from vitreous.mapping.job import FORMAT, MapJob
+from vitreous.mapping.job import FORMAT, MapJob, SliceRange
 from vitreous.mapping.rows import MapRows, failed_rows, join_rows
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -36,14 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SliceRows:
-    """Rows of a slice; the other fields are those of the slice."""
+    """Rows of a slice, and the number of its images that the dataset's protocol leaves out."""
 
-    shard: str
-    part: int
-    start: int
-    stop: int
-    ends_shard: bool
-    ends_part: bool
+    range: SliceRange
     table: pa.Table
     skipped: int
 
@@ -80,6 +75,7 @@ class MapExplainer:
             raise ModelError(f"model {job.model.name!r} does not say how images are prepared; give --mean and --std")
         self.preprocess: Preprocess = self.vit.preprocess
         self.methods: list[Method] = [resolve(spec).for_model(self.vit) for spec in job.methods]
+        self.copies = torch.cuda.Stream(self.vit.device) if self.vit.device.type == "cuda" else None
         self.names = [self.vit.class_name(index) for index in range(self.vit.outputs)]
 
     def __call__(self, batch: ImageBatch) -> SliceRows:
@@ -98,9 +94,13 @@ class MapExplainer:
 
     def to_device(self, images: Tensor) -> Float[Tensor, "n 3 H W"]:
         """Model inputs on the device; colours are normalised there, by the same operations as on a CPU."""
-        if self.vit.device.type == "cuda":
-            images = images.pin_memory()
-        images = images.to(self.vit.device, non_blocking=self.vit.device.type == "cuda")
+        if self.copies is not None:  # on a stream of its own, while batches that were launched before are computed
+            images = images if images.is_pinned() else images.pin_memory()
+            with torch.cuda.stream(self.copies):
+                images = images.to(self.vit.device, non_blocking=True)
+            now = torch.cuda.current_stream(self.vit.device)
+            now.wait_stream(self.copies)
+            images.record_stream(now)
         return (self.preprocess.normalise(images) if images.dtype == torch.uint8 else images).contiguous()
 
     def explain_images(self, launched: Launched, positions: Sequence[int], images: Tensor) -> None:
@@ -224,12 +224,12 @@ class MapExplainer:
         if launched.done is not None:
             launched.done.synchronize()
         batch = launched.batch
+        if batch.release is not None:
+            batch.release()
         tables = [rows.table(self.names) for rows in launched.rows]
-        tables += [failed_rows(launched.failures, [method.spec for method in self.methods])]
-        return SliceRows(
-            batch.shard, batch.part, batch.start, batch.stop, batch.ends_shard, batch.ends_part,
-            join_rows(tables), batch.skipped,
-        )  # fmt: skip
+        if launched.failures or not tables:
+            tables.append(failed_rows(launched.failures, [method.spec for method in self.methods]))
+        return SliceRows(batch.range, join_rows(tables), batch.skipped)
 
     def about(self) -> dict[str, Any]:
         """Metadata of the files: the job, the model and how the maps were computed."""

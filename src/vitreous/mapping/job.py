@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from vitreous.bench.plan import ModelSpec
 from vitreous.mapping.source import ImageSource, SourceItem
@@ -60,9 +61,8 @@ class MapJob:
         return blake2b(decides.encode(), digest_size=8).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Images that are decoded and explained together.
+class SliceRange(NamedTuple):
+    """Which images a slice holds.
 
     Parameters
     ----------
@@ -70,10 +70,8 @@ class Slice:
         Name of the output file that their maps go to.
     part
         Index of the part of the source.
-    start
-        Index of the first image in its part.
-    items
-        The images.
+    start, stop
+        Indices in the part of the first image and of the one after the last.
     ends_shard, ends_part
         Whether the shard, and the part, end after these images.
     """
@@ -81,13 +79,16 @@ class Slice:
     shard: str
     part: int
     start: int
-    items: tuple[SourceItem, ...]
+    stop: int
     ends_shard: bool
     ends_part: bool
 
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.items)
+
+class Slice(NamedTuple):
+    """Images that are decoded and explained together."""
+
+    range: SliceRange
+    items: tuple[SourceItem, ...]
 
 
 def shard_name(source: ImageSource, part: int, number: int) -> str:
@@ -161,5 +162,5 @@ def slices_of(
             items.append(upcoming)
             upcoming, index = next(listed, None), index + 1
         if items:
-            name = shard_name(source, part, shard)
-            yield Slice(name, part, start, tuple(items), upcoming is None or index == stop, upcoming is None)
+            ends = upcoming is None or index == stop, upcoming is None
+            yield Slice(SliceRange(shard_name(source, part, shard), part, start, index, *ends), tuple(items))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
-import signal
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vitreous.bench.pool import LOSSES, count_cores, exit_with_parent
+from vitreous.bench.pool import LOSSES, become_worker, count_cores
 from vitreous.bench.signals import children_ignore_terminal, deferred_signals, stop_signals
 from vitreous.core.errors import DataError
 from vitreous.mapping.job import MapJob, Share
@@ -123,9 +121,7 @@ def add_difference(progress: MapProgress, before: MapProgress, after: MapProgres
 
 def replica(job: MapJob, folder: Path, share: Share, device: str, options: ReplicaOptions, messages: Any) -> None:
     """Body of a replica's process: run its share and send progress, an error, or None at the end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
-    torch.set_num_threads(options.threads)
+    become_worker(options.threads)
     try:
         with stop_signals():
             run_map(

@@ -139,6 +139,8 @@ def join_rows(tables: Sequence[pa.Table]) -> pa.Table:
     """All rows in the order of the images; rows of one image are ordered by target, then by method."""
     import pyarrow as pa
 
+    if len(tables) == 1:
+        return tables[0]
     joined = pa.concat_tables([map_schema().empty_table(), *tables]).combine_chunks()
     # Tables of several methods have the same rows: number the rows of an image within each table.
     within = np.concatenate([rank_in_image(table["index"].to_numpy()) for table in tables]) if tables else np.empty(0)

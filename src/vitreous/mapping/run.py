@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from vitreous.bench.plan_source import FLAGS, Origin
@@ -15,7 +17,7 @@ from vitreous.capture.targets import class_indices
 from vitreous.core.errors import DataError, ModelError, VitreousError
 from vitreous.mapping.explain import MapExplainer, SliceRows
 from vitreous.mapping.job import BATCH_SIZE, MapJob, Share, Slice, slices_of
-from vitreous.mapping.local import decoders, explain_slices
+from vitreous.mapping.local import decode, explain_slices
 from vitreous.mapping.shard_files import FolderState, ShardWriter, inspect_folder
 from vitreous.mapping.source import ImageSource, open_source
 
@@ -61,7 +63,7 @@ class MapProgress:
         return (self.pictures - self.done_pictures) / rate if rate and self.pictures is not None else math.nan
 
     def add(self, rows: SliceRows) -> None:
-        self.done_pictures += rows.stop - rows.start
+        self.done_pictures += rows.range.stop - rows.range.start
         self.rows += len(rows.table)
         self.skipped += rows.skipped
         for error in rows.table["error"].drop_null().to_pylist():
@@ -140,8 +142,9 @@ def run_map(
     if report:
         report(progress)
     try:
-        with decoders(source, explainer.preprocess, processes) as decode:
-            explain_slices(explainer, decode(pending_slices(source, state, size, job.shard_size, share)), add)
+        list_slices = partial(pending_slices, source, state, size, job.shard_size, share)
+        with closing(decode(source, explainer.preprocess, list_slices, processes, size)) as batches:
+            explain_slices(explainer, batches, add)
     finally:
         writer.save_partials()  # keeps finished batches when the run is interrupted
     if not progress.done_pictures and source.images is None and share.count == 1:

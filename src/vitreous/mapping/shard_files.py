@@ -133,31 +133,31 @@ class ShardWriter:
 
     def add(self, rows: SliceRows) -> None:
         """Add the rows of a slice; a slice that arrives twice is counted once."""
-        buffer = self.buffers.get(rows.shard)
+        buffer = self.buffers.get(rows.range.shard)
         if buffer is None:
-            buffer = self.buffers[rows.shard] = self.open_buffer(rows)
-        if rows.start < buffer.upto:
+            buffer = self.buffers[rows.range.shard] = self.open_buffer(rows)
+        if rows.range.start < buffer.upto:
             return
-        buffer.waiting[rows.start] = rows
+        buffer.waiting[rows.range.start] = rows
         with deferred_signals():  # rows and their count change together
             while (following := buffer.waiting.pop(buffer.upto, None)) is not None:
                 buffer.tables.append(following.table)
-                buffer.upto = following.stop
-                buffer.ends_shard, buffer.ends_part = following.ends_shard, following.ends_part
+                buffer.upto = following.range.stop
+                buffer.ends_shard, buffer.ends_part = following.range.ends_shard, following.range.ends_part
             if buffer.ends_shard:
-                self.complete(rows.shard)
+                self.complete(rows.range.shard)
         if time.monotonic() - self.saved >= self.checkpoint:
             self.save_partials()
 
     def open_buffer(self, rows: SliceRows) -> ShardBuffer:
-        start = rows.start - rows.start % self.job.shard_size
-        partial = self.partials.pop(rows.shard, None)
+        start = rows.range.start - rows.range.start % self.job.shard_size
+        partial = self.partials.pop(rows.range.shard, None)
         if partial is None:
-            return ShardBuffer(rows.part, start, start)
+            return ShardBuffer(rows.range.part, start, start)
         import pyarrow.parquet as pq
 
         table = pq.read_table(partial.path).cast(map_schema())
-        return ShardBuffer(rows.part, start, partial.stop, [table])
+        return ShardBuffer(rows.range.part, start, partial.stop, [table])
 
     def complete(self, name: str) -> None:
         buffer = self.buffers.pop(name)

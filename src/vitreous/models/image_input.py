@@ -95,8 +95,13 @@ class Preprocess:
         return torch.from_numpy(np.array(self.cut(open_picture(picture)))).permute(2, 0, 1)
 
     def normalise(self, colours: UInt8[Tensor, "*b 3 H W"]) -> Float[Tensor, "*b 3 H W"]:
-        """Convert colours from 0 to 255 to model inputs, on the device of the colours."""
-        mean, std = (channels(values).to(colours.device) for values in (self.mean, self.std))
+        """Convert colours from 0 to 255 to model inputs, on the device of the colours.
+
+        A GPU's work before it is not waited for.
+        """
+        mean, std = (
+            channels(values).to(colours.device, non_blocking=colours.is_cuda) for values in (self.mean, self.std)
+        )
         return (colours.float() / 255 - mean) / std
 
     def batch(self, pictures: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
