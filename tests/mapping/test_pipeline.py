@@ -313,6 +313,34 @@ def test_a_batch_that_fails_is_halved_until_the_image_is_found(finished, tmp_pat
     assert list(errors) == ["005.png"]
 
 
+def test_batches_of_the_usual_size_are_replayed(finished, files, tmp_path, monkeypatch):
+    """CUDA graphs are used for whole batches of one method whose targets do not depend on the logits."""
+    from vitreous.capture.cuda_graphs import GraphCache
+    from vitreous.mapping import explain
+
+    sizes = []
+
+    def replay(cache, key, function, inputs, tolerance):
+        sizes.append(len(inputs[0]))
+        return function(*inputs)
+
+    monkeypatch.setattr(explain, "can_be_recorded", lambda method, vit: True)
+    monkeypatch.setattr(GraphCache, "run", replay)
+    run(finished[0], tmp_path / "maps")
+    assert sizes == [3, 3]  # files of 3 + 1 images, of which one of the second file is broken
+    assert_same_rows(rows_in(tmp_path / "maps"), rows_in(finished[1]))
+
+    spec = write_tars(tmp_path / "tars", files[:4])
+    run(spec, tmp_path / "labels", targets=(3, 5))
+    assert len(sizes) == 3
+    run(spec, tmp_path / "tops", targets="top 2")
+    run(spec, tmp_path / "methods", methods=("gradcam", "random"))
+    assert len(sizes) == 3
+    monkeypatch.undo()
+    run(spec, tmp_path / "plain", targets=(3, 5))
+    assert_same_rows(rows_in(tmp_path / "labels"), rows_in(tmp_path / "plain"))
+
+
 def test_colours_are_normalised_as_on_the_cpu(files):
     vit = vitreous.load("scenes")
     colours = torch.stack([vit.preprocess.colours(data) for data in files[:2]])
