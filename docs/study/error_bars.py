@@ -2,12 +2,14 @@
 
 PART is one of
 
-- `prepare FOLDER`: copy the images and weights that the parts below need from VITREOUS_ASSETS (about 8 MB and 23 MB a model).
 - `photographs`: faithfulness on images of val to confirm on; faithfulness, AP, pointing game and the sum on the object on pets.
-- `scenes`: the same on single, part and pair of Scenes, class discrimination on pair, and the stamp of shortcut.
+- `clip`: the same of CLIP ViT-B/16 with a classifier of images outside the confirming half, and the bases of PLUS and SkipPLUS.
+- `masks`: how many masks TIS needs, up to one for every activation channel (2,304 in the small models, 8,192 of 9,216 in CLIP).
+- `scenes`: the same as `photographs` on single, part and pair of Scenes, class discrimination on pair, and the stamp of shortcut.
 - `ceilings`: greedy orders for deletion and insertion, converged Shapley values, and how far every method is from them.
 - `coverage`: how often 95 % intervals of 256 or 1024 samples contain what many more samples say.
 - `sensitivity`: max-sensitivity of sampled maps.
+- `choose`: variants of `bayes` on the images to choose by.
 
 Every part writes OUT/error-bars-PART[-MODEL].csv with a row per model, dataset, image, method and metric, and ends when its minutes are
 over; batches that are complete stay.
@@ -17,11 +19,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +37,29 @@ import vitreous
 from vitreous.bench.plan import DataSpec, Evaluation
 from vitreous.bench.work_cells import choose_places
 from vitreous.capture.probe import Probe
-from vitreous.core.errors import Caveat
+from vitreous.capture.score_function import ask
+from vitreous.core.errors import Caveat, VitreousError
 from vitreous.data import open_dataset
 from vitreous.data.batch import Batch, batches
 from vitreous.data.reader import expand_path
+from vitreous.methods.additive_model import RATIOS, additive_fit, weight_covariance, weight_posterior
 from vitreous.methods.attribution import Attribution, patch_sums
-from vitreous.methods.bayes import drawn_pairs, fitted, half_differences, prior_maps, prior_scores
+from vitreous.methods.bayes import drawn_pairs, prior_maps, prior_scores
 from vitreous.methods.random_control import generators
 from vitreous.methods.run import described
 from vitreous.methods.spec import resolve
 from vitreous.metrics.ranks import spearman
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts beside this one are `study`
+from study import clip_probe
 
 WEIGHTS = {
     "ViT-Tiny": ("timm:vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"),
     "DeiT-Tiny": ("timm:deit_tiny_patch16_224", "deit_tiny_patch16_224.wvfunc-lnq8.safetensors"),
 }
 VAL, PETS = "imagenet-val-1k-256", "oxford-pets-480"
-COUNTS = {VAL: 160, PETS: 80}
+COUNTS = {VAL: 250, PETS: 160}
+HALF = {VAL: "2/2", PETS: "2/2"}  # of val, the other half was chosen by; of pets, CLIP's classifier has seen it
 COLUMNS = ("model", "dataset", "picture", "method", "metric", "value")
 SIZES = (128, 256, 512, 1024)  # samples of `bayes`: more samples extend fewer ones
 
@@ -59,6 +69,13 @@ QUESTIONS = ("probability", "logit")
 SAMPLED = ("anneal", "tis(masks=256)", "tis", "tis(question='logit')")
 FITS = (("probability", "fuse"), ("probability", "temper"), ("probability", "none"), ("logit", "fuse"), ("logit", "decompx+plus"))  # fmt: skip
 
+VARIANTS = (  # question, prior, shrinkage, covariance: what `choose` and `photographs` compare
+    ("probability", "fuse", ("log", "cauchy0.3", "cauchy0.1", "cauchy0.03", "fixed300", "fixed1000"), "features"),
+    ("probability", "fuse as one map", ("flat", "cauchy0.1", "cauchy0.03", "fixed1000"), "features"),
+    ("logit", "decompx+plus", ("cauchy0.1", "cauchy0.03", "cauchy0.01", "fixed1000", "fixed10000", "fixed100000"), "features"),
+    ("logit", "decompx+plus", ("cauchy0.1", "cauchy0.03", "fixed1000"), "space"),
+)  # fmt: skip
+
 
 def asked(spec: str, question: str) -> str:
     return vitreous.resolve(spec).with_options(question=question).spec
@@ -67,36 +84,16 @@ def asked(spec: str, question: str) -> str:
 # ── images and maps ──────────────────────────────────────────────────────────────────────────────
 
 
-def prepare(folder: Path, model: str) -> None:
-    """Copy weights, and the images of val and pets that are measured, in the layout of the assets."""
-    (folder / "weights").mkdir(parents=True, exist_ok=True)
-    shutil.copy(expand_path(f"assets:weights/{WEIGHTS[model][1]}"), folder / "weights")
-    for name, index in ((VAL, "boxes.csv"), (PETS, "labels.csv")):
-        source, target = expand_path(f"assets:{name}"), folder / name
-        data = DataSpec(spec=f"assets:{name}", label=name, part="2/2" if name == VAL else "")
-        dataset = open_dataset(data.spec)
-        places = choose_places(data, Evaluation((), pictures=COUNTS[name], seed=0))
-        wanted = {Path(dataset[place].key).stem for place in places}
-        with (source / index).open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            head = list(reader.fieldnames or ())
-            rows = [row for row in reader if Path(row["file"]).stem in wanted]
-        target.mkdir(parents=True, exist_ok=True)
-        with (target / index).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, head, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        for image in wanted:
-            for path in source.rglob(f"{image}.*"):
-                place = target / path.relative_to(source)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, place)
-        print(f"{name}: {len(wanted)} images, {len(rows)} rows")
-
-
 def read(spec: str, vit: Any, size: int = 16) -> Iterator[Batch]:
     """Batches of a dataset on the model's device."""
     yield from batches(open_dataset(spec), vit.preprocess, batch_size=size)
+
+
+def photos(name: str, vit: Any, count: int | None = None, size: int = 16, part: str = "2/2", seed: int = 0) -> Iterator[Batch]:  # fmt: skip
+    """Batches of images of val or pets in an order that does not depend on their number."""
+    data = DataSpec(spec=f"assets:{name}", label=name, part=part)
+    places = choose_places(data, Evaluation((), pictures=count, seed=seed))
+    yield from batches(open_dataset(data.spec), vit.preprocess, places, size)
 
 
 def explained(vit: Any, images: Tensor, targets: Tensor, spec: str) -> Attribution:
@@ -105,35 +102,120 @@ def explained(vit: Any, images: Tensor, targets: Tensor, spec: str) -> Attributi
         return vitreous.explain(vit, images, targets, spec, batch_size=len(images))
 
 
-def fits(vit: Any, images: Tensor, targets: Tensor, question: str, prior: str, most: int) -> dict[str, Attribution]:
-    """Maps of `bayes` with each of SIZES up to `most`, from the subsets of the largest."""
-    probe = Probe(vit, images, targets, question)
-    maps = [prior_scores(method, probe) for method in prior_maps(prior)]
+# ── fits ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def half_cauchy(scale: float) -> Tensor:
+    """Log prior of `RATIOS` where deviation / noise, a standard deviation each, is half Cauchy."""
+    deviation = RATIOS.rsqrt()
+    return deviation.log() - torch.log1p((deviation / scale).square())
+
+
+def fixed(ratio: float) -> Tensor:
+    nearest = (RATIOS.log() - np.log(ratio)).abs().argmin()
+    return torch.full_like(RATIOS, -torch.inf).index_fill(0, nearest, 0.0)
+
+
+SHRINKAGE: dict[str, Tensor] = {  # priors of the size of deviations from the maps
+    "flat": -RATIOS.log() / 2,
+    "log": torch.zeros_like(RATIOS),
+    **{f"cauchy{scale:g}": half_cauchy(scale) for scale in (0.3, 0.1, 0.03, 0.01)},
+    **{f"fixed{ratio:g}": fixed(ratio) for ratio in (300, 1000, 10_000, 100_000)},
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Subsets of a batch and what the model says on them, for both questions."""
+
+    vit: Any
+    images: Tensor
+    probes: Mapping[str, Probe]
+    keep: Tensor
+    differences: Mapping[str, Tensor]
+    totals: Mapping[str, Tensor]
+
+    @property
+    def several(self) -> int:
+        return self.probes["logit"].targets_per_image
+
+
+@torch.no_grad()
+def drawn(vit: Any, images: Tensor, targets: Tensor, most: int) -> Drawn:
+    """Evaluate `most` subsets once; the probability and the logit are read from the same logits."""
+    probes = {question: Probe(vit, images, targets, question) for question in QUESTIONS}
+    probe = probes["logit"]
     patches, several = probe.layout.patches, probe.targets_per_image
-    means = torch.stack(maps, 1) if maps else probe.images.new_zeros(probe.rows, 0, patches)
-    nothing = torch.zeros(len(probe.images), 1, patches, dtype=torch.bool, device=probe.images.device)
-    total = described(probe)["score"] - probe.score(nothing)[:, 0]
     keep = torch.stack([drawn_pairs(patches, most // 2, draw) for draw in generators(probe.originals, 0)])
     keep = keep.to(probe.images.device)
-    differences = half_differences(probe, keep)
-    rows = list(zip(differences.split(several), means.split(several), strict=True))
-    found = {}
-    for samples in (size for size in (*SIZES, most) if size <= most):
-        posteriors = [
-            fitted(probe, image, keep[image, : samples // 2], own[:, : samples // 2], prior_means)
-            for image, (own, prior_means) in enumerate(rows)
-        ]
-        mean = torch.cat([one.mean for one in posteriors]).to(total) + total[:, None] / patches
-        stderr = torch.cat([one.stderr for one in posteriors]).to(total)
-        spec = resolve("bayes", samples=samples, prior=prior, question=question).spec
-        found[spec] = Attribution(
-            mean, probe.layout, probe.targets, spec, score=described(probe)["score"],
-            logits=described(probe)["logits"], images=images.repeat_interleave(several, 0), stderr=stderr,
-        )  # fmt: skip
+    scores: dict[str, list[Tensor]] = {question: [] for question in QUESTIONS}
+    nothing = torch.zeros_like(keep[:, :1])
+    for some in torch.cat([keep, ~keep, nothing], 1).split(2048, 1):
+        logits = probe.logits(some).repeat_interleave(several, 0)  # [r s c]
+        rows = probe.targets[:, None].expand(-1, logits.shape[1]).flatten()
+        for question in QUESTIONS:
+            scores[question].append(ask(question)(logits.flatten(0, 1), rows).unflatten(0, logits.shape[:2]))
+    differences, totals = {}, {}
+    for question, parts in scores.items():
+        first, second, empty = torch.cat(parts, 1).double().split([most // 2, most // 2, 1], 1)
+        differences[question] = (first - second) / 2
+        totals[question] = described(probes[question])["score"] - empty[:, 0].to(described(probe)["score"])
+    return Drawn(vit, images, probes, keep, differences, totals)
+
+
+def spatial(covariance: Tensor, grid: Sequence[int], length: float = 3.0) -> Tensor:
+    """A covariance times exp(−distance² / 2 length²) of the patches."""
+    places = torch.cartesian_prod(*(torch.arange(side) for side in grid)).to(covariance)
+    return covariance * torch.exp(-torch.cdist(places, places).square() / (2 * length**2))
+
+
+def fits(
+    vit: Any, images: Tensor, targets: Tensor, question: str, prior: str, most: int, given: Drawn | None = None,
+    shrinkage: Sequence[str] = ("",), cover: str = "features",
+) -> dict[str, Attribution]:  # fmt: skip
+    """Maps of `bayes` with each of SIZES up to `most`, from the subsets of the largest.
+
+    `shrinkage` names priors of SHRINKAGE, "" for that of the method; `prior` may be "fuse as one map"; `cover` is the
+    prior covariance: "features" as in the method, "plain" without the maps' size, or "space" with distances on the grid.
+    """
+    given = given or drawn(vit, images, targets, most)
+    probe, several, total = given.probes[question], given.several, given.totals[question]
+    patches, layout = probe.layout.patches, probe.layout
+    methods = (resolve("fuse"),) if prior == "fuse as one map" else prior_maps(prior)
+    maps = [prior_scores(method, probe).double().cpu() for method in methods]
+    means = torch.stack(maps, 1) if maps else torch.zeros(probe.rows, 0, patches, dtype=torch.float64)
+    keep, differences = given.keep.cpu(), given.differences[question].cpu()
+    features = probe.states[-1][:, layout.prefix :].double().cpu()
+    found: dict[str, Attribution] = {}
+    for samples in dict.fromkeys(size for size in (*SIZES, most) if size <= most):
+
+        def fitted(image: int, pairs: int = samples // 2) -> list[Any]:
+            own = slice(image * several, (image + 1) * several)
+            covariance = weight_covariance(features[image], means[own][:, :0] if cover == "plain" else means[own])
+            covariance = spatial(covariance, layout.grid) if cover == "space" else covariance
+            data = (keep[image, :pairs], differences[own, :pairs], means[own], covariance)
+            if tuple(shrinkage) == ("",):
+                return [weight_posterior(*data)]
+            fit = additive_fit(*data)
+            return [fit.posterior(SHRINKAGE[name]) for name in shrinkage]
+
+        with ThreadPoolExecutor(2) as pool:
+            by_image = list(pool.map(fitted, range(len(images))))
+        for name, posteriors in zip(shrinkage, zip(*by_image, strict=True), strict=True):
+            mean = torch.cat([posterior.mean for posterior in posteriors]).to(total) + total[:, None] / patches
+            stderr = torch.cat([posterior.stderr for posterior in posteriors]).to(total)
+            spec = resolve("bayes", samples=samples, prior=prior.removesuffix(" as one map"), question=question).spec
+            words = [
+                word for word in (name, prior if " " in prior else "", cover if cover != "features" else "") if word
+            ]
+            found[" | ".join([spec, *words])] = Attribution(
+                mean, layout, probe.targets, spec, score=described(probe)["score"],
+                logits=described(probe)["logits"], images=images.repeat_interleave(several, 0), stderr=stderr,
+            )  # fmt: skip
     return found
 
 
-def every_map(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
+def every_map(vit: Any, images: Tensor, targets: Tensor, variants: bool = False) -> Iterator[tuple[str, Attribution]]:
     """Maps of every method that is compared."""
     yield "random", explained(vit, images, targets, "random")
     for base in BASES:
@@ -142,8 +224,12 @@ def every_map(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, 
             yield spec, explained(vit, images, targets, spec)
     for spec in SAMPLED:
         yield spec, explained(vit, images, targets, spec)
+    given = drawn(vit, images, targets, SIZES[-1])
     for question, prior in FITS:
-        yield from fits(vit, images, targets, question, prior, 1024 if prior != "none" else 512).items()
+        yield from fits(vit, images, targets, question, prior, SIZES[-1] if prior != "none" else SIZES[-2], given).items()
+    if variants:
+        for question, prior, shrinkage, cover in VARIANTS:
+            yield from fits(vit, images, targets, question, prior, SIZES[-1], given, shrinkage, cover).items()
 
 
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────
@@ -202,21 +288,124 @@ def loaded(model: str, device: str) -> Any:
 # ── parts ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def photographs(model: str, device: str, table: Table, limit: int | None) -> None:
-    vit = loaded(model, device)
-    sources = {PETS: ("pets", ["deletion_aopc", "insertion_aopc", "ap", "pointing_game"]), VAL: ("val", ["deletion_aopc", "insertion_aopc"])}  # fmt: skip
-    queues = {name: first(read(f"assets:{name}", vit), limit) for name in sources}
+METRICS = {VAL: ["deletion_aopc", "insertion_aopc"], PETS: ["deletion_aopc", "insertion_aopc", "ap", "pointing_game"]}
+LABELS = {VAL: "val", PETS: "pets"}
+
+
+def wanted(datasets: Sequence[str]) -> list[str]:
+    """Folders of the datasets that are asked for by label; both if none is."""
+    return [name for name, label in LABELS.items() if not datasets or label in datasets]
+
+
+def photographs(
+    model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = (), part: str = "2/2",
+    maps: Callable[..., Iterator[tuple[str, Attribution]]] | None = None,
+) -> None:  # fmt: skip
+    vit, maps = loaded(model, device), maps or partial(every_map, variants=True)
+    queues = {name: photos(name, vit, limit or COUNTS[name], 32, part) for name in wanted(datasets)}
     while queues:  # in turn, so that both have images if time is short
         for name in list(queues):
             batch = next(queues[name], None)
             if batch is None or table.is_over:
                 del queues[name]
                 continue
-            label, metrics = sources[name]
             begun = time.monotonic()
-            for spec, found in every_map(vit, batch.images, batch.labels):
-                table.add(model, label, batch.keys, spec, measured(vit, found, batch, metrics))
-            print(f"{model} {label}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
+            for spec, found in maps(vit, batch.images, batch.labels):
+                table.add(model, LABELS[name], batch.keys, spec, measured(vit, found, batch, METRICS[name]))
+            print(f"{model} {LABELS[name]}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def choose(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+    """Variants of `bayes`, and what they are compared with, on the other half of val and pets."""
+    photographs(model, device, table, limit or 64, datasets, "1/2", maps=chosen_maps)
+
+
+def chosen_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
+    for spec in ("random", "temper", "fuse", "decompx+plus", "tis"):
+        yield spec, explained(vit, images, targets, spec)
+    given = drawn(vit, images, targets, SIZES[-1])
+    for question, prior in (("probability", "fuse"), ("logit", "decompx+plus"), ("logit", "fuse")):
+        yield from fits(vit, images, targets, question, prior, SIZES[-1], given).items()
+    more = (
+        ("probability", "fuse", ("fixed100000",), "features"), ("probability", "fuse", ("flat", "cauchy0.1"), "plain"),
+        ("probability", "fuse", ("flat", "cauchy0.1"), "space"), ("logit", "fuse", ("cauchy0.1", "cauchy0.03", "fixed1000"), "features"),
+    )  # fmt: skip
+    for question, prior, shrinkage, cover in (*VARIANTS, *more):
+        yield from fits(vit, images, targets, question, prior, SIZES[-1], given, shrinkage, cover).items()
+
+
+CLIP_BASES = (
+    "decompx", "globenc+rollout(form='half')", "alti(preset='skipplus', eps=1e-12)+rollout(form='half')", "attin", "genatt", "transatt",
+    "attngrad", "ixg", "attixg(preset='skipplus')", "fullgrad", "gradcam", "xgradcamplus", "elementwise", "attcam(preset='skipplus')",
+)  # fmt: skip
+CLIP_OTHERS = (
+    "tokentm", "tokentm(question='logit')", "gim", "gim(question='probability')", "reslrp", "reslrp(question='probability')", "attnlrp",
+)  # fmt: skip
+
+
+def clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
+    """What is compared everywhere, then bases alone, under PLUS and under SkipPLUS, and other published methods."""
+    yield from every_map(vit, images, targets)
+    folded = [f"{base.partition('+rollout')[0]}+{fold}" for base in CLIP_BASES for fold in ("plus", "skipplus")]
+    for spec in (*CLIP_BASES, *folded, *CLIP_OTHERS):
+        if spec in BASES:
+            continue
+        try:
+            yield spec, explained(vit, images, targets, spec)
+        except VitreousError as problem:
+            print(f"{spec}: {problem}", flush=True)
+
+
+def clip(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+    """CLIP ViT-B/16: breeds of pets, and groups of animals of val, with a classifier of the other half each."""
+    for name in wanted(datasets):
+        for vit, batch in clip_batches(name, device, limit or 120):
+            if table.is_over:
+                return
+            begun, label = time.monotonic(), LABELS[name]
+            with torch.no_grad():
+                right = vit.model(batch.images.to(device)).argmax(1).cpu() == batch.labels
+            table.add(clip_probe.NAME, label, batch.keys, "classifier", {"accuracy": right.double()})
+            for spec, found in clip_maps(vit, batch.images, batch.labels):
+                table.add(clip_probe.NAME, label, batch.keys, spec, measured(vit, found, batch, METRICS[name]))
+            print(f"{clip_probe.NAME} {label}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def clip_batches(name: str, device: str, count: int, size: int = 16) -> Iterator[tuple[Any, Batch]]:
+    """The model and images of the confirming half with the labels that its classifier knows."""
+    vit, numbers = clip_probe.classifier(name, device)
+    given = 0
+    for batch in photos(name, vit, None, size):
+        chosen = [row for row, label in enumerate(batch.labels.tolist()) if label in numbers]
+        chosen = chosen[: max(0, count - given)]
+        if not chosen:
+            continue
+        given += len(chosen)
+        labels = torch.tensor([numbers[int(batch.labels[row])] for row in chosen])
+        objects = None if batch.objects is None else batch.objects[chosen]
+        yield vit, replace(batch, images=batch.images[chosen], labels=labels, objects=objects, keys=tuple(batch.keys[row] for row in chosen))  # fmt: skip
+        if given >= count:
+            return
+
+
+def masks(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+    """TIS with ever more masks: every activation channel is at most one cluster."""
+    metrics = METRICS[PETS]
+    if model == clip_probe.NAME:
+        stream: Iterator[tuple[Any, Batch]] = clip_batches(PETS, device, limit or 48, 8)
+    else:
+        vit = loaded(model, device)
+        stream = ((vit, batch) for batch in photos(PETS, vit, limit or 48, 16))
+    for vit, batch in stream:
+        for count in (64, 128, 256, 512, 1024, 2048, 4096, 8192):
+            if count > vit.depth * vit.dim:
+                break
+            if table.is_over:
+                return
+            spec = f"tis(masks={count})"
+            found = explained(vit, batch.images, batch.labels, spec)
+            table.add(model, "pets", batch.keys, spec, measured(vit, found, batch, metrics))
+        print(f"{model} masks: {len(batch)} images", flush=True)
 
 
 def first(stream: Iterator[Batch], limit: int | None) -> Iterator[Batch]:
@@ -229,37 +418,49 @@ def first(stream: Iterator[Batch], limit: int | None) -> Iterator[Batch]:
         yield batch
 
 
-def scenes(model: str, device: str, table: Table, limit: int | None) -> None:
+def scenes(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
     """Single, part and pair with the plain model; shortcut with both."""
-    vit, count = loaded("scenes", device), limit or 48
+    count = limit or 96
     metrics = ["deletion_aopc", "insertion_aopc", "ap", "pointing_game"]
+    if datasets != ["shortcut"]:
+        vit = loaded("scenes", device)
     for name, seed in (("single", 201), ("part", 202), ("pair", 203)):
+        if datasets and name not in datasets:
+            continue
         for batch in read(f"scenes:{name}?count={count}&seed={seed}&mask=evidence", vit, 24):
-            wanted = [*metrics, "class_discrimination"] if name == "pair" else metrics
-            rivals = batch.rivals if name == "pair" else None
-            for spec, found in every_map(vit, batch.images, batch.labels):
-                table.add("Scenes", name, batch.keys, spec, measured(vit, found, batch, wanted, rivals))
-            print(f"{name}: {len(batch)} images", flush=True)
             if table.is_over:
                 return
+            used = [*metrics, "class_discrimination"] if name == "pair" else metrics
+            rivals = batch.rivals if name == "pair" else None
+            for spec, found in every_map(vit, batch.images, batch.labels):
+                table.add("Scenes", name, batch.keys, spec, measured(vit, found, batch, used, rivals))
+            print(f"{name}: {len(batch)} images", flush=True)
+    if not datasets or "shortcut" in datasets:
+        shortcut(device, table, count)
+
+
+def shortcut(device: str, table: Table, count: int) -> None:
+    """Whether the stamp is above the thing, in the model that uses it and in the one that does not."""
     from vitreous.scenes import Scenes, tensor
 
     album = list(Scenes("shortcut", count, 205, mark="moved"))
-    images = torch.stack([tensor(scene) for scene in album])
-    stamps, things = (
-        torch.from_numpy(np.stack([np.asarray(mask) for mask in masks])).to(torch.int8)
-        for masks in ([scene.spurious for scene in album], [scene.objects[0].evidence for scene in album])
-    )
-    keys = tuple(f"shortcut/{place:03d}" for place in range(len(album)))
-    for name in ("scenes-biased", "scenes"):
-        biased = loaded(name, device)
-        predicted = Probe(biased, images).targets.cpu()
-        for spec, found in every_map(biased, images, predicted):
-            results = vitreous.evaluate(
-                biased, found.images, found, ["class_discrimination"], objects=stamps, rivals=things
-            )
-            table.add(name, "shortcut", keys, spec, {"stamp_above_thing": results[0].scores.double().cpu()})
-        print(f"shortcut: {name}", flush=True)
+    vits = {name: loaded(name, device) for name in ("scenes-biased", "scenes")}
+    for start in range(0, len(album), 24):
+        some = album[start : start + 24]
+        images = torch.stack([tensor(scene) for scene in some])
+        stamps, things = (
+            torch.from_numpy(np.stack([np.asarray(mask) for mask in masks])).to(torch.int8)
+            for masks in ([scene.spurious for scene in some], [scene.objects[0].evidence for scene in some])
+        )
+        keys = tuple(f"shortcut/{place:03d}" for place in range(start, start + len(some)))
+        for name, vit in vits.items():
+            predicted = Probe(vit, images, None).targets.cpu()
+            for spec, found in every_map(vit, images, predicted):
+                results = vitreous.evaluate(vit, found.images, found, ["class_discrimination"], objects=stamps, rivals=things)  # fmt: skip
+                table.add(name, "shortcut", keys, spec, {"stamp_above_thing": results[0].scores.double().cpu()})
+        print(f"shortcut: {start + len(some)} images", flush=True)
+        if table.is_over:
+            return
 
 
 @torch.no_grad()
@@ -277,10 +478,10 @@ def greedy(probe: Probe, removing: bool) -> Tensor:
     return rank
 
 
-def ceilings(model: str, device: str, table: Table, limit: int | None) -> None:
+def ceilings(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
     """Greedy orders, converged Shapley values, and the distance of every map from both."""
     vit, metrics = loaded(model, device), ["deletion_aopc", "insertion_aopc"]
-    for batch in first(read(f"assets:{VAL}", vit, 4), limit or 24):
+    for batch in photos(VAL, vit, limit or 24, 4):
         if table.is_over:
             return
         images, labels = batch.images, batch.labels
@@ -306,13 +507,13 @@ def ceilings(model: str, device: str, table: Table, limit: int | None) -> None:
         print(f"{model} ceilings: {len(batch)} images", flush=True)
 
 
-def coverage(model: str, device: str, table: Table, limit: int | None) -> None:
+def coverage(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
     """Share of the patches whose 95 % interval contains the value of many samples, whose own error is taken into account."""
     sources: dict[str, Callable[[Any], Iterator[Batch]]] = {
         "Scenes": lambda vit: read("scenes:single?count=24&seed=206", vit, 4)
     }
     if model in WEIGHTS:
-        sources[model] = lambda vit: read(f"assets:{VAL}", vit, 4)
+        sources[model] = lambda vit: photos(VAL, vit, None, 4)
     for name, stream in sources.items():
         vit = loaded("scenes" if name == "Scenes" else name, device)
         for batch in first(stream(vit), limit or 16):
@@ -342,9 +543,9 @@ def covered(found: Attribution, reference: Attribution) -> Tensor:
     return ((found.patches - reference.patches).abs() <= limit).double().mean(1).cpu()
 
 
-def sensitivity(model: str, device: str, table: Table, limit: int | None) -> None:
+def sensitivity(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
     vit = loaded(model, device)
-    for batch in first(read(f"assets:{VAL}", vit, 16), limit or 64):
+    for batch in photos(VAL, vit, limit or 64, 16):
         for spec in (
             "temper",
             "temper(question='logit')",
@@ -361,26 +562,28 @@ def sensitivity(model: str, device: str, table: Table, limit: int | None) -> Non
         print(f"{model} sensitivity: {len(batch)} images", flush=True)
 
 
-PARTS = {"photographs": photographs, "scenes": scenes, "ceilings": ceilings, "coverage": coverage, "sensitivity": sensitivity}  # fmt: skip
+PARTS = {
+    "photographs": photographs, "clip": clip, "masks": masks, "scenes": scenes, "ceilings": ceilings, "coverage": coverage,
+    "sensitivity": sensitivity, "choose": choose,
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["prepare", *PARTS])
-    parser.add_argument("folder", nargs="?", type=Path, help="for `prepare`")
-    parser.add_argument("--model", default="ViT-Tiny", choices=[*WEIGHTS, "scenes"])
+    parser.add_argument("part", choices=[*PARTS])
+    parser.add_argument("--model", default="ViT-Tiny", choices=[*WEIGHTS, clip_probe.NAME, "scenes"])
+    parser.add_argument(
+        "--datasets", nargs="*", default=[], help="of val, pets, single, part, pair, shortcut; all if there are none"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
     parser.add_argument("--pictures", type=int, help="number of images of each dataset")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     given = parser.parse_args(arguments)
-    if given.part == "prepare":
-        if given.folder is None:
-            parser.error("prepare needs a folder to copy into")
-        prepare(given.folder, given.model)
-        return 0
-    name = f"error-bars-{given.part}" + ("" if given.part == "scenes" else f"-{given.model}")
-    PARTS[given.part](given.model, given.device, Table(given.out / f"{name}.csv", given.minutes), given.pictures)
+    model = {"scenes": "scenes", "clip": clip_probe.NAME}.get(given.part, given.model).replace("/", "-")
+    name = "-".join(["error-bars", given.part, model, *given.datasets])
+    table = Table(given.out / f"{name}.csv", given.minutes)
+    PARTS[given.part](given.model, given.device, table, given.pictures, given.datasets)
     return 0
 
 

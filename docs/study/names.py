@@ -46,7 +46,10 @@ VANISHING = {
     "GlobEnc, ½(I + T)": "globenc+rollout(form='half')",
     "GlobEnc, own rollout": "globenc",
 }
-SWEPT = ("decompx", "globenc", ALTI, "genatt", "ixg", ATTIXG, "fullgrad")
+SWEPT = (
+    "decompx", "globenc", ALTI, "genatt", "ixg", ATTIXG, "fullgrad", "alti", "attin", "transatt", "attngrad", "vanillagrad_norm", "vanillagrad",
+    "gradcam", "xgradcam", "xgradcamplus", "gradcampp", "elementwise", ATTCAM,
+)  # fmt: skip
 STARTS = {spec: {start: f"{spec}+skipplus(start={start})" for start in range(12)} for spec in SWEPT}
 MIDDLE = 6
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 LENGTH, RIDGE = 0.5, 0.05  # of the covariance exp((cosine − 1) / LENGTH) + RIDGE I
@@ -76,6 +76,107 @@ def weight_covariance(features: Float[Tensor, "p d"], maps: Float[Tensor, "k m p
     return scale[:, :, None] * similarity * scale[:, None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AdditiveFit:
+    """Half-differences in a basis in which the data does not mix the deviations, for k targets of one image.
+
+    Attributes
+    ----------
+    design
+        Subsets as rows, each less its mean.
+    differences
+        Half the difference of the scores of the first and the second subset.
+    maps
+        Prior means up to a factor each, less their means.
+    inverse
+        Pseudo-inverse of what has a flat prior: the maps and the size effect.
+    turned
+        Deviations that belong to independent coefficients.
+    values
+        Information of the data on every coefficient.
+    pull
+        Correlation of every coefficient with what the maps and the size leave over.
+    power
+        Sum of squares of what they leave over.
+    degrees
+        Its degrees of freedom.
+    """
+
+    design: Float[Tensor, "pairs p"]
+    differences: Float[Tensor, "k pairs"]
+    maps: Float[Tensor, "k m p"]
+    inverse: Float[Tensor, "k q pairs"]
+    turned: Float[Tensor, "k p p"]
+    values: Float[Tensor, "k p"]
+    pull: Float[Tensor, "k p"]
+    power: Float[Tensor, "k 1"]
+    degrees: Int[Tensor, " k"]
+
+    def posterior(self, log_prior: Float[Tensor, " ratios"]) -> WeightPosterior:
+        """Posterior of the weights, averaged over `RATIOS` by their marginal likelihood and their prior.
+
+        Parameters
+        ----------
+        log_prior
+            Logarithm of the prior of every ratio of `RATIOS`, up to a constant.
+        """
+        patches = self.design.shape[1]
+        ratios = RATIOS.to(self.values)
+        shrink = 1 / (ratios[:, None] + self.values[:, None])  # [k ratios p]
+        explained = (self.pull.square()[:, None] * shrink).sum(2)
+        misfit = (self.power - explained).clamp(min=1e-12 * self.power + 1e-300)  # [k ratios]
+        complexity = torch.log1p(self.values[:, None] / ratios[:, None]).sum(2)
+        evidence = -0.5 * (self.degrees[:, None] * misfit.log() + complexity)
+        share = torch.softmax(evidence + log_prior.to(evidence), 1)
+        variance = misfit / (self.degrees[:, None] - 2)
+
+        coefficients = self.pull[:, None] * shrink  # [k ratios p]
+        deviation = (self.turned @ (share[..., None] * coefficients).sum(1)[..., None])[..., 0]
+        inner = torch.diag_embed(((share * variance)[..., None] * shrink).sum(1))
+        inner = inner + (share[..., None] * coefficients).mT @ coefficients
+        spread = self.turned @ inner @ self.turned.mT - deviation[:, :, None] * deviation[:, None]
+
+        # the maps' coefficients are fitted to what the deviations leave over
+        count, noise = self.maps.shape[1], (share * variance).sum(1)
+        fitted = (self.inverse @ (self.differences - deviation @ self.design.T)[..., None])[:, :count, 0]
+        answer = torch.eye(patches).to(self.design) - self.maps.mT @ (self.inverse @ self.design)[:, :count]
+        spread = answer @ spread @ answer.mT
+        of_maps = (self.inverse @ self.inverse.mT)[:, :count, :count]
+        spread = spread + noise[:, None, None] * (self.maps.mT @ of_maps @ self.maps)
+        mean = deviation + (fitted[:, None] @ self.maps)[:, 0]
+        centring = torch.eye(patches).to(self.design) - 1 / patches
+        return WeightPosterior(mean @ centring, centring @ spread @ centring, noise.sqrt())
+
+
+def additive_fit(
+    keep: Bool[Tensor, "pairs p"],
+    differences: Float[Tensor, "k pairs"],
+    maps: Float[Tensor, "k m p"],
+    covariance: Float[Tensor, "k p p"],
+) -> AdditiveFit:
+    """Decompose the data of one image; parameters as for `weight_posterior`."""
+    targets = len(differences)
+    inside = keep.to(differences)
+    size = inside.mean(1, keepdim=True)
+    design = inside - size  # [s p]
+    maps = maps - maps.mean(-1, keepdim=True)
+    sizes = torch.cat([size - 0.5, (size - 0.5) ** 3], 1).expand(targets, -1, -1)
+    basis = torch.cat([design @ maps.mT, sizes], 2)  # [k s q]
+    columns, inverse = orthonormal(basis)
+    rest = differences - (columns @ (columns.mT @ differences[:, :, None]))[..., 0]
+    projected = columns.mT @ design
+    gram = design.T @ design - projected.mT @ projected
+    degrees = design.shape[0] - (columns.square().sum(1) > 0.5).sum(1)  # [k]
+
+    # deviations are `root` times independent coefficients; in the basis `turned` the data does not mix them either
+    root = torch.linalg.cholesky(covariance)
+    values, vectors = torch.linalg.eigh(root.mT @ gram @ root)
+    values, turned = values.clamp(min=0), root @ vectors
+    pull = (turned.mT @ (design.T @ rest[:, :, None]))[..., 0]  # [k p]
+    power = rest.square().sum(1, keepdim=True)
+    return AdditiveFit(design, differences, maps, inverse, turned, values, pull, power, degrees)
+
+
 def weight_posterior(
     keep: Bool[Tensor, "pairs p"],
     differences: Float[Tensor, "k pairs"],
@@ -100,47 +201,7 @@ def weight_posterior(
     covariance
         Prior covariance of the deviations from the maps, up to a factor.
     """
-    targets, patches = len(differences), keep.shape[1]
-    inside = keep.to(differences)
-    size = inside.mean(1, keepdim=True)
-    design = inside - size  # [s p]
-    maps = maps - maps.mean(-1, keepdim=True)
-    sizes = torch.cat([size - 0.5, (size - 0.5) ** 3], 1).expand(targets, -1, -1)
-    basis = torch.cat([design @ maps.mT, sizes], 2)  # [k s q]
-    columns, inverse = orthonormal(basis)
-    rest = differences - (columns @ (columns.mT @ differences[:, :, None]))[..., 0]
-    projected = columns.mT @ design
-    gram = design.T @ design - projected.mT @ projected
-    degrees = design.shape[0] - (columns.square().sum(1) > 0.5).sum(1)  # [k]
-
-    # deviations are `root` times independent coefficients; in the basis `turned` the data does not mix them either
-    root = torch.linalg.cholesky(covariance)
-    values, vectors = torch.linalg.eigh(root.mT @ gram @ root)
-    values, turned = values.clamp(min=0), root @ vectors
-    pull = (turned.mT @ (design.T @ rest[:, :, None]))[..., 0]  # [k p]
-    ratios = RATIOS.to(values)
-    shrink = 1 / (ratios[:, None] + values[:, None])  # [k ratios p]
-    power = rest.square().sum(1, keepdim=True)
-    misfit = (power - (pull.square()[:, None] * shrink).sum(2)).clamp(min=1e-12 * power + 1e-300)  # [k ratios]
-    evidence = -0.5 * (degrees[:, None] * misfit.log() + torch.log1p(values[:, None] / ratios[:, None]).sum(2))
-    share = torch.softmax(evidence - ratios.log() / 2, 1)  # a flat prior of 1 / √ratio
-    variance = misfit / (degrees[:, None] - 2)
-
-    coefficients = pull[:, None] * shrink  # [k ratios p]
-    deviation = (turned @ (share[..., None] * coefficients).sum(1)[..., None])[..., 0]
-    inner = torch.diag_embed(((share * variance)[..., None] * shrink).sum(1))
-    inner = inner + (share[..., None] * coefficients).mT @ coefficients
-    spread = turned @ inner @ turned.mT - deviation[:, :, None] * deviation[:, None]
-
-    # the maps' coefficients are fitted to what the deviations leave over
-    count, noise = maps.shape[1], (share * variance).sum(1)
-    fitted = (inverse @ (differences - deviation @ design.T)[..., None])[:, :count, 0]
-    answer = torch.eye(patches).to(design) - maps.mT @ (inverse @ design)[:, :count]
-    spread = answer @ spread @ answer.mT
-    spread = spread + noise[:, None, None] * (maps.mT @ (inverse @ inverse.mT)[:, :count, :count] @ maps)
-    mean = deviation + (fitted[:, None] @ maps)[:, 0]
-    centring = torch.eye(patches).to(design) - 1 / patches
-    return WeightPosterior(mean @ centring, centring @ spread @ centring, noise.sqrt())
+    return additive_fit(keep, differences, maps, covariance).posterior(-RATIOS.log() / 2)
 
 
 def orthonormal(basis: Float[Tensor, "k s q"]) -> tuple[Float[Tensor, "k s q"], Float[Tensor, "k q s"]]:
