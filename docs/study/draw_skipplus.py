@@ -49,6 +49,7 @@ def draw_starts(results: Results) -> Path | None:
                 (float(k), found[model, method]) for k, method in starts.items() if (model, method) in found
             ]
             for spec, starts in STARTS.items()
+            if (model, starts[MIDDLE]) in found
         }
         for model in MODELS
     }

@@ -226,7 +226,9 @@ def every_map(vit: Any, images: Tensor, targets: Tensor, variants: bool = False)
         yield spec, explained(vit, images, targets, spec)
     given = drawn(vit, images, targets, SIZES[-1])
     for question, prior in FITS:
-        yield from fits(vit, images, targets, question, prior, SIZES[-1] if prior != "none" else SIZES[-2], given).items()
+        yield from fits(
+            vit, images, targets, question, prior, SIZES[-1] if prior != "none" else SIZES[-2], given
+        ).items()
     if variants:
         for question, prior, shrinkage, cover in VARIANTS:
             yield from fits(vit, images, targets, question, prior, SIZES[-1], given, shrinkage, cover).items()
@@ -364,7 +366,7 @@ def clip(model: str, device: str, table: Table, limit: int | None, datasets: Seq
                 return
             begun, label = time.monotonic(), LABELS[name]
             with torch.no_grad():
-                right = vit.model(batch.images.to(device)).argmax(1).cpu() == batch.labels
+                right = vit.module(batch.images.to(device)).argmax(1).cpu() == batch.labels
             table.add(clip_probe.NAME, label, batch.keys, "classifier", {"accuracy": right.double()})
             for spec, found in clip_maps(vit, batch.images, batch.labels):
                 table.add(clip_probe.NAME, label, batch.keys, spec, measured(vit, found, batch, METRICS[name]))
@@ -398,7 +400,7 @@ def masks(model: str, device: str, table: Table, limit: int | None, datasets: Se
         stream = ((vit, batch) for batch in photos(PETS, vit, limit or 48, 16))
     for vit, batch in stream:
         for count in (64, 128, 256, 512, 1024, 2048, 4096, 8192):
-            if count > vit.depth * vit.dim:
+            if count > vit.depth * vit.module.embed_dim:
                 break
             if table.is_over:
                 return

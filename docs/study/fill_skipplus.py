@@ -120,9 +120,11 @@ def middle(results: Results) -> str:
                     f"- {word} on {model} is behind the best start for {behind} of {counted(len(own), 'method')}, by their whole interval; the farthest is `{worst.method.split('+')[0]}`, {amount(worst)}."
                 )
     columns = [(start, model) for start in chosen.values() for model in MODELS]
+    found = {(one.method, one.model): one for one in rows}
     for spec, starts in STARTS.items():
-        found = {(one.method, one.model): one for one in rows}
-        lines.append([spec, *(cell(found.get((starts[start], model))) for start, model in columns)])
+        own = [found.get((starts[start], model)) for start, model in columns]
+        if any(own):
+            lines.append([spec, *map(cell, own)])
     head = ["less the best start, mean AOPC", *(f"{word}<br>{model}" for word in chosen for model in MODELS)]
     return "\n\n".join(["\n".join(said), table(head, lines)]) if said else NOTHING
 

@@ -30,6 +30,22 @@ def test_fits_of_fewer_samples_are_those_of_the_method(monkeypatch):
         torch.testing.assert_close(attribution.stderr, again.stderr)
 
 
+def test_variants_of_the_fit_share_its_subsets(monkeypatch):
+    monkeypatch.setattr(error_bars, "SIZES", (32,))
+    vit, images, targets = seen("vit-even"), pictures(), torch.tensor([3, 1])
+    given = error_bars.drawn(vit, images, targets, 32)
+    (method,) = error_bars.fits(vit, images, targets, "logit", "temper", 32).values()
+    same, none = error_bars.fits(vit, images, targets, "logit", "temper", 32, given, ("flat", "fixed100000")).items()
+    torch.testing.assert_close(same[1].patches, method.patches)
+    assert same[0].endswith("| flat")
+    prior = vitreous.explain(vit, images, targets, "temper(question='logit')").patches
+    for found, map_of_prior in zip(none[1].patches, prior, strict=True):  # no deviations: the prior map up to a factor
+        assert torch.corrcoef(torch.stack([found, map_of_prior]))[0, 1].abs() > 0.99
+    for prior, cover in (("fuse as one map", "features"), ("fuse", "plain"), ("fuse", "space")):
+        (found,) = error_bars.fits(vit, images, targets, "probability", prior, 32, given, ("log",), cover).values()
+        assert found.patches.isfinite().all()
+
+
 def test_greedy_orders_take_the_best_next_step():
     probe = Probe(seen("vit-even"), pictures()[:1], torch.tensor([3]), "probability")
     for removing in (True, False):
