@@ -18,13 +18,13 @@ MODES = {"exact": 2, "frozen": 1, "fixed": 0}  # what the backward pass of a nor
 
 
 @triton.jit
-def _row_dot(x, y, out, width, y_stride, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < width
-    a = tl.load(x + row * width + column, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(y + row * y_stride + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row, tl.sum(a * b, axis=0))
+def _row_dot(x, y, out, rows, width, y_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows)[:, None] & (column < width)
+    a = tl.load(x + row[:, None] * width + column, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(y + row[:, None] * y_stride + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row, tl.sum(a * b, axis=1), mask=row < rows)
 
 
 def row_dot(x: Tensor, y: Tensor) -> Tensor:
@@ -32,9 +32,11 @@ def row_dot(x: Tensor, y: Tensor) -> Tensor:
     width = x.shape[-1]
     x, y = x.contiguous(), y.contiguous()
     out = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
-    if out.numel():
-        _row_dot[(out.numel(),)](
-            x, y, out, width, width if y.ndim == x.ndim else 0, BLOCK=triton.next_power_of_2(width), num_warps=4
+    rows, block = out.numel(), triton.next_power_of_2(width)
+    several = max(1, ELEMENTS // block)  # short rows, such as the values of a head, share a program
+    if rows:
+        _row_dot[(triton.cdiv(rows, several),)](
+            x, y, out, rows, width, width if y.ndim == x.ndim else 0, ROWS=several, BLOCK=block, num_warps=4
         )
     return out
 
