@@ -22,7 +22,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -209,16 +208,11 @@ def per_image(rounds: list[dict[str, float]], side: str, bed: Bed) -> float:
     return 1e3 * statistics.median(times[side] for times in rounds) / len(bed.images)
 
 
-@dataclass
-class FloorResult:
-    gradient: Tensor
-
-
 def recorded_floor(floor: Callable[[], Any]) -> Callable[[], Any]:
     """The floor as a CUDA graph; as it is where there is no GPU."""
     if not torch.cuda.is_available():
         return floor
-    recording = record(lambda _: FloorResult(floor()), [torch.zeros(1, device="cuda")])
+    recording = record(lambda _: floor(), [torch.zeros(1, device="cuda")])
     return floor if recording is None else lambda: recording.graph.replay()  # noqa: PLW0108 - keeps the recording alive
 
 
@@ -377,7 +371,7 @@ def markdown(found: dict[str, Any]) -> str:
             if "ratio" in row:
                 eager = f"{row['eager_ratio']:.2f}" if "eager_ratio" in row else ""
                 spread = "–".join(f"{end:.2f}" for end in row["spread"])
-                graph = f"{row['graph_ratio']:.2f}"
+                graph = f"{row['graph_ratio']:.2f}" if "graph_ratio" in row else "–"
                 cells = (f"{row['ms']:.3f}", f"{row['floor_ms']:.3f}", f"{row['ratio']:.2f}", spread, graph, eager)
             else:
                 cells = (row.get("error", ""), f"{row['floor_ms']:.3f}" if "floor_ms" in row else "", "", "", "", "")

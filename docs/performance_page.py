@@ -89,19 +89,30 @@ def precisions(found: dict[str, Any]) -> str:
             "",
         ]
         lines += [
-            "| | float32 | TF32 | bfloat16 | target in bfloat16 | bfloat16 without kernels |",
-            "|---|---|---|---|---|---|",
+            "| | float32 | TF32 | bfloat16 | bfloat16 as a CUDA graph | target in bfloat16 | bfloat16 without kernels |",
+            "|---|---|---|---|---|---|---|",
         ]
-        shown_floors = [f"{statistics.median(ms):.3f}" if ms else "–" for ms in floors.values()]
+        graph_floors = [
+            row["graph_floor_ms"] for row in rows.values() if row.get("precision") == "bf16" and "graph_floor_ms" in row
+        ]
+        shown_floors = [f"{statistics.median(ms):.3f}" if ms else "–" for ms in (*floors.values(), graph_floors)]
         lines.append("| " + " | ".join(["one forward + backward", *shown_floors, "", ""]) + " |")
         for spec in dict.fromkeys(method for method, precision in rows if precision != "autocast"):
             cells = [speed_cell(rows.get((spec, precision), {})) for precision in PRECISIONS]
             half, target = rows.get((spec, "bf16"), {}), half_target(spec)
-            met = "" if target is None or "ratio" not in half else " met" if half["ratio"] <= target else " **missed**"
+            ratio = half.get("graph_ratio", half.get("ratio"))
+            met = "" if target is None or ratio is None else " met" if ratio <= target else " **missed**"
             eager = f"{half['eager_ratio']:.2f}" if "eager_ratio" in half else "–"
-            cells += ["–" if target is None else f"≤ {target:g}{met}", eager]
+            cells += [graph_cell(half), "–" if target is None else f"≤ {target:g}{met}", eager]
             lines.append("| " + " | ".join([f"`{spec}`", *cells]) + " |")
     return "\n".join(lines)
+
+
+def graph_cell(row: dict[str, Any]) -> str:
+    """Milliseconds as a CUDA graph, and the ratios to the floor as it is and to the floor as a graph."""
+    if "graph_ratio" not in row:
+        return "–"
+    return f"{row['graph_ms']:.3f} ({row['graph_ratio']:.2f}; {row['graph_ms'] / row['graph_floor_ms']:.2f})"
 
 
 def speed_cell(row: dict[str, Any]) -> str:

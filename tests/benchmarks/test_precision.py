@@ -17,6 +17,15 @@ ROWS = [
     {**SPEED, "method": "temper", "precision": "float32"},
     {**SPEED, "method": "temper", "precision": "bf16", "eager_ratio": 1.6},
     {**SPEED, "method": "temper+skipplus", "precision": "bf16", "eager_ratio": 1.5},
+    {
+        **SPEED,
+        "method": "gradcam",
+        "precision": "bf16",
+        "graph_ms": 0.2,
+        "graph_ratio": 0.8,
+        "graph_floor_ms": 0.16,
+        "ratio": 2.0,
+    },
     {**SPEED, "method": "fuse", "precision": "bf16", "eager_ratio": 3.1},
     {"size": "b", "method": "genatt", "precision": "bf16", "error": "left out: the time is up"},
     {"size": "b", "method": "floor", "precision": "autocast", "floor_ms": 0.4},
@@ -47,7 +56,8 @@ def test_tables_show_what_was_measured_and_what_was_not(script):
     text = script.markdown(
         {"machine": "A GPU", "speed": ROWS, "ranks": [ranks, {"method": "lime", "error": "too slow"}]}
     )
-    assert "| b | `temper` | bf16 | 0.300 | 0.250 | 1.20 | 1.10–1.30 | 1.60 |" in text
+    assert "| b | `temper` | bf16 | 0.300 | 0.250 | 1.20 | 1.10–1.30 | – | 1.60 |" in text
+    assert "| b | `gradcam` | bf16 | 0.300 | 0.250 | 2.00 | 1.10–1.30 | 0.80 |  |" in text
     assert "left out: the time is up" in text
     assert "0.99940 / 0.9900" in text
     assert "too slow" in text
@@ -55,10 +65,11 @@ def test_tables_show_what_was_measured_and_what_was_not(script):
 
 def test_the_page_judges_bfloat16_by_its_targets():
     page = module("docs/performance_page.py").precisions({"machine": "A GPU", "speed": ROWS})
-    assert "| `temper` | 0.300 (1.20) | – | 0.300 (1.20) | ≤ 1.25 met | 1.60 |" in page
-    assert "| `temper+skipplus` | – | – | 0.300 (1.20) | ≤ 1 **missed** | 1.50 |" in page
-    assert "| `fuse` | – | – | 0.300 (1.20) | – | 3.10 |" in page
-    assert "| `genatt` | – | – | – | ≤ 1.6 | – |" in page
+    assert "| `temper` | 0.300 (1.20) | – | 0.300 (1.20) | – | ≤ 1.25 met | 1.60 |" in page
+    assert "| `gradcam` | – | – | 0.300 (2.00) | 0.200 (0.80; 1.25) | ≤ 1.25 met | – |" in page
+    assert "| `temper+skipplus` | – | – | 0.300 (1.20) | – | ≤ 1 **missed** | 1.50 |" in page
+    assert "| `fuse` | – | – | 0.300 (1.20) | – | – | 3.10 |" in page
+    assert "| `genatt` | – | – | – | – | ≤ 1.6 | – |" in page
     assert "autocast" not in page
 
 
