@@ -3,6 +3,7 @@
     python benchmarks/precision.py --out out                                     # everything, in at most --seconds
     python benchmarks/precision.py speed --size b --method temper --out out      # some rows
     python benchmarks/precision.py ranks --assets FOLDER --images 128 --out out
+    python benchmarks/precision.py ranks --known benchmarks/results/h200-precision.json --out out   # what is not measured yet
 
 `kernels` compares the Triton kernels with the torch operations that they replace. `speed` is milliseconds per image and the ratio to
 one forward and backward of timm's own module in the same precision and the same run (in bfloat16: a module whose weights were
@@ -247,7 +248,12 @@ def autocast_floor(bed: Bed, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def trained(given: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tensor, str]:
-    """Loader of a trained model, images for it, and what they are: ViT-Ti/16 of the assets, else the embedded model."""
+    """Loader of a trained model, images for it, and a text about them with a place for their number.
+
+    The model is ViT-Ti/16 of the assets, else the embedded model.
+    """
+    place = f"an {torch.cuda.get_device_name(given.device)}" if given.device.startswith("cuda") else "a CPU"
+    place = place.replace("NVIDIA ", "")
     assets = Path(given.assets or os.environ.get("VITREOUS_ASSETS") or HERE.parent / ".carry" / "assets")
     files = sorted(assets.glob("weights/vit_tiny_patch16_224*.safetensors"))
     photographs = [file for file in sorted(assets.rglob("*")) if file.suffix.lower() in (".jpg", ".jpeg", ".png")]
@@ -263,12 +269,16 @@ def trained(given: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tens
     if photographs and files:
         step = max(1, len(photographs) // given.images)
         chosen = photographs[::step][: given.images]
-        return load, vit.preprocess.batch(list(map(opened, chosen))), f"ViT-Ti/16 as trained, {len(chosen)} photographs"
+        return (
+            load,
+            vit.preprocess.batch(list(map(opened, chosen))),
+            f"ViT-Ti/16 as trained, {{}} photographs, on {place}",
+        )
     scenes = [vitreous.scenes.draw(("single", "pair")[i % 2], seed=7, index=i) for i in range(given.images)]
     if files:
         images = vit.preprocess.batch([scene.picture for scene in scenes])
-        return load, images, f"ViT-Ti/16 as trained, {len(scenes)} scenes (no photographs)"
-    return load, torch.stack(list(map(vitreous.scenes.tensor, scenes))), f"the embedded model, {len(scenes)} scenes"
+        return load, images, f"ViT-Ti/16 as trained, {{}} scenes (no photographs), on {place}"
+    return load, torch.stack(list(map(vitreous.scenes.tensor, scenes))), f"the embedded model, {{}} scenes, on {place}"
 
 
 def opened(file: Path) -> Any:
@@ -278,21 +288,31 @@ def opened(file: Path) -> Any:
 
 
 def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
+    """Ranks of all methods that are not known; those of many passes come last, on as many images as there is time for."""
     load, images, about = trained(given)
     exact, single, half = load(), load(), load()
     exact.module.double()
     half.module.bfloat16()
     targets = vitreous.explain(exact, images, method="rawattention").targets.cpu()
-    modes: dict[str, Callable[[Method], Any]] = {
-        "float32": lambda method: vitreous.explain(single, images, targets, method, precision="float32"),
-        "tf32": lambda method: vitreous.explain(single, images, targets, method, precision="tf32"),
-        "bf16": lambda method: vitreous.explain(single, images, targets, method, precision="bf16"),
-        "bf16 weights": lambda method: vitreous.explain(half, images, targets, method),
+    modes = {
+        "float32": (single, "float32"),
+        "tf32": (single, "tf32"),
+        "bf16": (single, "bf16"),
+        "bf16 weights": (half, None),
     }
+    known = {row["method"] for row in known_ranks(given.known)}
     names = [method["name"] for method in vitreous.list_methods()]
-    for spec in given.method or [*VARIANTS, *names]:
+    specs = given.method or [spec for spec in [*VARIANTS, *names] if spec not in known]
+    specs.sort(key=lambda spec: bool(vitreous.resolve(spec).facts.trial))
+
+    def explain(vit: vitreous.ViT, method: Method, count: int, precision: str | None = None) -> Tensor:
+        scores = vitreous.explain(vit, images[:count], targets[:count], method, precision=precision).patches
+        assert scores is not None
+        return scores
+
+    for place, spec in enumerate(specs):
         begun = time.monotonic()
-        row: dict[str, Any] = {"method": spec, "on": about}
+        row: dict[str, Any] = {"method": spec, "on": about.format(len(images))}
         if begun > deadline:
             yield row | {"error": "left out: the time is up"}
             continue
@@ -304,9 +324,14 @@ def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                reference = vitreous.explain(exact, images, targets, method).patches
-                for name, run in modes.items():
-                    found = correlations(run(method).patches, reference)
+                first = seconds(lambda method=method: explain(exact, method, 4))
+                share = 1.3 * (deadline - begun) / (len(specs) - place)  # most methods need less than their share
+                count = next((n for n in (128, 64, 32, 16) if first / 4 * n * 2 < share), 8)
+                count = min(count, len(images))
+                row["on"] = about.format(count)
+                reference = explain(exact, method, count)
+                for name, (vit, precision) in modes.items():
+                    found = correlations(explain(vit, method, count, precision), reference)
                     row[name] = {
                         "median": float(found.nanmedian()),
                         "min": float(found.min()),
@@ -316,6 +341,11 @@ def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, 
                 row["error"] = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"
         yield row | {"spec": method.spec, "seconds": round(time.monotonic() - begun, 2)}
         torch.cuda.empty_cache()
+
+
+def known_ranks(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Rows of earlier results."""
+    return [row for file in files for row in json.loads(file.read_text())["ranks"]]
 
 
 def ranks(scores: Tensor) -> Tensor:
@@ -409,6 +439,9 @@ def main() -> None:
         "--assets", help="folder with weights/ and photographs; VITREOUS_ASSETS or .carry/assets by default"
     )
     arguments.add_argument("--seconds", type=float, default=330, help="nothing begins after so long")
+    arguments.add_argument(
+        "--known", type=Path, action="append", default=[], help="results whose ranks are kept and not measured again"
+    )
     given = arguments.parse_args()
     parts = given.parts or ["kernels", "profile", "speed", "ranks"]
     begun = time.monotonic()
@@ -436,6 +469,7 @@ def main() -> None:
         for row in speeds(given, begun + share * given.seconds):
             keep("speed", row)
     if "ranks" in parts:
+        found["ranks"] = known_ranks(given.known)
         for row in rank_rows(given, begun + given.seconds):
             keep("ranks", row)
     print(f"{time.monotonic() - begun:.0f} s; {given.out / 'precision.md'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ ROWS = [
 
 
 def module(path: str):
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    spec = importlib.util.spec_from_file_location(f"script_{Path(path).stem}", ROOT / path)
     loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded  # dataclasses look their module up
     spec.loader.exec_module(loaded)
     return loaded
 
@@ -49,6 +51,21 @@ def test_correlations_are_of_ranks(script):
     others = torch.tensor([[9.0, 0.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0], [0.0, 0.0, 1.0, 0.0]])
     assert script.correlations(scores, scores).tolist() == pytest.approx([1, 1, 1])
     assert script.correlations(others, scores).tolist() == pytest.approx([1, -1, -1 / 3])
+
+
+def test_only_missing_methods_are_measured(script, tmp_path, monkeypatch):
+    """Rows of earlier results are kept; methods of many passes come last."""
+    import json
+    from argparse import Namespace
+
+    names = ["temper", "rise", "ixg", "gradcam"]
+    monkeypatch.setattr(script, "VARIANTS", ())
+    monkeypatch.setattr(script.vitreous, "list_methods", lambda: [{"name": name} for name in names])
+    (tmp_path / "known.json").write_text(json.dumps({"ranks": [{"method": "temper", "tf32": {}}]}))
+    given = Namespace(assets=tmp_path, device="cpu", images=1, method=None, known=[tmp_path / "known.json"])
+    rows = list(script.rank_rows(given, deadline=0))
+    assert [row["method"] for row in rows] == ["ixg", "gradcam", "rise"]
+    assert rows[0]["error"] == "left out: the time is up"
 
 
 def test_tables_show_what_was_measured_and_what_was_not(script):
