@@ -12,7 +12,7 @@ import pytest
 
 EXTRAS = (
     "beartype", "datasets", "fastapi", "h5py", "httpx", "httpx2", "hypothesis", "mkdocs", "pandas", "playwright", "pyarrow",
-    "ray", "schemathesis", "scipy", "skimage", "sklearn", "transformers", "uvicorn", "yaml",
+    "pydantic", "ray", "schemathesis", "scipy", "skimage", "sklearn", "transformers", "uvicorn", "yaml",
 )  # fmt: skip
 FOLDERS = {  # packages without which nothing in a folder of tests can run
     "bench": ("pandas", "pyarrow"),

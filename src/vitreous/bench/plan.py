@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal, get_args
 
 from vitreous.core.errors import SpecError
 
-PRECISIONS = ("float32", "tf32", "bf16", "auto", "float64")
+Precision = Literal["float32", "tf32", "bf16", "auto", "float64"]
+PRECISIONS = get_args(Precision)
 TARGETS = ("predicted", "label", "predicted+label", "pair")  # also "top 2", "top 3", …, or a tuple of classes
 SLICE = 16
 EIGHT = (
@@ -24,7 +25,8 @@ EIGHT = (
 )
 ALL, USUAL, PAPER = "all", "usual", "protocol"  # values of metrics (all, usual) and methods (protocol)
 SLOW = ("road",)  # not in usual: solves sparse systems on the CPU, about a second per map
-PAPERS = ("chefer", "tokentm", "tis", "skipplus")
+PaperName = Literal["chefer", "tokentm", "tis", "skipplus"]
+PAPERS = get_args(PaperName)
 ASIDE = ("batch_size", "device", "out", "text", "source", "reproduces", "reduced")  # fields that do not affect the rows
 
 

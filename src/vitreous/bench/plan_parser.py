@@ -8,23 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.bench.plan import (
-    ALL,
-    EIGHT,
-    PAPERS,
-    PRECISIONS,
-    SLOW,
-    TARGETS,
-    USUAL,
-    DataSpec,
-    Evaluation,
-    ModelSpec,
-    Plan,
-    parse_fraction,
-)
+from vitreous.bench.plan import ALL, EIGHT, SLOW, USUAL, DataSpec, Evaluation, ModelSpec, Plan
+from vitreous.bench.plan_entries import parse_specs, validate_entries
 from vitreous.bench.plan_source import FLAGS, Origin, suggest
 from vitreous.bench.protocol_plan import find_protocol, published_methods, settle_protocol
-from vitreous.core.errors import DataError, SpecError, VitreousError
+from vitreous.core.errors import DataError, SpecError
 
 
 def read_plan(path: str | Path, **over: Any) -> Plan:
@@ -93,28 +81,18 @@ def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
     SpecError
         If an entry is missing, unknown or invalid.
     """
-    field_names = {f.name for f in Plan.__dataclass_fields__.values()} - {"text", "source", "evaluations"}
-    for key in entries:
-        if key not in field_names:
-            raise origin.wrong(f"a plan has no entry {key!r}; {suggest(key, sorted(field_names))}", key)
     for key, example in (("models", 'models = ["scenes"]'), ("datasets", 'datasets = ["scenes:single"]')):
         if not entries.get(key):
             raise origin.wrong(
                 f"the plan names no {key}; add {origin.flags.get(key) or example}", key if origin.name else ""
             )
-    models = tuple(parse_model_entry(entry, origin) for entry in to_list(entries["models"], "models", origin))
-    labels = [model.label for model in models]
-    datasets = tuple(
-        parse_data_entry(entry, labels, origin) for entry in to_list(entries["datasets"], "datasets", origin)
-    )
-    for key, specs_of_key in (("models", models), ("datasets", datasets)):
-        names = [spec.label for spec in specs_of_key]
-        if twice := next((label for label in names if names.count(label) > 1), None):
-            raise origin.wrong(f"two {key} are called {twice!r}; give one of them another label", key, twice)
-    checked_entries = {
-        key: check_entry(key, entries[key], origin)
-        for key in field_names - {"models", "datasets", "methods", "metrics"}
-        if key in entries
+    parsed = validate_entries(entries, origin)
+    models = tuple(entry.spec() for entry in parsed.models)
+    datasets = tuple(entry.data_spec() for entry in parsed.datasets)
+    check_labels(models, datasets, origin)
+    checked_entries: dict[str, Any] = {
+        key: None if (key, getattr(parsed, key)) in (("pictures", ALL), ("seed", "first")) else getattr(parsed, key)
+        for key in parsed.model_fields_set - {"models", "datasets", "methods", "metrics"}
     }
     if origin.name and not entries.get("methods"):
         raise origin.wrong('the plan names no methods; add methods = ["genatt", "decompx+skipplus"]', "methods")
@@ -129,108 +107,22 @@ def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
     )
 
 
+def check_labels(models: Sequence[ModelSpec], datasets: Sequence[DataSpec], origin: Origin) -> None:
+    """Raise `SpecError` if two models or datasets have the same label, or a dataset names an unknown model."""
+    labels = [model.label for model in models]
+    for data in datasets:
+        for label in data.models:
+            if label not in labels:
+                sentence = f"dataset {data.spec!r} is for model {label!r}, which the plan does not have"
+                raise origin.wrong(f"{sentence}; {suggest(label, labels)}", "models", label)
+    for key, names in (("models", labels), ("datasets", [data.label for data in datasets])):
+        if twice := next((label for label in names if names.count(label) > 1), None):
+            raise origin.wrong(f"two {key} are called {twice!r}; give one of them another label", key, twice)
+
+
 def common_value(values: Sequence[Any]) -> Any:
     """The value that all entries have, or None."""
     return values[0] if all(value == values[0] for value in values) else None
-
-
-def to_list(value: Any, key: str, origin: Origin) -> list[Any]:
-    """Convert an entry to a list; raise `SpecError` if it is empty or of another type."""
-    entries = [value] if isinstance(value, str | dict) else value
-    if not isinstance(entries, list | tuple) or not entries:
-        raise origin.wrong(f"{key} is a list with at least one entry, not {value!r}", key)
-    return list(entries)
-
-
-def parse_model_entry(entry: Any, origin: Origin) -> ModelSpec:
-    """Parse an entry of `models`: a name, or a table with a name and options."""
-    entry = {"name": entry} if isinstance(entry, str) else entry
-    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise origin.wrong(f"a model is a name or {{name = …, checkpoint = …}}, not {entry!r}", "models")
-    arguments_by_name = dict(entry)
-    name, label = arguments_by_name.pop("name"), arguments_by_name.pop("label", None)
-    checkpoint, pretrained = arguments_by_name.pop("checkpoint", None), arguments_by_name.pop("pretrained", True)
-    family = arguments_by_name.pop("family", "")
-    if not isinstance(family, str):
-        raise origin.wrong(f"family of {name!r} is a name in quotes, not {family!r}", "family")
-    path = None if checkpoint is None else resolve_checkpoint(str(checkpoint), origin)
-    if path is not None and not path.is_file():
-        raise origin.wrong(
-            f"the checkpoint '{checkpoint}' of {name!r} does not exist; give a local file", "checkpoint", checkpoint
-        )
-    if not isinstance(pretrained, bool):
-        raise origin.wrong(f"pretrained of {name!r} is true or false, not {pretrained!r}", "pretrained")
-    for key, value in arguments_by_name.items():
-        if not isinstance(value, str | int | float | bool | list):
-            raise origin.wrong(f"{key} of model {name!r} is a number, a word, true or false, not {value!r}", key)
-    arguments = tuple(
-        (key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(arguments_by_name.items())
-    )
-    return ModelSpec(name, str(label or name), None if path is None else str(path), pretrained, arguments, family)
-
-
-def resolve_checkpoint(checkpoint: str, origin: Origin) -> Path:
-    """Resolve the path of a checkpoint as for datasets: `~` and the prefix `assets:` (VITREOUS_ASSETS) are expanded."""
-    from vitreous.data.reader import expand_path
-
-    try:
-        return expand_path(checkpoint)
-    except DataError as problem:
-        raise origin.wrong(str(problem), "checkpoint", checkpoint) from None
-
-
-def parse_data_entry(entry: Any, labels: Sequence[str], origin: Origin) -> DataSpec:
-    """Parse an entry of `datasets`: a spec, or a table with a spec and options."""
-    entry = {"spec": entry} if isinstance(entry, str) else entry
-    field_names = DataSpec.__dataclass_fields__
-    if not isinstance(entry, dict) or not isinstance(entry.get("spec"), str) or entry.keys() - field_names:
-        fields = ", ".join(f"{name} = …" for name in field_names)
-        raise origin.wrong(f"a dataset is a spec or {{{fields}}}, not {entry!r}", "datasets")
-    models = tuple(to_list(entry["models"], "models", origin)) if "models" in entry else ()
-    for label_of_model in models:
-        if label_of_model not in labels:
-            raise origin.wrong(
-                f"dataset {entry['spec']!r} is for model {label_of_model!r}, which the plan does not have; {suggest(str(label_of_model), labels)}",
-                "models",
-                label_of_model,
-            )
-    part = entry.get("part", "")
-    if part:
-        try:
-            parse_fraction(str(part))
-        except SpecError as problem:
-            raise origin.wrong(f"part = {part!r} {problem}", "part") from None
-    label = entry.get("label") or entry["spec"] + (f" {part}" if part else "")
-    own = {key: check_entry(key, entry[key], origin) for key in ("targets", "preprocess", "subset") if key in entry}
-    for key in ("pictures", "seed"):
-        if key in entry:
-            check_entry(key, entry[key], origin)
-            own[key] = entry[key]
-    if entry.get("metrics") is not None:
-        own["metrics"] = parse_specs(entry["metrics"], "metrics", origin)
-    if entry.get("columns") is not None:
-        own["columns"] = tuple(str(title) for title in to_list(entry["columns"], "columns", origin))
-    return DataSpec(entry["spec"], str(label), models, str(part), **own)
-
-
-def parse_specs(value: Any, key: str, origin: Origin) -> tuple[str, ...]:
-    """Canonical specs of methods or metrics; raise `SpecError` if one is invalid or occurs twice."""
-    from vitreous.methods.spec import resolve
-    from vitreous.metrics.metric import resolve_metric
-
-    text_by_spec: dict[str, str] = {}
-    for text in to_list(value, key, origin):
-        if not isinstance(text, str):
-            raise origin.wrong(f"an entry of {key} is a spec in quotes, not {text!r}", key)
-        try:
-            spec = (resolve if key == "methods" else resolve_metric)(text).spec
-        except VitreousError as problem:
-            raise origin.wrong(str(problem), key, text) from None
-        if spec in text_by_spec:
-            same = "is there twice" if text_by_spec[spec] == text else f"and {text_by_spec[spec]!r} are the same"
-            raise origin.wrong(f"{text!r} {same}; once is enough", key, text)
-        text_by_spec[spec] = text
-    return tuple(text_by_spec)
 
 
 def settle_datasets(
@@ -294,64 +186,3 @@ def settle_entries(data: DataSpec, checked_entries: Mapping[str, Any], evaluatio
     if changes.get("targets", evaluation.targets) != evaluation.targets:
         changes["roles"] = ()
     return replace(evaluation, **changes)
-
-
-def check_entry(key: str, value: Any, origin: Origin) -> Any:
-    """Check type and range of an entry and return its value for `Plan`."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    match key:
-        case "pictures" | "batch_size" | "slice":
-            if value == ALL and key == "pictures":
-                return None
-            if not whole or int(value) < 1:
-                counted = "images" if key == "pictures" else key
-                raise origin.wrong(f"{counted} is a whole number from 1 on, not {value!r}", key)
-        case "seed":
-            if value == "first":
-                return None
-            if not whole or value < 0:
-                raise origin.wrong(
-                    f"seed is a whole number from 0 on, or 'first' for the first images, not {value!r}", key
-                )
-        case "precision":
-            if value not in PRECISIONS:
-                raise origin.wrong(f"precision {value!r} is not known; known: {', '.join(PRECISIONS)}", key)
-        case "maps":
-            if not isinstance(value, bool):
-                raise origin.wrong(f"maps is true or false, not {value!r}", key)
-        case "targets":
-            return check_targets(value, origin)
-        case "preprocess":
-            if value not in PAPERS:
-                raise origin.wrong(f"preprocess {value!r} is not known; known: {', '.join(PAPERS)}", key)
-        case "question" | "device" | "out" | "protocol" | "subset" | "reproduces" | "reduced":
-            if not isinstance(value, str):
-                raise origin.wrong(f"{key} is a name in quotes, not {value!r}", key)
-            if key == "question":
-                return check_question(value, origin)
-    return value
-
-
-def check_question(value: str, origin: Origin) -> str:
-    """Canonical name of a score function."""
-    from vitreous.capture.score_function import ask
-
-    try:
-        return ask(value).name
-    except VitreousError as problem:
-        raise origin.wrong(str(problem), "question", value) from None
-
-
-def check_targets(value: Any, origin: Origin) -> str | tuple[int | str, ...]:
-    """Check the entry `targets` and return its value for `Plan`."""
-    if isinstance(value, str) and (value in TARGETS or re.fullmatch(r"top [1-9]\d*", value)):
-        return value
-    several = [value] if isinstance(value, int) else value
-    if (
-        isinstance(several, list | tuple)
-        and several
-        and all(isinstance(target, int | str) and not isinstance(target, bool) for target in several)
-    ):
-        return tuple(several)
-    allowed = ", ".join(map(repr, (*TARGETS, "top 2")))
-    raise origin.wrong(f"targets {value!r} is not understood; known: {allowed}, or a list of classes", "targets")
