@@ -11,15 +11,15 @@ from importlib.util import find_spec
 import pytest
 
 EXTRAS = (
-    "beartype", "datasets", "fastapi", "h5py", "httpx", "httpx2", "hypothesis", "mkdocs", "pandas", "playwright", "pyarrow",
+    "beartype", "cachetools", "datasets", "fastapi", "h5py", "httpx", "httpx2", "hypothesis", "mkdocs", "pandas", "playwright", "pyarrow",
     "pydantic", "ray", "schemathesis", "scipy", "skimage", "sklearn", "transformers", "uvicorn", "yaml",
 )  # fmt: skip
 FOLDERS = {  # packages without which nothing in a folder of tests can run
-    "bench": ("pandas", "pyarrow"),
+    "bench": ("cachetools", "pandas", "pyarrow", "pydantic"),
     "benchmarks": ("pandas", "pyarrow"),
-    "report": ("pandas", "pyarrow"),
-    "study": ("pandas", "pyarrow"),
-    "web": ("fastapi", "uvicorn"),
+    "report": ("cachetools", "pandas", "pyarrow", "pydantic"),
+    "study": ("cachetools", "pandas", "pyarrow", "pydantic"),
+    "web": ("fastapi", "uvicorn", "cachetools"),
 }
 
 

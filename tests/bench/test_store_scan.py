@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from vitreous.bench.keys import digest
+from vitreous.bench.resample import curve_band, resample_values
+from vitreous.bench.score_files import SectionFiles
 from vitreous.bench.store import Store
-from vitreous.bench.stream_summary import summarise_store
-from vitreous.bench.summary import summarise
+from vitreous.bench.summary import summarise, summarise_store
+from vitreous.report import compare_runs, write_report
 
 METHODS, METRICS, CELL = ("gradcam", "random"), ("deletion_aopc", "ap"), 16
 
@@ -59,12 +61,67 @@ def test_the_summary_of_a_stream_is_that_of_the_table(roles, tmp_path):
         table = store.table()
         whole, streamed = summarise(table, draws=50), summarise_store(store, draws=50)
 
-    assert [(one.metric, one.role, one.pictures) for one in streamed] == [
-        (one.metric, one.role, one.pictures) for one in whole
+    assert [(summary.metric, summary.role, summary.pictures) for summary in streamed] == [
+        (summary.metric, summary.role, summary.pictures) for summary in whole
     ]
-    for one, other in zip(streamed, whole, strict=True):
-        for entry, expected in zip(one.entries, other.entries, strict=True):
+    for summary, other in zip(streamed, whole, strict=True):
+        for entry, expected in zip(summary.entries, other.entries, strict=True):
             np.testing.assert_equal(asdict(entry), asdict(expected))
+
+
+@pytest.mark.parametrize("roles", [("predicted",), ("predicted", "label")])
+def test_reports_and_comparisons_hold_the_rows_of_one_metric(roles, tmp_path, monkeypatch):
+    fill_store(tmp_path, 4 * CELL, roles).close()
+    added_rows, read_rows = [], []
+
+    def add(files, cell, table, add=SectionFiles.add):
+        added_rows.append(len(table))
+        add(files, cell, table)
+
+    def read(files, metric, kind="scores", read=SectionFiles.read):
+        read_rows.append(len(read(files, metric, kind)))
+        return read(files, metric, kind)
+
+    def refuse_table(*_):
+        raise AssertionError("the whole table is read")
+
+    monkeypatch.setattr(Store, "table", refuse_table)
+    monkeypatch.setattr(SectionFiles, "add", add)
+    monkeypatch.setattr(SectionFiles, "read", read)
+    write_report(tmp_path, tmp_path / "report.html", gallery=0)
+    comparison = compare_runs(tmp_path, tmp_path)
+
+    rows_of_cell = (1 + (CELL - 1) * len(roles)) * len(METHODS) * len(METRICS)  # the broken image has no role
+    assert added_rows == [rows_of_cell] * 4 * 3  # one report, and a comparison of two runs
+    assert max(read_rows) == 4 * rows_of_cell / len(METRICS)
+    assert {change.verdict for change in comparison.changes} == {"the same"}
+
+
+def test_arrays_that_do_not_fit_into_the_cache_are_made_again(tmp_path, monkeypatch):
+    with fill_store(tmp_path, 2 * CELL) as store:
+        expected = summarise_store(store, draws=50)
+        monkeypatch.setattr("vitreous.bench.score_files.CACHE_BYTES", 1)
+        summaries = summarise_store(store, draws=50)
+
+    for summary, other in zip(summaries, expected, strict=True):
+        np.testing.assert_equal(summary.plain(), other.plain())
+        assert not summary.scores.section.files.batches.cache
+
+
+def test_resamples_do_not_depend_on_how_many_are_in_memory(monkeypatch):
+    draw = np.random.default_rng(0)
+    parts = {"a": {"score": draw.normal(size=40)}, "b": {"score": draw.normal(size=40)}}
+    images = [row // 2 for row in range(40)]
+    curves, clusters = draw.random((40, 3)), [np.array([row, row + 1]) for row in range(0, 40, 2)]
+
+    def compute():
+        means = resample_values(parts, lambda own: own["score"].mean(-1), images, 50, 0)
+        return means["a"], means["b"], *curve_band(curves, clusters)
+
+    expected = compute()
+    monkeypatch.setattr("vitreous.bench.resample.NUMBERS_AT_ONCE", 100)
+    for values, other in zip(compute(), expected, strict=True):
+        np.testing.assert_allclose(values, other, rtol=1e-12)
 
 
 def test_rows_come_in_the_order_of_the_plan_with_the_columns_that_are_asked_for(tmp_path):

@@ -202,7 +202,10 @@ def test_data_that_changed_is_not_shown_as_if_it_had_not(real: Path, tmp_path: P
     question = run.sections[0].questions[0]
     assert easel.attribution("genatt", question).patches is not None
 
-    stale = type(easel)(easel.vit, easel.dataset, easel.section, easel.maps.assign(pixels="0" * 32))
+    def read_stale(question):
+        return easel.read_maps(question).assign(pixels="0" * 32)
+
+    stale = type(easel)(easel.vit, easel.dataset, easel.section, read_stale)
     with pytest.raises(DataError, match="no longer the image that was measured"):
         stale.attribution("genatt", question)
 

@@ -236,7 +236,7 @@ def describe_error(place: tuple[int | str, ...], entries: Mapping[str, Any], ori
         field = table.model_fields.get(name)
         if not name or (field is None and key == "datasets") or (field is not None and field.is_required()):
             return origin.wrong(f"{FORMS[key]}, not {entry!r}", key)
-        owner = f" of {entry['name']!r}" if key == "models" else ""
+        owner = f" of {'' if field else 'model '}{entry['name']!r}" if key == "models" else ""
         key, value = name, entry[name]
     field = table.model_fields.get(key)
     sentence = field.description or "" if field else "{key} is a number, a word, true or false"

@@ -13,7 +13,8 @@ from jaxtyping import Float
 
 from vitreous.metrics.metric import Reducer
 
-DRAWS, LEVEL, AT_ONCE = 2000, 0.95, 100
+DRAWS, LEVEL = 2000, 0.95
+AT_ONCE, NUMBERS_AT_ONCE = 100, 1 << 21  # resamples, and numbers in them, that are in memory at a time
 FEW = 2  # smallest number of images that can be resampled
 UNKNOWN = (float("nan"), float("nan"))
 Parts = Mapping[str, np.ndarray]  # the score and the numbers that a reducer pools; rows are the last axis
@@ -47,8 +48,9 @@ def resample_values(
     groups = [np.array(rows) for rows in rows_of.values()]
     even = len({len(group) for group in groups}) == 1
     sums_by_name: dict[str, list[np.ndarray]] = {name: [] for name in parts}
-    for start in range(0, draws, AT_ONCE):
-        chosen = draw.integers(len(groups), size=(min(AT_ONCE, draws - start), len(groups)))
+    at_once = min(AT_ONCE, max(1, NUMBERS_AT_ONCE // len(image_ids)))
+    for start in range(0, draws, at_once):
+        chosen = draw.integers(len(groups), size=(min(at_once, draws - start), len(groups)))
         if even:
             indices = [np.stack(groups)[chosen].reshape(len(chosen), -1)]
         else:  # resampled sets differ in length, so they are reduced one by one
@@ -147,14 +149,17 @@ def curve_band(
         Mean, low and high end; the ends are NaN for a single image.
     """
     defined = ~np.isnan(curves)
-    totals = np.array([np.where(defined, curves, 0.0).astype(float)[places].sum(0) for places in clusters])
+    filled = np.where(defined, curves, 0.0).astype(float)
+    totals = np.array([filled[places].sum(0) for places in clusters])
     counts = np.array([defined[places].sum(0) for places in clusters])
     with np.errstate(invalid="ignore", divide="ignore"):
         middle = totals.sum(0) / counts.sum(0)
         if len(clusters) < FEW:
             return middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)
         even = np.full(len(clusters), 1 / len(clusters))
-        drawn = np.random.default_rng(seed).multinomial(len(clusters), even, size=draws)
-        sampled = (drawn @ totals) / (drawn @ counts)
+        draw, at_once = np.random.default_rng(seed), max(1, NUMBERS_AT_ONCE // len(clusters))
+        sizes = (min(at_once, draws - start) for start in range(0, draws, at_once))
+        drawn = (draw.multinomial(len(clusters), even, size=size) for size in sizes)
+        sampled = np.concatenate([(weights @ totals) / (weights @ counts) for weights in drawn])
     low, high = np.array([interval(point, LEVEL) for point in sampled.T]).T
     return middle, low, high

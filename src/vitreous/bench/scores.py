@@ -1,47 +1,30 @@
-"""Rows of a store as arrays: one section per model and dataset, with one methods × image-targets array per metric."""
+"""Scores of a run as arrays: one section per model and dataset, with one methods × image-targets array per metric.
+
+Arrays are made from rows on disk when they are needed (`vitreous.bench.score_files`).
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
-from vitreous.bench.rows import to_frame
+from vitreous.bench.rows import to_table
+from vitreous.bench.score_files import PROVENANCE, ImageTarget, SectionFiles, collect_sections
 from vitreous.metrics.metric import Reducer, resolve_metric
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-QUESTION = ["picture", "index", "target", "role"]  # columns that identify an image and target class
-PROVENANCE = ("weights", "precision", "device", "vitreous", "torch", "question")
-MISSING = {"picture": "", "index": -1, "role": "", "label": -1, "predicted": -1, "probability": np.nan}
+T = TypeVar("T")
 EXPLAINED = {"": "", "predicted": ", the predicted class explained", "label": ", the true class explained"}
-
-
-@dataclass(frozen=True, slots=True)
-class ImageTarget:
-    """One image and the class that was explained; it has one row per method and metric."""
-
-    picture: str
-    index: int
-    target: int
-    target_name: str
-    role: str
-    label: int
-    predicted: int
-    probability: float
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Image and target class, which pair rows of two runs."""
-        return self.picture, self.target
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,45 +40,65 @@ class ScoreSection:
     explained
         "predicted" or "label" if both predicted and true classes were explained and the section holds one of them; else
         empty.
-    rows
+    files
         Rows of the store.
+    role
+        Role of the targets that the section holds; empty for all. Rows of unreadable images, which have no role, are
+        always part of it.
     """
 
     model: str
     dataset: str
     explained: str
-    rows: pd.DataFrame
+    files: SectionFiles
+    role: str = ""
 
     @property
     def title(self) -> str:
         return f"{self.model} on {self.dataset}{EXPLAINED[self.explained]}"
 
     @cached_property
-    def measured(self) -> pd.DataFrame:
-        """Rows of readable images with `method_at` and `question_at`, their indices in the arrays."""
-        is_read = self.rows["target"].to_numpy() >= 0
-        rows = self.rows.loc[is_read] if is_read.any() else self.rows
-        places = {
-            "method_at": rows.groupby("method", sort=False).ngroup(),
-            "question_at": rows.groupby(QUESTION, sort=False, dropna=False).ngroup(),
-        }
-        return rows.assign(**places)
+    def facts(self) -> pd.DataFrame:
+        """The different values of methods, metrics, provenance and errors, with the number of rows."""
+        facts = self.files.facts
+        assert facts is not None
+        return facts.loc[facts["role"].isin(("", self.role))] if self.role else facts
+
+    @cached_property
+    def measured_facts(self) -> pd.DataFrame:
+        """`facts` of readable images; of all if no image could be read."""
+        is_read = self.facts["is_read"]
+        return self.facts.loc[is_read] if np.any(is_read) else self.facts
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        return tuple(self.measured["method"].unique())
+        return tuple(self.measured_facts["method"].unique())
+
+    @cached_property
+    def is_own(self) -> Bool[np.ndarray, " all"]:
+        """Whether the section holds the image-target pairs of `files`."""
+        return np.array([not self.role or question.role in ("", self.role) for question in self.files.questions])
+
+    @cached_property
+    def question_index(self) -> Int[np.ndarray, " all"]:
+        """Array column of every image-target pair of `files`; −1 if it has none.
+
+        Unreadable images have none, unless no image could be read.
+        """
+        is_read = self.is_own & np.array([question.target >= 0 for question in self.files.questions])
+        has_column = is_read if is_read.any() else self.is_own
+        return np.where(has_column, np.cumsum(has_column) - 1, -1)
 
     @cached_property
     def questions(self) -> tuple[ImageTarget, ...]:
         """Images with target classes, in the order of the array columns."""
-        rows = self.measured.drop_duplicates("question_at").loc[:, [*ImageTarget.__slots__]].astype(object)
-        missing = {**MISSING, "target_name": "class " + rows["target"].astype(str)}
-        return tuple(ImageTarget(**record) for record in rows.fillna(missing).to_dict("records"))
+        pairs = zip(self.files.questions, self.question_index, strict=True)
+        return tuple(question for question, column in pairs if column >= 0)
 
     @cached_property
     def metrics(self) -> tuple[MetricScores, ...]:
         """Scores of every metric, in the order of the plan."""
-        return tuple(MetricScores(self, str(name), rows) for name, rows in self.measured.groupby("metric", sort=False))
+        return tuple(MetricScores(self, str(name)) for name in self.measured_facts["metric"].unique())
 
     @cached_property
     def clusters(self) -> tuple[np.ndarray, ...]:
@@ -112,22 +115,25 @@ class ScoreSection:
     @property
     def failures(self) -> dict[str, int]:
         """Number of rows by error message."""
-        return self.rows.groupby("error", sort=False).size().to_dict()
+        return count_rows(self.facts, "error")
 
     @property
     def provenance(self) -> dict[str, tuple[str, ...]]:
-        return {name: tuple(map(str, self.measured[name].dropna().unique())) for name in PROVENANCE}
+        return {name: tuple(map(str, self.measured_facts[name].dropna().unique())) for name in PROVENANCE}
+
+    @cached_property
+    def map_seconds(self) -> dict[str, float]:
+        """Median seconds per map of every method."""
+        seconds = np.full((len(self.methods), len(self.questions)), np.nan)
+        for scores in self.metrics:
+            rows, places = scores.load()
+            seconds[places] = rows["map_seconds"].to_numpy()
+        defined = {method: row[~np.isnan(row)] for method, row in zip(self.methods, seconds, strict=True)}
+        return {method: float(np.median(row)) if len(row) else np.nan for method, row in defined.items()}
 
     def of_role(self, role: str, explained: str = "") -> ScoreSection:
         """The section with the targets of one role only; rows of unreadable images, which have no role, are kept."""
-        return ScoreSection(self.model, self.dataset, explained, self.rows.loc[role_of(self.rows).isin(("", role))])
-
-    def pivot(self, values: pd.Series) -> Float[np.ndarray, "m q"]:
-        """Arrange values of measured rows as methods × image-target pairs; NaN where there is no row."""
-        rows = self.measured.loc[values.index]
-        array = np.full((len(self.methods), len(self.questions)), np.nan)
-        array[rows["method_at"], rows["question_at"]] = values.to_numpy(float)
-        return array
+        return ScoreSection(self.model, self.dataset, explained, self.files, role)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,35 +142,72 @@ class MetricScores:
 
     section: ScoreSection
     metric: str
-    rows: pd.DataFrame
 
     @cached_property
+    def facts(self) -> pd.DataFrame:
+        """`ScoreSection.facts` of the metric."""
+        return self.section.facts.loc[self.section.facts["metric"] == self.metric]
+
+    @cached_property
+    def measured_facts(self) -> pd.DataFrame:
+        facts = self.section.measured_facts
+        return facts.loc[facts["metric"] == self.metric]
+
+    def rows(self, kind: str = "scores") -> pa.Table:
+        """Rows of the metric, also those of unreadable images, with the columns of `row_schema(kind)`."""
+        rows = self.section.files.read(self.metric, kind)
+        return rows.filter(self.section.is_own[rows["question_at"].to_numpy()]) if self.section.role else rows
+
+    def load(self, kind: str = "scores") -> tuple[pa.Table, tuple[np.ndarray, np.ndarray]]:
+        """Rows of readable images, and their indices in methods × image-target pairs."""
+        rows, section = self.rows(kind), self.section
+        rows = rows.filter(section.question_index[rows["question_at"].to_numpy()] >= 0)
+        row_by_method = {method: row for row, method in enumerate(section.methods)}
+        method_index = np.array([row_by_method.get(method, -1) for method in section.files.methods])
+        question_at = section.question_index[rows["question_at"].to_numpy()]
+        return rows, (method_index[rows["method_at"].to_numpy()], question_at)
+
+    def _cached(self, name: str, make: Callable[[], T]) -> T:
+        section = self.section
+        return section.files.batches.cached((section.model, section.dataset, section.role, self.metric, name), make)
+
+    @property
     def parts(self) -> dict[str, Float[np.ndarray, "m q"]]:
         """The score and the other named numbers that the metric's reducer reads."""
-        import pandas as pd
+        return self._cached("parts", self._make_parts)
 
-        named = pd.DataFrame([parts or {} for parts in self.rows["parts"]], index=self.rows.index)
-        pooled = {str(name): self.section.pivot(named.loc[:, name]) for name in named.columns}
-        return {"score": self.section.pivot(self.rows.loc[:, "value"]), **pooled}
+    def _make_parts(self) -> dict[str, np.ndarray]:
+        rows, (method_at, question_at) = self.load()
+        entries = rows["parts"].combine_chunks()
+        row_of_entry = np.repeat(np.arange(len(rows)), np.diff(entries.offsets.to_numpy()))
+        parts = {"score": (np.arange(len(rows)), rows["value"].to_numpy())}
+        names, values = entries.keys.dictionary_encode(), entries.items.to_numpy(zero_copy_only=False)
+        for code, name in enumerate(names.dictionary.to_pylist()):
+            is_own = names.indices.to_numpy() == code
+            parts[name] = row_of_entry[is_own], values[is_own]
+        arrays = {name: np.full((len(self.section.methods), len(self.section.questions)), np.nan) for name in parts}
+        for name, (places, values) in parts.items():
+            arrays[name][method_at[places], question_at[places]] = values
+        return arrays
 
     @property
     def scores(self) -> Float[np.ndarray, "m q"]:
         return self.parts["score"]
 
-    @cached_property
+    @property
     def answered(self) -> Bool[np.ndarray, "m q"]:
         """True where there is a row, also if its value is NaN."""
-        array = np.zeros(self.scores.shape, bool)
-        array[self.rows["method_at"], self.rows["question_at"]] = True
+        array = np.zeros((len(self.section.methods), len(self.section.questions)), bool)
+        array[self.load()[1]] = True
         return array
 
     @cached_property
     def higher_is_better(self) -> bool | None:
         """None if the metric has no better direction."""
-        directions = self.rows.loc[self.rows["error"].isna(), "higher_is_better"]
+        directions = self.measured_facts.loc[self.measured_facts["error"].isna(), "higher_is_better"]
         if not len(directions):
             return resolve_metric(self.metric).higher_is_better
-        return None if directions.iloc[0] is None else bool(directions.iloc[0])
+        return bool(directions.iloc[0]) if directions.notna().iloc[0] else None
 
     @property
     def sign(self) -> int:
@@ -176,38 +219,47 @@ class MetricScores:
         """Function that reduces the rows of a dataset to one value, by their mean or by pooling."""
         return resolve_metric(self.metric).reduce
 
-    @property
-    def seconds(self) -> Float[np.ndarray, "m q"]:
-        return self.section.pivot(self.rows.loc[:, "seconds"])
-
     @cached_property
     def protocol(self) -> dict[str, Any]:
         """Settings of the metric as stored with its rows."""
-        protocols = self.rows["protocol"].dropna()
+        protocols = self.measured_facts["protocol"].dropna()
         return json.loads(protocols.iloc[0]) if len(protocols) and protocols.iloc[0] else {}
 
     @cached_property
+    def _levels(self) -> bytes:
+        """Levels of the curve that most rows have, as bytes; empty if the metric has no curve."""
+        known = [*self.section.files.levels]
+        counts = Counter(self.load("curves")[0]["levels_at"].to_numpy().tolist())
+        return next((known[at] for at, _ in counts.most_common() if known[at]), b"")
+
+    @property
     def levels(self) -> tuple[float, ...]:
         """Levels of the curve that most rows have; empty if the metric has no curve."""
-        counts = Counter(tuple(levels) for levels in self.rows["levels"] if levels is not None and len(levels))
-        return counts.most_common(1)[0][0] if counts else ()
+        return tuple(np.frombuffer(self._levels).tolist())
 
-    @cached_property
+    @property
     def curve(self) -> Float[np.ndarray, "m q s"] | None:
         """Curves over `levels`, in single precision since they are only plotted; None if the metric has none."""
-        if not self.levels:
-            return None
-        array = np.full((*self.scores.shape, len(self.levels)), np.nan, np.float32)
-        columns = (self.rows[name] for name in ("method_at", "question_at", "curve", "levels"))
-        for method, question, curve, levels in zip(*columns, strict=True):
-            if curve is not None and levels is not None and tuple(levels) == self.levels and len(curve) == len(levels):
-                array[method, question] = curve
+        return self._cached("curve", self._make_curve) if self.levels else None
+
+    def _make_curve(self) -> np.ndarray:
+        rows, (method_at, question_at) = self.load("curves")
+        curves, count = rows["curve"].combine_chunks(), len(self.levels)
+        is_own = rows["levels_at"].to_numpy() == self.section.files.levels[self._levels]
+        is_own &= np.diff(curves.offsets.to_numpy()) == count
+        values = curves.filter(is_own).flatten().to_numpy(zero_copy_only=False).reshape(-1, count)
+        array = np.full((len(self.section.methods), len(self.section.questions), count), np.nan, np.float32)
+        array[method_at[is_own], question_at[is_own]] = values
         return array
 
 
-def role_of(rows: pd.DataFrame) -> pd.Series:
-    """Role of each row; an empty string if the image could not be read."""
-    return rows.loc[:, "role"].astype(object).fillna("")
+def count_rows(facts: pd.DataFrame, column: str) -> Counter[str]:
+    """Number of rows by the values of a column, in the order of the rows; missing values are left out."""
+    counts: Counter[str] = Counter()
+    for value, rows in zip(facts[column], facts["rows"], strict=True):
+        if isinstance(value, str):
+            counts[value] += rows
+    return counts
 
 
 def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> list[ScoreSection]:
@@ -225,10 +277,19 @@ def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> l
     -------
     list of ScoreSection
     """
+    import pyarrow as pa
+
+    if not isinstance(rows, pa.Table):
+        rows = to_table("scores", rows.assign(parts=[[*parts.items()] for parts in rows["parts"]]).to_dict("records"))
+    return make_sections(collect_sections([(0, rows)]), by_class=by_class)
+
+
+def make_sections(files: Mapping[tuple[str, str], SectionFiles], *, by_class: bool = True) -> list[ScoreSection]:
+    """Sections of sorted rows; `by_class` as for `split_sections`."""
     sections: list[ScoreSection] = []
-    for _, group in to_frame(rows).reset_index(drop=True).groupby(["model", "dataset"], sort=False):
-        section = ScoreSection(str(group["model"].iloc[0]), str(group["dataset"].iloc[0]), "", group)
-        roles: Sequence[str] = [role for role in role_of(group).unique() if role]
+    for (model, dataset), own in files.items():
+        section = ScoreSection(model, dataset, "", own)
+        roles = [role for role in section.facts["role"].unique() if role]
         split = by_class and set(roles) == {"predicted", "label"}
         sections += [section.of_role(role, role) for role in roles] if split else [section]
     return sections

@@ -276,7 +276,11 @@ class Store:
         return pa.concat_tables([schema(kind).empty_table(), *self.scan(run, kind)])
 
     def scan(
-        self, run: str | None = None, kind: str = "scores", columns: Sequence[str] | None = None
+        self,
+        run: str | None = None,
+        kind: str = "scores",
+        columns: Sequence[str] | None = None,
+        cells: Sequence[int] | None = None,
     ) -> Iterator[pa.Table]:
         """Rows of a run cell by cell, in the order of its plan; only few parts of the store are in memory.
 
@@ -286,6 +290,8 @@ class Store:
             As for `table`.
         columns
             Columns of the tables; None for all.
+        cells
+            Positions of the cells among the finished cells of the run; None for all.
 
         Raises
         ------
@@ -299,4 +305,4 @@ class Store:
                     f"'{self.folder}' holds no run; `vitreous bench … --out {self.folder}` would put one there"
                 )
             run = str(runs[-1]["name"])
-        yield from scan_cells(self.connection, self.parts_folder, run, kind, columns)
+        yield from scan_cells(self.connection, self.parts_folder, run, kind, columns, cells)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,36 +19,27 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    PartReader = Callable[[str], tuple[pa.Table, dict[str, int]]]
+
 # columns that depend on the run; the others are determined by the key
 NAMED = ("model", "dataset", "picture", "index", "role", "label")
 PARTS_IN_MEMORY = 16  # cells lie close to each other in the parts, also if several workers wrote them
 KEYS_AT_ONCE = 500  # keys in one query of the index
 
 
-class PartReader:
-    """Reads some columns of parts, and keeps the last ones.
+def part_reader(folder: Path, columns: Sequence[str] | None) -> PartReader:
+    """A function that reads some columns (None for all) of a part, and keeps the last parts.
 
-    Parameters
-    ----------
-    folder
-        Folder of the parts.
-    columns
-        Columns to read; None for all.
+    It returns the rows of the part and the index of every key in them, and raises `DataError` if the part is damaged.
     """
+    names = None if columns is None else list(dict.fromkeys(("key", *columns)))
 
-    def __init__(self, folder: Path, columns: Sequence[str] | None) -> None:
-        self.folder, self.columns = folder, None if columns is None else list(dict.fromkeys(("key", *columns)))
-        self.parts: OrderedDict[str, tuple[pa.Table, dict[str, int]]] = OrderedDict()
+    @lru_cache(PARTS_IN_MEMORY)
+    def read(name: str) -> tuple[pa.Table, dict[str, int]]:
+        table = read_columns(folder / name, names)
+        return table, {key: row for row, key in enumerate(table["key"].to_pylist())}
 
-    def __call__(self, name: str) -> tuple[pa.Table, dict[str, int]]:
-        """The rows of a part, and the index of every key in them; raises `DataError` if the part is damaged."""
-        if name not in self.parts:
-            table = read_columns(self.folder / name, self.columns)
-            self.parts[name] = table, {key: row for row, key in enumerate(table["key"].to_pylist())}
-            if len(self.parts) > PARTS_IN_MEMORY:
-                self.parts.popitem(last=False)
-        self.parts.move_to_end(name)
-        return self.parts[name]
+    return read
 
 
 def read_columns(path: Path, columns: Sequence[str] | None) -> pa.Table:
@@ -65,7 +56,12 @@ def read_columns(path: Path, columns: Sequence[str] | None) -> pa.Table:
 
 
 def scan_cells(
-    connection: sqlite3.Connection, parts_folder: Path, run: str, kind: str, columns: Sequence[str] | None = None
+    connection: sqlite3.Connection,
+    parts_folder: Path,
+    run: str,
+    kind: str,
+    columns: Sequence[str] | None = None,
+    cells: Sequence[int] | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of every finished cell of a run, one table per cell.
 
@@ -79,15 +75,20 @@ def scan_cells(
         "scores" or "maps".
     columns
         Columns of the tables; None for all.
+    cells
+        Positions of the cells among the finished cells of the run; None for all.
 
     Raises
     ------
     DataError
         If a part is damaged or missing.
     """
-    read = PartReader(parts_folder, columns)
+    read = part_reader(parts_folder, columns)
     names = [name for name in schema(kind).names if columns is None or name in columns]
-    for (packed,) in connection.execute("SELECT listing FROM cells WHERE run = ? ORDER BY cell", (run,)):
+    numbers = [number for (number,) in connection.execute("SELECT cell FROM cells WHERE run = ? ORDER BY cell", (run,))]
+    for number in numbers if cells is None else [numbers[cell] for cell in cells]:
+        listed = connection.execute("SELECT listing FROM cells WHERE run = ? AND cell = ?", (run, number))
+        (packed,) = listed.fetchone()
         yield cell_rows(connection, read, json.loads(zlib.decompress(packed)), kind, names)
 
 
@@ -103,8 +104,8 @@ def cell_rows(
     starts: dict[str, int] = {}
     total = 0
     for part in dict.fromkeys(part_of.values()):
-        table, _ = read(part)
-        rows = [read(part)[1][key] for key in keys if part_of.get(key) == part]
+        table, row_of = read(part)
+        rows = [row_of[key] for key in keys if part_of.get(key) == part]
         starts[part] = total
         total += len(rows)
         tables.append(table.take(pa.array(rows, pa.int64())))

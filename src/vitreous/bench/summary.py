@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan, nan
@@ -23,7 +22,9 @@ from vitreous.bench.resample import (
     same_values,
     value_interval,
 )
-from vitreous.bench.scores import MetricScores, split_sections
+from vitreous.bench.score_files import SUMMARISED, collect_sections
+from vitreous.bench.scores import MetricScores, ScoreSection, count_rows, make_sections, split_sections
+from vitreous.bench.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,24 +152,49 @@ def summarise(
     -------
     list of MetricSummary
     """
-    metrics = [scores for section in split_sections(rows) for scores in section.metrics]
-    return [summarise_metric(scores, draws, level, seed) for scores in metrics]
+    return summarise_sections(split_sections(rows), draws, level, seed)
+
+
+def summarise_store(
+    store: Store, run: str | None = None, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+) -> list[MetricSummary]:
+    """As `summarise(store.table(run))`, in memory that holds the rows of one metric of one model and dataset.
+
+    Parameters
+    ----------
+    store
+        The store.
+    run
+        Name of the run; the last one if None.
+    draws, level, seed
+        As for `summarise`.
+
+    Returns
+    -------
+    list of MetricSummary
+    """
+    sections = make_sections(collect_sections(enumerate(store.scan(run, "scores", SUMMARISED))))
+    return summarise_sections(sections, draws, level, seed)
+
+
+def summarise_sections(
+    sections: Sequence[ScoreSection], draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+) -> list[MetricSummary]:
+    """One summary per metric of every section."""
+    return [summarise_metric(scores, draws, level, seed) for section in sections for scores in section.metrics]
 
 
 def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> MetricSummary:
     """Compute values, intervals, ranks and ties of all methods by one metric."""
-    section = scores.section
-    rows = section.rows.loc[section.rows["metric"] == scores.metric]
-    failed = rows.loc[rows["error"].notna()]
-    counts = Counter(map(str, rows["method"]))  # in the order of the plan
-    errors = Counter(map(str, failed["method"]))
+    section, facts, rows = scores.section, scores.facts, scores.rows()
+    failed_facts = facts.loc[facts["error"].notna()]
+    counts, errors = count_rows(facts, "method"), count_rows(failed_facts, "method")
     judged = [method for method in counts if errors[method] < counts[method]]
-    units = common_questions(scores, failed, judged)
+    units = common_questions(scores, rows, judged)
     images = [(section.questions[unit].index, section.questions[unit].picture) for unit in units]
     places = {method: section.methods.index(method) for method in judged} if len(units) else {}
-    parts = {
-        method: {name: part[place, units] for name, part in scores.parts.items()} for method, place in places.items()
-    }
+    arrays = scores.parts
+    parts = {method: {name: part[place, units] for name, part in arrays.items()} for method, place in places.items()}
     values = {method: float(scores.reduce(own)) for method, own in parts.items()}
     drawn = resample_values(parts, scores.reduce, images, draws, seed) if len(set(images)) >= FEW else {}
     spans = {method: value_interval(parts[method], drawn[method], images, level) for method in drawn}
@@ -186,9 +212,9 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
             difference_interval(parts[best], parts[method], scores.reduce, images, draws, level, seed)[1:]
         )
 
-    # reversed, so that the first message of each method is kept
-    messages = dict(zip(reversed([*failed["method"]]), reversed([*failed["error"]]), strict=True))
-    costs = rows.groupby("method", sort=False)[COSTS].median()
+    messages = failed_facts.drop_duplicates("method").set_index("method")["error"].to_dict()
+    method_names = np.array([*section.files.methods], object)[rows["method_at"].to_numpy()]
+    costs = rows.select(COSTS).to_pandas().groupby(method_names, sort=False).median()
     entries = [
         MethodSummary(
             method=method,
@@ -209,15 +235,17 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
     return MetricSummary(*where, len(set(images)), tuple(entries), scores)
 
 
-def common_questions(scores: MetricScores, failed: pd.DataFrame, judged: Sequence[str]) -> np.ndarray:
+def common_questions(scores: MetricScores, rows: pa.Table, judged: Sequence[str]) -> np.ndarray:
     """Indices of the image-target pairs that every working method has a row for.
 
     Images on which one of these methods failed are left out, so that methods are compared on the same rows.
     """
     section = scores.section
     working = [place for place, method in enumerate(section.methods) if method in judged]
-    lost = failed[failed["method"].isin(judged)]
-    lost_images = set(zip(lost["index"], lost["picture"], strict=True))
+    is_judged = np.array([method in judged for method in section.files.methods])
+    failed = rows.filter(rows["failed"].to_numpy() & is_judged[rows["method_at"].to_numpy()])
+    lost = [section.files.questions[at] for at in failed["question_at"].unique().to_pylist()]
+    lost_images = {(question.index, question.picture) for question in lost}
     keep_mask = np.array([(question.index, question.picture) not in lost_images for question in section.questions])
     return np.flatnonzero(scores.answered[working].all(0) & keep_mask) if working else np.empty(0, int)
 

@@ -103,7 +103,7 @@ def describe_kept(progress: Any, folder: Path) -> str:
 
 def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, table: bool = True) -> None:
     """Print what was done and, if `table` is set, the scores."""
-    from vitreous.bench.stream_summary import summarise_store
+    from vitreous.bench.summary import summarise_store
     from vitreous.cli.console import print_json
 
     columns = summarise_store(store) if table and plan.metrics else []

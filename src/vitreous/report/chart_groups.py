@@ -213,11 +213,11 @@ def draw_curves(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
     rows = sorted(order_by_rank(summaries)[:MOST])
     cards = []
     for scores in section.metrics:
-        if scores.curve is None or len(scores.levels) < 2 or max(scores.levels) > 1:  # levels are not fractions
+        levels, curve = scores.levels, scores.curve
+        if curve is None or len(levels) < 2 or max(levels) > 1:  # levels are not fractions
             continue
         lines = [
-            ChartLine(section.methods[row], row, scores.levels, *curve_band(scores.curve[row], section.clusters))
-            for row in rows
+            ChartLine(section.methods[row], row, levels, *curve_band(curve[row], section.clusters)) for row in rows
         ]
         chart = draw_lines(lines, level_label(scores.metric), scores.metric)
         note = f"Of the figure in the table, {DIRECTIONS[scores.higher_is_better]}." if scores.sign else ""

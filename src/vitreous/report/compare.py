@@ -144,23 +144,36 @@ def compare_runs(
 
 def list_changes(before: ScoreSection, after: ScoreSection) -> list[Change]:
     """Compare all methods and metrics that two sections have in common."""
-    columns = {column.metric: column for column in after.metrics}
-    return [
-        compare_scores(before, after, method, column, columns[column.metric])
-        for method in before.methods
-        if method in after.methods
-        for column in before.metrics
-        if column.metric in columns
+    metrics = {scores.metric: scores for scores in after.metrics}
+    methods = [method for method in before.methods if method in after.methods]
+    places = pair_places(before, after)
+    by_metric = [
+        [compare_scores(before, after, places, method, scores, metrics[scores.metric]) for method in methods]
+        for scores in before.metrics
+        if scores.metric in metrics
     ]
+    return [change for changes in zip(*by_metric, strict=True) for change in changes]
+
+
+def pair_places(before: ScoreSection, after: ScoreSection) -> tuple[dict[tuple[str, int], int], ...]:
+    """Array columns of both sections by image and target class."""
+    return tuple(
+        {question.key: place for place, question in reversed(list(enumerate(section.questions)))}
+        for section in (before, after)
+    )
 
 
 def compare_scores(
-    before: ScoreSection, after: ScoreSection, method: str, column: MetricScores, new_column: MetricScores
+    before: ScoreSection,
+    after: ScoreSection,
+    places: tuple[dict[tuple[str, int], int], ...],
+    method: str,
+    column: MetricScores,
+    new_column: MetricScores,
 ) -> Change:
     """Compare one method and metric on the image-target pairs that both sections have."""
     rows = before.methods.index(method), after.methods.index(method)
-    new_places = {question.key: place for place, question in reversed(list(enumerate(after.questions)))}
-    old_places = {question.key: place for place, question in reversed(list(enumerate(before.questions)))}
+    old_places, new_places = places
     shared = [key for key in old_places if key in new_places]
     ours, theirs = [old_places[key] for key in shared], [new_places[key] for key in shared]
     old = {name: part[rows[0], ours] for name, part in column.parts.items()}

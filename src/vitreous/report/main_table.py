@@ -51,7 +51,7 @@ def make_main_table(
     heads = [TableHead(summary.metric, summary.higher_is_better, True) for summary in summaries]
     heads += [TableHead("mean rank", False, hint="over the metrics that judge"), TableHead("cost", hint=COST_HINT)]
     columns = [score_cells(summary) for summary in summaries]
-    ranks, seconds = mean_ranks(summaries), map_seconds(section)
+    ranks, seconds = mean_ranks(summaries), section.map_seconds
     places = place_values(ranks, False) if len(section.methods) > 1 else [None]
     rows = []
     for row, method in enumerate(section.methods):
@@ -81,12 +81,6 @@ def score_cells(summary: MetricSummary) -> list[TableCell]:
 
 def row_count(summary: MetricSummary) -> int:
     return max((entry.rows for entry in summary.entries), default=0)
-
-
-def map_seconds(section: ScoreSection) -> dict[str, float]:
-    """Median seconds per map of every method."""
-    maps = section.measured.drop_duplicates(["method", "question_at"], keep="last")
-    return maps.groupby("method")["map_seconds"].median().astype(float).to_dict()
 
 
 def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> list[str]:
@@ -135,7 +129,7 @@ def tabulate_all(parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]]) 
     """CSV with one row per model, dataset, method and metric, in full precision."""
     rows = []
     for section, summaries in parts:
-        seconds = map_seconds(section)
+        seconds = section.map_seconds
         for method, entries in zip(
             section.methods, zip(*(summary.aligned for summary in summaries), strict=True), strict=True
         ):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tomllib
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +40,8 @@ class MapLoader:
     ----------
     vit, dataset, section
         The model, the dataset and their rows.
-    maps
-        Rows of the stored maps.
+    read_maps
+        Function that reads the rows of the stored maps of an image and target.
     score
         Name of the plan's score function; None for each method's own.
     precision
@@ -51,11 +53,12 @@ class MapLoader:
     vit: BlackBox
     dataset: Dataset
     section: ScoreSection
-    maps: pd.DataFrame
+    read_maps: Callable[[ImageTarget], pd.DataFrame]
     score: str | None = None
     precision: str | None = None
     remade: list[str] = field(default_factory=list)
     _loaded: dict[tuple[str, str, int], Attribution] = field(default_factory=dict)
+    _rows: dict[tuple[str, int], pd.DataFrame] = field(default_factory=dict)
 
     def image(self, question: ImageTarget) -> Image.Image:
         """Read the image; raise `DataError` if the dataset no longer has it at the same index."""
@@ -77,9 +80,10 @@ class MapLoader:
         return self._loaded[key]
 
     def _read(self, method: str, question: ImageTarget) -> Attribution | None:
-        maps = self.maps
-        same = (maps["picture"] == question.picture) & (maps["target"] == question.target) & (maps["method"] == method)
-        rows = maps.loc[same & maps["error"].isna()]
+        if question.key not in self._rows:
+            self._rows[question.key] = self.read_maps(question)
+        maps = self._rows[question.key]
+        rows = maps.loc[(maps["method"] == method) & maps["error"].isna()]
         if not len(rows) or rows.iloc[0]["grid"] is None:
             return None
         row: dict[str, Any] = rows.iloc[0].to_dict()
@@ -136,8 +140,8 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
     vit, preprocess = have.vit, plan.evaluations[plan.datasets.index(data)].preprocess
     if preprocess is not None and vit.preprocess is not None:
         vit = replace(vit, preprocess=Preprocess.published(preprocess, vit.preprocess))
-    maps = run.maps.loc[(run.maps["model"] == section.model) & (run.maps["dataset"] == section.dataset)]
-    return MapLoader(vit, open_cached(data), section, maps, plan.question, map_precision(plan))
+    read_maps = partial(run.read_maps, section)
+    return MapLoader(vit, open_cached(data), section, read_maps, plan.question, map_precision(plan))
 
 
 def parse_plan(run: StoredRun) -> Plan:

@@ -208,9 +208,7 @@ def deletion_figure(
     """
     title = "The image after deletion"
     methods = loader.section.methods
-    curves = {
-        summary.metric.split("(", maxsplit=1)[0]: summary for summary in summaries if summary.scores.curve is not None
-    }
+    curves = {summary.metric.split("(", maxsplit=1)[0]: summary for summary in summaries if summary.scores.levels}
     summary = next((curves[name] for name in DELETE if name in curves), None)
     if summary is None or len(methods) < 2:
         return PaperFigure(title, missing=f"it needs two methods and one of {', '.join(DELETE)}")

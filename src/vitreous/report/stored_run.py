@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.rows import to_frame
-from vitreous.bench.scores import ScoreSection, split_sections
+from vitreous.bench.rows import schema, to_frame
+from vitreous.bench.score_files import SUMMARISED, collect_sections
+from vitreous.bench.scores import ImageTarget, ScoreSection, make_sections
 from vitreous.bench.store import Store
 from vitreous.core.errors import DataError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StoredRun:
-    """A stored run: plan, provenance, and rows by section."""
+    """A stored run: plan, provenance, and scores by section. Rows are read when they are needed."""
 
     folder: Path
     name: str
@@ -28,7 +29,6 @@ class StoredRun:
     about: Mapping[str, Any]
     sections: tuple[ScoreSection, ...]  # predicted and true classes separately, if both were explained
     whole_sections: tuple[ScoreSection, ...]  # the same with both classes together
-    maps: pd.DataFrame
 
     @property
     def entries(self) -> dict[str, Any]:
@@ -43,6 +43,20 @@ class StoredRun:
         """Family of every model that has one, by label."""
         models = self.entries.get("models", [])
         return {model["label"]: model["family"] for model in models if isinstance(model, dict) and model.get("family")}
+
+    def read_maps(self, section: ScoreSection, question: ImageTarget) -> pd.DataFrame:
+        """Rows of the stored maps of an image and a target class, one per method."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        pairs = zip(section.files.questions, section.files.cells, strict=True)
+        cells = dict.fromkeys(cell for own, cell in pairs if own.picture == question.picture)
+        with Store(self.folder, create=False) as store:
+            tables = store.scan(self.name, "maps", cells=[*cells])
+            is_own = (pc.field("picture") == question.picture) & (pc.field("target") == question.target)
+            return to_frame(
+                pa.concat_tables([schema("maps").empty_table(), *(table.filter(is_own) for table in tables)])
+            )
 
 
 def read_run(folder: str | Path, name: str | None = None) -> StoredRun:
@@ -72,8 +86,8 @@ def read_run(folder: str | Path, name: str | None = None) -> StoredRun:
         if run is None:
             run_names = ", ".join(run["name"] for run in runs)
             raise DataError(f"'{folder}' holds no run {name!r}; known: {run_names}")
-        scores, maps = (to_frame(store.table(run["name"], kind=kind)) for kind in ("scores", "maps"))
-    if not len(scores):
+        files = collect_sections(enumerate(store.scan(run["name"], "scores", SUMMARISED)))
+    if not files:
         raise DataError(f"run {run['name']!r} in '{folder}' has no rows yet; run the plan first")
-    sections, whole = (tuple(split_sections(scores, by_class=by_class)) for by_class in (True, False))
-    return StoredRun(Path(folder), run["name"], run["plan"], run["made"], run["about"], sections, whole, maps)
+    sections, whole = (tuple(make_sections(files, by_class=by_class)) for by_class in (True, False))
+    return StoredRun(Path(folder), run["name"], run["plan"], run["made"], run["about"], sections, whole)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from threading import Lock
 from typing import Any
+
+from cachetools import LRUCache
 
 ENTRY_BYTES = 512  # overhead counted for every entry
 
@@ -28,29 +30,23 @@ class Cache:
     """The most recently used entries that fit into `max_bytes`. Safe to use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self.used_bytes = max_bytes, 0
-        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._entries: LRUCache[Hashable, Any] = LRUCache(max_bytes, lambda value: ENTRY_BYTES + count_bytes(value))
         self._lock = Lock()
+
+    @property
+    def used_bytes(self) -> int:
+        return int(self._entries.currsize)
 
     def get(self, key: Hashable) -> Any:
         """Return the value and mark it as recently used, or None."""
         with self._lock:
-            if key not in self._entries:
-                return None
-            self._entries.move_to_end(key)
-            return self._entries[key][0]
+            return self._entries.get(key)
 
     def put(self, key: Hashable, value: Any) -> None:
         """Store a value; one that is larger than the whole cache is not stored."""
-        size = ENTRY_BYTES + count_bytes(value)
-        with self._lock:
-            self.used_bytes -= self._entries.pop(key, (None, 0))[1]
-            if size > self.max_bytes:
-                return
-            self._entries[key] = (value, size)
-            self.used_bytes += size
-            while self.used_bytes > self.max_bytes:
-                self.used_bytes -= self._entries.popitem(last=False)[1][1]
+        with self._lock, suppress(ValueError):
+            self._entries.pop(key, None)
+            self._entries[key] = value
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cachetools import LRUCache
 
 from vitreous.core.errors import DataError, ModelError, VitreousError
 from vitreous.web.settings import Settings
@@ -106,7 +107,7 @@ class ModelPool:
 
     def __init__(self, settings: Settings) -> None:
         self.entries, self.device = list_entries(settings), settings.device
-        self._loaded: OrderedDict[str, ViT] = OrderedDict()
+        self._loaded: LRUCache[str, ViT] = LRUCache(MAX_LOADED)
 
     def entry(self, name: str) -> ModelEntry:
         """Return the entry of this name, or raise `NotAvailable`."""
@@ -127,7 +128,6 @@ class ModelPool:
 
         entry = self.entry(name)
         if name in self._loaded:
-            self._loaded.move_to_end(name)
             return self._loaded[name]
         try:
             vit = load_model(entry.load, entry.checkpoint, entry.pretrained, self.device, entry.arguments)
@@ -148,6 +148,4 @@ class ModelPool:
                 "`vitreous explain` show what the number is made of"
             )
         self._loaded[name] = vit
-        while len(self._loaded) > MAX_LOADED:
-            self._loaded.popitem(last=False)
         return vit
