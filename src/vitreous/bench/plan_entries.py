@@ -151,7 +151,7 @@ class SelectionEntries(PlanTable):
     )
 
 
-class ModelEntry(PlanTable, extra="allow"):
+class PlanModel(PlanTable, extra="allow"):
     """An entry of `models`; entries that are not listed here are model options and builder arguments."""
 
     __pydantic_extra__: dict[str, str | int | float | bool | list[Any]]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -167,7 +167,7 @@ class ModelEntry(PlanTable, extra="allow"):
         return ModelSpec(self.name, self.label or self.name, self.checkpoint, self.pretrained, arguments, self.family)
 
 
-class DataEntry(SelectionEntries):
+class PlanDataset(SelectionEntries):
     """An entry of `datasets`."""
 
     spec: str
@@ -188,8 +188,8 @@ class DataEntry(SelectionEntries):
 class PlanEntries(SelectionEntries):
     """Entries of a plan."""
 
-    models: Annotated[list[Annotated[ModelEntry, named_by("name")]], Listed]
-    datasets: Annotated[list[Annotated[DataEntry, named_by("spec")]], Listed]
+    models: Annotated[list[Annotated[PlanModel, named_by("name")]], Listed]
+    datasets: Annotated[list[Annotated[PlanDataset, named_by("spec")]], Listed]
     methods: Any = None
     metrics: Any = None
     batch_size: Count | None = Field(None, description=COUNT)
@@ -231,7 +231,7 @@ def describe_error(place: tuple[int | str, ...], entries: Mapping[str, Any], ori
     key, *inner = map(str, place)
     table, value, owner = PlanEntries, entries[key], ""
     if key in FORMS:
-        table = ModelEntry if key == "models" else DataEntry
+        table = PlanModel if key == "models" else PlanDataset
         entry, name = to_list(value, key, origin)[int(inner[0])], "".join(inner[1:2])
         field = table.model_fields.get(name)
         if not name or (field is None and key == "datasets") or (field is not None and field.is_required()):
