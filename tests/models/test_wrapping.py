@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import timm
 import torch
@@ -159,10 +165,7 @@ def test_shells_of_torch_are_removed_and_others_are_not():
     module = build("vit")
     expected = vitreous.explain(module, pictures(), 1, "decompx+plus").patches
 
-    distributed = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
-    nn.Module.__init__(distributed)  # without a process group
-    distributed.module = module
-    shells = (nn.DataParallel(module), distributed, torch.compile(module), nn.DataParallel(torch.compile(module)))
+    shells = (nn.DataParallel(module), torch.compile(module), nn.DataParallel(torch.compile(module)))
     for shell in shells:
         described = vitreous.wrap(shell)
         assert isinstance(described, ViT)
@@ -171,6 +174,27 @@ def test_shells_of_torch_are_removed_and_others_are_not():
 
     tripled = vitreous.wrap(Tripled(module))
     torch.testing.assert_close(tripled.forward(pictures()), 3 * module(pictures()))
+
+
+@pytest.mark.slow
+def test_a_distributed_model_is_explained_as_the_model_inside(tmp_path):
+    """In a process of its own, since a process group is global; the store is a file and the interface loopback."""
+    loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    if not torch.distributed.is_available() or not loopback:
+        pytest.skip("torch.distributed or a loopback interface is missing")
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.models.distributed_program", str(tmp_path)],
+        env=os.environ | {"GLOO_SOCKET_IFNAME": loopback[0], "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stderr
 
 
 class Tripled(nn.Module):
