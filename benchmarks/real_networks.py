@@ -1,11 +1,11 @@
 """Explain a mask of MobileSAM and the similarity of two images by CLIP, with real weights, and measure the maps.
 
-    python benchmarks/real_networks.py mask WEIGHTS PETS --out out/mask --device cuda
-    python benchmarks/real_networks.py similarity WEIGHTS PETS --out out/similarity
+    python benchmarks/real_networks.py mask WEIGHTS PETS --out out/mask --record
+    python benchmarks/real_networks.py similarity WEIGHTS PETS --out out/similarity --record
 
 WEIGHTS is a folder with `mobile_sam.pt` (as published) and `clip-vit-base-patch16.vision.safetensors` (Hugging Face names);
-PETS is Oxford-IIIT Pet with trimaps. Figures and a table are written to the folder of `--out`; none of it belongs in the
-repository.
+PETS is Oxford-IIIT Pet with trimaps. Figures are written to the folder of `--out`; they show photographs and do not belong in
+the repository. `--record` writes the numbers to benchmarks/results and the tables to the how-to pages.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ from vitreous.draw import sheet
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import Network
 
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = {
+    "mask": ROOT / "docs" / "how-to" / "segmenter.md",
+    "similarity": ROOT / "docs" / "how-to" / "similarity.md",
+}
 METHODS = ("temper", "decompx+plus", "ixg", "gradcam")
 METRICS = ("ap", "energy_pointing", "pointing_game")
 SIDE = 1024  # of MobileSAM's images
@@ -149,22 +155,28 @@ def innermost_point(mask: Tensor) -> tuple[int, int]:
     return int(row), int(column)
 
 
-def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) -> list[dict[str, Any]]:
-    """Why this mask? A point on the animal; the score is the mean logit inside the predicted mask.
-
-    Blocks are those of the last two stages, on 64 x 64 tokens: gradients at the 256 x 256 tokens before them are noise.
-    """
-    module = load_mobile_sam(weights / "mobile_sam.pt").to(device)
+def mask_network(module: MobileSam, blocks: list[str] | None) -> Network:
     start = time.perf_counter()
     network = vitreous.see_through(
         module,
         "MobileSAM",
         size=(SIDE, SIDE),
-        blocks=["encoder.stages.2.blocks.*", "encoder.stages.3.blocks.*"],
+        blocks=blocks,
         preprocess=Preprocess.plain((SIDE, SIDE), PIXEL_MEAN, PIXEL_STD),
     )
     print(f"{network}: missing share {network.missing:.1e}, {time.perf_counter() - start:.0f} s", flush=True)
-    rows = []
+    return network
+
+
+def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) -> list[dict[str, Any]]:
+    """Why this mask? A point on the animal; the score is the mean logit inside the predicted mask.
+
+    Blocks are those of the last two stages, on 64 x 64 tokens: gradients at the 256 x 256 tokens before them are noise. The
+    first image is explained with all blocks too, to show that.
+    """
+    module = load_mobile_sam(weights / "mobile_sam.pt").to(device)
+    network = mask_network(module, ["encoder.stages.2.blocks.*", "encoder.stages.3.blocks.*"])
+    rows: list[dict[str, Any]] = []
     for sample in samples(pets, count):
         images = network_input(network, sample.picture)
         objects = as_mask(sample.mask, SIDE)
@@ -178,12 +190,21 @@ def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) 
         attributions = [vitreous.explain(network, images, method=method, score=mean_logit_inside) for method in METHODS]
         for method, attribution in zip(METHODS, attributions, strict=True):
             rows.append(
-                {"image": sample.key, "score": "mask", "method": method, "iou": overlap}
+                {"image": sample.key, "score": "mask", "method": method, "iou": overlap, "missing": network.missing}
                 | measure(network, attribution, objects, mean_logit_inside)
             )
             print(json.dumps(rows[-1]), flush=True)
         sheet(attributions).savefig(out / f"{Path(sample.key).stem}.png", dpi=60)
-        rows.append({"image": sample.key, "score": "mask", "method": "chance", "ap": float(animal.sum() / known.sum())})
+        rows.append({"image": sample.key, "score": "mask", "method": "chance", **chance(objects)})
+        if not any(row["score"] == "mask, all stages" for row in rows):
+            every_block = mask_network(module, None)
+            attribution = vitreous.explain(every_block, images, method="temper", score=mean_logit_inside)
+            rows.append(
+                {"image": sample.key, "score": "mask, all stages", "method": "temper"}
+                | measure(every_block, attribution, objects, mean_logit_inside)
+            )
+            print(json.dumps(rows[-1]), flush=True)
+            sheet([attribution]).savefig(out / f"{Path(sample.key).stem}-all-stages.png", dpi=60)
     return rows
 
 
@@ -197,7 +218,9 @@ def load_clip(path: Path) -> nn.Module:
 
     config = CLIPVisionConfig(patch_size=16, image_size=224, projection_dim=512)
     model = CLIPVisionModelWithProjection(config)
-    model.load_state_dict(load_file(path), strict=False)
+    missing, unexpected = model.load_state_dict(load_file(path), strict=False)
+    if missing or any(not name.endswith("position_ids") for name in unexpected):
+        raise SystemExit(f"weights do not fit: missing {missing}, unexpected {unexpected}")
     return model.eval().requires_grad_(False)
 
 
@@ -224,12 +247,12 @@ def explain_similarity(weights: Path, pets: str, out: Path, count: int, device: 
             attributions = [vitreous.explain(network, image, method=method, score=score) for method in METHODS]
             for method, attribution in zip(METHODS, attributions, strict=True):
                 assert attribution.score is not None
-                about = {"image": sample.key, "other": other.key, "score": name, "cosine": float(attribution.score)}
+                about = {"image": sample.key, "other": other.key, "score": name, "value": float(attribution.score)}
+                about["missing"] = network.missing
                 rows.append(about | {"method": method} | measure(network, attribution, objects, score))
                 print(json.dumps(rows[-1]), flush=True)
             sheet(attributions).savefig(out / f"{Path(sample.key).stem}-{name}.png", dpi=60)
-            share = (objects > 0).sum() / (objects >= 0).sum()
-            rows.append({"image": sample.key, "score": name, "method": "chance", "ap": float(share)})
+            rows.append({"image": sample.key, "score": name, "method": "chance", **chance(objects)})
     return rows
 
 
@@ -264,15 +287,38 @@ def measure(network: Network, attribution: Any, objects: Tensor, score: Any) -> 
     return {metric: float(result.scores[0]) for metric, result in zip(METRICS, results, strict=True)}
 
 
+def chance(objects: Tensor) -> dict[str, float]:
+    """What a random map has on average: the share of the animal."""
+    return dict.fromkeys(METRICS, float((objects > 0).sum() / (objects >= 0).sum()))
+
+
 def summarise(rows: list[dict[str, Any]]) -> str:
-    """Means over images as a Markdown table."""
-    lines = ["| score | method | AP | mass on the animal | peak on the animal |", "|---|---|---|---|---|"]
+    """Means over images as a Markdown table; a mean of values of which one is undefined is undefined."""
+    lines = ["| score | method | images | AP | mass on the animal | peak on the animal |", "|---|---|---|---|---|---|"]
     for score, method in dict.fromkeys((row["score"], row["method"]) for row in rows):
         own = [row for row in rows if (row["score"], row["method"]) == (score, method)]
-        means = [np.mean([row[metric] for row in own]) if metric in own[0] else np.nan for metric in METRICS]
+        means = [np.mean([row[metric] for row in own]) for metric in METRICS]
         cells = ["–" if np.isnan(mean) else f"{mean:.2f}" for mean in means]
-        lines.append(f"| {score} | {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        label = "chance" if method == "chance" else f"`{method}`"
+        lines.append(f"| {score} | {label} | {len(own)} | {' | '.join(cells)} |")
+    facts = {
+        "IoU of the predicted masks with the animals": [row["iou"] for row in rows if "iou" in row],
+        "Cosine of the pairs": [row["value"] for row in rows if row["score"] == "cosine" and "value" in row],
+        "Share of a score that the check at load loses": [row["missing"] for row in rows if "missing" in row],
+    }
+    sentences = [f"{name}: {spread(values)}." for name, values in facts.items() if values]
+    return "\n".join([*lines, "", " ".join(sentences)])
+
+
+def spread(values: list[float]) -> str:
+    """Mean and range of several numbers."""
+    low, mean, high = min(values), float(np.mean(values)), max(values)
+    return f"{mean:.2g}" if low == high else f"{mean:.2f} on average ({low:.2f} to {high:.2f})"
+
+
+def fill_page(page: str, rows: list[dict[str, Any]]) -> str:
+    """The page with the table between its marks."""
+    return re.sub(r"(<!-- measured -->\n).*?(\n<!-- end -->)", rf"\g<1>{summarise(rows)}\g<2>", page, flags=re.DOTALL)
 
 
 def main() -> None:
@@ -282,12 +328,16 @@ def main() -> None:
     parser.add_argument("pets")
     parser.add_argument("--count", type=int, default=10, help="images, one of each breed")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the figures")
+    parser.add_argument("--record", action="store_true", help="write the numbers to benchmarks/results and the pages")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     explain = explain_masks if chosen.what == "mask" else explain_similarity
     rows = explain(chosen.weights, chosen.pets, chosen.out, chosen.count, chosen.device)
-    (chosen.out / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
+    if chosen.record:
+        (RESULTS / f"real-{chosen.what}.json").write_text(json.dumps(rows, indent=1) + "\n")
+        page = PAGES[chosen.what]
+        page.write_text(fill_page(page.read_text(), rows))
     print(summarise(rows))
 
 

@@ -167,6 +167,7 @@ SMALL = (  # checked in the tests on every run
     timm_case("convit_tiny", 64, img_size=64),
     timm_case("coat_tiny", 64, img_size=64, parallel_depth=2),
     timm_case("vgg11", 64),
+    timm_case("nest_tiny_jx", 64, img_size=64),
     hf_case("ViTForImageClassification", lambda t: t.ViTConfig(image_size=64, patch_size=16, **WIDTHS)),
     hf_case("ViTModel", lambda t: t.ViTConfig(image_size=64, patch_size=16, **WIDTHS), scores.cosine(torch.ones(32))),
     hf_case("BeitForImageClassification", lambda t: t.BeitConfig(image_size=64, patch_size=16, **WIDTHS)),

@@ -165,11 +165,16 @@ def test_shares_of_tokens_and_constants_make_up_the_score_of_a_swin():
 
 @pytest.mark.slow
 def test_tokens_lie_where_they_react_to_the_image():
-    """Hiera's tokens are in the order of its windows, YOLOS' detection tokens come after the patches."""
+    """Hiera's tokens are in the order of its windows, as are NesT's, which have the shape of a map [b 16 16 d].
+
+    YOLOS' detection tokens come after the patches.
+    """
+    nest = vitreous.see_through(build("nest_tiny_jx"), size=(64, 64))
     hiera = vitreous.see_through(build("hiera_tiny_224"), size=(96, 96))
     yolos = vitreous.see_through(build("YolosForObjectDetection"), size=(64, 64))
 
-    for network, size, (row, column) in ((hiera, 96, (13, 20)), (yolos, 64, (2, 1))):
+    assert [block.tokens.form for block in nest.blocks] == ["windows"] * 12
+    for network, size, (row, column) in ((hiera, 96, (13, 20)), (yolos, 64, (2, 1)), (nest, 64, (5, 9))):
         tokens = network.blocks[0].tokens
         base = images(size, 1)
         changed = base.clone()

@@ -75,6 +75,21 @@ class NeedsSideEffect(Convolutions):
         return F.relu(self.blocks[1](x))
 
 
+class Probabilities(Convolutions):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(-1)
+
+
+class IndependentProbabilities(Convolutions):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).sigmoid()
+
+
+class NeedsText(Convolutions):
+    def forward(self, x: Tensor, words: Tensor) -> Tensor:
+        return super().forward(x) + words.sum()
+
+
 def scripted() -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit is deprecated
@@ -95,6 +110,9 @@ UNSUITED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "dropout": (AlwaysDrops, "draws random numbers in its forward"),
     "training only": (TrainsOnly, r"cannot be run .*call .train\(\) first"),
     "side effect": (NeedsSideEffect, "relies on a change in place"),
+    "words": (NeedsText, r"cannot be run .*missing .* 'words'.*inputs=\{…\} to vitreous.see_through"),
+    "softmax": (Probabilities, "seems to answer with probabilities; give it without its last sigmoid or softmax"),
+    "sigmoid": (IndependentProbabilities, "seems to answer with probabilities"),
     "detached": (Detached, "have no gradient path to the images"),
     "argmax": (Counts, "no gradient path to the images|of a score is lost"),
 }
@@ -149,6 +167,74 @@ def test_states_that_are_changed_in_place_are_copied():
         expected = vitreous.explain(plain, images, 1, spec)
         torch.testing.assert_close(ours.patches, expected.patches, rtol=1e-9, atol=1e-12)
     assert fingerprint(changing) == before
+
+
+class TwoLayers(nn.Module):
+    def __init__(self, inputs: int, stride: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(inputs, 6, stride, stride), nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.second(F.relu(self.first(x))))
+
+
+class Numbered(nn.Module):
+    """Stages and blocks that are children with numbers in their names and not elements of lists, as timm's RegNet has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 4, 4)
+        self.s1, self.s2 = nn.Module(), nn.Module()
+        self.s1.add_module("b1", TwoLayers(6, 1))
+        self.s2.add_module("b1", TwoLayers(6, 2))
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.s2.b1(self.s1.b1(self.stem(x))).mean((2, 3)))
+
+
+def test_blocks_without_lists_are_found_by_the_numbers_in_their_names():
+    network = vitreous.wrap(Numbered().double(), size=(32, 32))
+
+    assert [block.name for block in network.blocks] == ["s1.b1", "s2.b1"]
+
+
+class AddsToPart(Convolutions):
+    """As the detectors that add a reference point to two of four numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = super().forward(x)
+        output[:, :2] += 0.7
+        return output
+
+
+class Limited(Convolutions):
+    """A regression whose values lie between bounds, as those of depth estimators do."""
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * getattr(F, self.function)(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [AddsToPart, lambda: Limited("sigmoid"), lambda: Limited("softplus"), lambda: Limited("hardsigmoid")],
+    ids=["adds to part", "sigmoid", "softplus", "hardsigmoid"],
+)
+def test_constants_of_outputs_have_their_share(make):
+    module = make().double()
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
+    images[1] = 0
+
+    network = vitreous.wrap(module, size=(32, 32))
+    attribution = vitreous.explain(network, images, method="decompx", score=vitreous.scores.value(1))
+
+    torch.testing.assert_close(attribution.score, module(images)[:, 1].detach())
+    total = attribution.patches.sum(-1) + attribution.bias
+    torch.testing.assert_close(total, attribution.score, rtol=1e-9, atol=1e-12)
 
 
 def test_a_score_is_one_differentiable_number_per_image():

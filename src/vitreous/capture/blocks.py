@@ -73,7 +73,11 @@ def find_blocks(
         If no blocks are found, or the places of their tokens cannot be confirmed.
     """
     if pattern is None:
-        candidates = dict(candidate_blocks(module)) or dict(candidate_blocks(module, least=1))
+        candidates = (
+            dict(candidate_blocks(module))
+            or dict(candidate_blocks(module, least=1))
+            or dict(candidate_blocks(module, numbered=True))
+        )
     else:
         candidates = dict(named_blocks(module, pattern))
     size = size_of(images, clip)
@@ -119,14 +123,20 @@ def weight_layers(module: nn.Module) -> int:
     return sum(isinstance(part, WEIGHT_LAYERS) for part in module.modules())
 
 
-def candidate_blocks(module: nn.Module, prefix: str = "", least: int = 2) -> Iterator[tuple[str, nn.Module]]:
-    """Elements of lists with at least `least` weight layers: residual blocks, and the stages that hold them."""
+def candidate_blocks(
+    module: nn.Module, prefix: str = "", least: int = 2, numbered: bool = False
+) -> Iterator[tuple[str, nn.Module]]:
+    """Elements of lists with at least `least` weight layers: residual blocks, and the stages that hold them.
+
+    `numbered` takes children with a number at the end of their names (s1, s2, …) for elements of a list.
+    """
     inside_list = isinstance(module, nn.ModuleList | nn.Sequential)
     for name, child in module.named_children():
         path = f"{prefix}{name}"
-        if inside_list and prefix and weight_layers(child) >= least and not isinstance(child, nn.ModuleList):
+        is_element = (inside_list and prefix) or (numbered and name[-1].isdigit())
+        if is_element and weight_layers(child) >= least and not isinstance(child, nn.ModuleList):
             yield path, child
-        yield from candidate_blocks(child, f"{path}.", least)
+        yield from candidate_blocks(child, f"{path}.", least, numbered)
 
 
 def named_blocks(module: nn.Module, pattern: str | Sequence[str]) -> list[tuple[str, nn.Module]]:
@@ -203,7 +213,8 @@ def confirm_grids(
     """Grids by number of the call, confirmed or measured once for every shape.
 
     A map [b d rows columns] has its place by its shape, so only the first of them is measured; sequences may be in any
-    order. Calls whose tokens cannot be placed are left out (the words of a language model).
+    order, and so may what has the shape of a map and of windows. Calls whose tokens cannot be placed are left out (the
+    words of a language model).
     """
 
     def input_of(call: BlockInput, images: Images) -> Tensor:
@@ -217,7 +228,8 @@ def confirm_grids(
             continue
         is_map = grids[0].form not in IN_ANY_ORDER
         if is_map and map_measured:
-            known[key] = grids[0]
+            windows = (measure_grid(grid, image, partial(input_of, call), clip) for grid in grids[1:])
+            known[key] = next((grid for grid in windows if grid is not None and grid.order is not None), grids[0])
             continue
         map_measured = map_measured or is_map
         measured = (measure_grid(grid, image, partial(input_of, call), clip) for grid in grids)

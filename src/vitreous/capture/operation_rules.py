@@ -11,7 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from vitreous.capture.linearise import FrozenLayerNorm, FrozenScale, RatioActivation, attention_at, damp, softmax_at
+from vitreous.capture.linearise import (
+    FrozenLayerNorm,
+    FrozenScale,
+    RatioActivation,
+    RatioFromZero,
+    attention_at,
+    damp,
+    softmax_at,
+)
 from vitreous.capture.operation_registry import (
     Call,
     Role,
@@ -455,11 +463,20 @@ def writes_in_place(call: Call) -> bool:
 
 @operation_rule("sigmoid", "hardsigmoid", "softplus", "exp", "sigmoid_", "hardtanh", "hardsigmoid_")
 def bounded_gate(call: Call) -> Tensor:
-    """A function without act(0) = 0; in a product it is the gate."""
+    """A function without act(0) = 0; in a product it is the gate, elsewhere the constant act(0) and a multiple of x."""
     x = call.args[0] if call.args else call.kwargs["input"]
     source = getattr(x, "_vitreous_scaled", x)
-    output = call.run()
-    return give_role(call.hand_out(output), Role.BOUNDED_GATE, source) if depends(x) else output
+    if not depends(x):
+        return call.run()
+    rules, name = call.linearisation, name_of(call.function)
+    if name not in ("sigmoid", "hardsigmoid", "softplus") or rules.activation == "exact" or rules.gate == "exact":
+        return give_role(call.hand_out(call.run()), Role.BOUNDED_GATE, source)
+    options = {key: value for key, value in call.kwargs.items() if key not in ("input", "inplace")}
+    rest = () if name == "hardsigmoid" else call.args[1:]  # its only other argument is whether it works in place
+    act = activation_of(call.function, tuple(rest), options)
+    output = RatioFromZero.apply(x, act)
+    output = call.add(output, act(output.new_zeros(())) if call.mode.record_constants else None)
+    return give_role(call.hand_out(output), Role.BOUNDED_GATE, source)
 
 
 @operation_rule("glu")

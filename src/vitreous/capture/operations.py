@@ -167,6 +167,7 @@ class LinearisedForward(TorchFunctionMode):
             return output
         recorded = output
         if self.copy_recorded:
-            output = output.clone()
+            recorded = output.clone() if output._is_view() else output  # `x[:2] += c` writes into the view once more
+            output = recorded.clone()
         self.added.append(Added(recorded, constant.detach(), operation, recorded._version))
         return output

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitreous.capture.blocks import find_blocks
 from vitreous.capture.diagnosis import operations_without_rule
 from vitreous.capture.linearise import LINEARISATIONS
+from vitreous.capture.operation_registry import Role, role_of
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.token_places import size_of
 from vitreous.capture.trace import backward, trace
@@ -157,8 +158,8 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
     except Exception as problem:
         reason = describe_error(problem)
         raise ModelError(
-            f"{model.name!r} cannot be run on a random image {list(image.shape[1:])} ({reason}); pass size=(height, width), "
-            "or images that it takes"
+            f"{model.name!r} cannot be run on a random image {list(image.shape[1:])} ({reason}); pass size=(height, width) that "
+            "it takes, (frames, height, width) if it takes clips, or inputs={…} to vitreous.see_through if it takes more than images"
         ) from problem
     refuse_random(model.name, first, second)
     clip = None if model.clip is None else replace(model.clip, frames=image.shape[model.clip.axis])
@@ -253,10 +254,9 @@ def expected_input(
         return clip, expected_size(module, preprocess)
     if len(size) == 3:
         return Clip(size[0], axis=1 if counts else 2), (size[1], size[2])
-    if len(size) == 2 and not counts:
+    if len(size) == 2:  # images, even if a configuration counts frames: Perceiver's does for every kind of input
         return None, (size[0], size[1])
-    wanted = "(frames, height, width)" if counts else "(height, width), or (frames, height, width) for clips"
-    raise ModelError(f"size={size}; {wanted} would work")
+    raise ModelError(f"size={size}; (height, width), or (frames, height, width) for clips, would work")
 
 
 def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
@@ -342,6 +342,7 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
             if traced.changed_in_place:
                 continue
             refuse_other_values(model, output, traced.output)
+            refuse_probabilities(model, traced.output)
             with torch.enable_grad():
                 score = projected(traced.output)
             if score is None:
@@ -364,6 +365,11 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
         if worst <= max(LARGEST_MISSING.get(mode.lowest, 1e-3), LARGEST_MISSING.get(model.dtype, 1e-3)):
             return copy, worst
         break
+    else:
+        raise ModelError(
+            f"{model.name!r} changes states in place that were recorded, in a way that cannot be followed; a model that makes new "
+            "tensors instead would work, and black_box=True needs none of this"
+        )
     lost = operations_without_rule(model.module, lambda: call(image), modules, lin, projected)
     named = f" ({lost} has no rule that keeps it)" if lost else ""
     raise ModelError(
@@ -382,6 +388,20 @@ def refuse_other_values(model: Network, own: Any, ours: Any) -> None:
                 f"{model.name!r} gives other outputs when its operations are followed, so it relies on a change in place or on the "
                 "type of its tensors; black_box=True would work"
             )
+
+
+def refuse_probabilities(model: Network, output: Any) -> None:
+    """Raise `ModelError` if a classifier ends with a sigmoid or a softmax."""
+    try:
+        logits = logits_of(output)
+    except ShapeError:
+        return
+    ends_with_one = role_of(logits) in (Role.BOUNDED_GATE, Role.ATTENTION_WEIGHTS)
+    if ends_with_one and logits.ndim == 2 and logits.shape[1] > 1 and bool(((logits >= 0) & (logits <= 1)).all()):
+        raise ModelError(
+            f"{model.name!r} seems to answer with probabilities; give it without its last sigmoid or softmax, so that it answers "
+            "with logits"
+        )
 
 
 def projected(output: Any) -> Tensor | None:

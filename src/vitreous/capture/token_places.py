@@ -23,7 +23,7 @@ ROUNDS = 4  # draws of noise
 FEW = 100  # patches below which a measured order is confirmed by further draws
 AGREEING = 0.8  # fraction of tokens whose measured place must be the expected one
 
-IN_ANY_ORDER = ("sequence", "packed", "framed")  # forms whose shape does not say where a token lies
+IN_ANY_ORDER = ("sequence", "packed", "framed", "windows")  # forms whose shape does not say where a token lies
 
 Pair = tuple[Tensor, Tensor]  # squared changes per token when the cells with a bit are replaced, and those without
 
@@ -31,7 +31,8 @@ Pair = tuple[Tensor, Tensor]  # squared changes per token when the cells with a 
 def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
     """The grids that a block input of one image or clip may have by its shape; none if it has none of the known forms.
 
-    Several only for a sequence of a clip, whose length does not say how many time steps there are.
+    Several for a sequence of a clip, whose length does not say how many time steps there are, and for a map whose columns
+    may as well be the tokens of square windows.
     """
     if state.ndim == 2:
         return [replace(grid, form="packed") for grid in expected_sequences(len(state), size)]
@@ -44,7 +45,15 @@ def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
     last, first = covers(state.shape[1:-1], size), covers(state.shape[2:], size)
     if first and not (last and state.shape[1] < state.shape[-1]):
         return [TokenGrid("channels_first", tuple(state.shape[2:]))]
-    return [TokenGrid("channels_last", tuple(state.shape[1:-1]))] if last else []
+    windows = list(windowed(state, size))
+    return [TokenGrid("channels_last", tuple(state.shape[1:-1])), *windows] if last else windows
+
+
+def windowed(state: Tensor, size: tuple[int, ...]) -> Iterator[TokenGrid]:
+    """Grids of an image whose tokens are given by square windows [1 windows n d]."""
+    if len(size) == 2 and 1 < state.shape[2] == math.isqrt(state.shape[2]) ** 2:
+        grids = expected_sequences(state.shape[1] * state.shape[2], size)
+        yield from (replace(grid, form="windows") for grid in grids if not grid.others)
 
 
 def covers(grid: Sequence[int], size: Sequence[int]) -> bool:

@@ -296,8 +296,9 @@ class TokenGrid:
     Attributes
     ----------
     form
-        "sequence" [b n d], "packed" [(b n) d], "framed" [(b t) n d] (the frames of clips as images), "channels_last"
-        [b rows columns d] or "channels_first" [b d rows columns]; the latter two in a clip with time steps before rows.
+        "sequence" [b n d], "packed" [(b n) d], "framed" [(b t) n d] (the frames of clips as images), "windows"
+        [b windows n d], "channels_last" [b rows columns d] or "channels_first" [b d rows columns]; the latter two in a
+        clip with time steps before rows.
     grid
         Rows and columns of the patches, with time steps before them in a clip.
     order
@@ -306,7 +307,7 @@ class TokenGrid:
         Number of tokens that belong to no patch (class, distillation and detection tokens, registers).
     """
 
-    form: Literal["sequence", "packed", "framed", "channels_last", "channels_first"]
+    form: Literal["sequence", "packed", "framed", "windows", "channels_last", "channels_first"]
     grid: tuple[int, ...]
     order: Tensor | None = None
     others: int = 0
@@ -327,7 +328,7 @@ class TokenGrid:
                 return x.flatten(1, -2)
             case "channels_first":
                 return x.flatten(2).mT
-            case "packed" | "framed":
+            case "packed" | "framed" | "windows":
                 x = x.reshape(-1, self.count, x.shape[-1])
         return x if self.order is None else x[:, self.order.to(x.device)]
 
@@ -338,6 +339,8 @@ class TokenGrid:
                 fits = len(shape) == len(self.grid) + 2 and tuple(shape[1:-1]) == self.grid
             case "channels_first":
                 fits = len(shape) == len(self.grid) + 2 and tuple(shape[2:]) == self.grid
+            case "windows":
+                fits = len(shape) == 4 and shape[1] * shape[2] == self.count
             case "packed":
                 return shape[0] // self.count if len(shape) == 2 and shape[0] % self.count == 0 else 0
             case "framed":
