@@ -11,13 +11,13 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache, module_state
-from vitreous.capture.differentiable import DifferentiableProbe, keeps_graph
+from vitreous.capture.differentiable import keeps_graph
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.precision import computing, effective_precision, half_products
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import Question, ask
 from vitreous.capture.targets import ClassTarget, Target
-from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
@@ -73,7 +73,7 @@ def explain_batch(
     effective = precision_of(method, vit, precision)
     with computing(effective, vit.device):
         if differentiable:
-            attribution = method(differentiable_probe(vit, images, target, score_function))
+            attribution = method(target.probe(vit, images, score_function, hold, differentiable=True))
         elif graphs is not None and isinstance(target, ClassTarget) and can_be_recorded(method, vit, hold):
             attribution = run_recorded(graphs, vit, images, target, method, score_function)
         else:
@@ -114,20 +114,6 @@ def run_recorded(
     key = (id(vit), method.spec, score_function.name, half_products(), module_state(vit.module))
     rounded = half_products() or torch.get_float32_matmul_precision() != "highest" or vit.dtype.itemsize < 4
     return graphs.run(key, compute, inputs, 1e-2 if rounded else 1e-4)
-
-
-def differentiable_probe(
-    vit: BlackBox, images: Images, target: Target, score_function: Question
-) -> DifferentiableProbe:
-    """The probe whose layers keep a graph; a `ModelError` unless the model is a `ViT` and the targets are classes."""
-    if not isinstance(vit, ViT):
-        raise ModelError(
-            f"{vit.name!r} is not a ViT with an adapter, and differentiable=True writes out the backward pass of its blocks; "
-            "a ViT of timm, Hugging Face or torchvision would work"
-        )
-    if not isinstance(target, ClassTarget):
-        raise ModelError("differentiable=True explains classes; a model whose classes are the texts would work")
-    return DifferentiableProbe(vit, images, target.classes, score_function)
 
 
 def choose_score_function(vit: BlackBox, target: Target, method: Method, question: Any = None) -> Question:

@@ -87,7 +87,7 @@ def explain(
         one was used.
     differentiable
         Whether maps keep a graph to the parameters and to the images, so that a loss can be put on them (see
-        `vitreous.losses`). For a `ViT` and methods of one backward pass; the whole graph is held in memory.
+        `vitreous.losses`). For methods of one backward pass on a `ViT` or a network; the whole graph is held in memory.
     cuda_graph
         On a GPU, whether the kernels of a batch are recorded as a CUDA graph and replayed for further batches of the same
         shape, which removes the time to launch them one by one. For methods of one pass over the layers; results are those

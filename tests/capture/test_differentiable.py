@@ -157,5 +157,5 @@ def test_what_has_no_graph_is_refused(vits):
     with pytest.raises(SpecError, match="shares of biases"):
         vitreous.explain(vit, images, method="fullgrad", differentiable=True)
     black_box = vitreous.wrap(vit.module, black_box=True)
-    with pytest.raises(ModelError, match="not a ViT with an adapter"):
+    with pytest.raises(ModelError, match="black box"):
         vitreous.explain(black_box, images, method="rise(masks=4)", differentiable=True)

@@ -1,191 +1,86 @@
-"""Maps that a loss can be put on: a linearised backward pass that is itself a differentiable function of the model.
+"""Maps that a loss can be put on: probes whose layers are differentiable functions of parameters and images.
 
-A custom backward function cannot be differentiated again: the factors that it holds fixed are constants for autograd, while
-a loss on a map has to change them. Here the forward pass keeps the model's own graph, and the backward pass of a
-linearisation is written out in tensor operations on the states of that graph. Gradients of the map then reach parameters
-and images by ordinary differentiation.
+The model, or the parts of a `ViT`, run under `DifferentiableForward`. One linearised backward pass per target is recorded by
+autograd, so that gradients of the map reach parameters and images by ordinary differentiation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitreous.capture.forward import Reading, Step, classified, mix, rows_on
+from vitreous.capture.differentiable_operations import DifferentiableForward, HeldResidualSum, Phase
+from vitreous.capture.forward import Reading, Step, attention_pool, classified, present, rows_on, run_block
 from vitreous.capture.layer import Gradients, Layer, presence_grad, weave
-from vitreous.capture.linearise import PLAIN, Linearisation, epsilon, slope_at_zero
+from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.network_probe import NetworkLayer, NetworkProbe, needs_vit
 from vitreous.capture.probe import Probe
+from vitreous.capture.trace import Trace, trace
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
+from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import Tokens
-from vitreous.models.vit import Block, Feed, LinearPool, Place, ViT
-
-
-def exact_vjp(function: Callable[[Tensor], Any], x: Tensor, upstream: Any) -> Tensor:
-    """Gradient of a function's outputs · upstream in x, as a differentiable function of x, upstream and parameters."""
-    with torch.enable_grad():
-        x = x if x.requires_grad else x.detach().requires_grad_()
-        outputs = function(x)
-    (gradient,) = torch.autograd.grad(outputs, x, upstream, create_graph=True, allow_unused=True)
-    return torch.zeros_like(x) if gradient is None else gradient
-
-
-def norm_vjp(lin: Linearisation, norm: nn.Module, x: Tensor, upstream: Tensor) -> Tensor:
-    """Backward pass of `Linearisation.normalise`."""
-    if isinstance(norm, nn.Identity):
-        return upstream
-    if lin.norm == "exact":
-        return exact_vjp(norm, x, upstream)
-    weight: Tensor | None = getattr(norm, "weight", None)
-    passed = upstream if weight is None else upstream * weight
-    if isinstance(norm, nn.LayerNorm):
-        passed = passed * (x.var(-1, correction=0, keepdim=True) + norm.eps).rsqrt()
-        return passed - passed.mean(-1, keepdim=True) if lin.norm == "frozen" else passed
-    if "rms" in type(norm).__name__.lower() and hasattr(norm, "eps"):
-        return passed * (x.square().mean(-1, keepdim=True) + epsilon(norm, x)).rsqrt()
-    raise ModelError(f"a norm of type {type(norm).__name__!r} cannot be held fixed; known: LayerNorm, RMSNorm")
-
-
-def sum_vjp(lin: Linearisation, stream: Tensor, update: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor]:
-    """Backward pass of `Linearisation.add`: gradients of the residual stream and of the update."""
-    if lin.residual == 0:
-        return upstream, upstream
-    total = stream + update
-    weights = [1 + lin.residual * (part.sign() * total.sign() > 0) for part in (stream, update)]
-    divisor = weights[0] * stream + weights[1] * update
-    nothing = (stream == 0) & (update == 0)
-    share = torch.where(total == 0, nothing.to(total), total / torch.where(divisor == 0, 1, divisor))
-    return upstream * share * weights[0], upstream * share * weights[1]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FeedStates:
-    """States of an MLP branch, with the graph of the forward pass."""
-
-    entered: Tensor
-    normed: Tensor
-    gate: Tensor
-    activated: Tensor
-    value: Tensor | None
-    hidden: Tensor
-    added: Tensor
-
-
-def run_feed(part: Feed, x: Tensor) -> FeedStates:
-    normed = part.norm(x)
-    gate, *values = part.expand(normed)
-    activated = part.act(gate)
-    value = values[0] if values else None
-    hidden = activated if value is None else activated * value
-    return FeedStates(x, normed, gate, activated, value, hidden, part.contract(part.inner_norm(hidden)))
-
-
-def feed_vjp(part: Feed, states: FeedStates, lin: Linearisation, upstream: Tensor) -> Tensor:
-    """Gradient at the input of an MLP branch."""
-    passed = exact_vjp(part.contract, part.inner_norm(states.hidden), upstream)
-    passed = norm_vjp(lin, part.inner_norm, states.hidden, passed)
-    to_value: Tensor | None = None
-    if states.value is not None:
-        factor = 0.5 if lin.gate == "halved" else 1.0
-        to_value = factor * passed * states.activated
-        passed = factor * passed * states.value if lin.gate != "frozen" else torch.zeros_like(passed)
-    if lin.activation == "exact":
-        passed = exact_vjp(part.act, states.gate, passed)
-    else:
-        zero = states.gate == 0
-        ratio = states.activated / torch.where(zero, 1, states.gate)
-        passed = passed * torch.where(zero, slope_at_zero(part.act), ratio)
-    gradients = (passed,) if to_value is None else (passed, to_value)
-    passed = exact_vjp(part.expand, states.normed, gradients)
-    return norm_vjp(lin, part.norm, states.entered, passed)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BlockStates:
-    """States of a block, with the graph of the forward pass."""
-
-    entered: Tokens
-    normed: Tokens
-    raw: tuple[Tensor, Tensor, Tensor]  # queries, keys and values as projected
-    query: Tensor
-    key: Tensor
-    weights: Float[Tensor, "b h n n"]
-    mixed: Tensor
-    added: Tokens
-    mid: Tokens
-    feed: FeedStates
-    output: Tokens
-
-    @property
-    def step(self) -> Step:
-        return Step(self.entered, self.normed, self.raw[2], self.weights, self.mid, self.output)
-
-
-def run_tracked(block: Block, x: Tokens, place: Place) -> BlockStates:
-    """Run a block as the model does, keeping the states that the backward pass reads."""
-    attend = block.attend
-    normed = attend.norm(x)
-    raw = attend.qkv(normed)
-    query, key = (attend.rotate(norm(part), place) for norm, part in ((attend.q_norm, raw[0]), (attend.k_norm, raw[1])))
-    mixed, weights = mix(query, key, raw[2], attend.bias(place), attend.scale, attention=True)
-    mixed = mixed.transpose(1, 2).flatten(2)
-    added = attend.project(attend.inner_norm(mixed))
-    mid = x + added
-    feed = run_feed(block.feed, mid)
-    return BlockStates(x, normed, raw, query, key, weights, mixed, added, mid, feed, mid + feed.added)
-
-
-def block_vjp(
-    block: Block, states: BlockStates, place: Place, lin: Linearisation, upstream: Tensor
-) -> dict[str, Tensor]:
-    """Gradients at the input, the attention matrix and the first norm's output of a block."""
-    attend = block.attend
-    stream, update = sum_vjp(lin, states.mid, states.feed.added, upstream)
-    stream = stream + feed_vjp(block.feed, states.feed, lin, update)
-    stream, update = sum_vjp(lin, states.entered, states.added, stream)
-    passed = exact_vjp(attend.project, attend.inner_norm(states.mixed), update)
-    passed = norm_vjp(lin, attend.inner_norm, states.mixed, passed)
-    heads, value = states.weights.shape[1], states.raw[2]
-    passed = passed.unflatten(2, (heads, -1)).transpose(1, 2)
-    to_weights = passed @ value.mT
-    to_value = lin.v * (states.weights.mT @ passed)
-    to_query, to_key = torch.zeros_like(states.raw[0]), torch.zeros_like(states.raw[1])
-    if lin.qk != 0:
-        weights = states.weights
-        if lin.softmax != 1:
-            scores = (states.query * attend.scale) @ states.key.mT
-            bias = attend.bias(place)
-            weights = ((scores if bias is None else scores + bias) / lin.softmax).softmax(-1)
-        to_scores = lin.qk * attend.scale * weights * (to_weights - (weights * to_weights).sum(-1, keepdim=True))
-        to_query = turned_vjp(attend.rotate, attend.q_norm, states.raw[0], place, lin, to_scores @ states.key)
-        to_key = turned_vjp(attend.rotate, attend.k_norm, states.raw[1], place, lin, to_scores.mT @ states.query)
-    to_normed = exact_vjp(attend.qkv, states.normed, (to_query, to_key, to_value))
-    hidden = stream + norm_vjp(lin, attend.norm, states.entered, to_normed)
-    return {"hidden": hidden, "attention": to_weights, "normed": to_normed, "output": upstream}
-
-
-def turned_vjp(
-    rotate: Callable[[Tensor, Place], Tensor],
-    norm: nn.Module,
-    x: Tensor,
-    place: Place,
-    lin: Linearisation,
-    upstream: Tensor,
-) -> Tensor:
-    """Backward pass of the rotation and the norm of queries or keys."""
-    passed = exact_vjp(lambda part: rotate(part, place), norm(x), upstream)
-    return norm_vjp(lin, norm, x, passed)
+from vitreous.models.vit import LinearPool, ViT
 
 
 def keeps_graph(scores: Tensor | None) -> bool:
     """Whether scores have a graph to parameters or images."""
     return scores is not None and scores.requires_grad
+
+
+def check_trainable(model: BlackBox, images: Tensor) -> None:
+    """Raise `ModelError` if there is nothing that a loss on the map could change."""
+    if not images.requires_grad and not any(parameter.requires_grad for parameter in model.module.parameters()):
+        raise ModelError(
+            f"no parameter of {model.name!r} and no image requires gradients; requires_grad_() on what a loss should change "
+            "would work"
+        )
+
+
+def differentiable_probe(model: BlackBox, images: Tensor, *arguments: Any) -> Probe | NetworkProbe:
+    """The probe whose layers keep a graph; a `ModelError` for a black box, whose layers are not known."""
+    if not isinstance(model, Network):
+        raise ModelError(
+            f"{model.name!r} is a black box, and differentiable=True records the backward pass through its blocks; a network or "
+            "a ViT would work"
+        )
+    if isinstance(model, ViT):
+        return DifferentiableProbe(model, images, *arguments)
+    return DifferentiableNetworkProbe(model, images, *arguments)
+
+
+def refuse_biases(biases: bool) -> None:
+    if biases:
+        raise SpecError(
+            "shares of biases are not differentiable here; a method of tokens alone, such as 'decompx', would work"
+        )
+
+
+# ── ViTs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class HeldResidual(Linearisation):
+    """Only the rule for skip connections; operations have the others."""
+
+    phase: Phase | None = None
+
+    def add(self, stream: Tensor, update: Tensor) -> Tensor:
+        if self.residual == 0:
+            return stream + update
+        return HeldResidualSum.apply(stream, update, self.residual, self.phase)
+
+    def add_and_normalise(self, norm: Any, stream: Tensor, update: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        total = stream if update is None else self.add(stream, update)
+        return total, norm(total)
 
 
 class TrackedLayer(Layer):
@@ -224,16 +119,56 @@ class TrackedLayer(Layer):
         return (product if weight is None else product * weight[:, :, None]).mean(1)
 
 
-class DifferentiableProbe(Probe):
-    """A probe whose layers are differentiable functions of the model's parameters and of the images.
+@dataclass(frozen=True, slots=True, eq=False)
+class TrackedForward:
+    """States of the blocks and of the head, with their graph.
 
-    It takes one forward pass and one backward pass, written out, per target, and holds the whole graph. Parameters as for
+    Attributes
+    ----------
+    mode
+        The rules of the linearised backward pass.
+    steps
+        States of the blocks from `first` on.
+    first
+        Number of the first block.
+    normed
+        Tokens after the last norm.
+    presence
+        Logarithms of the weights of tokens in a linear pooling: zeros, whose gradient is read.
+    pooling
+        Attention of the pooling and the number of tokens that it leaves out; None if pooling is linear.
+    logits, readout
+        Output of the head.
+    """
+
+    mode: DifferentiableForward
+    steps: list[Step]
+    first: int
+    presence: Float[Tensor, "b n"] | None
+    pooling: tuple[Tensor, int] | None
+    logits: Tensor
+    readout: Float[Tensor, "b n"]
+
+    @property
+    def states(self) -> dict[str, list[Tensor]]:
+        """Tensors whose gradients are read, by kind."""
+        steps = self.steps
+        states = {"hidden": [step.hidden for step in steps], "output": [step.output for step in steps]}
+        states["attention"] = [step.attention for step in steps if step.attention is not None]
+        states["normed"] = [step.normed for step in steps if step.normed is not None]
+        return states
+
+
+class DifferentiableProbe(Probe):
+    """A probe of a `ViT` whose layers are differentiable functions of the model's parameters and of the images.
+
+    It takes one forward pass and one recorded backward pass per target, and holds the whole graph. Parameters as for
     `Probe`.
 
     Raises
     ------
     ModelError
-        If the head pools by attention, or neither a parameter nor the images require gradients.
+        If neither a parameter nor the images require gradients.
     """
 
     accounts_biases = False
@@ -241,46 +176,64 @@ class DifferentiableProbe(Probe):
     def __init__(self, model: ViT, images: Tensor, *arguments: Any) -> None:
         super().__init__(model, images, *arguments)
         self.images = images.to(model.device, model.dtype)  # with the graph of the images
-        if not isinstance(model.pool, LinearPool):
-            raise ModelError(
-                f"{model.name!r} pools by attention, whose backward pass is not written out; differentiable=True needs a head "
-                "that reads class tokens or their mean"
-            )
-        if not images.requires_grad and not any(parameter.requires_grad for parameter in model.module.parameters()):
-            raise ModelError(
-                f"no parameter of {model.name!r} and no image requires gradients; requires_grad_() on what a loss should change "
-                "would work"
-            )
-
-    @cached_property
-    def tracked(self) -> list[BlockStates]:
-        """States of all blocks."""
-        with torch.enable_grad(), evaluating(self.vit.module):
-            x, blocks = self.vit.embed(self.images), []
-            for block in self.vit.blocks:
-                blocks.append(run_tracked(block, x, self.place))
-                x = blocks[-1].output
-        return blocks
+        check_trainable(model, images)
 
     @property
     def states(self) -> list[Tokens]:
-        return [block.entered for block in self.tracked] + [self.tracked[-1].output]
-
-    @cached_property
-    def head(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Tokens after the last norm, pooling weights, pooled tokens, the vector that the classifier reads, and logits."""
-        with torch.enable_grad(), evaluating(self.vit.module):
-            assert isinstance(self.vit.pool, LinearPool)
-            normed = self.vit.norm(self.tracked[-1].output)
-            rows = rows_on(self.vit.pool, normed)
-            pooled = rows @ normed
-            vector = self.vit.pooled_norm(pooled)
-            return normed, rows, pooled, vector, classified(self.vit, vector)
+        steps = self._plain_forward.steps
+        return [step.hidden for step in steps] + [steps[-1].output]
 
     @property
     def reading(self) -> Reading:
-        _, rows, *_, logits = self.head
-        return Reading(logits, rows.mean(0).expand(len(logits), -1))
+        forward = self._plain_forward
+        return Reading(forward.logits, forward.readout)
+
+    @cached_property
+    def _plain_forward(self) -> TrackedForward:
+        return self._track(PLAIN, 0)
+
+    @contextmanager
+    def _running(self, mode: DifferentiableForward) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(evaluating(self.vit.module))
+            stack.enter_context(mode.marking(self.vit.module))
+            yield
+
+    def _track(self, lin: Linearisation, first: int) -> TrackedForward:
+        """Run the model by its parts; rules apply from block `first` on."""
+        vit = self.vit
+        mode = DifferentiableForward(replace(lin, residual=0))
+        skip_rule = HeldResidual(residual=lin.residual, phase=mode.phase)
+        steps: list[Step] = []
+        with self._running(mode):
+            x = vit.embed(self.images)
+            for block in vit.blocks[:first]:
+                x = run_block(block, x, self.place, attention=True).output
+            for block in vit.blocks[first:]:
+                entered = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+                with mode:
+                    steps.append(run_block(block, entered, self.place, skip_rule, attention=True))
+                x = steps[-1].output
+            return self._head(mode, steps, first, x)
+
+    def _head(self, mode: DifferentiableForward, steps: list[Step], first: int, tokens: Tokens) -> TrackedForward:
+        vit, pool, presence, pooling = self.vit, self.vit.pool, None, None
+        with mode:
+            normed = vit.norm(tokens)
+        if isinstance(pool, LinearPool):
+            rows = rows_on(pool, normed)
+            presence = torch.zeros_like(normed[..., 0]).requires_grad_()
+            pooled, readout = present(rows, presence) @ normed, rows.mean(0).expand(len(normed), -1)
+        else:
+            mode.attention_weights.clear()
+            with mode:
+                key, value = pool.key_value(normed[:, pool.skip :])
+                pooled, readout = attention_pool(pool, pool.query(), key, value, PLAIN, None)
+            pooling = (mode.attention_weights[0], pool.skip)
+        with mode:
+            logits = classified(vit, vit.pooled_norm(pooled))
+        return TrackedForward(mode, steps, first, presence, pooling, logits, readout.detach())
 
     def layers(
         self,
@@ -293,53 +246,147 @@ class DifferentiableProbe(Probe):
         presence: bool = False,
         down_to: int = 0,
     ) -> Iterator[Layer]:
-        if biases:
-            raise SpecError(
-                "shares of biases are not differentiable here; a method of tokens alone, such as 'decompx', would work"
-            )
-        readout = self.reading.readout.detach().repeat_interleave(self.targets_per_image, 0)
-        upstream: list[Tensor] = []
-        head_presence: list[Tensor] = []
-        if gradients:
-            with torch.enable_grad(), evaluating(self.vit.module):
-                upstream, head_presence = self._upstream(lin)
-        for index in reversed(range(down_to, self.vit.depth)):
-            states, block = self.tracked[index], self.vit.blocks[index]
-            grads: dict[str, Tensor] = {}
-            if gradients:
-                with torch.enable_grad(), evaluating(self.vit.module):
-                    found = [block_vjp(block, states, self.place, lin, g) for g in upstream]
-                    grads = {key: weave([part[key] for part in found]) for key in found[0]}
-                    if presence:
-                        matrix = states.weights.repeat_interleave(len(found), 0)
-                        grads["presence"] = presence_grad(matrix, grads["attention"])
-                        if index == self.vit.depth - 1:
-                            grads["presence"] = grads["presence"] + weave(head_presence)
-                upstream = [part["hidden"] for part in found]
+        refuse_biases(biases)
+        forward = self._plain_forward if lin == PLAIN and down_to == 0 else self._track(lin, down_to)
+        readout = forward.readout.repeat_interleave(self.targets_per_image, 0)
+        grads = self._gradients(forward) if gradients else {}
+        if gradients and presence:
+            matrices = [self.rows_of(step.attention) for step in forward.steps]
+            grads["presence"] = list(map(presence_grad, matrices, grads["attention"]))
+            grads["presence"][-1] = grads["presence"][-1] + grads["pooling"][0]
+        for offset in reversed(range(len(forward.steps))):
+            index = forward.first + offset
+            own = {kind: found[offset] for kind, found in grads.items() if kind != "pooling"}
             yield TrackedLayer(
                 index,
                 self.vit.depth,
                 self.layout,
                 self.place,
-                block,
-                states.step,
+                self.vit.blocks[index],
+                forward.steps[offset],
                 self.targets_per_image,
                 readout,
-                Gradients(**grads),
+                Gradients(**own),
             )
 
-    def _upstream(self, lin: Linearisation) -> tuple[list[Tensor], list[Tensor]]:
-        """Gradients of the scores at the encoder's output and in the presence of tokens in the pooling, per target."""
-        normed, rows, pooled, vector, logits = self.head
-        gradients, presences = [], []
-        for targets in self.targets.view(len(self.images), -1).unbind(1):
-            to_logits = exact_vjp(lambda raw, targets=targets: self.answer(raw, targets).sum(), logits, None)
-            if self.vit.length is None or lin.norm == "exact":
-                passed = exact_vjp(lambda read: classified(self.vit, read), vector, to_logits)
-            else:
-                passed = exact_vjp(self.vit.classify, vector, to_logits / self.vit.length(vector))
-            passed = norm_vjp(lin, self.vit.pooled_norm, pooled, passed)
-            gradients.append(norm_vjp(lin, self.vit.norm, self.tracked[-1].output, rows.mT @ passed))
-            taken = rows * (passed @ normed.mT)
-            presences.append((taken - rows / rows.sum(-1, keepdim=True) * taken.sum(-1, keepdim=True)).sum(1))
-        return gradients, presences
+    def rows_of(self, per_image: Tensor | None) -> Tensor:
+        assert per_image is not None
+        return per_image.repeat_interleave(self.targets_per_image, 0)
+
+    def _gradients(self, forward: TrackedForward) -> dict[str, list[Tensor]]:
+        """Gradients by kind and block, rows ordered as in `Layer`; "pooling" are those in the presence of tokens there."""
+        states = forward.states
+        kinds = [kind for kind, tensors in states.items() for _ in tensors]
+        pooling = forward.presence if forward.pooling is None else forward.pooling[0]
+        assert pooling is not None
+        inputs = [*(tensor for tensors in states.values() for tensor in tensors), pooling]
+        columns: list[list[Tensor]] = []
+        with torch.enable_grad():
+            for targets in self.targets.view(len(self.images), -1).unbind(1):
+                score = self.answer(forward.logits, targets).sum()
+                columns.append(forward.mode.gradients(score, inputs))
+            woven = [weave(list(column)) for column in zip(*columns, strict=True)]
+            by_kind: dict[str, list[Tensor]] = {kind: [] for kind in states}
+            for kind, gradient in zip(kinds, woven[:-1], strict=True):
+                by_kind[kind].append(gradient)
+            at_pooling = woven[-1]
+            if forward.pooling is not None:
+                weights, skipped = forward.pooling
+                at_pooling = F.pad(presence_grad(self.rows_of(weights), at_pooling), (skipped, 0))
+        return {**by_kind, "pooling": [at_pooling]}
+
+
+# ── networks ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class TrackedNetworkLayer(NetworkLayer):
+    """A layer of a network whose states keep their graph."""
+
+    __slots__ = ()
+
+    @property
+    def hidden(self) -> Float[Tensor, "r n d"]:
+        return self.rows(self.tokens.tokens(self.segment.leaf))
+
+    @property
+    def output(self) -> Float[Tensor, "r n d"]:
+        output = self.segment.output
+        if output is None or not self.tokens.holds(output.shape):
+            raise SpecError(
+                "the output of a block has other tokens than its input in this model; of='input' would work"
+            )
+        return self.rows(self.tokens.tokens(output))
+
+
+class DifferentiableNetworkProbe(NetworkProbe):
+    """A probe of a network whose layers are differentiable functions of its parameters and of the images.
+
+    Parameters as for `NetworkProbe`.
+
+    Raises
+    ------
+    ModelError
+        If neither a parameter nor the images require gradients.
+    """
+
+    def __init__(self, model: Network, images: Tensor, *arguments: Any) -> None:
+        super().__init__(model, images, *arguments)
+        self.images = images.to(model.device, model.dtype)  # with the graph of the images
+        check_trainable(model, images)
+
+    def layers(
+        self,
+        lin: Linearisation = PLAIN,
+        attention: bool = False,
+        *,
+        gradients: bool = True,
+        biases: bool = False,
+        normed: bool = False,
+        presence: bool = False,
+        down_to: int = 0,
+    ) -> Iterator[Any]:
+        if attention or presence:
+            raise ModelError(needs_vit(self.model, "attention matrices"))
+        refuse_biases(biases)
+        mode = DifferentiableForward(lin, copy_recorded=self.model.copy, active=False)
+        traced = self._trace_with(mode, down_to)
+        scores = self._scores(traced)
+        segments = traced.segments
+        grads: list[dict[str, Tensor]] = [{} for _ in segments]
+        if gradients:
+            grads = self._segment_gradients(mode, traced, scores)
+        for segment, own in zip(reversed(segments), reversed(grads), strict=True):
+            plain = self._layer(segment, Gradients(**own))
+            yield TrackedNetworkLayer(*(getattr(plain, name) for name in plain.__dataclass_fields__))
+
+    def _trace_with(self, mode: DifferentiableForward, down_to: int) -> Trace:
+        with mode.marking(self.model.module):
+            return trace(
+                self.model.module,
+                lambda: self.model.call(self.images),
+                [block.module for block in self.model.blocks],
+                mode.linearisation,
+                down_to=down_to,
+                copy=self.model.copy,
+                cut=False,
+                mode=mode,
+            )
+
+    def _segment_gradients(
+        self, mode: DifferentiableForward, traced: Trace, scores: list[Tensor]
+    ) -> list[dict[str, Tensor]]:
+        inputs: list[Tensor] = []
+        places: list[tuple[int, str]] = []
+        for index, segment in enumerate(traced.segments):
+            inputs.append(segment.leaf)
+            places.append((index, "hidden"))
+            tokens = self.model.blocks[segment.index].tokens
+            if segment.output is not None and tokens.holds(segment.output.shape):
+                inputs.append(segment.output)
+                places.append((index, "output"))
+        columns = [mode.gradients(score.sum(), inputs) for score in scores]
+        grads: list[dict[str, Tensor]] = [{} for _ in traced.segments]
+        for (index, kind), *parts in zip(places, *columns, strict=True):
+            tokens = self.model.blocks[traced.segments[index].index].tokens
+            grads[index][kind] = weave([tokens.tokens(part) for part in parts])
+        return grads

@@ -185,7 +185,7 @@ def weave_gradients(columns: list[Gradients]) -> Gradients:
     return Gradients(**{field.name: joined(field.name) for field in fields(Gradients)})
 
 
-def presence_grad(attention: Float[Tensor, "r h n n"], grad: Float[Tensor, "r h n n"]) -> Float[Tensor, "r n"]:
+def presence_grad(attention: Float[Tensor, "r h q n"], grad: Float[Tensor, "r h q n"]) -> Float[Tensor, "r n"]:
     """Gradient of the score t in the presence m of each token, at m = 1.
 
     With Aᵢⱼ ∝ mⱼ exp(…) and G the gradient in A: ∂t/∂mⱼ = Σₕᵢ Aₕᵢⱼ (Gₕᵢⱼ − Σₖ Aₕᵢₖ Gₕᵢₖ).

@@ -57,6 +57,14 @@ class Call:
         """The function as the model called it."""
         return self.function(*self.args, **self.kwargs)
 
+    def hold(self, x: Tensor) -> Tensor:
+        """The tensor as a constant of the linearised backward pass."""
+        return self.mode.hold(x)
+
+    def damp(self, x: Tensor, factor: float | int) -> Tensor:
+        """The tensor with its gradient in the linearised backward pass multiplied by `factor`."""
+        return self.mode.damp(x, factor)
+
     def hand_out(self, output: Tensor) -> Tensor:
         """An output that the backward pass needs again; a copy for models that change what they are given in place."""
         copies = self.mode.copy_recorded and output.requires_grad and not name_of(self.function).endswith("_")
@@ -67,17 +75,21 @@ class Call:
         return self.mode.record(output, constant, name_of(self.function))
 
 
+CONSTANT = "_vitreous_constant"  # attribute of tensors of parameters alone, where parameters are part of the graph
 Rule = Callable[[Call], Any]
 RULES: dict[str, Rule] = {}
 
 
-def operation_rule(*functions: Callable[..., Any] | str) -> Callable[[Rule], Rule]:
+def operation_rule(*functions: Callable[..., Any] | str, differentiable: bool = False) -> Callable[[Rule], Rule]:
     """Register the backward rule of torch functions, by function or by name.
 
     Parameters
     ----------
     *functions
         Torch functions such as `torch.nn.functional.mish`, or their names.
+    differentiable
+        Whether `explain(..., differentiable=True)` may use the rule: what it holds fixed is held by `Call.hold` and
+        `Call.damp`, and it has no backward function of its own.
 
     Returns
     -------
@@ -92,6 +104,8 @@ def operation_rule(*functions: Callable[..., Any] | str) -> Callable[[Rule], Rul
     """
 
     def register(rule: Rule) -> Rule:
+        if differentiable:
+            rule.differentiable = True  # type: ignore[attr-defined]
         for function in functions:
             RULES[function if isinstance(function, str) else name_of(function)] = rule
         return rule
@@ -124,7 +138,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def depends(value: Any) -> TypeGuard[Tensor]:
     """Whether a value depends on what is explained."""
-    return isinstance(value, Tensor) and value.requires_grad
+    return isinstance(value, Tensor) and value.requires_grad and not hasattr(value, CONSTANT)
 
 
 def role_of(value: Any) -> Role | None:

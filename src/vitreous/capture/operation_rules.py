@@ -158,9 +158,10 @@ def statistic(call: Call) -> Any:
         return call.run()
     output = call.run()
     if isinstance(output, Tensor):
-        return output.detach()
+        return call.hold(output)
     spread, mean = output
-    return type(output)((spread.detach(), mean)) if hasattr(output, "_fields") else (spread.detach(), mean)
+    spread = call.hold(spread)
+    return type(output)((spread, mean)) if hasattr(output, "_fields") else (spread, mean)
 
 
 @operation_rule("normalize")
@@ -169,10 +170,8 @@ def l2_normalise(call: Call) -> Tensor:
     x = arguments["input"]
     if call.linearisation.norm == "exact" or not depends(x):
         return call.run()
-    with torch.no_grad():
-        length = x.norm(arguments.get("p", 2.0), arguments.get("dim", 1), keepdim=True)
-        length = length.clamp_min(arguments.get("eps", 1e-12))
-    return x / length
+    length = x.norm(arguments.get("p", 2.0), arguments.get("dim", 1), keepdim=True)
+    return x / call.hold(length.clamp_min(arguments.get("eps", 1e-12)))
 
 
 @operation_rule("div", "true_divide", "__truediv__", "__rtruediv__", "divide", "__rdiv__", "div_", "__itruediv__")
@@ -180,11 +179,11 @@ def divide(call: Call) -> Tensor:
     """A divisor that depends on the input is a statistic."""
     if name_of(call.function) in ("__rtruediv__", "__rdiv__"):
         divisor, dividend = call.args[0], call.args[1]
-        held = divisor.detach() if depends(divisor) and call.linearisation.norm != "exact" else divisor
+        held = call.hold(divisor) if depends(divisor) and call.linearisation.norm != "exact" else divisor
         return dividend / held
     dividend, divisor = call.args[0], call.args[1] if len(call.args) > 1 else call.kwargs["other"]
     if depends(divisor) and call.linearisation.norm != "exact":
-        output = call.function(dividend, divisor.detach(), **{k: v for k, v in call.kwargs.items() if k != "other"})
+        output = call.function(dividend, call.hold(divisor), **{k: v for k, v in call.kwargs.items() if k != "other"})
     else:
         output = call.run()
     pass_role(dividend, output)
@@ -335,18 +334,18 @@ def matrix_product(call: Call) -> Tensor:
     rules, roles = call.linearisation, [role_of(x) for x in operands]
     for index, other in ((0, 1), (1, 0)):
         if roles[index] is Role.ATTENTION_WEIGHTS and roles[other] is not Role.ATTENTION_WEIGHTS:
-            operands[other] = damp(operands[other], rules.v)
+            operands[other] = call.damp(operands[other], rules.v)
             break
     else:
         if all(depends(x) for x in operands):
             for index, other in ((0, 1), (1, 0)):
                 if roles[index] in (Role.ACTIVATION, Role.BOUNDED_GATE) and roles[other] is None:
-                    operands[index] = damp(operands[index], rules.qk)
-                    operands[other] = damp(operands[other], rules.v)
+                    operands[index] = call.damp(operands[index], rules.qk)
+                    operands[other] = call.damp(operands[other], rules.v)
                     break
             else:
                 if rules.qk == 0:  # a softmax behind it passes nothing on; without one, each factor has half
-                    operands = [damp(x, 0.5) for x in operands]
+                    operands = [call.damp(x, 0.5) for x in operands]
     return call.function(*equation, *operands, **call.kwargs)
 
 
@@ -354,7 +353,7 @@ def matrix_product(call: Call) -> Tensor:
 def sampling(call: Call) -> Tensor:
     """Values at positions that depend on the input (deformable attention): the positions are like attention weights."""
     arguments = call.bind("input", "grid", "mode", "padding_mode", "align_corners")
-    arguments["grid"] = damp(arguments["grid"], call.linearisation.qk)
+    arguments["grid"] = call.damp(arguments["grid"], call.linearisation.qk)
     return call.function(**arguments)
 
 
@@ -371,7 +370,7 @@ def product(call: Call) -> Tensor:
             return output
         for weights, value in ((a, b), (b, a)):
             if role_of(weights) is Role.ATTENTION_WEIGHTS and depends(value):
-                return call.function(weights, damp(value, rules.v))
+                return call.function(weights, call.damp(value, rules.v))
         output = call.run()
         for factor in (a, b):
             if isinstance(factor, Tensor) and role_of(factor) is not None:
@@ -379,20 +378,20 @@ def product(call: Call) -> Tensor:
         return output
     for gate, value in ((a, b), (b, a)):
         if role_of(gate) is Role.ATTENTION_WEIGHTS and role_of(value) is not Role.ATTENTION_WEIGHTS:
-            return call.function(gate, damp(value, rules.v))
+            return call.function(gate, call.damp(value, rules.v))
     for gate, value in ((a, b), (b, a)):
         if getattr(gate, "_vitreous_source", None) is value:  # x * sigmoid(x): an activation written out
-            held = gate.detach() if rules.activation == "ratio" else gate
+            held = call.hold(gate) if rules.activation == "ratio" else gate
             return give_role(held * value, Role.ACTIVATION)
     if rules.gate == "exact":
         return call.run()
     for gate, value in ((a, b), (b, a)):
         if role_of(gate) is Role.BOUNDED_GATE:
-            return gate.detach() * value
+            return call.hold(gate) * value
     for gate, value in ((a, b), (b, a)):
         if role_of(gate) is Role.ACTIVATION and role_of(value) is None and rules.gate == "frozen":
-            return gate.detach() * value
-    return damp(a * b, 0.5)
+            return call.hold(gate) * value
+    return call.damp(a * b, 0.5)
 
 
 @operation_rule("pow", "__pow__", "square", "float_power")
@@ -401,7 +400,7 @@ def power(call: Call) -> Tensor:
     x, exponent = call.args[0], 2 if name_of(call.function) == "square" else call.args[1]
     if not depends(x) or call.linearisation.gate == "exact" or not isinstance(exponent, int | float) or exponent <= 0:
         return call.run()
-    return damp(call.run(), 1 / exponent)
+    return call.damp(call.run(), 1 / exponent)
 
 
 # ── activations ──────────────────────────────────────────────────────────────────────────────────

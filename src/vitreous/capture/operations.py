@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vitreous.capture import operation_rules
-from vitreous.capture.linearise import Linearisation
+from vitreous.capture.linearise import Linearisation, damp
 from vitreous.capture.operation_registry import (
     RULES,
     Added,
@@ -115,6 +115,9 @@ class LinearisedForward(TorchFunctionMode):
         If the linearisation has a rule for skip connections.
     """
 
+    keeps_parameters = False  # whether parameters are part of the graph
+    active = True  # whether rules apply; `Tracer` sets it at the first block
+
     def __init__(
         self, linearisation: Linearisation, *, record_constants: bool = False, copy_recorded: bool = False
     ) -> None:
@@ -161,6 +164,14 @@ class LinearisedForward(TorchFunctionMode):
             return run_and_pass_role
         is_attribute = name_of(function) == "__get__"
         return run if self.detaches_parameters and not is_attribute else None
+
+    def hold(self, x: Tensor) -> Tensor:
+        """The tensor as a constant of the backward pass."""
+        return x.detach()
+
+    def damp(self, x: Tensor, factor: float | int) -> Tensor:
+        """The tensor with its gradient multiplied by `factor`."""
+        return damp(x, factor)
 
     def record(self, output: Tensor, constant: Tensor | None, operation: str) -> Tensor:
         if constant is None or not self.record_constants or not output.requires_grad:

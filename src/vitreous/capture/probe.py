@@ -333,7 +333,16 @@ def probe_of(
     targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
     question: str | Question | Any = "logit",
     hold: bool | None = None,
+    *,
+    differentiable: bool = False,
 ) -> BlackBoxProbe:
-    """Return the probe for this kind of model: `Probe`, `NetworkProbe` or `BlackBoxProbe`; parameters as for `Probe`."""
+    """Return the probe for this kind of model: `Probe`, `NetworkProbe` or `BlackBoxProbe`; parameters as for `Probe`.
+
+    With `differentiable`, the layers of the probe keep a graph to parameters and images.
+    """
+    if differentiable:
+        from vitreous.capture.differentiable import differentiable_probe
+
+        return differentiable_probe(model, images, targets, question, hold)
     kind = Probe if isinstance(model, ViT) else NetworkProbe if isinstance(model, Network) else BlackBoxProbe
     return kind(model, images, targets, question, hold)

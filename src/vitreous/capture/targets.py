@@ -42,8 +42,10 @@ class Target(Protocol):
         """Return the score function as it applies to the outputs of `probe`."""
         ...
 
-    def probe(self, vit: BlackBox, images: Images, question: Question, hold: bool | None) -> BlackBoxProbe:
-        """Return the probe of a batch; `question` is a result of `score_function`, `hold` as for `Probe`."""
+    def probe(
+        self, vit: BlackBox, images: Images, question: Question, hold: bool | None, *, differentiable: bool = False
+    ) -> BlackBoxProbe:
+        """Return the probe of a batch; `question` is a result of `score_function`, the rest as for `probe_of`."""
         ...
 
     def describe(self, attribution: Explained, vit: BlackBox) -> Explained:
@@ -80,8 +82,10 @@ class ClassTarget:
     def score_function(self, question: Question) -> Question:
         return question
 
-    def probe(self, vit: BlackBox, images: Images, question: Question, hold: bool | None) -> BlackBoxProbe:
-        return probe_of(vit, images, self.classes, question, hold)
+    def probe(
+        self, vit: BlackBox, images: Images, question: Question, hold: bool | None, *, differentiable: bool = False
+    ) -> BlackBoxProbe:
+        return probe_of(vit, images, self.classes, question, hold, differentiable=differentiable)
 
     def describe(self, attribution: Explained, vit: BlackBox) -> Explained:
         return replace(attribution, names=tuple(vit.class_name(index) for index in attribution.targets.tolist()))

@@ -99,11 +99,14 @@ class TextTarget:
 
         return Question("cosine" if question.name == "logit" else question.name, function, question.affine)
 
-    def probe(self, vit: BlackBox, images: Images, question: Question, hold: bool | None) -> BlackBoxProbe:
+    def probe(
+        self, vit: BlackBox, images: Images, question: Question, hold: bool | None, *, differentiable: bool = False
+    ) -> BlackBoxProbe:
         """Return the probe of a batch: a model whose outputs are the cosines with all texts of the batch."""
         first = torch.arange(len(images)) * (0 if self.pictures is None else self.together)
         targets = first[:, None] + torch.arange(self.asked)
-        return probe_of(likened(vit, self.texts.flatten(0, 1), self.scale), images, targets, question, hold)
+        model = likened(vit, self.texts.flatten(0, 1), self.scale)
+        return probe_of(model, images, targets, question, hold, differentiable=differentiable)
 
     def own(self, cosines: Rows, targets: Targets) -> Float[Tensor, "r all"]:
         """Select from the cosines with all texts those with the texts of the row's own group."""

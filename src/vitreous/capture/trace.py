@@ -75,6 +75,7 @@ class Tracer:
         if index < self.down_to:
             return None
         torch.set_grad_enabled(True)
+        self.mode.active = True
         with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
             key, x = first_tensor(args, kwargs)
             entered = x.clone() if self.copy_leaves else x  # neither the state nor its history changes with x then
@@ -150,7 +151,7 @@ def trace(
     """
     mode = mode or LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
     mode.detaches_parameters = has_trainable_parameters(module)
-    tracer = Tracer(mode, down_to, copy, cut or copy)
+    tracer = Tracer(mode, down_to, copy, cut or (copy and not mode.keeps_parameters))
     token = ACTIVE.set(tracer)
     try:
         with ExitStack() as stack:
@@ -159,7 +160,9 @@ def trace(
                 stack.callback(before.remove)
                 stack.callback(block.register_forward_hook(tracer.leave).remove)
             stack.enter_context(evaluating(module))
-            stack.enter_context(torch.set_grad_enabled(False))  # restores the caller's flag; `enter` switches it on
+            stack.enter_context(
+                torch.set_grad_enabled(mode.keeps_parameters)
+            )  # restores the caller's flag; `enter` switches it on
             stack.enter_context(mode)
             output = forward()
     finally:
