@@ -14,7 +14,7 @@ from vitreous.bench.atomic_files import put_whole
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, order_by_rank, summarise_metric
 from vitreous.core.errors import DataError, VitreousError
-from vitreous.metrics.published import published_table
+from vitreous.metrics.published import published_orders, published_table
 from vitreous.report.chart_groups import ChartGroup, draw_charts, draw_joined_radars
 from vitreous.report.formatting import format_count
 from vitreous.report.gallery import MOST, ImageStrip, describe_metrics, make_gallery
@@ -22,6 +22,7 @@ from vitreous.report.main_table import make_main_table, tabulate_all
 from vitreous.report.map_loader import MapLoader, open_maps
 from vitreous.report.paper_comparison import compare_with_paper
 from vitreous.report.paper_figures import PaperFigure, make_paper_figures
+from vitreous.report.paper_orders import compare_with_orders
 from vitreous.report.paper_tables import PaperTable, make_paper_tables
 from vitreous.report.rendering import render_page
 from vitreous.report.stored_run import StoredRun, read_run
@@ -41,7 +42,7 @@ class WrittenReport:
     unreached
         Reasons why images are not shown.
     papers, comparisons
-        Tables of the papers, and their numbers beside those of the run.
+        Tables of the papers, and their numbers and stated orders beside those of the run.
     """
 
     page: Path
@@ -123,16 +124,18 @@ def write_report(
         if published is None
         else [comparison for paper in papers for comparison in compare_with_paper(paper, published)]
     )
-    tables = [*(part.table for part in parts), *(paper.table for paper in papers if paper.table), *comparisons]
+    stated = published_orders().get(reproduces, ())
+    orders = [comparison for paper in papers for comparison in compare_with_orders(paper, stated)]
+    filled = tuple(paper.table for paper in papers if paper.table)
+    tables = [*(part.table for part in parts), *filled, *comparisons, *orders]
     everything = tabulate_all([(part.section, part.summaries) for part in parts])
     paths = [write_text(out.parent / "tables" / "all.csv", everything)]
     for table in tables:
         for suffix, to_text in (("md", to_markdown), ("tex", to_latex), ("csv", to_csv)):
             paths.append(write_text(out.parent / "tables" / f"{table.slug}.{suffix}", to_text(table)))
-    write_text(out, make_page(stored, parts, papers, comparisons))
+    write_text(out, make_page(stored, parts, papers, comparisons, orders))
     unreached = dict.fromkeys(part.unreached for part in parts if part.unreached)
-    filled = tuple(paper.table for paper in papers if paper.table)
-    return WrittenReport(out, tuple(paths), tuple(unreached), filled, tuple(comparisons))
+    return WrittenReport(out, tuple(paths), tuple(unreached), filled, (*comparisons, *orders))
 
 
 def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int) -> PageSection:
@@ -165,7 +168,11 @@ def show_images(loader: MapLoader, summaries: Sequence[MetricSummary], count: in
 
 
 def make_page(
-    stored: StoredRun, parts: Sequence[PageSection], papers: Sequence[PaperTable], comparisons: Sequence[ReportTable]
+    stored: StoredRun,
+    parts: Sequence[PageSection],
+    papers: Sequence[PaperTable],
+    comparisons: Sequence[ReportTable],
+    orders: Sequence[ReportTable],
 ) -> str:
     sections = [part.section for part in parts]
     counts = {
@@ -187,6 +194,7 @@ def make_page(
         joined=draw_joined_radars([(part.section, part.summaries) for part in parts], stored.families),
         papers=papers,
         comparisons=comparisons,
+        orders=orders,
         reproduces=stored.entries.get("reproduces", ""),
         reduced=stored.entries.get("reduced", ""),
         facts={"folder": stored.folder, "run": stored.name, **stored.about},
