@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import astuple, dataclass
+from functools import lru_cache, partial
 from itertools import groupby
 from math import isnan, nan
 
 import numpy as np
 from study.effects import loaded, only
 from study.pages import Results, fill
-from study.reproduced import PLANS, STAND_INS, TableEffect, TableFigure, TableOrder
-from study.sentences import counted, number, ranked, verdict
+from study.reproduced import PLANS, STAND_INS, TableEffect, TableFigure, TableOrder, is_about, stated_orders
+from study.sentences import counted, number, ranked
 from study.special import agreement
 from study.tables import NOTHING, table
 
 from vitreous.bench.reproduce import reproduction
 from vitreous.metrics.protocols import protocol
-from vitreous.metrics.published import published_table, published_tables
+from vitreous.metrics.published import PublishedOrder, published_table, published_tables
 from vitreous.report.paper_comparison import canonical_rows, canonical_spec
-
-CLAIMS = {  # (plan, sentence of the paper): whether a pair of rows (better, worse) belongs to it
-    ("skipplus:figure3", "PLUS and SkipPLUS lift DecompX"): lambda better, worse: worse == "DecompX" != better != "GenAtt",
-    ("skipplus:figure3", "PLUS and SkipPLUS lift GlobEnc"): lambda better, worse: worse == "GlobEnc" and better != "GenAtt",
-    ("skipplus:figure3", "PLUS and SkipPLUS lift ALTI"): lambda better, worse: worse == "ALTI" and better != "GenAtt",
-    ("skipplus:figure3", "GenAtt is ahead of DecompX, GlobEnc and ALTI"): lambda better, worse: better == "GenAtt",
-    ("skipplus:figure4", "DecompX∘SkipPLUS is ahead of every other row"): lambda better, worse: True,
-    ("skipplus:figure9", "GenAtt is not lifted by PLUS and SkipPLUS, nor harmed"): lambda better, worse: True,
-}  # fmt: skip
+from vitreous.report.paper_orders import PairedDifference
 
 
 def figures(results: Results, plan: str) -> list[TableFigure]:
@@ -48,33 +41,38 @@ def row_name(plan: str, method: str) -> str:
 
 @fill("reproduction-short")
 def short(results: Results) -> str:
-    """How far the published orders are found again."""
+    """How far the published orders are found again: a line for every table with numbers, and one for stated orders."""
     rows = [row for row in orders(results) if not isnan(row.tau)]
-    if not rows:
+    counts = count_agreement(results)
+    if not rows or not counts:
         return NOTHING
-    lines = []
-    for paper, title in (("tokentm", "TokenTM"), ("tis", "TIS")):
-        own = [row for row in rows if row.plan.startswith(f"{paper}:") and row.plan != "tokentm:table4"]
-        if not own:
-            continue
-        sure = sum(row.tau_low > 0 for row in own)
-        first = sum(best_published(row, results) == best_found(row, results) for row in own)
-        spread = f"{number(min(row.tau for row in own), 2)} to {number(max(row.tau for row in own), 2)}"
-        mean = number(sum(row.tau for row in own) / len(own), 2)
+    lines = [describe_table(plan, list(own), results) for plan, own in groupby(rows, key=lambda row: row.plan)]
+    by_model: dict[str, list[tuple[str, Agreement]]] = {}
+    for (_, order), agreements in counts.items():
+        for model, counted_pairs in agreements.items():
+            by_model.setdefault(model, []).append((order.says, counted_pairs))
+    for model, own in by_model.items():
+        agree, total = sum(one.agree for _, one in own), sum(one.comparisons for _, one in own)
+        whole = [says for says, one in own if one.agree == one.comparisons]
+        few = [f"{says} ({one.agree} of {one.comparisons})" for says, one in own if 2 * one.agree < one.comparisons]
         lines.append(
-            f"- **{title}**: mean τ {mean} over {counted(len(own), 'column')} ({spread}); above 0 by its interval in {sure}, "
-            f"and the paper's best method is best in {first}."
+            f"- **Orders that the texts of SkipPLUS and TIS state without numbers, on {model}**: {agree} of {total} comparisons agree by "
+            f"their interval. In every comparison: {'; '.join(whole) or 'none'}. In less than half of them: {'; '.join(few) or 'none'}."
         )
-    for (plan, sentence), counts in claim_counts(results).items():
-        if plan == "skipplus:figure4":
-            told = ", ".join(
-                f"{ahead} of {total} on {model} ({behind} the other way)"
-                for model, (_, total, _, ahead, behind) in counts.items()
-            )
-            lines.append(
-                f"- **SkipPLUS** prints no numbers. “{sentence}”: by the interval in {told}, counted over rows and axes."
-            )
     return "\n".join(lines)
+
+
+def describe_table(plan: str, rows: Sequence[TableOrder], results: Results) -> str:
+    """Whether the order of a table is found again, as one item of a list."""
+    sure = sum(row.tau_low > 0 for row in rows)
+    first = sum(best_published(row, results) == best_found(row, results) for row in rows)
+    word = "found again" if sure == len(rows) else "not found again" if 2 * sure < len(rows) else "found again in part"
+    taus = [row.tau for row in rows]
+    spread = f" ({number(min(taus), 2)} to {number(max(taus), 2)})" if len(rows) > 1 else ""
+    return (
+        f"- `{plan}`, order **{word}**: mean τ {number(sum(taus) / len(taus), 2)}{spread}, above 0 by its interval in {sure} of "
+        f"{counted(len(rows), 'column')}; the paper's best method is best in {first}."
+    )
 
 
 def best_published(row: TableOrder, results: Results) -> str:
@@ -190,41 +188,69 @@ def tau_of_study(results: Results, model: str, printed: dict[str, float], title:
     return agreement(*(np.array(values) for values in zip(*both, strict=True)))[0] if both else nan
 
 
-def claim_counts(results: Results) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
-    """By claim and model: images, pairs, pairs whose first method is ahead, and by the interval ahead and behind."""
-    rows = loaded(results.folder / "reproduced-pairs.csv", TableEffect)
-    counts: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
-    for (plan, sentence), belongs in CLAIMS.items():
-        for model in dict.fromkeys(row.model for row in rows):
-            own = [
-                row
-                for row in only(rows, plan=plan, model=model)
-                if belongs(row_name(plan, row.method), row_name(plan, row.against)) and not isnan(row.effect)
-            ]
-            if own:
-                verdicts = [verdict(row) for row in own]
-                ahead = sum(row.effect > 0 for row in own)
-                told = (verdicts.count("better"), verdicts.count("worse"))
-                counts.setdefault((plan, sentence), {})[model] = (max(row.n for row in own), len(own), ahead, *told)
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Comparisons of a stated order on one model."""
+
+    images: int
+    comparisons: int
+    agree: int
+    first_ahead: int
+    ahead: int  # by the interval
+    behind: int
+
+
+def count_agreement(results: Results) -> dict[tuple[str, PublishedOrder], dict[str, Agreement]]:
+    """By plan and stated order: agreement by model."""
+    rows = [row for row in loaded(results.folder / "reproduced-pairs.csv", TableEffect) if not isnan(row.effect)]
+    counts: dict[tuple[str, PublishedOrder], dict[str, Agreement]] = {}
+    for plan in PLANS:
+        for order in stated_orders(plan):
+            for model in dict.fromkeys(row.model for row in rows if row.plan == plan):
+                own = [row for row in only(rows, plan=plan, model=model) if belongs(row, order)]
+                if order.expected == "one not worse":
+                    best: dict[tuple[str, str], TableEffect] = {}
+                    for row in sorted(own, key=lambda row: row.effect):
+                        best[row.metric, row.against] = row
+                    own = list(best.values())
+                if own:
+                    counts.setdefault((plan, order), {})[model] = count_rows(own, order.expected)
     return counts
+
+
+def count_rows(rows: Sequence[TableEffect], expected: str) -> Agreement:
+    differences = [PairedDifference(row.effect, row.low, row.high) for row in rows]
+    return Agreement(
+        max(row.n for row in rows),
+        len(rows),
+        sum(difference.agrees(expected) for difference in differences),
+        sum(difference.value > 0 for difference in differences),
+        sum(difference.ahead for difference in differences),
+        sum(difference.behind for difference in differences),
+    )
+
+
+def belongs(row: TableEffect, order: PublishedOrder) -> bool:
+    """Whether a difference is one of an order."""
+    first, second = (set(map(identity, specs)) for specs in (order.first, order.second))
+    against = identity(row.against)
+    is_second = against in second if second else against not in first
+    return identity(row.method) in first and is_second and is_about(order, row.plan, row.model, row.metric)
+
+
+identity = lru_cache(maxsize=None)(canonical_spec)
 
 
 @fill("reproduction-claims")
 def claims(results: Results) -> str:
-    """What SkipPLUS's text says of orders: on how many axes the first method of a pair is ahead."""
+    """What the texts say of orders: on how many pairs of methods and axes the measured differences agree."""
     heads = [
-        "figure",
-        "the paper",
-        "model",
-        "images",
-        "pairs × axes",
-        "first is ahead",
-        "by the interval",
-        "behind by the interval",
-    ]
+        "figure", "the paper", "first is …", "model", "images", "comparisons", "agree", "first ahead", "ahead by interval",
+        "behind by interval",
+    ]  # fmt: skip
     lines = [
-        [f"`{plan}`", sentence, model, *map(str, counts)]
-        for (plan, sentence), by_model in claim_counts(results).items()
-        for model, counts in by_model.items()
+        [f"`{plan}`", f"{order.says} ({order.source})", order.expected, model, *map(str, astuple(counted_pairs))]
+        for (plan, order), by_model in count_agreement(results).items()
+        for model, counted_pairs in by_model.items()
     ]
-    return table(heads, lines, 3)
+    return table(heads, lines, 4)

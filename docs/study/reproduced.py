@@ -32,10 +32,11 @@ from study.special import Order, agreement, around
 from vitreous.bench.plan import Plan
 from vitreous.bench.reproduce import keep_models, plan_reproduction, reproduction
 from vitreous.bench.resample import resample_values
-from vitreous.metrics.published import published_table
+from vitreous.metrics.published import PublishedOrder, published_orders, published_table
 from vitreous.report.column_match import FilledColumn
 from vitreous.report.page import name_sections
 from vitreous.report.paper_comparison import canonical_rows, canonical_spec
+from vitreous.report.paper_orders import group_pairs
 from vitreous.report.paper_tables import make_paper_tables
 from vitreous.report.stored_run import read_run
 
@@ -70,9 +71,7 @@ DATA = {
     "imagenet-seg": "pets:{assets}/oxford-pets-480",
     "imagenet-s": "pets:{assets}/oxford-pets-480?labels=imagenet",
 }
-FOLDS = ("∘PLUS", "∘SkipPLUS")
 LAYERS = 12  # of both models that stand in
-BEST = "DecompX∘SkipPLUS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,22 +262,24 @@ def compare_order(sheet: Sheet, printed: Mapping[str, float], draws: int = 1000)
     return Order(*where, tau, *around(tau, spread[:, 0]), rho, *around(rho, spread[:, 1]))
 
 
-def claimed_pairs(name: str, sheet: Sheet) -> list[tuple[str, str]]:
-    """Pairs of methods (better, worse) of which the text of SkipPLUS states the order."""
-    from vitreous.metrics.protocols import protocol
+def stated_orders(name: str) -> tuple[PublishedOrder, ...]:
+    """Orders that the paper states about a plan; those of figure 7 for 12 layers hold for both models that stand in."""
+    return published_orders().get(name.removesuffix("-eva"), ())
 
-    rows = {row: spec for row, spec in protocol("skipplus").rows.items() if spec in sheet.methods}
-    match name:
-        case "skipplus:figure3":
-            pairs = [(f"{base}{fold}", base) for base in ("DecompX", "GlobEnc", "ALTI") for fold in FOLDS]
-            pairs += [("GenAtt", base) for base in ("DecompX", "GlobEnc", "ALTI")]
-        case "skipplus:figure4":
-            pairs = [(BEST, row) for row in rows if row != BEST]
-        case "skipplus:figure9":
-            pairs = [("GradSAM", "GenAtt"), ("GenAtt∘SkipPLUS", "GenAtt")]
-        case _:
-            pairs = []
-    return [(rows[better], rows[worse]) for better, worse in pairs if better in rows and worse in rows]
+
+def is_about(order: PublishedOrder, name: str, model: str, column: str) -> bool:
+    """Whether an order is about a model that stands in, and about a column of the plan."""
+    labels = {STAND_INS[key]: entry["label"] for key, entry in reproduction(name).models.items() if key in STAND_INS}
+    return (not order.models or labels.get(model) in order.models) and (
+        not order.columns or column.rpartition(": ")[2] in order.columns
+    )
+
+
+def claimed_pairs(name: str, sheet: Sheet) -> list[tuple[str, str]]:
+    """Pairs of methods (first, second) of which the paper states the order."""
+    orders = [order for order in stated_orders(name) if is_about(order, name, sheet.model, sheet.metric)]
+    pairs = [pair for order in orders for group in group_pairs(sheet.methods, order) for pair in group]
+    return list(dict.fromkeys(pairs))
 
 
 def take_tables(source: Path, out: Path) -> int:

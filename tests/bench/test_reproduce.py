@@ -210,6 +210,18 @@ def test_what_is_missing_is_one_sentence_that_says_what_to_get():
         reproduction("tis:tabel1")
 
 
+def test_a_path_that_does_not_exist_is_told_what_belongs_there(tmp_path):
+    wanted = reproduction("tis:table1")
+    with pytest.raises(SpecError, match=r"a folder with val/<wnid>/.*: ImageNet's validation images"):
+        plan_reproduction(wanted, {"imagenet-val": str(tmp_path / "nowhere")})
+    with pytest.raises(SpecError, match=r"--checkpoint vit-b: .* does not exist; it is to be weights of timm:vit_base"):
+        plan_reproduction(wanted, {"imagenet-val": str(tmp_path)}, checkpoints={"vit-b": str(tmp_path / "w.pth")})
+    cifar = {key: str(tmp_path) for key in ("cifar10", "cifar100")}
+    files = dict.fromkeys(("deit-b-cifar10", "deit-b-cifar100"), str(tmp_path / "w.pth"))
+    with pytest.raises(SpecError, match="it is to be a DeiT-B with 10 classes, fine-tuned on CIFAR-10"):
+        plan_reproduction(reproduction("tokentm:table1"), cifar, checkpoints=files)
+
+
 def small_plan(toys: Path, weights: Any, **changes: Any):
     data = {"imagenet-val": str(toys / "imagenet-val"), "imagenet-seg": str(toys / "imagenet-seg/gtsegs_ijcv.mat")}
     return plan_reproduction(

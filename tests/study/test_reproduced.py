@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from math import isnan
 
 import pytest
@@ -12,8 +13,8 @@ from tests.toy_data import MAKERS
 from vitreous.bench.reproduce import keep_models, list_reproductions, plan_reproduction, reproduction
 from vitreous.metrics.published import published_tables
 
-from study import reproduced  # isort: skip
-from study.effects import loaded  # isort: skip
+from study import fill_reproduction, reproduced  # isort: skip
+from study.effects import effect, loaded  # isort: skip
 
 assert STUDY.is_dir()
 VARIANTS = ("tokentm(preset='baseline')", "tokentm(preset='af')", "tokentm(preset='af+l')", "tokentm(preset='full')")
@@ -76,11 +77,28 @@ def test_tables_are_written_and_only_the_plan_that_was_run_is_replaced(tmp_path)
 
 def test_pairs_that_the_text_orders_are_compared():
     methods = ("genatt(row='cls')+rollout(form='half')", "decompx", "decompx+plus", "decompx+skipplus", "random")
-    own = sheet([[0.1, 0.2]] * 5, methods=methods)
+    methods = (*methods, "attcat")
+    own = sheet([[0.1, 0.2]] * 6, methods=methods, model="ViT-Tiny", metric="ImageNet val: Insertion AOPC")
+    other = sheet([[0.1, 0.2]] * 6, methods=methods, model="DeiT-Tiny", metric="ImageNet val: Insertion AOPC")
 
     assert ("decompx+plus", "decompx") in reproduced.claimed_pairs("skipplus:figure3", own)
     assert ("decompx+skipplus", "random") in reproduced.claimed_pairs("skipplus:figure4", own)
+    # the paper leaves insertion on EVA-L, which DeiT-Tiny stands in for, to AttCAT
+    assert ("decompx+skipplus", "random") not in reproduced.claimed_pairs("skipplus:figure4", other)
+    assert ("attcat", "decompx+skipplus") in reproduced.claimed_pairs("skipplus:figure4", other)
     assert reproduced.claimed_pairs("tis:table1", own) == []
+
+
+def test_the_first_layers_of_both_models_are_compared_with_all_layers_and_the_second_half():
+    starts = tuple(f"decompx+skipplus(start={start})" for start in (0, 3, 6))
+    own = sheet([[0.1, 0.2]] * 3, methods=starts, model="DeiT-Tiny", metric="ImageNet val: Insertion AOPC")
+
+    pairs = reproduced.claimed_pairs("skipplus:figure7-eva", own)
+    assert pairs == [(starts[0], starts[1]), (starts[2], starts[1])]
+    rows = [reproduced.TableEffect(**asdict(effect(own, *pair)), plan="skipplus:figure7-eva") for pair in pairs]
+    (order,) = reproduced.stated_orders("skipplus:figure7-eva")
+    assert all(fill_reproduction.belongs(row, order) for row in rows)
+    assert not fill_reproduction.belongs(replace(rows[0], against=starts[2]), order)
 
 
 def test_processes_share_the_stores_of_a_plan_and_tables_are_made_of_them_later(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from vitreous.bench.plan import Plan
@@ -250,7 +251,10 @@ def check_keys(keys: Mapping[str, Any], allowed: Mapping[str, Any], flag: str, n
 def require(
     selected: Reproduction, data: Mapping[str, str], models: Mapping[str, Any], checkpoints: Mapping[str, str]
 ) -> None:
-    """Raise `SpecError` that says what to get and how to give it if data or checkpoints are missing."""
+    """Raise `SpecError` that says what to get and how to give it if data or checkpoints are missing.
+
+    A path that does not exist counts as missing.
+    """
     missing = [
         f"{entry['what']}, given as --data {key}=PATH, where PATH is {entry['layout']}"
         for key, entry in selected.data.items()
@@ -263,6 +267,15 @@ def require(
     ]
     if missing:
         raise SpecError(f"{selected.name} needs {'; and '.join(missing)}")
+    for key, spec in data.items():
+        kind, place, _ = split_spec(spec)
+        if not kind and not Path(place).expanduser().exists():
+            entry = selected.data[key]
+            raise SpecError(f"--data {key}: '{place}' does not exist; it is to be {entry['layout']}: {entry['what']}")
+    for key, file in checkpoints.items():
+        if not Path(file).expanduser().exists():
+            needed = selected.models[key].get("needs") or f"weights of {selected.models[key]['name']}"
+            raise SpecError(f"--checkpoint {key}: '{file}' does not exist; it is to be {needed}")
 
 
 def fill_spec(template: str, data: Mapping[str, str]) -> tuple[str, bool]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import nan
 
 from vitreous.bench.scores import ScoreSection
+from vitreous.methods.spec import resolve
 from vitreous.metrics.protocols import protocol
 from vitreous.report.column_match import FilledColumn, PublishedColumn, fill_column, fill_columns
 from vitreous.report.paper_columns import (
@@ -93,13 +94,18 @@ def build_table(
     cells = [number_cells(column.values, digits, column.higher) for column in columns]
     heads = [TableHead(column.title, column.higher, True, hint=column.name) for column in columns]
     widths = [(name, len(columns)) for name, columns in groups if name and columns]
-    # of several names in a paper, the one in its tables comes first
-    names = {spec: name for name, spec in reversed(list(protocol(slug.split("-", maxsplit=1)[0]).rows.items()))}
+    names = row_names(slug.split("-", maxsplit=1)[0])
     rows = [
         (f"{names[method]}: {method}" if method in names else method, [column[row] for column in cells])
         for row, method in enumerate(methods)
     ]
     return ReportTable(slug, title, heads, rows, first, widths, notes)
+
+
+@lru_cache
+def row_names(paper: str) -> dict[str, str]:
+    """Names of the rows of a paper by canonical spec; of several names, the one in its tables."""
+    return {resolve(spec).spec: name for name, spec in reversed(list(protocol(paper).rows.items()))}
 
 
 def note_missing(names: Sequence[str]) -> list[str]:
