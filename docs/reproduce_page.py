@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vitreous.bench.reproduce import PLACEHOLDER, Reproduction, list_reproductions
-from vitreous.metrics.published import published_table
+from vitreous.metrics.published import published_orders, published_table
 from vitreous.report.formatting import format_count
 
 PAGE = Path(__file__).with_name("reproduce.md")
@@ -28,8 +28,9 @@ vitreous reproduce tis:table1 --data imagenet-val=/data/imagenet
 ```
 
 writes `runs/tis-table1/report.html`: the table in the paper's layout and, where the paper prints numbers, paper, ours with its
-95 % interval, and difference, and whether the order of methods is the paper's. What is computed stays: run the command again
-after it was stopped, or with more images.
+95 % interval, and difference, and whether the order of methods is the paper's. Where the paper states an order in words (all of
+SkipPLUS), the report counts on how many pairs of methods and columns the run agrees. What is computed stays: run the command
+again after it was stopped, or with more images.
 
 | option | |
 |---|---|
@@ -46,7 +47,7 @@ A paper's rows and metrics on your own models and data, outside its tables: `vit
 What small models say of the published orders is in [the study](study/reproduction.md).
 
 Missing data or checkpoints are named in one sentence that says what to get. The plans are tested on toy copies of all datasets
-with tiny models: every cell of every layout is filled. Numbers ship in `src/vitreous/published`
+with tiny models: every cell of every layout is filled. Numbers and stated orders ship in `src/vitreous/published`
 ([decisions](decisions.md#what-the-papers-leave-open) on what the papers leave open).
 """
 
@@ -57,6 +58,8 @@ def row_of(plan: Reproduction) -> str:
     models = ", ".join(f"`{key}`{'*' if 'needs' in entry else ''}" for key, entry in plan.models.items())
     images = "; ".join(describe_images(plan, dataset) for dataset in plan.datasets)
     printed = "; published numbers" if published_table(plan.name) else ""
+    stated = published_orders().get(plan.name, ())
+    printed += f"; {format_count(len(stated), 'stated order')}" if stated else ""
     fixed = f"{models}; {format_count(len(plan.methods), 'row')}; {images}{printed}"
     return f"| `{plan.name}` | {plan.title} | {data} | {fixed} | {' '.join(plan.notes)} |"
 
