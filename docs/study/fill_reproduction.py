@@ -12,15 +12,18 @@ import numpy as np
 from study.effects import loaded, only
 from study.pages import Results, fill
 from study.reproduced import PLANS, STAND_INS, TableEffect, TableFigure, TableOrder, is_about, stated_orders
-from study.sentences import counted, number, ranked
+from study.sentences import FEW, counted, number, ranked
 from study.special import agreement
 from study.tables import NOTHING, table
 
 from vitreous.bench.reproduce import reproduction
+from vitreous.bench.resample import UNKNOWN
 from vitreous.metrics.protocols import protocol
 from vitreous.metrics.published import PublishedOrder, published_table, published_tables
 from vitreous.report.paper_comparison import canonical_rows, canonical_spec
 from vitreous.report.paper_orders import PairedDifference
+
+CLOSE = 0.7  # mean τ from which on an order is called largely the paper's
 
 
 def figures(results: Results, plan: str) -> list[TableFigure]:
@@ -66,11 +69,16 @@ def describe_table(plan: str, rows: Sequence[TableOrder], results: Results) -> s
     """Whether the order of a table is found again, as one item of a list."""
     sure = sum(row.tau_low > 0 for row in rows)
     first = sum(best_published(row, results) == best_found(row, results) for row in rows)
-    word = "found again" if sure == len(rows) else "not found again" if 2 * sure < len(rows) else "found again in part"
     taus = [row.tau for row in rows]
+    if 2 * sure < len(rows):
+        word = "not the paper's"
+    elif sure < len(rows):
+        word = "related to the paper's in part"
+    else:
+        word = "largely the paper's" if sum(taus) / len(taus) >= CLOSE else "related to the paper's"
     spread = f" ({number(min(taus), 2)} to {number(max(taus), 2)})" if len(rows) > 1 else ""
     return (
-        f"- `{plan}`, order **{word}**: mean τ {number(sum(taus) / len(taus), 2)}{spread}, above 0 by its interval in {sure} of "
+        f"- `{plan}`: the order is **{word}**; mean τ {number(sum(taus) / len(taus), 2)}{spread}, above 0 by its interval in {sure} of "
         f"{counted(len(rows), 'column')}; the paper's best method is best in {first}."
     )
 
@@ -219,7 +227,8 @@ def count_agreement(results: Results) -> dict[tuple[str, PublishedOrder], dict[s
 
 
 def count_rows(rows: Sequence[TableEffect], expected: str) -> Agreement:
-    differences = [PairedDifference(row.effect, row.low, row.high) for row in rows]
+    """Count differences that agree; an interval over fewer than `FEW` images does not."""
+    differences = [PairedDifference(row.effect, *((row.low, row.high) if row.n >= FEW else UNKNOWN)) for row in rows]
     return Agreement(
         max(row.n for row in rows),
         len(rows),
