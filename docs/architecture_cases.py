@@ -16,6 +16,8 @@ from vitreous.models.model import Network
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 STAGES = {"hidden_sizes": [16, 32, 32, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 2, 4]}
 SWIN = {"image_size": 64, "patch_size": 4, "embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 2, 2, 4]}
+TWINS = {"embed_dims": (16, 32, 64, 64), "num_heads": (1, 2, 4, 4)}
+MAXXVIT = {"embed_dim": (32, 64, 64, 64), "depths": (2, 2, 2, 2)}
 OUT = {"out_features": ["stage1", "stage2", "stage3", "stage4"]}
 WORDS = {**WIDTHS, "vocab_size": 64, "max_position_embeddings": 32}
 
@@ -78,13 +80,51 @@ def hf_case(
     return Case(cls, "transformers", build, lengths, score, blocks, others or {}, image)
 
 
-def video_case(name: str, size: tuple[int, int, int]) -> Case:
-    def build() -> nn.Module:
-        from torchvision.models import video
+# Fewer blocks and channels where the entry function of timm or torchvision does not take them.
+def small_mvit() -> nn.Module:
+    from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 
-        return getattr(video, name)(num_classes=7)
+    return MultiScaleVit(MultiScaleVitCfg(depths=(1, 2, 2, 1), embed_dim=24), img_size=64, num_classes=7)
 
-    return Case(name, "torchvision", build, size)
+
+def small_volo() -> nn.Module:
+    from timm.models.volo import VOLO
+
+    widths: dict[str, Any] = {"embed_dims": (48, 96, 96, 96), "num_heads": (2, 4, 4, 4)}
+    return VOLO((2, 1, 2, 1), img_size=64, num_classes=7, **widths)
+
+
+def small_gcvit() -> nn.Module:
+    from timm.models.gcvit import GlobalContextVit
+
+    return GlobalContextVit(img_size=64, depths=(2, 2, 2, 2), embed_dim=32, num_heads=(1, 2, 4, 8), num_classes=7)
+
+
+def small_focalnet() -> nn.Module:
+    from timm.models.focalnet import FocalNet
+
+    return FocalNet(depths=(1, 1, 2, 1), embed_dim=24, num_classes=7)
+
+
+def small_caformer() -> nn.Module:
+    from timm.models.metaformer import Attention, LayerNorm2dNoBias, LayerNormNoBias, MetaFormer, SepConv
+
+    mixers, norms = [SepConv] * 2 + [Attention] * 2, [LayerNorm2dNoBias] * 2 + [LayerNormNoBias] * 2
+    widths: dict[str, Any] = {"depths": (1, 1, 2, 1), "dims": (16, 32, 64, 64)}
+    return MetaFormer(**widths, token_mixers=mixers, norm_layers=norms, num_classes=7)
+
+
+def small_r3d() -> nn.Module:
+    from torchvision.models.video import resnet
+
+    convolutions = [resnet.Conv3DSimple] * 4
+    return resnet.VideoResNet(resnet.BasicBlock, convolutions, [1] * 4, resnet.BasicStem, num_classes=7)
+
+
+def small_swin3d() -> nn.Module:
+    from torchvision.models.video import SwinTransformer3d
+
+    return SwinTransformer3d([2, 4, 4], 24, [2, 2, 2, 2], [1, 2, 4, 4], [8, 7, 7], num_classes=7)
 
 
 class PatchesOfImages(nn.Module):
@@ -121,7 +161,7 @@ def randomise(module: nn.Module) -> nn.Module:
 SMALL = (  # checked in the tests on every run
     timm_case("vit_tiny_patch16_224", 64, img_size=64),
     timm_case("deit_tiny_distilled_patch16_224", 64, img_size=64),
-    timm_case("deit3_small_patch16_224", 64, img_size=64),
+    timm_case("deit3_small_patch16_224", 64, img_size=64, embed_dim=96, depth=3, num_heads=4),
     timm_case("beit_base_patch16_224", 64, img_size=64, embed_dim=96, depth=3, num_heads=4),
     timm_case("eva02_tiny_patch14_224", 56, img_size=56),
     timm_case("vit_small_patch16_dinov3", 64, img_size=64, embed_dim=96, depth=3, num_heads=4),
@@ -130,30 +170,30 @@ SMALL = (  # checked in the tests on every run
     timm_case("swin_tiny_patch4_window7_224", 64, img_size=64, window_size=4, embed_dim=24, depths=(2, 2, 2, 2)),
     timm_case("swinv2_tiny_window8_256", 64, img_size=64, window_size=4, embed_dim=24, depths=(2, 2, 2, 2)),
     timm_case("hiera_tiny_224", 96, img_size=(96, 96), embed_dim=24, stages=(1, 1, 2, 1)),
-    timm_case("pvt_v2_b0", 64),
-    timm_case("mvitv2_tiny", 64, img_size=64),
+    timm_case("pvt_v2_b0", 64, depths=(1, 1, 2, 1), embed_dims=(16, 32, 40, 64)),
+    Case("mvitv2_tiny", "timm", small_mvit, (64, 64)),
     timm_case("davit_tiny", 64, embed_dims=(24, 48, 96, 96), num_heads=(3, 3, 3, 3)),
-    timm_case("twins_pcpvt_small", 64, img_size=64, depths=(1, 1, 2, 1)),
-    timm_case("twins_svt_small", 64, img_size=64, depths=(2, 2, 2, 2)),
-    timm_case("coatnet_nano_rw_224", 64, img_size=64),
-    timm_case("maxvit_tiny_rw_224", 64, img_size=64),
-    timm_case("volo_d1_224", 64, img_size=64),
-    timm_case("xcit_nano_12_p16_224", 64, img_size=64),
-    timm_case("cait_xxs24_224", 64, img_size=64),
-    timm_case("crossvit_tiny_240", 240),
+    timm_case("twins_pcpvt_small", 64, img_size=64, depths=(1, 1, 2, 1), **TWINS),
+    timm_case("twins_svt_small", 64, img_size=64, depths=(2, 2, 2, 2), **TWINS),
+    timm_case("coatnet_nano_rw_224", 64, img_size=64, **MAXXVIT),
+    timm_case("maxvit_tiny_rw_224", 64, img_size=64, **MAXXVIT),
+    Case("volo_d1_224", "timm", small_volo, (64, 64)),
+    timm_case("xcit_nano_12_p16_224", 64, img_size=64, depth=4),
+    timm_case("cait_xxs24_224", 64, img_size=64, depth=6),
+    timm_case("crossvit_tiny_240", 120, img_size=120, depth=((1, 2, 0), (1, 2, 0))),
     timm_case("levit_128s", 64, img_size=64),
-    timm_case("nextvit_small", 64),
+    timm_case("nextvit_small", 64, depths=(2, 2, 5, 2)),
     timm_case("mobilevit_xxs", 128),
     timm_case("mobilevitv2_050", 128),
     timm_case("edgenext_xx_small", 64),
     timm_case("efficientformer_l1", depths=(1, 1, 1, 2), embed_dims=(16, 32, 48, 96)),
     timm_case("efficientformerv2_s0"),
     timm_case("efficientvit_m0"),
-    timm_case("tiny_vit_5m_224"),
-    timm_case("gcvit_xxtiny"),
-    timm_case("focalnet_tiny_srf", 64),
+    timm_case("tiny_vit_5m_224", 112, depths=(1, 2, 2, 1), window_sizes=(4, 4, 7, 4)),
+    Case("gcvit_xxtiny", "timm", small_gcvit, (64, 64)),
+    Case("focalnet_tiny_srf", "timm", small_focalnet, (64, 64)),
     timm_case("poolformer_s12", 64),
-    timm_case("caformer_s18", 64),
+    Case("caformer_s18", "timm", small_caformer, (64, 64)),
     timm_case("mixer_s32_224", 64, img_size=64),
     timm_case("resmlp_12_224", 64, img_size=64),
     timm_case("gmlp_s16_224", 64, img_size=64),
@@ -164,9 +204,9 @@ SMALL = (  # checked in the tests on every run
     timm_case("efficientnet_b0", 64),
     timm_case("mobilenetv4_hybrid_medium", 64),
     timm_case("densenet121", 64),
-    timm_case("convit_tiny", 64, img_size=64),
-    timm_case("coat_tiny", 64, img_size=64, parallel_depth=2),
-    timm_case("vgg11", 64),
+    timm_case("convit_tiny", 64, img_size=64, depth=5, local_up_to_layer=3),
+    timm_case("coat_tiny", 64, img_size=64, embed_dims=(32,) * 4, serial_depths=(1,) * 4, parallel_depth=2),
+    timm_case("vgg11", 64, mlp_ratio=1 / 64),
     timm_case("nest_tiny_jx", 64, img_size=64),
     hf_case("ViTForImageClassification", lambda t: t.ViTConfig(image_size=64, patch_size=16, **WIDTHS)),
     hf_case("ViTModel", lambda t: t.ViTConfig(image_size=64, patch_size=16, **WIDTHS), scores.cosine(torch.ones(32))),
@@ -416,6 +456,6 @@ SMALL = (  # checked in the tests on every run
         lambda output: output.logits[:, 5, 0],
         others={"input_ids": torch.tensor([[1, 5, 9, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)},
     ),
-    video_case("r3d_18", (8, 32, 32)),
-    video_case("swin3d_t", (4, 64, 64)),
+    Case("r3d_18", "torchvision", small_r3d, (8, 32, 32)),
+    Case("swin3d_t", "torchvision", small_swin3d, (4, 64, 64)),
 )

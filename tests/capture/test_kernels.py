@@ -11,47 +11,46 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from vitreous.capture import fused
-
-ROOT = Path(__file__).parents[2]
-INTERPRETED = """
-import json, sys, torch
-sys.path.insert(0, "benchmarks")
-from precision import kernel_differences
 import vitreous
+from vitreous.capture import fused
 from vitreous.testing import tiny_vits
 
+ROOT = Path(__file__).parents[2]
+SPECS = [(spec, precision) for spec in ("temper", "tokentm") for precision in ("float32", "bf16")]
+BOUNDS = {"float32": 1e-5, "bf16": 0.1}  # in bfloat16 both round
+INTERPRETED = """
+import json, sys
+sys.path.insert(0, "benchmarks")
+from precision import kernel_differences
+from tests.capture.test_kernels import SPECS, maps_of
+
 print(json.dumps(list(kernel_differences("cpu", tokens=3, widths=(5, 8)))))
-vit = tiny_vits(torch.float32)["class token"]
-images = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0))
-for spec in ("temper", "tokentm"):
-    for precision in ("float32", "bf16"):
-        print(json.dumps(vitreous.explain(vit, images, [[0, 1]], spec, precision=precision).patches.tolist()))
+for spec, precision in SPECS:
+    print(json.dumps(maps_of(spec, precision).tolist()))
 """
+
+
+def maps_of(spec: str, precision: str) -> Tensor:
+    vit = tiny_vits(torch.float32)["class token"]
+    image = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0))
+    return vitreous.explain(vit, image, 1, spec, precision=precision).patches
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_kernels_agree_with_torch():
-    maps = {}
-    for interpret in ("0", "1"):
-        environment = {**os.environ, "TRITON_INTERPRET": interpret}
-        command = [sys.executable, "-W", "ignore", "-c", INTERPRETED if interpret == "1" else without_kernels()]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        maps[interpret] = [torch.tensor(line) for line in lines[-4:]]
-        rows = lines[0]
+    """Each kernel by itself, and the maps of a process that uses kernels with those of this one, which does not."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", INTERPRETED]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    rows, *maps = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert len(rows) > 40
     assert not [row for row in rows if not row["agrees"]]
-    bounds = (1e-5, 0.1, 1e-5, 0.1)  # float32, then bfloat16, in which both round
-    for ours, reference, bound in zip(maps["1"], maps["0"], bounds, strict=True):
-        assert float((ours - reference).abs().max() / reference.abs().max()) < bound
-
-
-def without_kernels() -> str:
-    """The script without the part that needs the interpreter."""
-    return "\n".join(line for line in INTERPRETED.splitlines() if "kernel_differences(" not in line)
+    for (spec, precision), ours in zip(SPECS, maps, strict=True):
+        reference = maps_of(spec, precision)
+        assert float((torch.tensor(ours) - reference).abs().max() / reference.abs().max()) < BOUNDS[precision]
 
 
 def test_torch_is_used_where_kernels_cannot_be():
