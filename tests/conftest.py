@@ -4,9 +4,10 @@ Reference outputs of the small models are in `tests/goldens`. Real weights, phot
 real model lie outside the repository: `VITREOUS_ASSETS` and `VITREOUS_GOLDENS` name their folders, and tests that need
 them are skipped without.
 
-Annotated shapes and types of tensors are checked in the first case of every test that is not slow, and in every case of a
-test that is marked `shapes` (every method, metric and model family). Checking all calls of all cases takes three times as
-long as the tests themselves and repeats the same checks; `VITREOUS_CHECK_SHAPES=0` switches them off.
+Annotated shapes and types of tensors are checked in the first case of every test that is not slow, of the packages that
+annotate them, and in every case of a test that is marked `shapes` (every method, metric and model family). Checking all
+calls of all cases takes three times as long as the tests themselves and repeats the same checks;
+`VITREOUS_CHECK_SHAPES=0` switches them off.
 
 Nothing heavy is imported here: the process that distributes tests to others reads this file too.
 """
@@ -36,6 +37,8 @@ os.environ["TERM"] = "xterm-256color"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # virtual machines may announce AMX tiles and lack them
 
+# Folders of the tests of what only uses the checked packages: their calls are checked in the tests of those packages.
+UNCHECKED = {"bench", "benchmarks", "data", "front_ends", "mapping", "report", "scenes", "study", "training", "web"}
 FIRST_CASE = pytest.StashKey[bool]()
 
 
@@ -81,9 +84,10 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def shape_checks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Check shapes in the first case of a test that is not slow, and in every case of a test marked `shapes`."""
+    """Check shapes in the first case of a quick test of a checked package, and in every case of a test marked `shapes`."""
     marked = request.node.get_closest_marker("shapes") is not None
     quick = not any(request.node.get_closest_marker(name) for name in ("slow", "browser", "ray"))
+    quick = quick and request.path.parent.name not in UNCHECKED
     with check_shapes(marked or (quick and request.node.stash.get(FIRST_CASE, False))):
         yield
 

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -35,21 +34,53 @@ def install(folder: Path) -> None:
     (metadata / "entry_points.txt").write_text("\n".join(lines))
 
 
-def run(folder: Path, program: str) -> str:
-    paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+PROGRAM = """
+from pathlib import Path
+
+import vitreous
+from vitreous.cli.main import main
+from vitreous.data import open_dataset
+
+assert main(["methods", "meanhead"]) == 0
+assert main(["metrics", "mass_in_top"]) == 0
+assert main(["models"]) == 0
+line = "bench --model small:tiny --model-arg width=24 --data stripes:x?count=3 --method meanhead+plus"
+assert main([*line.split(), "--metric", "mass_in_top(fraction=0.5)", "--out", "results"]) == 0
+
+print("--- library")
+vit = vitreous.load("small:tiny")
+dataset = open_dataset(Path("some.stripes"))
+images = [sample.picture for sample in dataset]
+attribution = vitreous.explain(vit, images, target="blue", method="meanhead")
+result = vitreous.evaluate(vit, images, attribution, "mass_in_top")
+print(len(dataset), tuple(attribution.patches.shape), tuple(result.scores.shape))
+"""
+
+
+@pytest.mark.slow
+def test_the_package_is_used_and_passes_its_contract_tests(tmp_path):
+    """By the command line, by the library, and by the checks that the page shows: in one process that finds the package."""
+    install(tmp_path)
+    assert len(CHECKS) == 3
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+
     finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=folder, env={**os.environ, "PYTHONPATH": paths, "NO_COLOR": "1", "COLUMNS": "200"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", "\n".join([PROGRAM, *CHECKS])],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths, "NO_COLOR": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
     assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("package")
-    install(folder)
-    return folder
+    command_line, library = finished.stdout.split("--- library\n")
+    assert "Attention of the last block" in command_line
+    assert "Share of the positive mass" in command_line
+    assert "small:tiny" in command_line
+    assert "mass_in_top" in command_line
+    assert any((tmp_path / "results").rglob("*.parquet"))
+    assert library.splitlines()[0] == "4 (4, 16) (4,)"
 
 
 def test_the_package_has_one_of_each_kind():
@@ -57,47 +88,3 @@ def test_the_package_has_one_of_each_kind():
 
     assert set(groups) == {"vitreous.methods", "vitreous.metrics", "vitreous.datasets", "vitreous.models"}
     assert {f"{value.replace('.', '/')}.py" for points in groups.values() for value in points.values()} < set(FILES)
-
-
-@pytest.mark.slow
-def test_the_command_line_knows_what_the_package_adds(package):
-    program = """
-        from vitreous.cli.main import main
-
-        assert main(["methods", "meanhead"]) == 0
-        assert main(["metrics", "mass_in_top"]) == 0
-        assert main(["models"]) == 0
-        line = "bench --model small:tiny --model-arg width=24 --data stripes:x?count=3 --method meanhead+plus"
-        assert main([*line.split(), "--metric", "mass_in_top(fraction=0.5)", "--out", "results"]) == 0
-    """
-    output = run(package, program)
-
-    assert "Attention of the last block" in output
-    assert "Share of the positive mass" in output
-    assert "small:tiny" in output
-    assert "mass_in_top" in output
-    assert any((package / "results").rglob("*.parquet"))
-
-
-@pytest.mark.slow
-def test_the_library_knows_what_the_package_adds(package):
-    program = """
-        import vitreous
-        from pathlib import Path
-        from vitreous.data import open_dataset
-
-        vit = vitreous.load("small:tiny")
-        dataset = open_dataset(Path("some.stripes"))
-        images = [sample.picture for sample in dataset]
-        attribution = vitreous.explain(vit, images, target="blue", method="meanhead")
-        result = vitreous.evaluate(vit, images, attribution, "mass_in_top")
-        print(len(dataset), tuple(attribution.patches.shape), tuple(result.scores.shape))
-    """
-
-    assert run(package, program).strip() == "4 (4, 16) (4,)"
-
-
-@pytest.mark.slow
-def test_what_is_shown_passes_its_contract_tests(package):
-    assert len(CHECKS) == 3
-    run(package, "\n".join(CHECKS))
