@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from math import isnan, nan
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,11 +115,15 @@ def written(value: Any) -> str:
 
 def loaded(path: Path, kind: type[T]) -> list[T]:
     """Rows of a table; none where it was not written yet."""
-    if not path.is_file():
-        return []
+    return list(read_rows(path, path.stat().st_mtime_ns, kind)) if path.is_file() else []
+
+
+@lru_cache(maxsize=64)
+def read_rows(path: Path, written_at: int, kind: type[T]) -> tuple[T, ...]:
+    """Rows of a table that was last written at a time: pages read each table many times."""
     types = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
     with path.open(encoding="utf-8") as file:
-        return [kind(**{name: value_of(row[name], types[name]) for name in types}) for row in csv.DictReader(file)]
+        return tuple(kind(**{name: value_of(row[name], types[name]) for name in types}) for row in csv.DictReader(file))
 
 
 def value_of(text: str, kind: str) -> Any:

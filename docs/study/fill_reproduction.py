@@ -24,6 +24,7 @@ from vitreous.report.paper_comparison import canonical_rows, canonical_spec
 from vitreous.report.paper_orders import PairedDifference
 
 CLOSE = 0.7  # mean τ from which on an order is called largely the paper's
+identity = lru_cache(maxsize=None)(canonical_spec)
 
 
 def figures(results: Results, plan: str) -> list[TableFigure]:
@@ -37,9 +38,9 @@ def orders(results: Results) -> list[TableOrder]:
 def row_name(plan: str, method: str) -> str:
     """Name of a method in its paper."""
     names = {
-        canonical_spec(spec): name for name, spec in reversed(protocol(plan.split(":", maxsplit=1)[0]).rows.items())
+        identity(spec): name for name, spec in reversed(protocol(plan.split(":", maxsplit=1)[0]).rows.items())
     }
-    return names.get(canonical_spec(method), method)
+    return names.get(identity(method), method)
 
 
 @fill("reproduction-short")
@@ -93,7 +94,7 @@ def best_found(row: TableOrder, results: Results) -> str:
     known = canonical_rows(published_tables()[row.plan])
     own = column_of(row, results)
     return best_of(
-        {one.method: one.mean for one in own if canonical_spec(one.method) in known and not isnan(one.mean)},
+        {one.method: one.mean for one in own if identity(one.method) in known and not isnan(one.mean)},
         row,
         results,
     )
@@ -132,7 +133,7 @@ def paper_and_ours(results: Results, plan: str) -> str:
     largest = {column: max(abs(row.mean) for row in rows if (row.metric, row.model) == column) for column in columns}
     lines = []
     for method in dict.fromkeys(row.method for row in rows):
-        theirs = printed.get(canonical_spec(method), {})
+        theirs = printed.get(identity(method), {})
         cells = [
             cell(by_place.get((*column, method)), theirs.get(column[0]), 1 if largest[column] > 10 else 2)
             for column in columns
@@ -245,9 +246,6 @@ def belongs(row: TableEffect, order: PublishedOrder) -> bool:
     against = identity(row.against)
     is_second = against in second if second else against not in first
     return identity(row.method) in first and is_second and is_about(order, row.plan, row.model, row.metric)
-
-
-identity = lru_cache(maxsize=None)(canonical_spec)
 
 
 @fill("reproduction-claims")

@@ -100,11 +100,6 @@ def table(path, rows):
         csv.writer(file).writerows([zebras.COLUMNS, *rows])
 
 
-@pytest.mark.slow
-def test_pages_say_what_the_committed_results_say(capsys):
-    assert make.main(["--check"]) == 0, capsys.readouterr().out
-
-
 def test_a_page_that_differs_from_the_results_is_reported(monkeypatch, tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("<!-- table: index-counts -->\n\nall is well\n\n<!-- end -->\n")
