@@ -37,9 +37,7 @@ def orders(results: Results) -> list[TableOrder]:
 
 def row_name(plan: str, method: str) -> str:
     """Name of a method in its paper."""
-    names = {
-        identity(spec): name for name, spec in reversed(protocol(plan.split(":", maxsplit=1)[0]).rows.items())
-    }
+    names = {identity(spec): name for name, spec in reversed(protocol(plan.split(":", maxsplit=1)[0]).rows.items())}
     return names.get(identity(method), method)
 
 
