@@ -111,6 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results", help="where tables are written")
     parser.add_argument("--images", type=int, help="of each dataset, in place of the numbers above")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many, between two batches")
+    parser.add_argument("--model", choices=list(WEIGHTS), help="only this one; the rows of others stay")
     parser.add_argument("--shard", help="i/n: every n-th cell of the plans from the i-th on, without tables")
     parser.add_argument("--tables", action="store_true", help="tabulate the stores; nothing is run")
     parser.add_argument("--take", type=Path, help="folder with tables of another machine; nothing is run")
@@ -141,7 +142,8 @@ def run_plan(name: str, options: argparse.Namespace, end: float) -> int:
 
     begun = time.monotonic()
     images, slice_size = PLANS[name]
-    plan = stand_in_plan(name, options.assets, options.images or images, options.device, slice_size)
+    only = [options.model] if options.model else list(WEIGHTS)
+    plan = stand_in_plan(name, options.assets, options.images or images, options.device, slice_size, only)
 
     def report(_: object) -> None:
         if time.monotonic() > end:
@@ -187,14 +189,22 @@ def tabulate(name: str, options: argparse.Namespace, run: str | None = None) -> 
                 if not runs:
                     raise DataError("it was not run")
                 run = max(runs, key=lambda stored: sum(len(cell["rows"]) for cell in store.listings(stored).values()))
-        write_tables(name, list(columns_of(name, folder, run)), options.out)
+        columns = list(columns_of(name, folder, run))
+        write_tables(name, columns, options.out, [options.model] if options.model else list(WEIGHTS))
     except DataError as problem:
         print(f"{name}: no table: {problem}", flush=True)
 
 
-def stand_in_plan(name: str, assets: Path, images: int, device: str | None, slice_size: int = 32) -> Plan:
-    """The shipped plan with the models and datasets of `assets` in place of the paper's."""
-    wanted = keep_models(reproduction(name), [key for key in reproduction(name).models if key in STAND_INS])
+def stand_in_plan(
+    name: str,
+    assets: Path,
+    images: int,
+    device: str | None,
+    slice_size: int = 32,
+    only: Sequence[str] = tuple(WEIGHTS),
+) -> Plan:
+    """The shipped plan with the models of `only` and datasets of `assets` in place of the paper's."""
+    wanted = keep_models(reproduction(name), [key for key in reproduction(name).models if STAND_INS.get(key) in only])
     if name == "skipplus:figure7-eva":  # EVA-L has more layers than the model that stands in for it
         wanted = replace(wanted, methods=wanted.methods[:LAYERS])
     models = {
@@ -230,9 +240,11 @@ def sheet_of(name: str, title: str, column: FilledColumn) -> Sheet:
     )  # fmt: skip
 
 
-def write_tables(name: str, columns: Sequence[tuple[str, FilledColumn]], out: Path) -> None:
-    """Write the rows of one plan into the tables, in place of those that are there."""
-    sheets = [sheet_of(name, title, column) for title, column in columns]
+def write_tables(
+    name: str, columns: Sequence[tuple[str, FilledColumn]], out: Path, only: Sequence[str] = tuple(WEIGHTS)
+) -> None:
+    """Write the rows of one plan and of the models of `only` into the tables, in place of those that are there."""
+    sheets = [sheet for sheet in (sheet_of(name, title, column) for title, column in columns) if sheet.model in only]
     rows: dict[str, list] = {table: [] for table in TABLES}
     published = published_table(name)
     for sheet in sheets:
@@ -245,9 +257,15 @@ def write_tables(name: str, columns: Sequence[tuple[str, FilledColumn]], out: Pa
         ]
     for table, kind in TABLES.items():
         path = out / f"{table}.csv"
-        kept = [row for row in loaded(path, kind) if row.plan != name]
-        if kept or rows[table]:
-            save(path, sorted(kept + rows[table], key=lambda row: list(PLANS).index(row.plan)))
+        others = [row for row in loaded(path, kind) if row.plan != name or row.model not in only]
+        if others or rows[table]:
+            save(path, sorted(others + rows[table], key=place_of))
+
+
+def place_of(row: TableFigure | TableOrder | TableEffect) -> tuple[int, int]:
+    """Place of a row in a table: plans as above, and the models of a plan as in the paper."""
+    models = [STAND_INS[key] for key in reproduction(row.plan).models if key in STAND_INS]
+    return list(PLANS).index(row.plan), models.index(row.model)
 
 
 def compare_order(sheet: Sheet, printed: Mapping[str, float], draws: int = 1000) -> Order:
@@ -289,7 +307,7 @@ def take_tables(source: Path, out: Path) -> int:
         plans = {row.plan for row in new}
         rows = [row for row in loaded(out / f"{table}.csv", kind) if row.plan not in plans] + new
         if rows:
-            save(out / f"{table}.csv", sorted(rows, key=lambda row: list(PLANS).index(row.plan)))
+            save(out / f"{table}.csv", sorted(rows, key=place_of))
         print(f"{table}: {', '.join(sorted(plans)) or 'nothing'}")
     return 0
 

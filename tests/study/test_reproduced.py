@@ -75,6 +75,26 @@ def test_tables_are_written_and_only_the_plan_that_was_run_is_replaced(tmp_path)
     assert (tmp_path / "copy" / "reproduced.csv").read_text() == (out / "reproduced.csv").read_text()
 
 
+def test_one_model_of_a_plan_is_replaced_alone(tmp_path):
+    values = {"tis(preset='paper')": [0.1, 0.2], "genatt": [0.3, 0.5]}
+    rows = [
+        row
+        for model in ("DeiT-B", "ViT-B")
+        for row in rows_of({"max_sensitivity": values}, model=model, dataset="ImageNet val")
+    ]
+    columns = list(reproduced.columns_of("tis:table4", put(tmp_path / "store", rows)))
+    out = tmp_path / "tables"
+    reproduced.write_tables("tis:table4", columns, out)
+    before = loaded(out / "reproduced.csv", reproduced.TableFigure)
+    reproduced.save(out / "reproduced.csv", [replace(row, mean=9.0) for row in before])
+
+    reproduced.write_tables("tis:table4", columns, out, ["ViT-Tiny"])
+
+    after = loaded(out / "reproduced.csv", reproduced.TableFigure)
+    assert [(row.model, row.mean == 9.0) for row in after] == [("DeiT-Tiny", True)] * 2 + [("ViT-Tiny", False)] * 2
+    assert len(loaded(out / "reproduced-orders.csv", reproduced.TableOrder)) == 2
+
+
 def test_pairs_that_the_text_orders_are_compared():
     methods = ("genatt(row='cls')+rollout(form='half')", "decompx", "decompx+plus", "decompx+skipplus", "random")
     methods = (*methods, "attcat")
