@@ -17,7 +17,6 @@ from study.special import agreement
 from study.tables import NOTHING, table
 
 from vitreous.bench.reproduce import reproduction
-from vitreous.bench.resample import UNKNOWN
 from vitreous.metrics.protocols import protocol
 from vitreous.metrics.published import PublishedOrder, published_table, published_tables
 from vitreous.report.paper_comparison import canonical_rows, canonical_spec
@@ -32,7 +31,7 @@ def figures(results: Results, plan: str) -> list[TableFigure]:
 
 
 def orders(results: Results) -> list[TableOrder]:
-    return loaded(results.folder / "reproduced-orders.csv", TableOrder)
+    return sorted(loaded(results.folder / "reproduced-orders.csv", TableOrder), key=lambda row: row.plan)
 
 
 def row_name(plan: str, method: str) -> str:
@@ -208,8 +207,8 @@ class Agreement:
 
 
 def count_agreement(results: Results) -> dict[tuple[str, PublishedOrder], dict[str, Agreement]]:
-    """By plan and stated order: agreement by model."""
-    rows = [row for row in loaded(results.folder / "reproduced-pairs.csv", TableEffect) if not isnan(row.effect)]
+    """By plan and stated order: agreement by model. Differences on fewer than `FEW` images are left out."""
+    rows = [row for row in loaded(results.folder / "reproduced-pairs.csv", TableEffect) if row.n >= FEW]
     counts: dict[tuple[str, PublishedOrder], dict[str, Agreement]] = {}
     for plan in PLANS:
         for order in stated_orders(plan):
@@ -226,8 +225,7 @@ def count_agreement(results: Results) -> dict[tuple[str, PublishedOrder], dict[s
 
 
 def count_rows(rows: Sequence[TableEffect], expected: str) -> Agreement:
-    """Count differences that agree; an interval over fewer than `FEW` images does not."""
-    differences = [PairedDifference(row.effect, *((row.low, row.high) if row.n >= FEW else UNKNOWN)) for row in rows]
+    differences = [PairedDifference(row.effect, row.low, row.high) for row in rows]
     return Agreement(
         max(row.n for row in rows),
         len(rows),
