@@ -76,7 +76,7 @@ def made_up_reproductions(folder):
     for name in reproduced.PLANS:
         table, methods = published_tables().get(name), list(reproduction(name).methods)
         made = sheet(
-            np.arange(3 * len(methods)).reshape(len(methods), 3),
+            np.arange(8 * len(methods)).reshape(len(methods), 8),
             metric=table.columns[0] if table else "ImageNet val: Deletion AOPC",
             methods=tuple(resolve(spec).spec for spec in methods),
             model="ViT-Tiny",
