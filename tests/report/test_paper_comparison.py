@@ -63,6 +63,7 @@ def test_halves_of_a_family_are_joined_and_set_beside_the_paper(tmp_path: Path) 
     assert [cell.text for cell in table.rows[0][1]] == ["10.00", "20.00", "20.00"]
     left, right = written.comparisons
     assert [group for group, _ in left.groups] == ["mAP"]
+    assert left.rows[0][0] == "Baseline: tokentm(preset='baseline')"
     paper, ours, difference = right.rows[3][1][:3]
     assert (paper.sort, ours.text, ours.span) == (55.42, "80.00", "[40.00, 120.00]")
     assert difference.text == "+24.58"

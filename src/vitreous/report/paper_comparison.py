@@ -10,7 +10,7 @@ from vitreous.core.errors import VitreousError
 from vitreous.metrics.published import PublishedTable
 from vitreous.report.column_match import FilledColumn
 from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number, format_signed
-from vitreous.report.paper_tables import PaperTable
+from vitreous.report.paper_tables import PaperTable, label_row
 from vitreous.report.tables import ReportTable, TableCell, TableHead
 
 
@@ -65,7 +65,8 @@ def compare_group(
         heads += [TableHead("paper", column.higher), TableHead("ours", column.higher), TableHead("difference")]
         groups.append((name.rpartition(": ")[2], 3))
         notes.append(f"{name.rpartition(': ')[2]}: {describe_order(printed, ours, column.higher)}")
-    body = [(method, own) for (_, method), own in zip(rows, cells, strict=True)]
+    paper = published.name.partition(":")[0]
+    body = [(label_row(paper, method), own) for (_, method), own in zip(rows, cells, strict=True)]
     return ReportTable(slug, title, heads, body, groups=groups, notes=["Brackets hold our 95 % interval.", *notes])
 
 

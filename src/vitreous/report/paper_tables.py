@@ -94,12 +94,17 @@ def build_table(
     cells = [number_cells(column.values, digits, column.higher) for column in columns]
     heads = [TableHead(column.title, column.higher, True, hint=column.name) for column in columns]
     widths = [(name, len(columns)) for name, columns in groups if name and columns]
-    names = row_names(slug.split("-", maxsplit=1)[0])
     rows = [
-        (f"{names[method]}: {method}" if method in names else method, [column[row] for column in cells])
+        (label_row(slug.split("-", maxsplit=1)[0], method), [column[row] for column in cells])
         for row, method in enumerate(methods)
     ]
     return ReportTable(slug, title, heads, rows, first, widths, notes)
+
+
+def label_row(paper: str, method: str) -> str:
+    """Label of a row: its name in the paper, if it has one, and the method."""
+    names = row_names(paper)
+    return f"{names[method]}: {method}" if method in names else method
 
 
 @lru_cache
