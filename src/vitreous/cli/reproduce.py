@@ -136,5 +136,7 @@ def run_and_report(selected: Any, plan: Any, folder: Path, executor: Any) -> int
     for table in written.comparisons:
         for note in table.notes[1:]:
             typer.echo(f"{table.title}, {note}")
+    for table in written.orders:
+        typer.echo(to_markdown(table))
     typer.echo(f"{progress.rows or 'no'} new rows in {folder}; report: {written.page}")
     return 1 if progress.failed else 0

@@ -41,8 +41,8 @@ class WrittenReport:
         Table files.
     unreached
         Reasons why images are not shown.
-    papers, comparisons
-        Tables of the papers, and their numbers and stated orders beside those of the run.
+    papers, comparisons, orders
+        Tables of the papers, their numbers beside those of the run, and agreement with orders that they state.
     """
 
     page: Path
@@ -50,6 +50,7 @@ class WrittenReport:
     unreached: tuple[str, ...] = ()
     papers: tuple[ReportTable, ...] = ()
     comparisons: tuple[ReportTable, ...] = ()
+    orders: tuple[ReportTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def write_report(
             paths.append(write_text(out.parent / "tables" / f"{table.slug}.{suffix}", to_text(table)))
     write_text(out, make_page(stored, parts, papers, comparisons, orders))
     unreached = dict.fromkeys(part.unreached for part in parts if part.unreached)
-    return WrittenReport(out, tuple(paths), tuple(unreached), filled, (*comparisons, *orders))
+    return WrittenReport(out, tuple(paths), tuple(unreached), filled, tuple(comparisons), tuple(orders))
 
 
 def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int) -> PageSection:

@@ -9,7 +9,6 @@ from math import isnan
 from vitreous.bench.resample import Parts, difference_interval
 from vitreous.bench.scores import MetricScores
 from vitreous.metrics.published import PublishedOrder
-from vitreous.report.formatting import format_count
 from vitreous.report.paper_comparison import canonical_spec
 from vitreous.report.paper_tables import PaperTable
 from vitreous.report.tables import ReportTable, TableCell, TableHead
@@ -58,29 +57,33 @@ def compare_with_orders(filled: PaperTable, orders: Sequence[PublishedOrder]) ->
     ReportTable
         One table, with a row per statement that is about the models of the table.
     """
-    rows, notes = [], []
+    rows = []
     for order in orders:
         differences = list(list_differences(filled, order))
         if not differences:
             continue
-        agree = sum(difference.agrees(order.expected) for difference in differences)
         counts = (
             len(differences),
-            agree,
+            sum(difference.agrees(order.expected) for difference in differences),
             sum(difference.value > 0 for difference in differences),
             sum(difference.ahead for difference in differences),
             sum(difference.behind for difference in differences),
         )
-        statement = f"{order.says} ({order.source})"
-        rows.append((statement, [TableCell(order.expected), *(TableCell(str(count), count) for count in counts)]))
-        notes.append(f"{statement}: {agree} of {format_count(len(differences), 'comparison')} agree.")
+        words = [TableCell(order.source), TableCell(order.expected)]
+        rows.append((order.says, [*words, *(TableCell(str(count), count) for count in counts)]))
     if filled.table is not None and rows:
-        names = ("first is …", "comparisons", "agree", "first ahead", "ahead by interval", "behind by interval")
-        general = (
-            "A comparison is of two methods in one column; it agrees if the 95 % interval of their difference does."
+        names = (
+            "where",
+            "first is …",
+            "comparisons",
+            "agree",
+            "first ahead",
+            "ahead by interval",
+            "behind by interval",
         )
-        slug, title = f"{filled.table.slug}-orders", f"{filled.table.title}: what the paper says"
-        yield ReportTable(slug, title, [TableHead(name) for name in names], rows, "the paper", notes=[general, *notes])
+        note = "A comparison is of two methods in one column; it agrees if the 95 % interval of their difference does."
+        heads = [TableHead(name) for name in names]
+        yield ReportTable(f"{filled.table.slug}-orders", filled.table.title, heads, rows, "the paper", notes=[note])
 
 
 def list_differences(filled: PaperTable, order: PublishedOrder) -> Iterator[PairedDifference]:
