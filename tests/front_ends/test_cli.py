@@ -16,7 +16,7 @@ from PIL import Image
 from vitreous.catalogue import entries
 from vitreous.cli import explain as explain_verb
 from vitreous.cli import methods as methods_verb
-from vitreous.cli.main import main
+from vitreous.cli.main import main, rename_options
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.methods.attribution import Attribution
 
@@ -338,3 +338,15 @@ def test_maps_of_a_real_model_sit_on_the_zebra_and_on_the_elephant(assets, tmp_p
     assert zebra[6:, 5:].sum() > 0.75 * zebra.sum()
     assert elephant[2:, :5].sum() > 0.65 * elephant.sum()
     assert {"el3.zebra.temper.png", "el3.African-elephant.temper.png"} <= {p.name for p in tmp_path.iterdir()}
+
+
+def test_an_old_option_is_taken_for_the_new_one_with_a_note(capsys):
+    assert rename_options(["bench", "--pictures", "3", "--pictures=4", "a=b"]) == [
+        "bench", "--images", "3", "--images=4", "a=b",
+    ]  # fmt: skip
+    assert capsys.readouterr().err.count("note: --pictures is now --images") == 2
+    for verb in ("bench", "map", "reproduce", "demo"):
+        assert main([verb, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert "--images" in text
+        assert "--pictures" not in text

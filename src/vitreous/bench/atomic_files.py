@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +28,8 @@ def write_part(folder: Path, kind: str, table: pa.Table) -> tuple[str, int]:
     return name, len(data)
 
 
-def read_part(path: Path) -> pa.Table:
-    """Read a Parquet file; raise `DataError` if it is missing or its checksum differs."""
+def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read some columns (None for all) of a part; raise `DataError` if it is missing or its checksum differs."""
     import pyarrow.parquet as pq
 
     try:
@@ -37,7 +38,7 @@ def read_part(path: Path) -> pa.Table:
         data = b""
     if hashlib.sha256(data).hexdigest() != path.stem.split("-")[1]:
         raise DataError(f"'{path}' is damaged or gone; run the plan again, and what it held is computed again")
-    return pq.read_table(BytesIO(data))
+    return pq.read_table(BytesIO(data), columns=None if columns is None else list(columns))
 
 
 def is_whole(path: Path) -> bool:

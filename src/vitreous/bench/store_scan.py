@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitreous.bench.atomic_files import read_part
 from vitreous.bench.rows import schema
-from vitreous.core.errors import DataError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,7 +20,9 @@ if TYPE_CHECKING:
 
 # columns that depend on the run; the others are determined by the key
 NAMED = ("model", "dataset", "picture", "index", "role", "label")
-PARTS_IN_MEMORY = 16  # cells lie close to each other in the parts, also if several workers wrote them
+# bytes of parts that are kept: cells lie close to each other in the parts, also if several workers wrote them
+PART_BYTES = 1 << 26
+KEY_BYTES = 150  # of a key in memory
 KEYS_AT_ONCE = 500  # keys in one query of the index
 
 
@@ -32,27 +31,16 @@ def part_reader(folder: Path, columns: Sequence[str] | None) -> PartReader:
 
     It returns the rows of the part and the index of every key in them, and raises `DataError` if the part is damaged.
     """
+    from cachetools import LRUCache, cached
+
     names = None if columns is None else list(dict.fromkeys(("key", *columns)))
 
-    @lru_cache(PARTS_IN_MEMORY)
+    @cached(LRUCache(PART_BYTES, getsizeof=lambda part: part[0].nbytes + KEY_BYTES * len(part[1])))
     def read(name: str) -> tuple[pa.Table, dict[str, int]]:
-        table = read_columns(folder / name, names)
+        table = read_part(folder / name, names)
         return table, {key: row for row, key in enumerate(table["key"].to_pylist())}
 
     return read
-
-
-def read_columns(path: Path, columns: Sequence[str] | None) -> pa.Table:
-    """Read some columns of a part; raise `DataError` if it is missing or its checksum differs."""
-    import pyarrow.parquet as pq
-
-    try:
-        data = path.read_bytes()
-    except OSError:
-        data = b""
-    if hashlib.sha256(data).hexdigest() != path.stem.split("-")[1]:
-        raise DataError(f"'{path}' is damaged or gone; run the plan again, and what it held is computed again")
-    return pq.read_table(BytesIO(data), columns=None if columns is None else list(columns))
 
 
 def scan_cells(

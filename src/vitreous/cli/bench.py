@@ -7,23 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import BlackBox, Classes, Crop, Mean, ModelArguments, Size, Std, model_arguments
+from vitreous.cli.model_options import NO_ARGUMENTS, Json, takes_model_options
 from vitreous.core.errors import SpecError
 
 Several = list[str] | None
 
 
+@takes_model_options()
 def bench(
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; or give it by options.")] = None,
     model: Annotated[Several, typer.Option("--model", "-m", metavar="NAME", help="Repeatable.")] = None,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights of the one model.")] = None,
-    model_arg: ModelArguments = None,
-    classes: Classes = None,
-    black_box: BlackBox = False,
-    mean: Mean = None,
-    std: Std = None,
-    size: Size = None,
-    crop: Crop = None,
+    arguments: dict[str, Any] = NO_ARGUMENTS,
     data: Annotated[
         Several, typer.Option("--data", "-d", metavar="SPEC", help="Such as scenes:single?count=20.")
     ] = None,
@@ -43,7 +38,7 @@ def bench(
     ] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A paper's metrics, grids and choices.")] = None,
     images: Annotated[
-        int | None, typer.Option("--images", "--pictures", min=1, help="Images of each dataset.", show_default="all")
+        int | None, typer.Option("--images", min=1, help="Images of each dataset.", show_default="all")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Decides which images.", show_default="0")] = None,
     targets: Annotated[str | None, typer.Option(help="predicted, label, predicted+label, pair or 'top 2'.")] = None,
@@ -66,13 +61,12 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, and how long it takes.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    json: Json = False,
 ) -> int:
     """Measure methods on models and datasets. Finished work is not computed again: run it twice, add a method, kill it."""
     from vitreous.cli.console import caveats_as_notes, spinner
     from vitreous.cli.run_output import resumable
 
-    arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     entries = {
         "methods": method, "metrics": metric, "protocol": protocol, "pictures": images, "seed": seed, "targets": targets,
         "question": question, "precision": precision, "device": device, "batch_size": batch_size, "slice": slice,

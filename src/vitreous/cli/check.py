@@ -9,22 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import (
-    BlackBox,
-    Checkpoint,
-    Classes,
-    Crop,
-    Mean,
-    ModelArguments,
-    OptionalModel,
-    Pretrained,
-    Size,
-    Std,
-    model_arguments,
-)
+from vitreous.cli.model_options import NO_ARGUMENTS, Checkpoint, Json, OptionalModel, Pretrained, takes_model_options
 from vitreous.core.errors import DataError, SpecError, VitreousError
 
 
+@takes_model_options()
 def check(
     model: OptionalModel = None,
     checkpoint: Checkpoint = None,
@@ -37,21 +26,14 @@ def check(
         list[Path] | None,
         typer.Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics."),
     ] = None,
-    model_arg: ModelArguments = None,
-    classes: Classes = None,
-    black_box: BlackBox = False,
-    mean: Mean = None,
-    std: Std = None,
-    size: Size = None,
-    crop: Crop = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    arguments: dict[str, Any] = NO_ARGUMENTS,
+    json: Json = False,
 ) -> int:
     """Check a model, method or metric, and list the methods that work on the model, with what the others need."""
     from vitreous.cli.console import caveats_as_notes, print_json, spinner
 
     if not (model or method or metric):
         raise SpecError("nothing to check: give --model NAME, --method SPEC or --metric SPEC")
-    arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     with caveats_as_notes():
         for file in plugin or []:
             run_file(file)

@@ -10,9 +10,7 @@ import typer
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("out/demo.html"),
-    images: Annotated[
-        int, typer.Option("--images", "--pictures", min=1, max=500, help="Images scored in each chapter.")
-    ] = 8,
+    images: Annotated[int, typer.Option("--images", min=1, max=500, help="Images scored in each chapter.")] = 8,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which images.")] = 2026,
 ) -> None:
     """Explain scenes with the embedded model, score every map against the known evidence, and write one page."""

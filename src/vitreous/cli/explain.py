@@ -10,17 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from vitreous.cli.model_options import (
-    BlackBox,
+    NO_ARGUMENTS,
     Checkpoint,
-    Classes,
-    Crop,
-    Mean,
+    Device,
+    Json,
     Model,
-    ModelArguments,
+    Precision,
     Pretrained,
-    Size,
-    Std,
-    model_arguments,
+    takes_model_options,
 )
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError, SpecError
@@ -28,6 +25,7 @@ from vitreous.core.errors import DataError, SpecError
 TABLES = 3  # up to this many images are printed as tables; more are printed as one line each
 
 
+@takes_model_options()
 def explain(
     images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders or patterns.")],
     model: Model,
@@ -52,18 +50,9 @@ def explain(
             show_default="the method's own",
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings"),
-    ] = None,
-    model_arg: ModelArguments = None,
-    classes: Classes = None,
-    black_box: BlackBox = False,
-    mean: Mean = None,
-    std: Std = None,
-    size: Size = None,
-    crop: Crop = None,
+    device: Device = None,
+    precision: Precision = None,
+    arguments: dict[str, Any] = NO_ARGUMENTS,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the results.")] = Path(
         "vitreous-out"
     ),
@@ -76,7 +65,7 @@ def explain(
             "--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map."
         ),
     ] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    json: Json = False,
 ) -> int:
     """Show which patches led to the prediction: an overlay per method and class, a sheet, and the raw maps."""
     from vitreous.bench.signals import stop_signals
@@ -86,7 +75,6 @@ def explain(
     if mode not in ("nearest", "bilinear", "bicubic"):
         raise SpecError(f"mode {mode!r} is not known; known: nearest, bilinear, bicubic")
     sources, shelf = gather_images(images), OutputFolder(out)
-    arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     loading = {"checkpoint": checkpoint, "pretrained": pretrained, "device": device, "arguments": arguments}
     request = Request(model, method or [DEFAULT_METHOD], target or [], question, loading, precision)
     with caveats_as_notes(), stop_signals():

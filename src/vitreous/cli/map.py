@@ -7,21 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import (
-    BlackBox,
-    Classes,
-    Crop,
-    Mean,
-    Model,
-    ModelArguments,
-    Size,
-    Std,
-    model_arguments,
-)
+from vitreous.cli.model_options import NO_ARGUMENTS, Model, takes_model_options
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
 
 
+@takes_model_options()
 def map(  # noqa: A001 - the verb
     data: Annotated[
         str,
@@ -32,13 +23,7 @@ def map(  # noqa: A001 - the verb
     ],
     model: Model,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights.")] = None,
-    model_arg: ModelArguments = None,
-    classes: Classes = None,
-    black_box: BlackBox = False,
-    mean: Mean = None,
-    std: Std = None,
-    size: Size = None,
-    crop: Crop = None,
+    arguments: dict[str, Any] = NO_ARGUMENTS,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT_METHOD),
@@ -53,9 +38,7 @@ def map(  # noqa: A001 - the verb
         str | None,
         typer.Option(metavar="NAME", help="The score that is explained.", show_default="the method's own"),
     ] = None,
-    images: Annotated[
-        int | None, typer.Option("--images", "--pictures", min=1, help="Number of images.", show_default="all")
-    ] = None,
+    images: Annotated[int | None, typer.Option("--images", min=1, help="Number of images.", show_default="all")] = None,
     precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
     batch_size: Annotated[
@@ -90,7 +73,6 @@ def map(  # noqa: A001 - the verb
         raise SpecError(f"--format {format!r} is not known; known: parquet, safetensors")
     if sum((ray is not None, shard is not None, workers > 1 and ray is None)) > 1:
         raise SpecError("--ray, --shard and --workers are three ways to share out the work; give one of them")
-    arguments = model_arguments(model_arg, classes, black_box, mean, std, size, crop)
     entries = {
         "models": model_entries([model], checkpoint, arguments), "datasets": [data], "methods": method or [DEFAULT_METHOD],
         "metrics": [], "targets": targets, "question": question, "pictures": images, "precision": precision,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from vitreous.core.errors import SpecError
 
+T = TypeVar("T")
 MODEL = typer.Option("--model", "-m", metavar="NAME", help="Such as timm:vit_base_patch16_224.")
 CHECKPOINT = typer.Option(metavar="FILE", help="Local weights: safetensors, or a torch file.")
 
@@ -18,49 +21,75 @@ Model = Annotated[str, MODEL]
 OptionalModel = Annotated[str | None, MODEL]
 Checkpoint = Annotated[Path | None, CHECKPOINT]
 Pretrained = Annotated[bool, typer.Option(help="Fetch weights when there is no checkpoint.")]
-ModelArguments = Annotated[
-    list[str] | None, typer.Option("--model-arg", metavar="KEY=VALUE", help="For the model's builder; repeatable.")
+Precision = Annotated[
+    str | None, typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings")
 ]
-Classes = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Class names: one per line, or JSON (a list, or index to name).")
-]
-BlackBox = Annotated[
-    bool, typer.Option("--black-box", help="Use the model's outputs only; works for any image classifier.")
-]
-Mean = Annotated[
-    str | None, typer.Option(metavar="R,G,B", help="Mean of the pixel values (0 to 1).", show_default="the model's")
-]
-Std = Annotated[str | None, typer.Option(metavar="R,G,B", help="Their standard deviation.", show_default="the model's")]
-Size = Annotated[
-    str | None, typer.Option(metavar="PIXELS", help="Input size, or HEIGHTxWIDTH.", show_default="the model's")
-]
-Crop = Annotated[
-    float | None,
-    typer.Option(metavar="SHARE", help="Share that the centre crop keeps, up to 1.", show_default="the model's"),
-]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
+# options that `takes_model_options` adds to a verb, with their annotations; the default of all but the flag is None
+OPTIONS = {
+    "model_arg": Annotated[
+        list[str] | None, typer.Option("--model-arg", metavar="KEY=VALUE", help="For the model's builder; repeatable.")
+    ],
+    "classes": Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Class names: one per line, or JSON (a list, or index to name)."),
+    ],
+    "black_box": Annotated[
+        bool, typer.Option("--black-box", help="Use the model's outputs only; works for any image classifier.")
+    ],
+    "mean": Annotated[
+        str | None,
+        typer.Option(metavar="R,G,B", help="Mean of the pixel values (0 to 1).", show_default="the model's"),
+    ],
+    "std": Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="Their standard deviation.", show_default="the model's")
+    ],
+    "size": Annotated[
+        str | None, typer.Option(metavar="PIXELS", help="Input size, or HEIGHTxWIDTH.", show_default="the model's")
+    ],
+    "crop": Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Share that the centre crop keeps, up to 1.", show_default="the model's"),
+    ],
+}
+NO_ARGUMENTS: dict[str, Any] = {}
 RESERVED = ("name", "checkpoint", "pretrained", "device", "classes", "black_box", "mean", "std", "size", "crop")
 
 
-def model_arguments(
-    builder: Sequence[str] | None,
-    classes: Path | None,
-    black_box: bool,
-    mean: str | None,
-    std: str | None,
-    size: str | None,
-    crop: float | None,
-) -> dict[str, Any]:
+def takes_model_options(*left_out: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Decorate a verb whose parameter `arguments` is made from `OPTIONS`, which take its place on the command line."""
+
+    def decorate(verb: Callable[..., T]) -> Callable[..., T]:
+        signature = inspect.signature(verb, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in signature.parameters.items():
+            if name != "arguments":
+                parameters.append(parameter)
+                continue
+            for key, annotation in OPTIONS.items():
+                if key not in left_out:
+                    default = False if key == "black_box" else None
+                    parameters.append(parameter.replace(name=key, annotation=annotation, default=default))
+
+        @wraps(verb)
+        def call(**options: Any) -> T:
+            arguments = model_arguments(**{key: options.pop(key, None) for key in OPTIONS})
+            return verb(**options, arguments=arguments)
+
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        call.__dict__["__signature__"] = signature.replace(parameters=parameters)
+        return call
+
+    return decorate
+
+
+def model_arguments(model_arg: Sequence[str] | None, **options: Any) -> dict[str, Any]:
     """Arguments for `load_model`: builder arguments and the model options that were given."""
-    options = {
-        "classes": None if classes is None else str(classes),
-        "black_box": black_box or None,
-        "mean": mean,
-        "std": std,
-        "size": size,
-        "crop": crop,
-    }
-    return {**builder_arguments(builder or []), **{key: value for key, value in options.items() if value is not None}}
+    classes = options.get("classes")
+    options |= {"classes": None if classes is None else str(classes), "black_box": options.get("black_box") or None}
+    return {**builder_arguments(model_arg or []), **{key: value for key, value in options.items() if value is not None}}
 
 
 def builder_arguments(pairs: Sequence[str]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def reproduce(
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option("--images", "--pictures", min=1, help="Images of each dataset.", show_default="the paper's"),
+        typer.Option("--images", min=1, help="Images of each dataset.", show_default="the paper's"),
     ] = None,
     subset: Annotated[
         Several, typer.Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")

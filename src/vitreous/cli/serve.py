@@ -7,23 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import (
-    Checkpoint,
-    Classes,
-    Crop,
-    Mean,
-    ModelArguments,
-    Pretrained,
-    Size,
-    Std,
-    model_arguments,
-)
+from vitreous.cli.model_options import NO_ARGUMENTS, Checkpoint, Device, Precision, Pretrained, takes_model_options
 from vitreous.core.errors import DataError, ModelError, SpecError
 from vitreous.web.settings import DEMO, PORT, Settings
 
 MB = 1 << 20
 
 
+@takes_model_options("black_box")
 def serve(
     model: Annotated[
         list[str] | None,
@@ -37,17 +28,9 @@ def serve(
         Path | None,
         typer.Option(metavar="FOLDER", help="Offer every checkpoint in it, named ARCHITECTURE[.anything].safetensors."),
     ] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")] = None,
-    model_arg: ModelArguments = None,
-    classes: Classes = None,
-    mean: Mean = None,
-    std: Std = None,
-    size: Size = None,
-    crop: Crop = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings"),
-    ] = None,
+    device: Device = None,
+    arguments: dict[str, Any] = NO_ARGUMENTS,
+    precision: Precision = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is open to other machines.")
     ] = "127.0.0.1",
@@ -79,7 +62,7 @@ def serve(
     settings = Settings(
         models=tuple(names),
         pretrained=pretrained,
-        arguments=check_arguments(model_arguments(model_arg, classes, False, mean, std, size, crop)),
+        arguments=check_arguments(arguments),
         folder=models_folder,
         device=device,
         precision=precision,

@@ -43,12 +43,12 @@ def pair_figure(pair: PairAttribution, *, lines: int = 8, partners: Iterable[int
     axes: Any = figure.subplots(1, 2, width_ratios=[1.0, 0.55 if pair.b.words is not None else 1.0])
     draw_side(axes[0], pair, "a", chosen)
     draw_side(axes[1], pair, "b", None)
-    outlined = [] if chosen is None else chosen
-    for index in outlined:
-        axes[1].plot(*place_of(pair, "b", index), marker="s", markersize=9, fillstyle="none", color=LINE)
+    first_places, second_places = part_centres(pair, "a"), part_centres(pair, "b")
+    for index in chosen or ():
+        axes[1].plot(*second_places[index], marker="s", markersize=9, fillstyle="none", color=LINE)
     strongest = [entry for entry in pair.strongest(lines, chosen) if entry[2] > 0]
     for first, second, share in strongest:
-        start, end = place_of(pair, "a", first), place_of(pair, "b", second)
+        start, end = first_places[first], second_places[second]
         figure.add_artist(
             ConnectionPatch(
                 start,
@@ -103,15 +103,18 @@ def framed(pair: PairAttribution, side: Side) -> tuple[Image.Image, Window]:
     return displayed
 
 
-def place_of(pair: PairAttribution, side: Side, index: int) -> tuple[float, float]:
-    """Centre of a patch or word in the coordinates of its drawing."""
+def part_centres(pair: PairAttribution, side: Side) -> list[tuple[float, float]]:
+    """Centres of all patches or words of a side in the coordinates of its drawing."""
     own = pair.a if side == "a" else pair.b
     if own.words is not None:
-        return 0.02, index + 0.5
+        return [(0.02, index + 0.5) for index in range(len(own.words))]
     _, (left, top, right, bottom) = framed(pair, side)
     rows, columns = own.layout.grid
-    across, down = (index % columns + 0.5) / columns, (index // columns + 0.5) / rows
-    return left + across * (right - left), top + down * (bottom - top)
+    return [
+        (left + (column + 0.5) / columns * (right - left), top + (row + 0.5) / rows * (bottom - top))
+        for row in range(rows)
+        for column in range(columns)
+    ]
 
 
 def pair_page(pair: PairAttribution) -> str:
