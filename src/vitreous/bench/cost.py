@@ -61,13 +61,13 @@ def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:
     """Return one estimate per model that occurs in `cells`; loads the models and measures their speed."""
     estimates = []
     for place, model in enumerate(plan.models):
-        mine = [cell for cell in cells if cell.model == place]
-        if not mine:
+        own_cells = [cell for cell in cells if cell.model == place]
+        if not own_cells:
             continue
         vit = load_cached(model, plan.precision, list_devices(plan)[0]).vit
-        total = Estimate(model.label, len(mine), sum(len(cell.places) for cell in mine))
+        total = Estimate(model.label, len(own_cells), sum(len(cell.places) for cell in own_cells))
         for dataset, evaluation in enumerate(plan.evaluations):
-            image_count = sum(len(cell.places) for cell in mine if cell.dataset == dataset)
+            image_count = sum(len(cell.places) for cell in own_cells if cell.dataset == dataset)
             ahead, back, unknown = cost_per_image(plan.methods, evaluation, vit)
             total.forwards, total.backwards = total.forwards + ahead * image_count, total.backwards + back * image_count
             total.unknown += [spec for spec in unknown if image_count and spec not in total.unknown]
@@ -95,12 +95,12 @@ def cost_per_image(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox
         turns = rows if method.class_specific else 1
         ahead, back = ahead + forwards, back + backwards * turns
         for metric in map(resolve_metric, evaluation.metrics):
-            again = count_explanations(metric, sizes)
-            passes = evaluate_cost(metric.forwards, {**sizes, **option_values(metric)}) if again is None else 0
+            explanations = count_explanations(metric, sizes)
+            passes = evaluate_cost(metric.forwards, {**sizes, **option_values(metric)}) if explanations is None else 0
             if passes is None:
                 unknown.append(metric.spec)
-            ahead += rows * ((passes or 0) + (again or 0) * forwards)
-            back += rows * (again or 0) * backwards
+            ahead += rows * ((passes or 0) + (explanations or 0) * forwards)
+            back += rows * (explanations or 0) * backwards
     return ahead, back, list(dict.fromkeys(unknown))
 
 

@@ -39,9 +39,9 @@ def open_ledger(path: Path, *, write: bool = True) -> tuple[sqlite3.Connection, 
     DataError
         If the database is locked or cannot be opened, or was written by a newer version.
     """
-    fresh = not path.exists()
+    is_new = not path.exists()
     try:
-        return connect(path), fresh
+        return connect(path), is_new
     except sqlite3.OperationalError as problem:  # locked, read-only or disk full, but not damaged
         if not write and (connection := open_read_only(path)) is not None:
             return connection, False

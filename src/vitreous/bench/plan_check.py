@@ -96,9 +96,11 @@ def note_left_out(plan: Plan) -> str:
     from vitreous.metrics.protocols import protocol
 
     columns = protocol(plan.protocol).columns
-    lost = [name for name, column in columns.items() if resolve_metric(column.metric).spec not in plan.metrics]
+    missing = [name for name, column in columns.items() if resolve_metric(column.metric).spec not in plan.metrics]
     return (
-        f"of protocol {plan.protocol}, {', '.join(lost)} are left out: the data has not what they need" if lost else ""
+        f"of protocol {plan.protocol}, {', '.join(missing)} are left out: the data has not what they need"
+        if missing
+        else ""
     )
 
 
@@ -133,10 +135,14 @@ def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
 
 def note_other_classes(vit: BlackBox, label: str, data: DataSpec) -> str:
     """Note that dataset and model class names differ, so that labels may not match; an empty string if they agree."""
-    own, theirs = vit.classes, open_cached(data).classes
-    if own is None or theirs is None or [name.lower() for name in own] == [name.lower() for name in theirs]:
+    model_classes, dataset_classes = vit.classes, open_cached(data).classes
+    if (
+        model_classes is None
+        or dataset_classes is None
+        or [name.lower() for name in model_classes] == [name.lower() for name in dataset_classes]
+    ):
         return ""
-    return f"the classes of {data.label} ({theirs[0]}, …) are not those of {label} ({own[0]}, …); labels are counted as they are"
+    return f"the classes of {data.label} ({dataset_classes[0]}, …) are not those of {label} ({model_classes[0]}, …); labels are counted as they are"
 
 
 def open_checked(data: DataSpec, origin: Origin) -> Dataset:
@@ -183,13 +189,13 @@ def describe_missing(metric: Metric, annotations: set[str]) -> str:
     if "label" in (metric.settings.get("judge"), metric.settings.get("track")):
         needs.append("labels")  # the class whose accuracy or probability is measured
     missing = [WORDS[annotation] for annotation in needs if annotation in OFFERS and annotation not in annotations]
-    either = [
+    alternatives = [
         annotation
         for annotation in ("objects", "boxes")
         if annotation in metric.takes and annotation not in metric.needs
     ]
-    if either and not missing and not annotations & set(either):
-        missing = [" or ".join(WORDS[annotation] for annotation in either)]
+    if alternatives and not missing and not annotations & set(alternatives):
+        missing = [" or ".join(WORDS[annotation] for annotation in alternatives)]
     return " and ".join(missing)
 
 

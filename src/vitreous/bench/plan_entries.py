@@ -53,8 +53,8 @@ def parse_specs(value: Any, key: str, origin: Origin) -> tuple[str, ...]:
         except VitreousError as problem:
             raise origin.wrong(str(problem), key, text) from None
         if spec in text_by_spec:
-            same = "is there twice" if text_by_spec[spec] == text else f"and {text_by_spec[spec]!r} are the same"
-            raise origin.wrong(f"{text!r} {same}; once is enough", key, text)
+            relation = "is there twice" if text_by_spec[spec] == text else f"and {text_by_spec[spec]!r} are the same"
+            raise origin.wrong(f"{text!r} {relation}; once is enough", key, text)
         text_by_spec[spec] = text
     return tuple(text_by_spec)
 

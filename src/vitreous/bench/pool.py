@@ -56,7 +56,7 @@ def run_processes(
 ) -> Generator[Outcome, None, None]:
     """Run cells in a pool of processes; start a new pool when a worker dies."""
     threads_each = max(1, count_cores() // workers) if threads is None else threads
-    waiting, lost = list(reversed(cells)), dict.fromkeys((cell.number for cell in cells), 0)
+    waiting, loss_counts = list(reversed(cells)), dict.fromkeys((cell.number for cell in cells), 0)
     while waiting:
         with WorkerPool(job, min(workers, len(waiting)), threads_each) as pool:
             flying: dict[Future[Outcome], WorkCell] = {}
@@ -70,7 +70,7 @@ def run_processes(
                         del flying[future]
                         yield outcome
             except BrokenProcessPool:
-                yield from requeue_unfinished(job, flying, lost, waiting)
+                yield from requeue_unfinished(job, flying, loss_counts, waiting)
 
 
 def submit(pool: ProcessPoolExecutor, cell: WorkCell) -> Future[Outcome]:
@@ -83,7 +83,7 @@ def submit(pool: ProcessPoolExecutor, cell: WorkCell) -> Future[Outcome]:
 
 
 def requeue_unfinished(
-    job: PlanJob, flying: dict[Future[Outcome], WorkCell], lost: dict[int, int], waiting: list[WorkCell]
+    job: PlanJob, flying: dict[Future[Outcome], WorkCell], loss_counts: dict[int, int], waiting: list[WorkCell]
 ) -> Iterator[Outcome]:
     """Yield the outcomes that were finished when a worker died, and put the other cells back on `waiting`.
 
@@ -93,8 +93,8 @@ def requeue_unfinished(
         if future.done() and not future.exception():
             yield future.result()
             continue
-        lost[cell.number] += 1
-        if lost[cell.number] < LOSSES:
+        loss_counts[cell.number] += 1
+        if loss_counts[cell.number] < LOSSES:
             waiting.append(cell)
         else:
             yield failed_outcome(job, cell)

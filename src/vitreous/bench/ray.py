@@ -45,8 +45,8 @@ def run_on_ray(
 ) -> Generator[Outcome, None, None]:
     """Submit cells to Ray and yield their outcomes; Ray retries a cell up to `LOSSES` times when its worker dies."""
     ray = need_ray()
-    ours = not ray.is_initialized()
-    if ours:
+    is_own_cluster = not ray.is_initialized()
+    if is_own_cluster:
         connect_keeping_handlers(ray, address, workers)
     try:
         share = gpus if gpus is not None else float(str(job.plan.device).startswith("cuda"))
@@ -70,7 +70,7 @@ def run_on_ray(
                 except ray.exceptions.RayTaskError as problem:
                     raise problem.cause if problem.cause is not None else problem from None
     finally:
-        if ours:
+        if is_own_cluster:
             ray.shutdown()
 
 

@@ -59,7 +59,7 @@ def resample_values(
             sums_by_name[name] += [
                 np.asarray(reduce({part: values[index] for part, values in own.items()})) for index in indices
             ]
-    return {name: np.concatenate(several) for name, several in sums_by_name.items()}
+    return {name: np.concatenate(values) for name, values in sums_by_name.items()}
 
 
 def interval(values: np.ndarray, level: float) -> tuple[float, float]:
@@ -111,12 +111,12 @@ def difference_interval(
         return (float("nan"), *UNKNOWN)
     shared = before.keys() & after.keys()
     parts = {word: {name: side[name][both] for name in shared} for word, side in (("before", before), ("after", after))}
-    apart = float(reduce(parts["after"]) - reduce(parts["before"]))
+    difference = float(reduce(parts["after"]) - reduce(parts["before"]))
     paired_ids = [image_ids[row] for row in both.tolist()]
     if len(set(paired_ids)) < FEW:
-        return (apart, *UNKNOWN)
+        return (difference, *UNKNOWN)
     drawn = resample_values(parts, reduce, paired_ids, draws, seed)
-    return (apart, *interval(drawn["after"] - drawn["before"], level))
+    return (difference, *interval(drawn["after"] - drawn["before"], level))
 
 
 def same_values(first: Parts, second: Parts) -> bool:

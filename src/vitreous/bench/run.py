@@ -107,16 +107,16 @@ def run_batch(job: PlanJob, have: Loaded, subject: LabelledBatch, outcome: Outco
         if not missing:
             continue
         part = subject.only(indices, [0] if one_class else None)
-        theirs = [keys[index * share + column] for index in indices for column in range(share)]
+        part_keys = [keys[index * share + column] for index in indices for column in range(share)]
         if one_class:  # compute one row and use the key of whichever role needs the result
-            theirs = [
+            part_keys = [
                 [
                     next(filter(None, keys_of_column), "")
-                    for keys_of_column in zip(*theirs[at : at + share], strict=True)
+                    for keys_of_column in zip(*part_keys[at : at + share], strict=True)
                 ]
-                for at in range(0, len(theirs), share)
+                for at in range(0, len(part_keys), share)
             ]
-        run_group(job, have, part, missing, theirs, outcome)
+        run_group(job, have, part, missing, part_keys, outcome)
 
 
 def run_group(

@@ -105,14 +105,14 @@ def execute(
     mended = store.mend()
     open_cached.cache_clear()  # images may have been added to the folder since it was opened
     cells = split_plan(plan)
-    mine = cells if shard is None else select_shard(cells, shard)
+    own_cells = cells if shard is None else select_shard(cells, shard)
     store.begin(plan.run, plan.toml, {"cells": len(cells), "source": plan.source, "shard": shard})
     fingerprints = fingerprint_cells(plan, cells)
     store.forget(plan.run, fingerprints)
     finished = set() if recheck else store.done(plan.run)
-    open_cells = [cell for cell in mine if cell.number not in finished]
-    progress = Progress(len(mine), count_images(mine), mended=mended)
-    progress.done_cells = len(mine) - len(open_cells)
+    open_cells = [cell for cell in own_cells if cell.number not in finished]
+    progress = Progress(len(own_cells), count_images(own_cells), mended=mended)
+    progress.done_cells = len(own_cells) - len(open_cells)
     progress.done_pictures = progress.known_pictures = progress.pictures - count_images(open_cells)
     if report:
         report(progress)

@@ -67,13 +67,13 @@ def stop_signals() -> Iterator[None]:
         yield
         return
     previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    ours = {number: handler for number, handler in previous.items() if handler in DEFAULT_HANDLERS}
+    default_handlers = {number: handler for number, handler in previous.items() if handler in DEFAULT_HANDLERS}
     try:
-        for number in ours:
+        for number in default_handlers:
             signal.signal(number, raise_stopped)
         yield
     finally:
-        for number, handler in ours.items():
+        for number, handler in default_handlers.items():
             signal.signal(number, handler)
 
 

@@ -90,8 +90,8 @@ class Store:
             self.parts_folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise DataError(f"'{folder}' cannot be made a folder for results: {problem.strerror}") from None
-        self.connection, fresh = open_ledger(self.ledger, write=create)
-        if fresh:
+        self.connection, is_new = open_ledger(self.ledger, write=create)
+        if is_new:
             self._rebuild()
 
     def _rebuild(self) -> None:
@@ -137,16 +137,16 @@ class Store:
             return self._add(kind, rows)
 
     def _add(self, kind: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        fresh: dict[bytes, Mapping[str, Any]] = {}
+        new_rows: dict[bytes, Mapping[str, Any]] = {}
         for row in rows:
             key = bytes.fromhex(row["key"])
             stored = self.connection.execute("SELECT failed FROM rows WHERE key = ?", (key,)).fetchone()
             if stored is None or (stored[0] and row["error"] is None):
-                fresh.setdefault(key, row)
-        if fresh:
-            name, size = write_part(self.parts_folder, kind, to_table(kind, list(fresh.values())))
-            self._list(name, size, list(fresh), [row["error"] is not None for row in fresh.values()])
-        return len(fresh)
+                new_rows.setdefault(key, row)
+        if new_rows:
+            name, size = write_part(self.parts_folder, kind, to_table(kind, list(new_rows.values())))
+            self._list(name, size, list(new_rows), [row["error"] is not None for row in new_rows.values()])
+        return len(new_rows)
 
     def record(self, run: str, outcomes: Sequence[Any], asked: Mapping[int, str] | None = None) -> int:
         """Write the rows of finished cells and list their keys, in one transaction.
@@ -195,9 +195,9 @@ class Store:
     def mend(self) -> list[str]:
         """Remove parts that are damaged or missing, so that their rows are computed again; return their names."""
         names = [name for (name,) in self.connection.execute("SELECT name FROM parts")]
-        lost = [name for name in names if not is_whole(self.parts_folder / name)]
+        damaged = [name for name in names if not is_whole(self.parts_folder / name)]
         with self.writing():
-            for name in lost:
+            for name in damaged:
                 self.connection.execute("DELETE FROM rows WHERE part = ?", (name,))
                 self.connection.execute("DELETE FROM parts WHERE name = ?", (name,))
                 (self.parts_folder / name).unlink(missing_ok=True)
@@ -205,7 +205,7 @@ class Store:
             for path in self.parts_folder.iterdir():  # safe, since the transaction excludes other writers
                 if path.name not in listed:
                     path.unlink(missing_ok=True)
-        return lost
+        return damaged
 
     def merge(self, folders: Iterable[str | Path]) -> int:
         """Copy the rows, runs and cells of other stores into this one; return the number of new rows."""

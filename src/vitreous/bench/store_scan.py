@@ -97,19 +97,19 @@ def cell_rows(
         starts[part] = total
         total += len(rows)
         tables.append(table.take(pa.array(rows, pa.int64())))
-    taken: list[int] = []
+    row_numbers: list[int] = []
     named: dict[str, list[Any]] = {name: [] for name in NAMED}
     for *about, own in listing["rows"]:
         for key in own:
             if key in part_of:
-                taken.append(starts[part_of[key]])
+                row_numbers.append(starts[part_of[key]])
                 starts[part_of[key]] += 1
                 for column, value in zip(NAMED, (listing["model"], listing["dataset"], *about), strict=True):
                     named[column].append(value)
     fields = schema(kind)
     if not tables:
         return pa.schema([fields.field(name) for name in names]).empty_table()
-    joined = pa.concat_tables(tables).take(pa.array(taken, pa.int64()))
+    joined = pa.concat_tables(tables).take(pa.array(row_numbers, pa.int64()))
     # the same row may have other labels in this run
     arrays = [pa.array(named[name], fields.field(name).type) if name in named else joined[name] for name in names]
     return pa.table(arrays, schema=pa.schema([fields.field(name) for name in names]))

@@ -244,8 +244,8 @@ def common_questions(scores: MetricScores, rows: pa.Table, judged: Sequence[str]
     working = [place for place, method in enumerate(section.methods) if method in judged]
     is_judged = np.array([method in judged for method in section.files.methods])
     failed = rows.filter(rows["failed"].to_numpy() & is_judged[rows["method_at"].to_numpy()])
-    lost = [section.files.questions[at] for at in failed["question_at"].unique().to_pylist()]
-    lost_images = {(question.index, question.picture) for question in lost}
+    failed_questions = [section.files.questions[at] for at in failed["question_at"].unique().to_pylist()]
+    lost_images = {(question.index, question.picture) for question in failed_questions}
     keep_mask = np.array([(question.index, question.picture) not in lost_images for question in section.questions])
     return np.flatnonzero(scores.answered[working].all(0) & keep_mask) if working else np.empty(0, int)
 

@@ -149,7 +149,7 @@ def result_columns(result: MetricResult, scores: list[float], seconds: float) ->
     """Columns of every row from the result of a metric."""
     parts = {name: part.double().cpu().tolist() for name, part in result.parts.items()}
     curve = None if result.curve is None else result.curve.double().cpu().tolist()
-    same = {
+    shared_columns = {
         "metric": result.metric,
         "higher_is_better": result.higher_is_better,
         "levels": None if result.levels is None else list(result.levels),
@@ -158,7 +158,7 @@ def result_columns(result: MetricResult, scores: list[float], seconds: float) ->
     }
     return [
         {
-            **same,
+            **shared_columns,
             "value": value,
             "parts": [(name, part[row]) for name, part in parts.items()],
             "curve": None if curve is None else curve[row],

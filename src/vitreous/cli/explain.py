@@ -183,5 +183,5 @@ def summary(request: Request, records: list[Any], failed: list[Any]) -> dict[str
 
 
 def print_count(done: int, failed: int, folder: Path) -> None:
-    lost = f", {failed} failed" if failed else ""
-    typer.echo(f"{done} image{'' if done == 1 else 's'} explained in {folder}{lost}")
+    failures = f", {failed} failed" if failed else ""
+    typer.echo(f"{done} image{'' if done == 1 else 's'} explained in {folder}{failures}")

@@ -155,9 +155,9 @@ def compute_maps(
     else:
         for sentence, count in progress.failed.items():
             typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
-        fresh = f"{progress.rows} new rows" if progress.rows else "nothing new"
+        new_rows = f"{progress.rows} new rows" if progress.rows else "nothing new"
         skipped = f", {progress.skipped} images left out by the protocol" if progress.skipped else ""
-        typer.echo(f"{fresh}{skipped}; results in {folder}")
-        plural, more = "" if len(names) == 1 else "s", " …" if len(names) > 3 else ""
-        typer.echo(f"{len(names)} file{plural} of maps in {folder}: {', '.join(names[:3])}{more}")
+        typer.echo(f"{new_rows}{skipped}; results in {folder}")
+        plural, ellipsis = "" if len(names) == 1 else "s", " …" if len(names) > 3 else ""
+        typer.echo(f"{len(names)} file{plural} of maps in {folder}: {', '.join(names[:3])}{ellipsis}")
     return 1 if progress.failed else 0

@@ -124,9 +124,9 @@ def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, tabl
         typer.echo("note: one image gives no interval, so methods cannot be compared", err=True)
     for sentence, count in progress.failed.items():
         typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
-    fresh = f"{progress.rows} new rows" if progress.rows else "nothing new"
+    new_rows = f"{progress.rows} new rows" if progress.rows else "nothing new"
     skipped = f", {progress.skipped} images left out by the protocol" if progress.skipped else ""
-    typer.echo(f"{fresh}{skipped}; results in {store.folder}")
+    typer.echo(f"{new_rows}{skipped}; results in {store.folder}")
 
 
 def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
@@ -161,6 +161,6 @@ def format_entry(entry: Any) -> str:
         return "failed"
     has_interval = not isnan(entry.low)  # without an interval, no method can be called best
     mark = "" if not has_interval else "*" if entry.rank == 1 else "=" if entry.tied else " "
-    lost = f" ({entry.undefined} undefined)" if entry.undefined else ""
+    undefined = f" ({entry.undefined} undefined)" if entry.undefined else ""
     span = f" [{entry.low:.3f}, {entry.high:.3f}]" if has_interval else ""
-    return f"{'undefined' if isnan(entry.value) else f'{entry.value:.3f}'}{span}{lost}{mark}"
+    return f"{'undefined' if isnan(entry.value) else f'{entry.value:.3f}'}{span}{undefined}{mark}"

@@ -38,10 +38,10 @@ def html(attribution: Attribution, *, limit: int = ROWS) -> str:
     scales = choose_scales(shown, group_rows_by_image(shown), QUANTILE)
     cards = "".join(make_card(shown[row], scales[row]) for row in range(len(shown)))
     about = [str(attribution.provenance.get("model", "")), describe_scales(shown, True, 1)]
-    more = len(attribution) - limit
+    hidden = len(attribution) - limit
     left_out = (
-        f"<p style='margin:.3em 0;opacity:.7'>and {more} more row{'s' * (more > 1)}; .plot() shows them</p>"
-        if more > 0
+        f"<p style='margin:.3em 0;opacity:.7'>and {hidden} more row{'s' * (hidden > 1)}; .plot() shows them</p>"
+        if hidden > 0
         else ""
     )
     return (

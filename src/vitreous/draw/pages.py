@@ -289,11 +289,11 @@ def draw_headings(board: Board, attributions: Sequence[Attribution], width: Numb
     """Place the headings of a sheet's columns."""
     x = MARGIN + NAMES + GAP
     below = board.write_wrapped(x, MARGIN, "image", width, 9.5, ha="center", color=FAINT)
-    several = len(set(attributions[0].targets.tolist())) > 1
+    has_classes = len(set(attributions[0].targets.tolist())) > 1
     for place, attribution in enumerate(attributions, 1):
         left = x + place * (width + GAP)
         end = board.write_wrapped(left, MARGIN, attribution.method, width, 9.5, ha="center", weight="bold")
-        if several and not class_specific(attribution.method):
+        if has_classes and not class_specific(attribution.method):
             end = board.write_wrapped(left, end, "the same for every class", width, 7.5, ha="center", color=FAINT)
         below = max(below, end)
     return below + 0.06

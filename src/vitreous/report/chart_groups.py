@@ -86,8 +86,8 @@ def make_legend(section: ScoreSection, rows: Sequence[int]) -> list[LegendEntry]
 
 def note_left_out(section: ScoreSection) -> str:
     """Note on the number of methods that are not drawn, or an empty string."""
-    more = len(section.methods) - MOST
-    return f" The {MOST} methods of best mean rank are drawn; {more} more are in the table." if more > 0 else ""
+    hidden = len(section.methods) - MOST
+    return f" The {MOST} methods of best mean rank are drawn; {hidden} more are in the table." if hidden > 0 else ""
 
 
 # ── radars (SkipPLUS, figs. 3–4) ─────────────────────────────────────────────────────────────────

@@ -175,9 +175,9 @@ def compare_scores(
     rows = before.methods.index(method), after.methods.index(method)
     old_places, new_places = places
     shared = [key for key in old_places if key in new_places]
-    ours, theirs = [old_places[key] for key in shared], [new_places[key] for key in shared]
-    old = {name: part[rows[0], ours] for name, part in column.parts.items()}
-    new = {name: part[rows[1], theirs] for name, part in new_column.parts.items()}
+    old_columns, new_columns = [old_places[key] for key in shared], [new_places[key] for key in shared]
+    old = {name: part[rows[0], old_columns] for name, part in column.parts.items()}
+    new = {name: part[rows[1], new_columns] for name, part in new_column.parts.items()}
     change, low, high = difference_interval(old, new, column.reduce, [key[0] for key in shared])
     both = ~np.isnan(old["score"]) & ~np.isnan(new["score"])
     figures = [
@@ -186,14 +186,14 @@ def compare_scores(
         else np.nan
         for side in (old, new)
     ]
-    same = count_equal(old["score"][both], new["score"][both])
+    equal_count = count_equal(old["score"][both], new["score"][both])
     answered = int(both.sum())
     unpaired_counts = [
         int((~np.isnan(scores_column.scores[row, list(at.values())])).sum()) - answered
         for scores_column, row, at in ((column, rows[0], old_places), (new_column, rows[1], new_places))
     ]
     where = (before.model, before.dataset, before.explained, method, column.metric, new_column.higher_is_better)
-    return Change(*where, figures[0], figures[1], change, low, high, answered, same, *unpaired_counts)
+    return Change(*where, figures[0], figures[1], change, low, high, answered, equal_count, *unpaired_counts)
 
 
 def count_equal(before: np.ndarray, after: np.ndarray) -> int:

@@ -94,9 +94,11 @@ def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], 
     """
     if count < 1 or not section.questions:
         return []
-    several = len(section.methods) > 1
+    has_rivals = len(section.methods) > 1
     margins = (
-        median_margins(summaries, order_by_rank(summaries)[0]) if several else np.full(len(section.questions), np.nan)
+        median_margins(summaries, order_by_rank(summaries)[0])
+        if has_rivals
+        else np.full(len(section.questions), np.nan)
     )
     ordered_places = [
         int(place) for place in np.argsort(-np.nan_to_num(margins), kind="stable") if not np.isnan(margins[place])

@@ -87,9 +87,11 @@ def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> li
     """Notes on how to read the numbers and on their limits."""
     image_count, questions = len(section.clusters), len(section.questions)
     roles = ", ".join(section.roles)
-    several = f", {format_count(questions, 'question')} (image × class: {roles})" if questions > image_count else ""
+    question_count = (
+        f", {format_count(questions, 'question')} (image × class: {roles})" if questions > image_count else ""
+    )
     notes = [
-        f"{format_count(image_count, 'image')}{several}. Best bold, second underlined; in brackets the 95 % interval over {DRAWS} "
+        f"{format_count(image_count, 'image')}{question_count}. Best bold, second underlined; in brackets the 95 % interval over {DRAWS} "
         "resamplings of the images, the same for every method; ≈ is not significantly different from the best (the interval of "
         "the paired difference contains 0; not corrected for many comparisons)."
     ]

@@ -161,8 +161,8 @@ def make_part(stored: StoredRun, section: ScoreSection, slug: str, gallery: int)
 
 def show_images(loader: MapLoader, summaries: Sequence[MetricSummary], count: int, reproduces: str = "") -> PageImages:
     order, methods = order_by_rank(summaries), loader.section.methods
-    more = len(order) - MOST
-    note = f" The {MOST} methods of best mean rank are shown; {more} more are in the table." if more > 0 else ""
+    hidden = len(order) - MOST
+    note = f" The {MOST} methods of best mean rank are shown; {hidden} more are in the table." if hidden > 0 else ""
     strips, figures = make_gallery(loader, summaries, count), make_paper_figures(loader, summaries, reproduces)
     remade = list(dict.fromkeys(re.sub(r"layer=\d+", "layer=…", name) for name in loader.remade))
     return PageImages(methods[order[0]], describe_metrics(summaries), note, strips, figures, remade)

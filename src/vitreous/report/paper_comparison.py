@@ -53,38 +53,41 @@ def compare_group(
     for name, column in columns:
         intervals = column.intervals()
         printed = [by_method[canonical_spec(method)][name] for _, method in rows]
-        ours = [column.values[row] for row, _ in rows]
+        own_values = [column.values[row] for row, _ in rows]
         digits = choose_digits(printed)
-        for place, (theirs, mine, (_, method)) in enumerate(zip(printed, ours, rows, strict=True)):
+        for place, (printed_value, own_value, (_, method)) in enumerate(zip(printed, own_values, rows, strict=True)):
             span = format_interval(*intervals.get(method, (nan, nan)), digits)
             cells[place] += [
-                TableCell(format_number(theirs, digits), theirs),
-                TableCell(format_number(mine, digits), mine, span),
-                TableCell(format_signed(mine - theirs, digits), mine - theirs),
+                TableCell(format_number(printed_value, digits), printed_value),
+                TableCell(format_number(own_value, digits), own_value, span),
+                TableCell(format_signed(own_value - printed_value, digits), own_value - printed_value),
             ]
         heads += [TableHead("paper", column.higher), TableHead("ours", column.higher), TableHead("difference")]
         groups.append((name.rpartition(": ")[2], 3))
-        notes.append(f"{name.rpartition(': ')[2]}: {describe_order(printed, ours, column.higher)}")
+        notes.append(f"{name.rpartition(': ')[2]}: {describe_order(printed, own_values, column.higher)}")
     paper = published.name.partition(":")[0]
     body = [(label_row(paper, method), own) for (_, method), own in zip(rows, cells, strict=True)]
     return ReportTable(slug, title, heads, body, groups=groups, notes=["Brackets hold our 95 % interval.", *notes])
 
 
-def describe_order(printed: Sequence[float], ours: Sequence[float], higher: bool | None) -> str:
+def describe_order(printed: Sequence[float], own_values: Sequence[float], higher: bool | None) -> str:
     """Whether methods have the paper's order: pairs of methods that differ there, and the best one."""
     pairs = [(a, b) for a, b in combinations(range(len(printed)), 2) if printed[a] != printed[b]]
-    defined_pairs = [(a, b) for a, b in pairs if not isnan(ours[a]) and not isnan(ours[b])]
-    agree = sum((printed[a] > printed[b]) == (ours[a] > ours[b]) and ours[a] != ours[b] for a, b in defined_pairs)
+    defined_pairs = [(a, b) for a, b in pairs if not isnan(own_values[a]) and not isnan(own_values[b])]
+    agree = sum(
+        (printed[a] > printed[b]) == (own_values[a] > own_values[b]) and own_values[a] != own_values[b]
+        for a, b in defined_pairs
+    )
     if not defined_pairs:
         return "the order of methods cannot be compared."
     if agree == len(pairs):
         return "the order of methods is the paper's."
-    if all(ours[a] == ours[b] for a, b in defined_pairs):
+    if all(own_values[a] == own_values[b] for a, b in defined_pairs):
         return "our values do not distinguish the methods."
     sign = -1 if higher is False else 1
-    theirs = max(range(len(printed)), key=lambda row: sign * printed[row])
-    same = all(isnan(value) or sign * value <= sign * ours[theirs] for value in ours)
-    word = "the paper's best method is best" if same else "another method is best"
+    best_row = max(range(len(printed)), key=lambda row: sign * printed[row])
+    is_same_best = all(isnan(value) or sign * value <= sign * own_values[best_row] for value in own_values)
+    word = "the paper's best method is best" if is_same_best else "another method is best"
     return f"the order of methods is not the paper's: {agree} of {format_count(len(pairs), 'pair')} agree; {word}."
 
 

@@ -162,18 +162,18 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary], most_ima
     targets: dict[str, dict[int, ImageTarget]] = {}
     for question in loader.section.questions:
         targets.setdefault(question.picture, {}).setdefault(question.target, question)
-    several = [list(questions.values()) for questions in targets.values() if len(questions) > 1]
+    targets_by_image = [list(questions.values()) for questions in targets.values() if len(questions) > 1]
     ranked = [loader.section.methods[row] for row in order_by_rank(summaries)]
     best = [method for method in ranked if class_specific(method)][:MOST]
     methods = [method for method in loader.section.methods if method in best]
-    if not several:
+    if not targets_by_image:
         reason = 'one class was explained per image; targets = "pair" or "top 2" in the plan explains two'
         return PaperFigure(title, missing=reason)
     if not methods:
         return PaperFigure(title, missing="no method of the run depends on the class")
-    several.sort(key=lambda questions: -min(question.probability for question in questions))
+    targets_by_image.sort(key=lambda questions: -min(question.probability for question in questions))
     strips = []
-    for questions in several[:most_images]:
+    for questions in targets_by_image[:most_images]:
         cards = []
         for question in questions:
             chance = "" if np.isnan(question.probability) else percent(question.probability)
@@ -274,10 +274,10 @@ def delete_top(attribution: Attribution, share: float) -> Image.Image:
     image = pixels.permute(1, 2, 0).clamp(0, 255).numpy().astype(np.uint8)
     scores = attribution.maps()[0].cpu().numpy()
     order = np.argsort(-np.nan_to_num(scores.ravel(), nan=-np.inf), kind="stable")
-    gone = np.zeros(scores.size, bool)
-    gone[order[: int(share * scores.size)]] = True
+    is_deleted = np.zeros(scores.size, bool)
+    is_deleted[order[: int(share * scores.size)]] = True
     size = (image.shape[1], image.shape[0])
-    mask = np.asarray(Image.fromarray(gone.reshape(scores.shape)).resize(size, Image.Resampling.NEAREST))
+    mask = np.asarray(Image.fromarray(is_deleted.reshape(scores.shape)).resize(size, Image.Resampling.NEAREST))
     scale = 2 if max(size) < 200 else 1
     shown = Image.fromarray(np.where(mask[..., None], GREY, image))
     return shown.resize((size[0] * scale, size[1] * scale), Image.Resampling.NEAREST)
