@@ -12,6 +12,7 @@ import pytest
 
 from vitreous.bench.keys import digest
 from vitreous.bench.resample import curve_band, resample_values
+from vitreous.bench.rows import to_frame
 from vitreous.bench.score_files import SectionFiles
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise, summarise_store
@@ -59,7 +60,7 @@ def fill_store(folder: Path, images: int, roles: tuple[str, ...] = ("predicted",
 def test_the_summary_of_a_stream_is_that_of_the_table(roles, tmp_path):
     with fill_store(tmp_path, 4 * CELL, roles) as store:
         table = store.table()
-        whole, streamed = summarise(table, draws=50), summarise_store(store, draws=50)
+        whole, streamed = summarise(to_frame(table), draws=50), summarise_store(store, draws=50)
 
     assert [(summary.metric, summary.role, summary.pictures) for summary in streamed] == [
         (summary.metric, summary.role, summary.pictures) for summary in whole
@@ -136,8 +137,9 @@ def test_rows_come_in_the_order_of_the_plan_with_the_columns_that_are_asked_for(
 
 
 @pytest.mark.slow
-def test_memory_of_a_scan_does_not_grow_with_the_rows(tmp_path):
+def test_memory_of_a_scan_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     """Arrow memory while a store is read: the parts that are kept, whatever the number of rows."""
+    monkeypatch.setattr("vitreous.bench.store_scan.PART_BYTES", 1 << 20)
     peaks = []
     for images in (200 * CELL, 800 * CELL):
         with fill_store(tmp_path / str(images), images) as store:

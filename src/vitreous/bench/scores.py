@@ -280,7 +280,8 @@ def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> l
     import pyarrow as pa
 
     if not isinstance(rows, pa.Table):
-        rows = to_table("scores", rows.assign(parts=[[*parts.items()] for parts in rows["parts"]]).to_dict("records"))
+        frame = rows.assign(parts=[[*(parts or {}).items()] for parts in rows["parts"]]).astype(object)
+        rows = to_table("scores", frame.where(frame.notna(), None).to_dict("records"))
     return make_sections(collect_sections([(0, rows)]), by_class=by_class)
 
 
