@@ -125,7 +125,8 @@ from vitreous.mapping.run import run_map
 from vitreous.mapping.shard_files import ShardWriter
 
 spec, folder = sys.argv[1], Path(sys.argv[2])
-add, put, init = ShardWriter.add, shard_files.put_whole, ShardWriter.__init__
+add, put = ShardWriter.add, shard_files.put_whole
+run_map(job(spec), folder.with_name("warm-up"), device="cpu", batch_size=2)  # loads and imports before the first fork
 
 
 def die():

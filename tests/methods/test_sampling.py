@@ -640,9 +640,7 @@ def test_vitcx_agrees_with_its_authors(golden, which):
 
 @pytest.mark.slow
 def test_published_maps_of_the_real_model_are_reproduced(real):
-    found = resolve("occlusion(preset='captum')")(probe(real, "top", count=1)).native_pixels[:, ::16, ::16]
-    agree(real, "occlusion_patch", found.flatten(1), real.arrays("occlusion_patch")["top"][:1])
-
+    """Those whose sizes matter, masks of 224 pixels and clusters; occlusion and Score-CAM are compared on the small models."""
     arrays = real.arrays("rise_prob")
     own = published_masks(arrays, 8, (224, 224), torch.float32)
     assert np.abs(own(torch.arange(2)).numpy() - arrays["masks_first2"]).max() < 1e-6
@@ -657,8 +655,5 @@ def test_published_maps_of_the_real_model_are_reproduced(real):
     agree(real, "rise_prob", patches[0::2], arrays["top_patchsum"][:1])
     agree(real, "rise_prob", patches[1::2], arrays["other_patchsum"][:1])
     agree(real, "rise_prob", found[:1], arrays["top_first1"])
-
-    found = resolve("scorecam(preset='grad-cam')")(probe(real, "top", count=1)).patches
-    agree(real, "pgc_scorecam", found, real.arrays("pgc_scorecam")["top"])
 
     agree(real, "vitcx", replayed(real, "top", 0), real.arrays("vitcx")["top"])

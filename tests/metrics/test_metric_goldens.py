@@ -102,12 +102,23 @@ def test_token_masking_is_reproduced(golden, name):
         assert (hits.curve[:, some].T.numpy() == right).all()
 
 
-@pytest.mark.parametrize("name", ["genatt", "ixg_plus"])
+@pytest.mark.parametrize(
+    ("golden", "name"),
+    [
+        ("tiny_cls", "genatt"),
+        ("tiny_cls", "ixg_plus"),
+        ("tiny_reg", "genatt"),
+        ("tiny_reg", "ixg_plus"),
+        ("real", "genatt"),
+    ],
+    indirect=["golden"],
+)
 def test_insertion_and_deletion_of_tis_are_reproduced(golden, name):
     file = "metric_tis_insertion_deletion"
     reference = arrays(golden, file)
     keys = [key for key in reference if key.startswith(f"{name}_") and not key.endswith("_order")]
     count, steps = reference[keys[0]].shape
+    count = 1 if golden.name == "real" else count  # the small models have the batches
     probe = probe_of(golden, count, torch.float32 if golden.name == "real" else torch.float64)
     attribution = attribution_of(golden, probe, pixel_map(golden, name, count))
     memo: dict = {}
@@ -119,7 +130,7 @@ def test_insertion_and_deletion_of_tis_are_reproduced(golden, name):
             curve = with_noise(golden, probe, attribution, verb, steps, reference)
         else:
             curve = metric(attribution, probe=probe, labels=golden.targets["top"][:count], memo=memo).curve
-        agrees(golden, file, curve, reference[key])
+        agrees(golden, file, curve, reference[key][:count])
 
 
 def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tensor:
@@ -130,7 +141,7 @@ def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tens
         noise.append(torch.rand_like(picture))
     rest = torch.stack(noise)
     if "random_baseline" in reference:
-        assert np.abs(rest.numpy() - reference["random_baseline"]).max() < 1e-12
+        assert np.abs(rest.numpy() - reference["random_baseline"][: len(rest)]).max() < 1e-12
     total = rest[0, 0].numel()
     gone = [total // steps * step for step in range(1, steps + 1)]
     counts, side = (gone, "top") if verb == "insertion" else ([total - one for one in gone], "bottom")
