@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from typing import Any, get_args
 
@@ -22,6 +23,7 @@ from vitreous.methods.method import METHODS
 from vitreous.methods.options import defaults, options_of
 from vitreous.metrics import load_all as load_metrics
 from vitreous.metrics.metric import METRICS, resolve_metric
+from vitreous.models.vit import ViT
 from vitreous.testing import tiny_vits
 
 pytestmark = pytest.mark.slow
@@ -136,6 +138,11 @@ thorough = settings(
 )
 
 
+@cache
+def tiny_vit() -> ViT:
+    return tiny_vits()["class token"]
+
+
 def check_grammar(resolve: Callable[[str], Any], specs: list[str]) -> None:
     """Every spec resolves to something that reads back the same, or is refused by the library's own error."""
     for spec in specs:
@@ -162,7 +169,7 @@ def test_any_text_resolves_to_a_metric_or_is_refused(specs):
 @settings(thorough, max_examples=200)
 @given(fitting_specs())
 def test_what_resolves_explains_or_is_refused(spec):
-    vit = tiny_vits()["class token"]
+    vit = tiny_vit()
     images = torch.randn(1, 3, *vit.size, dtype=vit.dtype, generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
@@ -245,7 +252,7 @@ def test_lists_stand_for_tuples_and_quotes_may_be_escaped():
 
 
 def test_a_start_that_the_model_has_not_is_refused_when_the_model_is_known():
-    vit = tiny_vits()["class token"]
+    vit = tiny_vit()
     images = torch.zeros(1, 3, *vit.size, dtype=vit.dtype)
     for spec in ("ixg+skipplus(start=99)", "tam(start=99)", "ig(space='tokens', start=99)", "scorecam(layer=99)"):
         with pytest.raises(SpecError, match=r"the model has (layers|blocks) 0 to"):

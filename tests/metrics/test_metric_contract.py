@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import vitreous
+from tests.cases import each
 from vitreous.capture.probe import Probe
 from vitreous.metrics.metric import METRICS, resolve_metric
 from vitreous.testing import ContractError, check_metric
-from vitreous.testing.synthetic_models import additive_vit, make_additive_batch
+from vitreous.testing.synthetic_models import additive_vit, make_additive_batch, make_reexplained_batch
 
 NAMES = [facts["name"] for facts in vitreous.list_metrics()]
 MORE = [
@@ -30,7 +31,7 @@ MORE = [
 @pytest.mark.parametrize(
     ("spec", "dtype"),
     [
-        *(pytest.param(spec, torch.float64, marks=pytest.mark.shapes) for spec in NAMES + MORE),
+        *((spec, torch.float64) for spec in NAMES + MORE),
         *((spec, torch.float32) for spec in NAMES),
     ],
 )
@@ -40,6 +41,16 @@ def test_every_metric_keeps_its_promises(spec, dtype):
         metric = replace(metric, affine_invariant=False)  # the fact is of its own setting
 
     assert len(check_metric(metric, dtype)) >= 7
+
+
+@pytest.mark.shapes
+@each("spec", NAMES + MORE)
+def test_every_metric_keeps_the_shapes_that_it_annotates(spec):
+    metric = resolve_metric(spec)
+    metric = metric.with_options(**{key: value for key, value in metric.trial.items() if key not in metric.options})
+    world = make_reexplained_batch() if "method" in metric.needs else make_additive_batch()
+
+    assert world.measured(metric).scores.shape == (len(world),)
 
 
 def test_the_adder_is_what_it_says():

@@ -218,7 +218,7 @@ def saco(
     forwards="1 + about beam · patches²",
     family="faithfulness",
     paper="edin2025normalized",
-    trial={"beam": 1},
+    trial={"beam": 1, "cells": 2},
 )
 def naopc(
     attribution: Attribution,
