@@ -85,9 +85,16 @@ def explain(weights: Path, pets: str, out: Path, count: int, device: str, method
             rows.append(row | measure(pair.matrix.cpu(), *animals) | {"seconds": time.perf_counter() - begun})
             print(json.dumps(rows[-1]), flush=True)
             (out / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
-            figure = pair.plot(lines=6)
-            figure.savefig(out / f"{Path(left.key).stem}-{name.replace(' ', '-')}.png", dpi=70)
+            draw(pair, out / f"{Path(left.key).stem}-{name.replace(' ', '-')}")
     return rows
+
+
+def draw(pair: vitreous.PairAttribution, path: Path) -> None:
+    """Both maps with lines between the strongest pairs; arrays where matplotlib is not installed."""
+    try:
+        pair.plot(lines=6).savefig(path.with_suffix(".png"), dpi=70)
+    except ImportError:
+        pair.save(path.with_suffix(".npz"))
 
 
 def summarise(rows: list[dict[str, Any]]) -> str:

@@ -81,6 +81,27 @@ def test_an_exported_model_explains_itself_in_onnxruntime(model, method, tmp_pat
     np.testing.assert_allclose(scores, attribution.patches.numpy(), atol=1e-4 * attribution.patches.abs().max().item())
 
 
+class Bessel(torch.nn.Module):
+    """An activation that ONNX does not have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.special.i0e(x)
+
+
+@pytest.mark.slow
+def test_an_operation_that_onnx_does_not_have_is_named(tmp_path):
+    import timm
+
+    pytest.importorskip("onnxscript")
+    odd = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, depth=1, embed_dim=24, num_heads=2, num_classes=3, act_layer=Bessel
+    ).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ModelError, match="operation 'bessel_i0e' has no translation to ONNX"):
+            export.onnx(odd, tmp_path / "odd.onnx", "temper")
+
+
 def test_what_cannot_be_exported_is_refused(model, tmp_path):
     with pytest.raises(SpecError, match=r"\.onnx"):
         export.onnx(model, tmp_path / "model.pt")

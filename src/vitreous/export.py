@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,19 @@ class MapModule(torch.nn.Module):
         return probe.reading.logits, tokens[:, probe.layout.prefix :]
 
 
+def unsupported(problem: Exception) -> str:
+    """The operation that an exporter has no translation of; else the first line of its message."""
+    causes: list[str] = []
+    cause: BaseException | None = problem
+    while cause is not None and len(causes) < 8:
+        causes.append(str(cause))
+        cause = cause.__cause__ or cause.__context__
+    operations = re.findall(r"op='(?:\w+\.)*(\w+)'", next((text for text in causes if "No ONNX function" in text), ""))
+    if operations:
+        return f"the operation {operations[0]!r} has no translation to ONNX"
+    return causes[0].strip().splitlines()[0]
+
+
 def onnx(model: Any, path: str | Path, method: str = "decompx+skipplus") -> Path:
     """Export a model together with its map: inputs `images` and `target` (class indices), outputs `logits` and `map`.
 
@@ -209,8 +223,7 @@ def onnx(model: Any, path: str | Path, method: str = "decompx+skipplus") -> Path
             verbose=False,
         )
     except Exception as problem:
-        reason = str(problem).strip().splitlines()[0]
-        raise ModelError(f"{vit.name!r} with {method!r} cannot be exported: {reason}") from problem
+        raise ModelError(f"{vit.name!r} with {method!r} cannot be exported: {unsupported(problem)}") from problem
     assert program is not None
     program.save(str(path))
     return path

@@ -63,7 +63,9 @@ def explain(
         tensor [3 H W]), or a list of these, which are preprocessed here.
     target
         None for the predicted class; a class index or name; one per image; [b k] for k classes per image (returned as
-        b·k rows in that order); or a `text_target`. A model with a single regression output has only target 0.
+        b·k rows in that order); or a `text_target`. For a whole
+        CLIP or SigLIP model of Hugging Face with a saved tokenizer: prompts, compared with each other for every image
+        (`prompt_target` takes another tokenizer). A model with a single regression output has only target 0.
     method
         Method spec, such as "temper" or "decompx+plus".
     question
@@ -124,7 +126,7 @@ def explain(
     chosen = resolve(method, **options)
     vit = described_model(model, chosen, size_of(images), score is not None)
     vit = vit if score is None else scored(vit, score)
-    chosen, wanted = chosen.for_model(vit), as_target(target)
+    chosen, wanted = chosen.for_model(vit), as_target(prompts_as_target(model, target))
     precision_of(chosen, vit, precision)  # fail before images are read
     if question is not None:
         ask(question)  # fail before images are read
@@ -171,6 +173,15 @@ def graph_cache(vit: BlackBox, cuda_graph: bool | None, batches: int) -> GraphCa
     if cuda_graph:
         return cache_of(vit)
     return GraphCache() if cuda_graph is None and batches > 2 * CALLS_BEFORE_RECORDING else None
+
+
+def prompts_as_target(model: Any, target: Any) -> Any:
+    """Texts as targets of a whole CLIP or SigLIP model; any other target as it is."""
+    if not hasattr(model, "get_text_features"):
+        return target
+    from vitreous.pairs.prompts import targets_of_prompts
+
+    return targets_of_prompts(model, target)
 
 
 def as_target(target: Any) -> Target:

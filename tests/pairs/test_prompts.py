@@ -45,6 +45,67 @@ def test_contrast_between_prompts_is_the_models_own_probability(image):
     torch.testing.assert_close(attribution.score, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_prompts_in_one_call_by_the_tokenizer_that_was_saved_with_the_model(image, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {"vocab_size": 30, "max_position_embeddings": 8, "bos_token_id": 1, "eos_token_id": 2, **small}
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config={"image_size": 32, "patch_size": 16, **small}, projection_dim=8
+    )
+    transformers.CLIPModel(config).save_pretrained(tmp_path)
+    words = Tokenizer(WordLevel({"[PAD]": 0, "a": 3, "an": 4, "zebra": 5, "elephant": 6}, unk_token="[PAD]"))
+    words.pre_tokenizer = Whitespace()
+    saved = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[PAD]", pad_token="[PAD]")
+    saved.save_pretrained(tmp_path)
+    model = transformers.CLIPModel.from_pretrained(tmp_path).eval()
+
+    attribution = vitreous.explain(model, image, target=PROMPTS, method="decompx+plus", question="contrast")
+    expected = vitreous.explain(model, image, vitreous.prompt_target(model, PROMPTS, saved), "decompx+plus", "contrast")
+
+    assert attribution.names == ("a zebra", "an elephant") * 2
+    torch.testing.assert_close(attribution.patches, expected.patches)
+    with pytest.raises(ModelError, match="tokenizer of 'CLIPModel' is not at hand"):
+        vitreous.explain(transformers.CLIPModel(config).eval(), image, target=PROMPTS)
+
+
+def test_words_of_whole_models_are_complete():
+    """Hugging Face's CLIP and SigLIP, and open_clip, each as one model with random weights."""
+    transformers = pytest.importorskip("transformers")
+    open_clip = pytest.importorskip("open_clip")
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision = {"image_size": 32, "patch_size": 16, **small}
+    text = {"vocab_size": 30, "max_position_embeddings": 8, "bos_token_id": 1, "eos_token_id": 2, **small}
+    clip = transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
+    siglip = transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=vision))
+    opened = open_clip.CLIP(
+        embed_dim=8,
+        vision_cfg={"image_size": 32, "layers": 3, "width": 16, "head_width": 8, "patch_size": 16},
+        text_cfg={"context_length": 4, "vocab_size": 30, "width": 16, "heads": 2, "layers": 2},
+    )
+    ids = tokens_of(["zebra"])
+    for model, encode in (
+        (clip, lambda: clip.get_text_features(ids)),
+        (siglip, lambda: siglip.get_text_features(ids)),
+        (opened, lambda: opened.encode_text(ids)),
+    ):
+        model.double().eval()
+        tower = vitreous.TextTower.of_model(model)
+        with torch.no_grad():
+            expected = vitreous.scores.field(encode(), ("text_embeds", "pooler_output"))
+        prepared = tower.prepare(ids[0])
+        torch.testing.assert_close(prepared.vectors, expected)
+        assert len(prepared.model.blocks) == 2
+        pair = vitreous.explain_pair(tower, ids[0], tower, ids[0], similarity="dot")
+        assert pair.matrix.shape == (4, 4)
+        assert pair.full.sum().item() == pytest.approx(pair.similarity, rel=1e-9)
+
+
 def test_a_model_of_open_clip_and_its_image_tower(image):
     open_clip = pytest.importorskip("open_clip")
     torch.manual_seed(0)

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
 pytestmark = pytest.mark.slow
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 THERE = {"picture": "pair-1-6", "model": "scenes", "name": "scenes", "method": "genatt", "methods": ["ixg", "rollout"]}
-THERE |= {"targets": [6, 15], "target": 6, "removed": [0, 77]}
+THERE |= {"targets": [6, 15], "target": 6, "removed": [0, 77], "other": "pair-1-4", "text": None}
 APP = create_app(Settings(seconds=600, demo=None), no_cost)
 schema = schemathesis.openapi.from_asgi("/openapi.json", APP, headers={"host": "localhost"})
 MODEST = settings(

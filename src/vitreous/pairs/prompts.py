@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.capture.text_target import TextTarget, text_target
-from vitreous.core.errors import ModelError, ShapeError
+from vitreous.core.errors import ModelError, ShapeError, describe_error
 from vitreous.models.eval_mode import evaluating
 from vitreous.scores import field
 
@@ -69,6 +69,35 @@ def prompt_target(
     others = embeddings[len(asked) :] if against else None
     target = text_target(embeddings[None, : len(asked)], factor, names=asked, against=others)
     return replace(target, pictures=None)  # the same prompts for every image
+
+
+def targets_of_prompts(model: Any, target: Any) -> Any:
+    """Texts as targets of a whole CLIP or SigLIP model of Hugging Face, by the tokenizer that was saved with it.
+
+    Any other target, and any target of another model, is returned as it is.
+
+    Raises
+    ------
+    ModelError
+        If the tokenizer is not at hand.
+    """
+    texts = [target] if isinstance(target, str) else target
+    is_text = isinstance(texts, list | tuple) and bool(texts) and all(isinstance(text, str) for text in texts)
+    if not is_text or not isinstance(model, nn.Module) or not hasattr(model, "get_text_features"):
+        return target
+    place = getattr(model, "name_or_path", "")
+    try:
+        from transformers import AutoTokenizer
+
+        if not place:
+            raise OSError("the model was not loaded by from_pretrained")
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
+    except (OSError, ValueError, ImportError) as problem:
+        raise ModelError(
+            f"the tokenizer of {type(model).__name__!r} is not at hand ({describe_error(problem)}); "
+            "target=vitreous.prompt_target(model, prompts, tokenizer) takes one"
+        ) from None
+    return prompt_target(model, texts, tokenizer)
 
 
 def encode_texts(model: nn.Module, sentences: list[str], tokenizer: Any) -> Tensor:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.capture.forward import adapter_logits
 from vitreous.capture.see_through import check_completeness
-from vitreous.core.errors import ModelError, ShapeError
+from vitreous.core.errors import ModelError, ShapeError, describe_error
 from vitreous.front import as_images
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Inputs, Layout, Network, NetworkBlock, Outputs, TokenGrid, forward_of
-from vitreous.models.tensor_types import Images
+from vitreous.models.tensor_types import Images, Logits, Pooled
 from vitreous.models.vit import ViT
 from vitreous.scores import EMBEDDINGS
 from vitreous.scores import field as field_of
 from vitreous.wrapping import as_model
 
 Embed = Callable[[Any], Tensor]
+TEXT_MODELS = {"clip": "CLIPTextModelWithProjection", "siglip": "SiglipTextModel", "siglip2": "Siglip2TextModel"}
 TEXT_EMBEDDINGS = ("text_embeds", *EMBEDDINGS[1:])
 
 
@@ -105,6 +108,25 @@ def token_vectors(names: Sequence[str], embed: Embed | None) -> Embed:
     return read
 
 
+def without_classifier(vit: ViT) -> ViT:
+    """The model whose output is the vector that its classifier reads; one that returns an embedding is left as it is."""
+    if vit.embedding:
+        return vit
+
+    def classify(pooled: Pooled) -> Logits:
+        return pooled.flatten(1)
+
+    def forward(images: Images) -> Logits:
+        return adapter_logits(headless, images)
+
+    headless = replace(
+        vit, classify=classify, forward=forward, affine=True, length=None, classes=None, embedding="no classifier"
+    )
+    with torch.no_grad():
+        width = headless.forward(torch.zeros(1, 3, *vit.size, device=vit.device, dtype=vit.dtype)).shape[1]
+    return replace(headless, output_type=Outputs("classes", width))
+
+
 def image_tower(model: Any, image: Any, embed: Embed | None, late: bool) -> Tower:
     """The tower of an image.
 
@@ -183,6 +205,58 @@ class TextTower:
     argument: str = "input_ids"
     others: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of_model(cls, model: nn.Module, tokenizer: Any = None) -> TextTower:
+        """The text side of a model of images and texts.
+
+        Parameters
+        ----------
+        model
+            Hugging Face's `CLIPModel` or `SiglipModel`, or a model of open_clip.
+        tokenizer
+            The model's tokenizer.
+
+        Raises
+        ------
+        ModelError
+            If the model has no text tower.
+        """
+        features = TextFeatures(model)
+        texts = [part for part in ("text_model", "text", "transformer") if hasattr(model, part)]
+        if not texts:
+            raise ModelError(f"no text tower was found in {type(model).__name__!r}; TextTower(module, …) takes one")
+        name = f"{type(model).__name__} (text)"
+        blocks = [f"model.{texts[0]}.{path}" for path in longest_list(model.get_submodule(texts[0]), name)]
+        return cls(features, tokenizer, blocks, name=name)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path) -> TextTower:
+        """The text tower and the tokenizer of a CLIP or SigLIP model of Hugging Face.
+
+        Parameters
+        ----------
+        name
+            A name on the hub, or a folder that `save_pretrained` wrote.
+
+        Raises
+        ------
+        ModelError
+            If it cannot be loaded, or is not of these families.
+        """
+        try:
+            import transformers
+
+            family = transformers.AutoConfig.from_pretrained(name).model_type.split("_")[0]
+            if family not in TEXT_MODELS:
+                raise ModelError(
+                    f"{str(name)!r} is a {family!r} model; text towers are known of: {', '.join(TEXT_MODELS)}"
+                )
+            module = getattr(transformers, TEXT_MODELS[family]).from_pretrained(name)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError, ImportError) as problem:
+            raise ModelError(f"the text tower of {str(name)!r} cannot be loaded ({describe_error(problem)})") from None
+        return cls(module.eval().requires_grad_(False), tokenizer, name=str(name))
+
     def prepare(self, text: str | Tensor | Sequence[int], *, late: bool = False) -> Tower:
         """The tower of one text.
 
@@ -257,6 +331,22 @@ class TextTower:
         return tuple(str(int(index)) for index in ids)
 
 
+class TextFeatures(nn.Module):
+    """A model of images and texts as a function of token indices."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        if not any(hasattr(model, name) for name in ("get_text_features", "encode_text")):
+            raise ModelError(
+                f"{type(model).__name__!r} has no text tower (get_text_features or encode_text); TextTower(module, …) takes one"
+            )
+        self.model = model
+
+    def forward(self, input_ids: Tensor) -> Any:
+        encode: Any = getattr(self.model, "get_text_features", None) or self.model.encode_text
+        return encode(input_ids)
+
+
 class TextInputs(Inputs):
     """Arguments of a text encoder, from token indices as floats [b 1 1 n]."""
 
@@ -265,13 +355,12 @@ class TextInputs(Inputs):
 
 
 def longest_list(module: nn.Module, name: str) -> list[str]:
-    """Paths of the modules in the longest `nn.ModuleList` or `nn.Sequential` of a module."""
+    """Paths of the modules in the longest `nn.ModuleList` or `nn.Sequential` whose modules are all of one type."""
     lists = [
-        (path, part)
+        [f"{path}.{child}" for child, _ in part.named_children()]
         for path, part in module.named_modules()
-        if isinstance(part, nn.ModuleList | nn.Sequential) and path
+        if isinstance(part, nn.ModuleList | nn.Sequential) and path and len(set(map(type, part))) == 1
     ]
     if not lists:
         raise ModelError(f"no blocks were found in {name!r}; TextTower(module, blocks=[…]) may name them")
-    path, longest = max(lists, key=lambda entry: len(entry[1]))
-    return [f"{path}.{index}" for index in range(len(longest))]
+    return max(lists, key=len)

@@ -14,6 +14,7 @@ await_job      waiting for the worker while the client is connected
 schemas        request and response types
 responses      results as response types
 routes         the endpoints
+pairs          endpoints of the page of pairs
 static         the page
 """
 

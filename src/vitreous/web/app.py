@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,14 +20,20 @@ from vitreous.web.await_job import RequestRefused
 from vitreous.web.budget import MeasureCost, measure_cost
 from vitreous.web.guard import Guard
 from vitreous.web.model_pool import NotAvailable
+from vitreous.web.pairs import PairWork, pairs_api
 from vitreous.web.routes import api
 from vitreous.web.service import Service
 from vitreous.web.settings import Settings
 
+if TYPE_CHECKING:
+    from vitreous.pairs.towers import TextTower
+
 STATIC = Path(__file__).with_name("static")
 
 
-def create_app(settings: Settings | None = None, cost: MeasureCost = measure_cost) -> FastAPI:
+def create_app(
+    settings: Settings | None = None, cost: MeasureCost = measure_cost, texts: dict[str, TextTower] | None = None
+) -> FastAPI:
     """Return the playground as an ASGI application.
 
     Parameters
@@ -36,6 +42,8 @@ def create_app(settings: Settings | None = None, cost: MeasureCost = measure_cos
         Models, addresses and limits.
     cost : callable, optional
         Measures seconds per pass of a model, from which sample counts are chosen; tests pass a constant.
+    texts : dict, optional
+        Text towers by the name of a model that is offered, for the page of pairs; those of `hf:` models are found.
     """
     service = Service(settings or Settings(), cost)
     app = FastAPI(
@@ -47,9 +55,16 @@ def create_app(settings: Settings | None = None, cost: MeasureCost = measure_cos
         lifespan=lifespan,
     )
     app.state.service = service
+    app.state.pairs = PairWork(service, texts)
     app.include_router(api)
+    app.include_router(pairs_api)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    for path, file in (("/", "index.html"), ("/api", "api.html"), ("/favicon.ico", "icon.svg")):
+    for path, file in (
+        ("/", "index.html"),
+        ("/pairs", "pairs.html"),
+        ("/api", "api.html"),
+        ("/favicon.ico", "icon.svg"),
+    ):
         app.add_api_route(path, serve_file(STATIC / file), include_in_schema=False)
     app.add_api_route("/demo", serve_file(service.settings.demo), include_in_schema=False)
     app.add_middleware(Guard, settings=service.settings)

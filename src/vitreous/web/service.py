@@ -114,11 +114,11 @@ class Service:
                 vit = self.models.vit(model)
                 limit = self.settings.seconds
                 plans.append(
-                    plan_samples(method, lambda v=vit: model_sizes(v), lambda m=model, v=vit: self._cost(m, v), limit)
+                    plan_samples(method, lambda v=vit: model_sizes(v), lambda m=model, v=vit: self.cost(m, v), limit)
                 )
         return plans
 
-    def _cost(self, model: str, vit: ViT) -> PassCost:
+    def cost(self, model: str, vit: ViT) -> PassCost:
         """Return the measured cost of a model's passes; measured once, and again after `check_estimate` dropped it."""
         if model not in self._costs:
             self._costs[model] = self._measure_cost(vit)

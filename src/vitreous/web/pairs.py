@@ -1,0 +1,218 @@
+"""The endpoints of the page of pairs: why two images, or an image and a text, are similar."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import ConfigDict, Field
+
+from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.web.await_job import ERRORS, await_result
+from vitreous.web.budget import LIMIT_SHARE
+from vitreous.web.responses import finite_or_none, round_numbers
+from vitreous.web.schemas import ImageName, ModelName, Pair, Schema, Score, Spec
+from vitreous.web.service import Service, errors_of_spec, resolve_untrusted
+
+if TYPE_CHECKING:
+    from vitreous.models.vit import ViT
+    from vitreous.pairs.pair_attribution import PairAttribution, Side
+    from vitreous.pairs.towers import TextTower
+
+METHODS = ("decompx", "attnlrp", "ixg@libra", "exclip", "occlusion", "fixlip")  # offered by the page
+MAX_SHARES = 1 << 20  # numbers of an interaction matrix in a response
+SAMPLES = 512  # subsets of "fixlip"
+
+pairs_api = APIRouter(prefix="/api/pairs", responses=ERRORS)
+
+
+# ── schemas ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class PairModel(Schema):
+    name: str
+    text: bool = Field(description="Whether the model compares images with texts too.")
+
+
+class PairOffer(Schema):
+    """What the page of pairs offers."""
+
+    models: list[PairModel]
+    methods: list[str]
+
+
+class PairRequest(Schema):
+    """Two images, or an image and a text."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: ModelName
+    picture: ImageName
+    other: ImageName | None = None
+    text: Annotated[str, Field(min_length=1, max_length=300)] | None = None
+    method: Spec = "decompx"
+    similarity: Literal["cosine", "dot"] = "cosine"
+
+
+class PairSide(Schema):
+    """One input: its patches or words, and the share of the similarity of each."""
+
+    grid: Pair
+    words: list[str] | None = Field(description="Tokens of a text; null for an image.")
+    scores: list[Score] = Field(description="One per patch, row by row, or per word.")
+
+
+class PairExplained(Schema):
+    """The similarity of two inputs as a sum over pairs of their parts."""
+
+    method: str
+    kind: str = Field(description="cosine or dot.")
+    similarity: Score
+    first: PairSide
+    second: PairSide
+    matrix: list[list[Score]] = Field(
+        description="Share of the similarity, by part of the first and part of the second."
+    )
+    seconds: float
+
+
+# ── work, in the worker's thread ─────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class PairPayload:
+    """One pair: `second` is the name of an image, or a text."""
+
+    model: str
+    first: str
+    second: str
+    is_text: bool
+    method: str
+    similarity: Literal["cosine", "dot"]
+
+
+class PairWork:
+    """Explains pairs with the models of a service.
+
+    Parameters
+    ----------
+    service
+        Models, images and limits.
+    texts
+        Text towers by the name of the model whose images they are compared with; those of `hf:` models are loaded from
+        the same place.
+    """
+
+    def __init__(self, service: Service, texts: dict[str, TextTower] | None = None) -> None:
+        self.service, self.texts = service, dict(texts or {})
+
+    def has_text(self, model: str) -> bool:
+        return model in self.texts or self.service.models.entry(model).load.startswith("hf:")
+
+    def offer(self) -> PairOffer:
+        names = self.service.models.entries
+        return PairOffer(models=[PairModel(name=name, text=self.has_text(name)) for name in names], methods=[*METHODS])
+
+    def explain(self, payloads: Sequence[PairPayload]) -> list[PairExplained]:
+        """Explain one pair; others of the batch are the same."""
+        from vitreous.pairs import explain_pair
+        from vitreous.pairs.contributions import NAMED
+        from vitreous.pairs.towers import without_classifier
+
+        payload = payloads[0]
+        vit = without_classifier(self.service.models.vit(payload.model))
+        method = payload.method if payload.method in NAMED else resolve_untrusted(payload.method)
+        self.refuse_too_long(payload, vit)
+        image = self.service.images.get(payload.first)
+        second = payload.second if payload.is_text else self.service.images.get(payload.second)
+        other: Any = self.text_tower(payload.model) if payload.is_text else vit
+        options: dict[str, Any] = {"samples": SAMPLES} if payload.method == "fixlip" else {}
+        begun = time.monotonic()
+        with errors_of_spec(payload.method):
+            pair = explain_pair(vit, image, other, second, method, similarity=payload.similarity, **options)
+        return [describe_pair(pair, time.monotonic() - begun)] * len(payloads)
+
+    def text_tower(self, model: str) -> TextTower:
+        from vitreous.pairs.towers import TextTower
+
+        if model not in self.texts:
+            if not self.has_text(model):
+                raise ModelError(f"{model!r} has no text tower; compare two images, or offer a CLIP or SigLIP model")
+            self.texts[model] = TextTower.from_pretrained(self.service.models.entry(model).load.removeprefix("hf:"))
+        return self.texts[model]
+
+    def refuse_too_long(self, payload: PairPayload, vit: ViT) -> None:
+        """Raise `SpecError` if the passes of both sides would take longer than a request may."""
+        cost = self.service.cost(payload.model, self.service.models.vit(payload.model))
+        passes = {
+            "occlusion": (vit.layout(vit.size).patches + 1) * cost.forward,
+            "fixlip": SAMPLES * cost.forward,
+            "exclip": 10 * vit.outputs * (cost.forward + cost.backward) / vit.depth,
+        }
+        seconds = 2 * passes.get(payload.method, vit.outputs * (cost.forward + cost.backward))
+        limit = LIMIT_SHARE * self.service.settings.seconds
+        if seconds > limit:
+            quick = min(passes, key=lambda name: passes[name])
+            fits = f"{quick!r} would take about {2 * passes[quick]:.0f} s; " if 2 * passes[quick] <= limit else ""
+            raise SpecError(
+                f"{payload.method!r} takes one pass per number of the embedding ({vit.outputs}), about {seconds:.0f} s here, more "
+                f"than the {limit:.0f} s for a request; {fits}vitreous.explain_pair has no limit"
+            )
+
+
+def describe_pair(pair: PairAttribution, seconds: float) -> PairExplained:
+    matrix = pair.matrix.detach().cpu()
+    if matrix.numel() > MAX_SHARES:
+        raise ShapeError(
+            f"{matrix.shape[0]} x {matrix.shape[1]} parts are more pairs than a page shows ({MAX_SHARES:,}); pair.save('pair.npz') "
+            "in Python would work"
+        )
+    return PairExplained(
+        method=pair.method,
+        kind=str(pair.provenance["similarity"]),
+        similarity=finite_or_none(pair.similarity),
+        first=describe_side(pair, "a"),
+        second=describe_side(pair, "b"),
+        matrix=[round_numbers(row) for row in matrix],
+        seconds=seconds,
+    )
+
+
+def describe_side(pair: PairAttribution, side: Side) -> PairSide:
+    own = pair.a if side == "a" else pair.b
+    return PairSide(
+        grid=list(own.layout.grid),
+        words=None if own.words is None else list(own.words),
+        scores=round_numbers(pair.map(side).detach().cpu()),
+    )
+
+
+# ── endpoints ────────────────────────────────────────────────────────────────────────────────────
+
+
+def work_of(request: Request) -> PairWork:
+    return request.app.state.pairs
+
+
+@pairs_api.get("/about")
+async def about_pairs(request: Request) -> PairOffer:
+    """Models, whether each compares images with texts, and methods."""
+    return work_of(request).offer()
+
+
+@pairs_api.post("/explain")
+async def explain_pairs(request: Request, body: PairRequest) -> PairExplained:
+    """Share of every pair of patches, or of every patch and word, in the similarity of two inputs.
+
+    The embedding of a classifier is the vector that its last layer reads. Give either `other` or `text`.
+    """
+    work = work_of(request)
+    work.service.models.entry(body.model)
+    second = body.other if body.text is None else body.text
+    if second is None or (body.other is not None and body.text is not None):
+        raise ShapeError("a pair has a second image or a text: give either other or text")
+    payload = PairPayload(body.model, body.picture, second, body.text is not None, body.method, body.similarity)
+    return await await_result(request, ("pair", payload), work.explain, payload)
