@@ -16,6 +16,7 @@ import vitreous
 from vitreous import scenes
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.draw import sheet
+from vitreous.draw.overlay import overlay_image
 
 HERE = Path(__file__).parent / "images"
 
@@ -48,6 +49,33 @@ def why() -> None:
     scene = scenes.draw("pair", seed=1, index=1)
     attribution = vitreous.explain(vitreous.load("scenes"), Image.fromarray(scene.image), target=["gear"])
     attribution.plot().savefig(HERE / "why.png", dpi=80)
+
+
+def hierarchical(count: int = 3, seed: int = 101) -> None:
+    """The known evidence, and maps of the ViT and of the Swin transformer beside it."""
+    import matplotlib.pyplot as plt
+
+    models = {"ViT": vitreous.load("scenes"), "Swin": vitreous.load("scenes-swin")}
+    methods = ("temper", "decompx+plus")
+    figure, grid = plt.subplots(count, 5, figsize=(8.6, 1.85 * count), layout="constrained")
+    for row, index in zip(grid, range(count), strict=True):
+        scene = scenes.draw("single", seed, index)
+        image, target = Image.fromarray(scene.image), scene.target
+        row[0].imshow(scene.image)
+        row[0].contour(scene.objects[0].evidence, levels=[0.5], colors="white", linewidths=1.4)
+        row[0].set_title(f"{scene.objects[0].name}: its evidence", fontsize=8)
+        attributions = [
+            (f"{name}, {method}", vitreous.explain(model, image, target, method))
+            for method in methods
+            for name, model in models.items()
+        ]
+        for axes, (title, attribution) in zip(row[1:], attributions, strict=True):
+            axes.imshow(overlay_image(attribution))
+            axes.set_title(title, fontsize=8)
+        for axes in row:
+            axes.set_axis_off()
+    figure.savefig(HERE / "swin.jpg", dpi=90, pil_kwargs={"quality": 85})
+    plt.close(figure)
 
 
 class FrameByFrame(nn.Module):
@@ -107,5 +135,6 @@ if __name__ == "__main__":
     pair()
     inside()
     why()
+    hierarchical()
     film()
     playground()

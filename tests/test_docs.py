@@ -25,11 +25,13 @@ def snippets(page: Path) -> list[str]:
 )
 def test_every_snippet_runs(page, tmp_path, monkeypatch):
     from vitreous import list_methods, list_metrics
+    from vitreous.capture.operation_registry import RULES
     from vitreous.methods.method import METHODS
     from vitreous.metrics.metric import METRICS
 
     monkeypatch.chdir(tmp_path)
     known, names = {one["name"] for one in (*list_methods(), *list_metrics())}, {"__name__": "snippet"}
+    rules = dict(RULES)
     try:
         for number, code in enumerate(snippets(page)):
             exec(compile(code, f"{page.name}[{number}]", "exec"), names)
@@ -37,6 +39,8 @@ def test_every_snippet_runs(page, tmp_path, monkeypatch):
         for registry in (METHODS, METRICS):
             for name in set(registry) - known:
                 registry.discard(name)
+        for name in set(RULES) - set(rules):
+            del RULES[name]
 
 
 @each("page", PAGES)

@@ -29,7 +29,7 @@ def test_the_wheel_holds_code_templates_and_weights_only():
     ]
 
     assert {path.suffix for path in files} == SHIPPED
-    assert sum(path.stat().st_size for path in files) < 16_000_000
+    assert sum(path.stat().st_size for path in files) < 21_000_000  # 17 MB of it are weights
     assert (ROOT / "src" / "vitreous" / "py.typed").exists()
 
 

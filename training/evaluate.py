@@ -22,7 +22,6 @@ from tokens import hide_patches, logits, some_patches
 from torch import Tensor, nn
 
 from vitreous.scenes import CLASSES, MODELS, PATCH, SIZE, Scene, draw, load_model
-from vitreous.scenes.model import TRAINABLE
 
 UNSEEN = 1_000_003  # a seed that the configuration never uses
 GRID = SIZE // PATCH
@@ -124,7 +123,7 @@ def figures(names: list[str], count: int, device: torch.device, folder: Path | N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="images of each kind")
-    parser.add_argument("--models", nargs="+", choices=TRAINABLE, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--folder", type=Path, help="where the weights are, if not in the package")
     parser.add_argument("--json", type=Path, help="also write the figures here")

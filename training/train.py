@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from vitreous.scenes import CLASSES, PATCH, SIZE, build_model
-from vitreous.scenes.model import TRAINABLE
+from vitreous.scenes import CLASSES, MODELS, PATCH, SIZE, build_model, load_model
 
 HERE = Path(__file__).parent
 UNDECAYED = ("pos_embed", "cls_token", "relative_position_bias_table")
@@ -52,8 +51,9 @@ def train(
     out: Path,
     logs: Path,
     minutes: float = math.inf,
+    start: Path | None = None,
 ) -> Path:
-    """Train, write checkpoints on the way, and return where the weights are.
+    """Train, write checkpoints on the way, and return where the weights are; `start` is a folder with weights to begin with.
 
     The learning rate follows the share of the steps or of the minutes that is over, whichever is larger, so that a slow
     machine does fewer steps of the same schedule.
@@ -61,7 +61,8 @@ def train(
     torch.manual_seed(config["seed"])
     chance = random.Random(config["seed"])
     noise = torch.Generator(device).manual_seed(config["seed"])
-    model = build_model(name).to(device).train()
+    model = build_model(name) if start is None else load_model(name, start)
+    model = model.to(device).train()
     average = copy.deepcopy(model).eval()
     optimizer = torch.optim.AdamW(
         _groups(model, config["weight_decay"]), betas=(0.9, 0.99), fused=device.type == "cuda"
@@ -171,10 +172,12 @@ def _write_log(path: Path, name: str, config: dict[str, Any], log: list[dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=TRAINABLE, required=True)
+    parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--smoke", action="store_true", help="a few tiny steps")
     parser.add_argument("--steps", type=int, help="instead of the configured number")
     parser.add_argument("--minutes", type=float, default=math.inf, help="end by then, with fewer steps if need be")
+    parser.add_argument("--start", type=Path, help="folder with weights to begin with, in place of random ones")
+    parser.add_argument("--seed", type=int, help="of images and augmentations, instead of the configured one")
     parser.add_argument("--batch", type=int, help="images per step, instead of the configured number")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
@@ -185,7 +188,7 @@ def main() -> None:
     )
     chosen = parser.parse_args()
     config = settings(chosen.model, chosen.smoke)
-    config |= {key: value for key in ("steps", "batch") if (value := getattr(chosen, key))}
+    config |= {key: value for key in ("steps", "batch", "seed") if (value := getattr(chosen, key))}
     workers = chosen.workers if chosen.workers is not None else 0 if chosen.smoke else max(1, (os.cpu_count() or 1) - 3)
     print(
         train(
@@ -196,6 +199,7 @@ def main() -> None:
             chosen.out or WEIGHTS,
             chosen.out or HERE / "logs",
             chosen.minutes,
+            chosen.start,
         )
     )
 

@@ -158,6 +158,24 @@ def test_images_of_other_channels_are_explained(channels):
         vitreous.explain(vit, pictures())
 
 
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_channels_are_those_of_the_convolution_that_takes_the_image(channels):
+    class StemLast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Sequential(nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)) for _ in range(2)])
+            self.stem, self.head = nn.Conv2d(channels, 8, 4, 4), nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            for block in self.blocks:
+                x = x + block(x)
+            return self.head(x.mean((2, 3)))
+
+    assert vitreous.wrap(StemLast(), size=(32, 32)).channels == channels
+    assert vitreous.wrap(nn.Sequential(nn.Conv2d(1, 3, 1), swin().float())).channels == 1
+
+
 # ── shells ───────────────────────────────────────────────────────────────────────────────────────
 
 

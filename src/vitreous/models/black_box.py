@@ -109,9 +109,12 @@ def greet(vit: BlackBox, picture: Images) -> BlackBox:
 
 
 def expected_channels(module: nn.Module) -> int:
-    """Channels of the images: the input channels of the first convolution, else 3."""
-    convolutions = (part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d))
-    return next((part.in_channels for part in convolutions), 3)
+    """Channels of the images: the input channels of the first convolution that no other one can feed, else 3."""
+    convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d)]
+    if not convolutions or (first := convolutions[0].in_channels) == 3:  # decoders may give 3 channels as well
+        return 3
+    produced = {part.out_channels for part in convolutions}
+    return next((part.in_channels for part in convolutions if part.in_channels not in produced), first)
 
 
 def preprocess_of(module: nn.Module) -> Preprocess | None:

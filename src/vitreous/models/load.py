@@ -29,7 +29,7 @@ def build(
     Parameters
     ----------
     name
-        "scenes", "scenes-biased", "timm:…", "hf:…", "torchvision:…" or the name of another registered source; a name
+        "scenes", "scenes-biased", "scenes-swin", "timm:…", "hf:…", "torchvision:…" or the name of another registered source; a name
         without a prefix is one of timm.
     checkpoint
         A local safetensors or torch file with the weights.

@@ -14,8 +14,8 @@ from vitreous.models.model_registry import NamedModule, source
 
 @source(
     "scenes",
-    families=[("Scenes", "scenes", "ships with the package; also 'scenes-biased'")],
-    unprefixed=("scenes", "scenes-biased"),
+    families=[("Scenes", "scenes", "ships with the package; also 'scenes-biased', and 'scenes-swin' as a network")],
+    unprefixed=scenes.MODELS,
 )
 def create_scenes(
     name: str, *, checkpoint: str | Path | None = None, pretrained: bool = True, **kwargs: Any

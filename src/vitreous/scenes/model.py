@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from timm.models.swin_transformer import SwinTransformer
     from timm.models.vision_transformer import VisionTransformer
 
-MODELS = ("scenes", "scenes-biased")  # with weights in the package
-TRAINABLE = (*MODELS, "scenes-swin")
+MODELS = ("scenes", "scenes-biased", "scenes-swin")
 
 
 def build_model(name: str = "scenes") -> Any:
@@ -36,8 +35,8 @@ def build_model(name: str = "scenes") -> Any:
     ModelError
         If the name is unknown.
     """
-    if name not in TRAINABLE:
-        raise ModelError(f"no Scenes model {name!r}; there are {', '.join(TRAINABLE)}")
+    if name not in MODELS:
+        raise ModelError(f"no Scenes model {name!r}; there are {', '.join(MODELS)}")
     return build_swin() if name == "scenes-swin" else build_vit()
 
 
@@ -72,7 +71,7 @@ def load_model(name: str = "scenes", folder: Path | None = None) -> Any:
     Parameters
     ----------
     name
-        "scenes" or "scenes-biased".
+        "scenes", "scenes-biased" or "scenes-swin".
     folder
         Folder with the file `<name>.safetensors`; the weights of the package by default.
 
@@ -87,8 +86,6 @@ def load_model(name: str = "scenes", folder: Path | None = None) -> Any:
     """
     from safetensors.torch import load_file
 
-    if name not in MODELS and folder is None:
-        raise ModelError(f"no Scenes model {name!r}; there are {', '.join(MODELS)}")
     model = build_model(name)
     with as_file(files("vitreous.scenes") / "weights") as shipped:
         weights = load_file((folder or shipped) / f"{name}.safetensors")
