@@ -21,7 +21,7 @@ from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise_metric
 from vitreous.bench.work_cells import split_plan
 from vitreous.cli.main import main
-from vitreous.core.errors import DataError, SpecError
+from vitreous.core.errors import Caveat, DataError, SpecError
 from vitreous.data import open_dataset, read_subset
 from vitreous.methods.spec import resolve
 from vitreous.metrics.protocols import protocol
@@ -208,6 +208,17 @@ def test_what_is_missing_is_one_sentence_that_says_what_to_get():
         plan_reproduction(reproduction("tokentm:table1"), {"cifar": "/x"})
     with pytest.raises(SpecError, match="did you mean 'tis:table1'"):
         reproduction("tis:tabel1")
+
+
+def test_data_of_another_table_of_the_paper_is_not_used(toys):
+    data = {"imagenet-val": str(toys / "imagenet-val"), "boxes": str(toys / "imagenet-val" / "bbox" / "val")}
+
+    with pytest.warns(Caveat, match="tis:table1 does not use boxes"):
+        plan = plan_reproduction(reproduction("tis:table1"), data)
+    assert plan.datasets[0].spec == f"imagenet-val:{toys / 'imagenet-val'}"
+    assert plan.reduced == ""
+    with pytest.raises(SpecError, match="has no 'cifar10'"):
+        plan_reproduction(reproduction("tis:table1"), {"cifar10": "/x"})
 
 
 def test_a_path_that_does_not_exist_is_told_what_belongs_there(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,7 +19,7 @@ from typing import Any
 from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import make_plan
 from vitreous.bench.plan_source import Origin, suggest
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import Caveat, SpecError
 from vitreous.data.reader import split_spec
 from vitreous.data.subset_list import read_entries
 from vitreous.metrics.protocols import protocol
@@ -178,6 +179,7 @@ def plan_reproduction(
         If data or checkpoints are missing; the message says what to get and how to give it.
     """
     models, checkpoints, subsets = models or {}, checkpoints or {}, subsets or {}
+    data = drop_unused(data, selected)
     check_keys(data, selected.data, "--data", selected.name)
     check_keys(subsets, selected.data, "--subset", selected.name)
     check_keys({**models, **checkpoints}, selected.models, "--models and --checkpoint", selected.name)
@@ -239,6 +241,19 @@ def choose_images(
     if count is None or count == whole:
         return images, []
     return images, [f"{count} image{'' if count == 1 else 's'} of {entry['label']} instead of {whole}"]
+
+
+def drop_unused(data: Mapping[str, str], selected: Reproduction) -> dict[str, str]:
+    """Paths without those of data that other plans of the paper use, which are named in a warning.
+
+    One command line can so serve all plans of a paper.
+    """
+    paper = selected.name.partition(":")[0]
+    known = {key for name, entry in list_reproductions().items() if name.startswith(f"{paper}:") for key in entry.data}
+    unused = [key for key in data if key in known and key not in selected.data]
+    if unused:
+        warnings.warn(f"{selected.name} does not use {', '.join(unused)}", Caveat, stacklevel=3)
+    return {key: path for key, path in data.items() if key not in unused}
 
 
 def check_keys(keys: Mapping[str, Any], allowed: Mapping[str, Any], flag: str, name: str) -> None:
