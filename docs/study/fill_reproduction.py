@@ -158,9 +158,20 @@ def stand_ins(plan: str, rows: Sequence[TableFigure]) -> str:
     """What stands in for the paper's models, and how many images were measured."""
     models = reproduction(plan).models
     pairs = [f"{STAND_INS[key]} for {entry['label']}" for key, entry in models.items() if key in STAND_INS]
-    sizes = {name: max(row.n for row in own) for name, own in groupby(rows, key=lambda row: row.dataset)}
-    images = " and ".join(f"{counted(count, 'image')} for {name}" for name, count in sizes.items())
+    sizes: dict[str, dict[str, int]] = {}
+    for row in rows:
+        by_model = sizes.setdefault(row.dataset, {})
+        by_model[row.model] = max(row.n, by_model.get(row.model, 0))
+    images = " and ".join(f"{count_images(by_model)} for {name}" for name, by_model in sizes.items())
     return f"{', '.join(pairs)}; {images}."
+
+
+def count_images(by_model: dict[str, int]) -> str:
+    """Number of images, for each model if they differ."""
+    counts = set(by_model.values())
+    if len(counts) == 1:
+        return counted(counts.pop(), "image")
+    return " and ".join(f"{counted(count, 'image')} ({model})" for model, count in by_model.items())
 
 
 for _plan in PLANS:
