@@ -29,7 +29,7 @@ import torch
 
 from vitreous.bench.rows import need_pyarrow
 from vitreous.core.errors import DataError
-from vitreous.mapping.shard_files import read_about
+from vitreous.mapping.shard_files import complete_files, read_about
 from vitreous.methods.attribution import Attribution, read_preprocess
 from vitreous.models.vit import Layout
 
@@ -127,8 +127,8 @@ class MapFolder:
         for table in self.tables(batch_size, **where):
             attributions = self.attributions(table)
             for row in table.to_pylist():
-                known = {name: row[name] for name in DESCRIBED}
-                yield StoredMap(key=row[self.key_column], **known, attribution=next(attributions))
+                columns = {name: row[name] for name in DESCRIBED}
+                yield StoredMap(key=row[self.key_column], **columns, attribution=next(attributions))
 
     def batches(self, batch_size: int = 256, **where: Any) -> Iterator[Attribution]:
         """Maps as attributions of up to `batch_size` rows of one method and grid size; parameters as for `rows`."""
@@ -203,10 +203,12 @@ class MapFolder:
         scores = grids.astype(np.float32).reshape(len(table), -1) * table["scale"].to_numpy()[:, None]
         maps = torch.from_numpy(scores)
         about = self.about.get("layout") or {"grid": (), "patch": (), "prefix": 0}
-        known = tuple(about["grid"]) == shape
-        has_patches = first["native"] != "pixel" or known
+        is_patch_grid = tuple(about["grid"]) == shape
+        has_patches = first["native"] != "pixel" or is_patch_grid
         layout = (
-            Layout(tuple(about["grid"]), tuple(about["patch"]), about["prefix"]) if known else Layout(shape, (1, 1), 0)
+            Layout(tuple(about["grid"]), tuple(about["patch"]), about["prefix"])
+            if is_patch_grid
+            else Layout(shape, (1, 1), 0)
         )
         preprocess = self.about.get("preprocess")
         provenance = self.about.get("provenance", {}).get(first["method"])
@@ -254,7 +256,7 @@ def read(folder: str | Path) -> MapFolder:
         If there are no maps in the folder, or pyarrow is not installed.
     """
     need_pyarrow()
-    files = tuple(path for path in sorted(Path(folder).glob("maps-*.parquet")) if ".partial." not in path.name)
+    files = tuple(complete_files(folder))
     if not files:
         raise DataError(
             f"'{folder}' holds no maps; `vitreous map DATASET --model … --out {folder}` would put some there"

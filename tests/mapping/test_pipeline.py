@@ -387,16 +387,16 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     from vitreous.mapping.shard_files import ShardWriter
 
     spec = write_tars(tmp_path / "tars", encoded_images(1) * 12, per_tar=12)
-    held = []
+    row_counts = []
 
     add = ShardWriter.add
 
     def counting(writer, rows):
         add(writer, rows)
-        held.append(sum(len(table) for buffer in writer.buffers.values() for table in buffer.tables))
+        row_counts.append(sum(len(table) for buffer in writer.buffers.values() for table in buffer.tables))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardWriter, "add", counting)
         run_map(job(spec, shard_size=3), tmp_path / "maps", device="cpu", batch_size=2)
-    assert max(held) < 3
+    assert max(row_counts) < 3
     assert len(rows_in(tmp_path / "maps")) == 12

@@ -31,18 +31,19 @@ def cluster():
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
         options = {"node_ip_address": "127.0.0.1", "object_store_memory": 100 * 2**20, "include_dashboard": False}
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **options})
+        ray_cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **options})
         nodes = [
-            made.add_node(num_cpus=1, node_ip_address="127.0.0.1", object_store_memory=100 * 2**20) for _ in range(2)
+            ray_cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1", object_store_memory=100 * 2**20)
+            for _ in range(2)
         ]
-        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-        yield made, nodes
+        ray.init(address=ray_cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield ray_cluster, nodes
         ray.shutdown()
-        made.shutdown()
+        ray_cluster.shutdown()
 
 
 def test_a_lost_node_loses_and_doubles_no_row(cluster, tmp_path):
-    made, nodes = cluster
+    ray_cluster, nodes = cluster
     spec = write_tars(tmp_path / "tars", encoded_images() * (IMAGES // 12), per_tar=60)
     run(spec, tmp_path / "unbroken", batch_size=8, shard_size=32)
     lost = []
@@ -50,11 +51,11 @@ def test_a_lost_node_loses_and_doubles_no_row(cluster, tmp_path):
     def lose_a_node(progress):
         if progress.rows and not lost:
             lost.append(nodes.pop())
-            made.remove_node(lost[0], allow_graceful=False)
+            ray_cluster.remove_node(lost[0], allow_graceful=False)
 
-    known = check_job(job(spec, shard_size=32), "cpu")[0]
+    checked = check_job(job(spec, shard_size=32), "cpu")[0]
     done = run_on_ray(
-        known, tmp_path / "maps", address="auto", workers=2, device="cpu", batch_size=8, report=lose_a_node
+        checked, tmp_path / "maps", address="auto", workers=2, device="cpu", batch_size=8, report=lose_a_node
     )
 
     assert lost
@@ -63,5 +64,5 @@ def test_a_lost_node_loses_and_doubles_no_row(cluster, tmp_path):
 
     again = sorted((tmp_path / "maps").glob("*.parquet"))
     again[1].unlink()
-    assert run_on_ray(known, tmp_path / "maps", address="auto", device="cpu", batch_size=8).rows == 28  # of one file
+    assert run_on_ray(checked, tmp_path / "maps", address="auto", device="cpu", batch_size=8).rows == 28  # of one file
     assert_same_rows(rows_in(tmp_path / "maps"), rows_in(tmp_path / "unbroken"))

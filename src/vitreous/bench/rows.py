@@ -84,6 +84,11 @@ def need_pyarrow() -> None:
 
 def schema(kind: str) -> pa.Schema:
     """Arrow schema of `kind`, "scores" or "maps"."""
+    return arrow_schema(COLUMNS[kind])
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """Arrow schema of columns, whose types are as in `COLUMNS`."""
     import pyarrow as pa
 
     special = {
@@ -91,7 +96,7 @@ def schema(kind: str) -> pa.Schema:
         "numbers": pa.list_(pa.float64()),
         "halves": pa.list_(pa.float16()),
     }
-    return pa.schema([(name, special.get(of) or getattr(pa, of)()) for name, of in COLUMNS[kind].items()])
+    return pa.schema([(name, special.get(of) or getattr(pa, of)()) for name, of in columns.items()])
 
 
 def to_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

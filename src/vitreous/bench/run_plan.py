@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from vitreous.bench.plan import Plan
 from vitreous.bench.pool import Executor, run_serially
+from vitreous.bench.run_progress import RunProgress
 from vitreous.bench.signals import deferred_signals
 from vitreous.bench.store import Store
 from vitreous.bench.work_cells import WorkCell, fingerprint_cells, open_cached, select_shard, split_plan
@@ -18,56 +19,29 @@ PATIENCE = 2.0  # seconds to collect outcomes before writing, to avoid many smal
 
 
 @dataclass(slots=True)
-class Progress:
-    """State of a run.
+class Progress(RunProgress):
+    """State of a run of a plan; images of unfinished cells are not counted as done.
 
     Parameters
     ----------
-    cells, pictures
-        Total number of cells and images.
-    done_cells, done_pictures
-        Finished ones, including those that the store had before.
-    known_pictures
-        Images that the store had before the run began.
-    rows
-        Number of new rows written.
-    skipped
-        Number of images that the protocol leaves out.
-    failed
-        Number of failures by error message.
+    pictures, done_pictures, known_pictures, rows, skipped, failed, begun
+        As for `RunProgress`.
+    cells, done_cells
+        Number of cells, and those that are finished, including those that the store had before.
     mended
         Names of damaged parts that were removed from the store.
-    begun
-        Start of the run on the monotonic clock.
     """
 
-    cells: int
-    pictures: int
+    cells: int = 0
     done_cells: int = 0
-    done_pictures: int = 0
-    known_pictures: int = 0
-    rows: int = 0
-    skipped: int = 0
-    failed: dict[str, int] = field(default_factory=dict)
     mended: list[str] = field(default_factory=list)
-    begun: float = field(default_factory=time.monotonic)
-
-    @property
-    def pictures_per_second(self) -> float:
-        return (self.done_pictures - self.known_pictures) / max(time.monotonic() - self.begun, 1e-9)
-
-    @property
-    def seconds_left(self) -> float:
-        """Estimated remaining time; NaN before the first new image is done."""
-        rate = self.pictures_per_second
-        return (self.pictures - self.done_pictures) / rate if rate else float("nan")
 
     def add(self, outcome: Outcome) -> None:
         self.done_cells += 1
         self.done_pictures += outcome.pictures
         self.skipped += outcome.skipped
         for sentence in outcome.failed:
-            self.failed[sentence] = self.failed.get(sentence, 0) + 1
+            self.add_failure(sentence)
 
 
 def execute(
@@ -111,9 +85,9 @@ def execute(
     store.forget(plan.run, fingerprints)
     finished = set() if recheck else store.done(plan.run)
     open_cells = [cell for cell in own_cells if cell.number not in finished]
-    progress = Progress(len(own_cells), count_images(own_cells), mended=mended)
-    progress.done_cells = len(own_cells) - len(open_cells)
-    progress.done_pictures = progress.known_pictures = progress.pictures - count_images(open_cells)
+    images, done = count_images(own_cells), count_images(own_cells) - count_images(open_cells)
+    done_cells = len(own_cells) - len(open_cells)
+    progress = Progress(images, done, done, cells=len(own_cells), done_cells=done_cells, mended=mended)
     if report:
         report(progress)
     if not open_cells:

@@ -162,7 +162,7 @@ def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
         new_rows = store.merge(shards)
         store.begin(plan.run, plan.toml, {"merged": [shard.name for shard in shards]})
         missing = missing_cells(plan, store)
-        progress = Progress(len(split_plan(plan)), 0, rows=new_rows)
+        progress = Progress(0, cells=len(split_plan(plan)), rows=new_rows)
         if missing:
             progress.failed = {
                 f"{len(missing)} of {progress.cells} pieces of work missing or failed; run their shards, or the plan without --shard": 1

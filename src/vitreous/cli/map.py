@@ -139,13 +139,13 @@ def compute_maps(
     from vitreous.cli.console import print_json
     from vitreous.cli.run_output import run_display
     from vitreous.mapping.export import export_safetensors, sort_shards
+    from vitreous.mapping.shard_files import complete_files
 
     with run_display(folder) as display:
         progress = compute(job, folder, report=display, **options)
         if sort:
             sort_shards(folder)
-        files = sorted(folder.glob("maps-*.parquet"))
-        files = [file for file in files if ".partial." not in file.name]
+        files = complete_files(folder)
         if file_format == "safetensors":
             files = export_safetensors(folder, files)
     names = [file.name for file in files]

@@ -97,8 +97,8 @@ def decode_slice(source: ImageSource, preprocess: Preprocess, work: Slice) -> Im
     images = [row.image for row in rows if row.image is not None]
     order = sorted(range(len(images)), key=lambda position: tuple(images[position].shape))
     for _, positions in groupby(order, lambda position: tuple(images[position].shape)):
-        chosen = list(positions)
-        batch.groups.append((chosen, torch.stack([images[position] for position in chosen])))
+        group = list(positions)
+        batch.groups.append((group, torch.stack([images[position] for position in group])))
     return batch
 
 

@@ -114,12 +114,12 @@ class MapExplainer:
             for row, reason in reasons.items():
                 key = batch.keys[positions[row]]
                 launched.failures.append((batch.places[positions[row]], key, f"{key!r} has {reason}"))
-            kept = [row for row in range(len(positions)) if row not in reasons]
-            if not kept:
+            fit_rows = [row for row in range(len(positions)) if row not in reasons]
+            if not fit_rows:
                 return
             if reasons:
-                index = torch.tensor(kept)
-                images, positions = images[index.to(images.device)], [positions[row] for row in kept]
+                index = torch.tensor(fit_rows)
+                images, positions = images[index.to(images.device)], [positions[row] for row in fit_rows]
                 targets = None if targets is None else targets[index]
             launched.rows += self.explain_targets(batch, positions, images, targets, roles)
         except Exception as problem:
@@ -241,7 +241,7 @@ class MapExplainer:
     def about(self) -> dict[str, Any]:
         """Metadata of the files: the job, the model and how the maps were computed."""
         layout = self.vit.layout(self.preprocess.size)
-        known = type(self.preprocess) is Preprocess
+        is_plain = type(self.preprocess) is Preprocess
         example = torch.empty(0, 3, *self.preprocess.size)
         return {
             "format": FORMAT,
@@ -251,7 +251,7 @@ class MapExplainer:
             "weights": self.model.weights,
             "layout": {"grid": layout.grid, "patch": layout.patch, "prefix": layout.prefix},
             "preprocess": {item.name: getattr(self.preprocess, item.name) for item in fields_of(Preprocess)}
-            if known
+            if is_plain
             else None,
             "provenance": {
                 method.spec: {
@@ -282,8 +282,8 @@ def unfit_targets(targets: Int[Tensor, "n k"], roles: tuple[str, ...], classes: 
     named = roles[-targets.shape[1] :]  # the predicted class, which comes first, is always valid
     return {
         row: reason
-        for row, own in enumerate(targets.tolist())
-        if (reason := invalid_target_reason(own, named, classes))
+        for row, row_targets in enumerate(targets.tolist())
+        if (reason := invalid_target_reason(row_targets, named, classes))
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator, Sequence
-from io import BytesIO
 from itertools import groupby, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitreous.bench.atomic_files import put_whole
-from vitreous.mapping.shard_files import ROW_GROUP, read_about
+from vitreous.mapping.shard_files import complete_files, read_about, write_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,17 +46,15 @@ def export_safetensors(folder: Path, shards: Sequence[Path]) -> list[Path]:
         model = (read_about(shard) or {}).get("model")
         rows.sort(key=lambda row: [str(row[name]) for name in same])
         for _, group in groupby(rows, lambda row: [row[name] for name in same]):
-            chosen = list(group)
+            maps = list(group)
             arrays = {
-                "grids": np.array([row["grid"] for row in chosen], np.float16).reshape(
-                    len(chosen), chosen[0]["rows"], chosen[0]["columns"]
+                "grids": np.array([row["grid"] for row in maps], np.float16).reshape(
+                    len(maps), maps[0]["rows"], maps[0]["columns"]
                 ),
-                "scales": np.array([row["scale"] for row in chosen], np.float32),
-                "targets": np.array([row["target"] for row in chosen], np.int64),
+                "scales": np.array([row["scale"] for row in maps], np.float32),
+                "targets": np.array([row["target"] for row in maps], np.int64),
             }
-            about = [
-                {"model": model, "picture": row["key"], **{name: row[name] for name in DESCRIBED}} for row in chosen
-            ]
+            about = [{"model": model, "picture": row["key"], **{name: row[name] for name in DESCRIBED}} for row in maps]
             path = folder / f"maps-{len(files):05d}.safetensors"
             put_whole(path, save(arrays, {"format": FORMAT, "maps": json.dumps(about, ensure_ascii=False)}))
             files.append(path)
@@ -83,7 +80,7 @@ def sort_shards(folder: Path) -> list[Path]:
 
     target = folder / "sorted"
     target.mkdir(exist_ok=True)
-    shards = [path for path in sorted(folder.glob("maps-*.parquet")) if ".partial." not in path.name]
+    shards = complete_files(folder)
     about = json.dumps({**(read_about(shards[0]) or {}), "sorted": True}, ensure_ascii=False)
     files: list[Path] = []
     with TemporaryDirectory(dir=target) as scratch:
@@ -95,11 +92,8 @@ def sort_shards(folder: Path) -> list[Path]:
             pieces.append(piece)
         merged = heapq.merge(*map(rows_in, pieces), key=lambda row: row[0])
         while pending := [row for _, row in islice(merged, SORTED_ROWS)]:
-            table = pa.concat_tables(pending).replace_schema_metadata({"vitreous": about})
-            held = BytesIO()
-            pq.write_table(table, held, compression="zstd", row_group_size=ROW_GROUP)
             files.append(target / f"maps-{len(files):05d}.parquet")
-            put_whole(files[-1], held.getvalue())
+            write_parquet(files[-1], pa.concat_tables(pending), about)
     for path in target.glob("maps-*.parquet"):  # of an earlier, longer run
         if path not in files:
             path.unlink()

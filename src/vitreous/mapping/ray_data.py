@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -19,12 +19,9 @@ from vitreous.bench.ray import connect_keeping_handlers, need_ray
 from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import DataError
 from vitreous.mapping.decode import decode_slice
-from vitreous.mapping.explain import MapExplainer, SliceRows
+from vitreous.mapping.explain import MapExplainer
 from vitreous.mapping.job import BATCH_SIZE, MapJob, slices_of
-from vitreous.mapping.run import MapProgress
-from vitreous.mapping.shard_files import ShardWriter, inspect_folder
-from vitreous.mapping.source import ImageSource, open_source
-from vitreous.models.image_input import Preprocess
+from vitreous.mapping.run import MapOptions, MapProgress, begin_run, writing
 
 Rows = dict[str, np.ndarray]  # a block of Ray Data; the column `data` holds pickled values
 
@@ -39,18 +36,13 @@ def run_on_ray(
     address: str,
     workers: int | None = None,
     gpus: float | None = None,
-    device: str | None = None,
-    batch_size: int | None = None,
-    decoding: int | None = None,
-    recheck: bool = False,
-    retry: bool = False,
-    report: Callable[[MapProgress], object] | None = None,
+    **options: Unpack[MapOptions],
 ) -> MapProgress:
     """As `run_map`, on a Ray cluster.
 
     Parameters
     ----------
-    job, folder, batch_size, recheck, retry, report
+    job, folder, **options
         As for `run_map`. The folder is one of the machine where this function runs; images and checkpoint must be
         reachable from all nodes.
     address
@@ -58,65 +50,39 @@ def run_on_ray(
     workers
         Number of replicas, and the number of CPUs of a "local" cluster; None for all GPUs, or one per CPU.
     gpus
-        GPUs per replica; None for 1 if the cluster has GPUs and `device` is not "cpu".
-    device
-        Device of the replicas; None for GPUs if the cluster has any.
-    decoding
-        Largest number of decoding tasks at a time; None for all CPUs.
+        GPUs per replica; None for 1 if the cluster has GPUs and the device is not "cpu".
     """
     ray = need_ray()
-    ours = not ray.is_initialized()
-    if ours:
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
         connect_keeping_handlers(ray, address, workers)
     try:
-        there = ray.cluster_resources()
-        share = gpus if gpus is not None else float(device != "cpu" and there.get("GPU", 0) >= 1)
-        replicas = workers or max(1, int(there["GPU"] // share if share else there.get("CPU", 1)))
-        source = open_source(job.spec, job.pictures)
-        here = MapExplainer(job, "cpu")  # for the metadata; the model is loaded on the CPU and not run
-        here.job = job = replace(job, weights=here.model.weights)
-        state = inspect_folder(folder, job, source, recheck=recheck, retry=retry)
-        writer = ShardWriter(folder, job, source, here.about(), state.partials)
-        progress = MapProgress(source.images, state.images, state.images)
-        if report:
-            report(progress)
+        resources = ray.cluster_resources()
+        if gpus is None:
+            gpus = float(options.get("device") != "cpu" and resources.get("GPU", 0) >= 1)
+        replicas = workers or max(1, int(resources["GPU"] // gpus if gpus else resources.get("CPU", 1)))
+        explainer = MapExplainer(job, "cpu")  # for the metadata; the model is loaded on the CPU and not run
+        explainer.job = job = replace(job, weights=explainer.model.weights)
+        source, state, progress = begin_run(job, folder, options)
         parts = [part for part in range(len(source.parts)) if part not in state.parts]
-        size = batch_size or BATCH_SIZE["cuda" if share else "cpu"]
-        try:
+        batch_size = options.get("batch_size") or BATCH_SIZE["cuda" if gpus else "cpu"]
+        with writing(folder, job, source, explainer.about(), state, progress, options) as add:
             if parts:
-                data = pipeline(
-                    ray, job, source, here.preprocess, state.finished, parts, size, replicas, share, decoding
-                )
+                shared = ray.put(pickle.dumps((source, explainer.preprocess, state.finished)))
+                data = pipeline(job, shared, parts, batch_size, replicas, gpus, options.get("decoding"))
                 for rows in data.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=2):
                     for packed in rows["data"]:
-                        result: SliceRows = pickle.loads(packed)
-                        writer.add(result)
-                        progress.add(result)
-                    if report:
-                        report(progress)
-        finally:
-            writer.save_partials()
-        if unfinished := [name for name, buffer in writer.buffers.items() if buffer.waiting or not buffer.ends_shard]:
-            raise DataError(f"Ray returned no rows for a part of {', '.join(unfinished[:3])}; run the command again")
+                        add(pickle.loads(packed))
     finally:
-        if ours:
+        if starts_ray:
             ray.shutdown()
     return progress
 
 
 def pipeline(
-    ray: Any,
-    job: MapJob,
-    source: ImageSource,
-    preprocess: Preprocess,
-    finished: dict[str, int],
-    parts: list[int],
-    batch_size: int,
-    replicas: int,
-    gpus: float,
-    decoding: int | None,
+    job: MapJob, shared: Any, parts: list[int], batch_size: int, replicas: int, gpus: float, decoding: int | None
 ) -> Any:
-    """The dataset whose rows are pickled `SliceRows`."""
+    """The dataset whose rows are pickled `SliceRows`; `shared` refers to the source, preprocessing and finished shards."""
     import ray.data as ray_data
     from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
@@ -124,7 +90,6 @@ def pipeline(
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.execution_options.verbose_progress = False
-    shared = ray.put(pickle.dumps((source, preprocess, finished)))
     listed: Any = ray_data.from_items(
         [{"part": part} for part in parts], override_num_blocks=min(len(parts), LIST_BLOCKS)
     )

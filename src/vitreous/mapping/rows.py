@@ -23,38 +23,20 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vitreous.bench.rows import COLUMNS, arrow_schema
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = {
-    "key": "string",
-    "index": "int64",
-    "target": "int64",
-    "target_name": "string",
-    "role": "string",
-    "label": "int64",
-    "predicted": "int64",
-    "probability": "float64",
-    "method": "string",
-    "question": "string",
-    "grid": "halves",
-    "scale": "float32",
-    "rows": "int32",
-    "columns": "int32",
-    "native": "string",
-    "signed": "bool_",
-    "score": "float64",
-    "error": "string",
-}
+STORED = (
+    "key", "index", "target", "target_name", "role", "label", "predicted", "probability", "method", "question",
+    "grid", "scale", "rows", "columns", "native", "signed", "score", "error",
+)  # fmt: skip
 
 
 def map_schema() -> pa.Schema:
     """Arrow schema of the rows."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [(name, pa.list_(pa.float16()) if of == "halves" else getattr(pa, of)()) for name, of in COLUMNS.items()]
-    )
+    return arrow_schema({name: COLUMNS["maps"][name] for name in STORED})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 from vitreous.bench.plan_source import FLAGS, Origin
 from vitreous.bench.pool import count_cores
+from vitreous.bench.run_progress import RunProgress
 from vitreous.bench.worker_job import load_cached
 from vitreous.capture.targets import class_indices
 from vitreous.core.errors import DataError, ModelError, VitreousError
@@ -24,66 +24,51 @@ from vitreous.mapping.source import ImageSource, open_source
 LOOK = 16  # images that are read to find out whether there are labels
 
 
-@dataclass(slots=True)
-class MapProgress:
-    """State of a run.
-
-    Parameters
-    ----------
-    pictures
-        Number of images; None if it is not known before they are read.
-    done_pictures, known_pictures
-        Images that are done, and those of them that were done before this run began.
-    rows
-        New rows.
-    skipped
-        Images that the dataset's protocol leaves out.
-    failed
-        Number of failed rows by error message.
-    begun
-        Start of the run on the monotonic clock.
-    """
-
-    pictures: int | None
-    done_pictures: int = 0
-    known_pictures: int = 0
-    rows: int = 0
-    skipped: int = 0
-    failed: dict[str, int] = field(default_factory=dict)
-    begun: float = field(default_factory=time.monotonic)
-
-    @property
-    def pictures_per_second(self) -> float:
-        return (self.done_pictures - self.known_pictures) / max(time.monotonic() - self.begun, 1e-9)
-
-    @property
-    def seconds_left(self) -> float:
-        """Estimated remaining time; NaN if it is not known."""
-        rate = self.pictures_per_second
-        return (self.pictures - self.done_pictures) / rate if rate and self.pictures is not None else math.nan
+class MapProgress(RunProgress):
+    """State of a run; `failed` counts rows."""
 
     def add(self, rows: SliceRows) -> None:
         self.done_pictures += rows.range.stop - rows.range.start
         self.rows += len(rows.table)
         self.skipped += rows.skipped
         for error in rows.table["error"].drop_null().to_pylist():
-            if error in self.failed or len(self.failed) < 100:  # bounded, whatever the number of broken images
-                self.failed[error] = self.failed.get(error, 0) + 1
-            else:
-                self.failed["other errors"] = self.failed.get("other errors", 0) + 1
+            self.add_failure(error)
+
+
+class MapOptions(TypedDict, total=False):
+    """Options of all ways to run a job; none changes the rows.
+
+    Parameters
+    ----------
+    device
+        Device of the model; None for a GPU if there is one.
+    batch_size
+        Number of images in a batch; None for `BATCH_SIZE` of the device.
+    decoding
+        Number of decoding processes; 0 for threads. None: threads if the model runs on the CPU, otherwise one process
+        per core. On Ray, the largest number of decoding tasks at a time; None for all CPUs.
+    recheck
+        Compute everything again.
+    retry
+        Compute shards with failed rows again.
+    report
+        Called with the progress at the beginning and after every batch.
+    """
+
+    device: str | None
+    batch_size: int | None
+    decoding: int | None
+    recheck: bool
+    retry: bool
+    report: Callable[[MapProgress], object] | None
 
 
 def run_map(
     job: MapJob,
     folder: Path,
     *,
-    device: str | None = None,
-    batch_size: int | None = None,
-    decoding: int | None = None,
     share: Share = Share(),  # noqa: B008 - immutable
-    recheck: bool = False,
-    retry: bool = False,
-    report: Callable[[MapProgress], object] | None = None,
+    **options: Unpack[MapOptions],
 ) -> MapProgress:
     """Compute the maps that a folder lacks, in this process.
 
@@ -97,21 +82,10 @@ def run_map(
         What to compute.
     folder
         Folder of the files.
-    device
-        Device of the model; None for a GPU if there is one.
-    batch_size
-        Number of images in a batch.
-    decoding
-        Number of decoding processes; 0 for threads. None: threads if the model runs on the CPU, otherwise one process
-        per core.
     share
         Which shards to compute.
-    recheck
-        Compute everything again.
-    retry
-        Compute shards with failed rows again.
-    report
-        Called with the progress at the beginning and after every batch.
+    **options
+        See `MapOptions`.
 
     Returns
     -------
@@ -122,16 +96,54 @@ def run_map(
     DataError
         If the source cannot be read, or the folder holds maps of another job.
     """
-    source = open_source(job.spec, job.pictures)
-    device = device or default_device()
-    explainer = MapExplainer(job, device)
+    explainer = MapExplainer(job, options.get("device") or default_device())
     explainer.job = job = replace(job, weights=explainer.model.weights)
+    source, state, progress = begin_run(job, folder, options)
+    device_type = explainer.vit.device.type
+    batch_size = options.get("batch_size") or BATCH_SIZE.get(device_type, 16)
+    processes = options.get("decoding")
+    if processes is None:
+        processes = 0 if device_type == "cpu" else max(1, count_cores() // share.count - 1)
+    list_slices = partial(pending_slices, source, state, batch_size, job.shard_size, share)
+    with (
+        writing(folder, job, source, explainer.about(), state, progress, options) as add,
+        closing(decode(source, explainer.preprocess, list_slices, processes, batch_size)) as batches,
+    ):
+        explain_slices(explainer, batches, add)
+    if not progress.done_pictures and source.images is None and share.count == 1:
+        raise DataError(f"there is no image in '{job.spec}'")
+    return progress
+
+
+def begin_run(job: MapJob, folder: Path, options: MapOptions) -> tuple[ImageSource, FolderState, MapProgress]:
+    """Open the source, find out what the folder holds, and report the progress for the first time."""
+    source = open_source(job.spec, job.pictures)
+    recheck, retry = options.get("recheck", False), options.get("retry", False)
     state = inspect_folder(folder, job, source, recheck=recheck, retry=retry)
     progress = MapProgress(source.images, state.images, state.images)
-    writer = ShardWriter(folder, job, source, explainer.about(), state.partials)
-    kind = explainer.vit.device.type
-    size = batch_size or BATCH_SIZE.get(kind, 16)
-    processes = decoding if decoding is not None else 0 if kind == "cpu" else max(1, count_cores() // share.count - 1)
+    if report := options.get("report"):
+        report(progress)
+    return source, state, progress
+
+
+@contextmanager
+def writing(
+    folder: Path,
+    job: MapJob,
+    source: ImageSource,
+    about: Mapping[str, Any],
+    state: FolderState,
+    progress: MapProgress,
+    options: MapOptions,
+) -> Iterator[Callable[[SliceRows], None]]:
+    """Context manager for a function that writes the rows of a slice and reports the progress.
+
+    Raises
+    ------
+    DataError
+        At the end, if rows of a shard are missing.
+    """
+    writer, report = ShardWriter(folder, job, source, about, state.partials), options.get("report")
 
     def add(rows: SliceRows) -> None:
         writer.add(rows)
@@ -139,17 +151,12 @@ def run_map(
         if report:
             report(progress)
 
-    if report:
-        report(progress)
     try:
-        list_slices = partial(pending_slices, source, state, size, job.shard_size, share)
-        with closing(decode(source, explainer.preprocess, list_slices, processes, size)) as batches:
-            explain_slices(explainer, batches, add)
+        yield add
     finally:
         writer.save_partials()  # keeps finished batches when the run is interrupted
-    if not progress.done_pictures and source.images is None and share.count == 1:
-        raise DataError(f"there is no image in '{job.spec}'")
-    return progress
+    if unfinished := [name for name, buffer in writer.buffers.items() if buffer.waiting or not buffer.ends_shard]:
+        raise DataError(f"no rows came for a part of {', '.join(unfinished[:3])}; run the command again")
 
 
 def pending_slices(
@@ -203,10 +210,10 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
         except (VitreousError, ModelError) as problem:
             raise origin.wrong(f"{model.vit.name}: {problem}", "targets") from None
     notes = []
-    own, theirs = model.vit.classes, source.classes
-    if own is not None and theirs is not None and [name.lower() for name in own] != [name.lower() for name in theirs]:
+    classes, labels = model.vit.classes, source.classes
+    if classes and labels and [name.lower() for name in classes] != [name.lower() for name in labels]:
         notes.append(
-            f"the classes of {source.name} ({theirs[0]}, …) are not those of {job.model.label} ({own[0]}, …); labels are counted as they are"
+            f"the classes of {source.name} ({labels[0]}, …) are not those of {job.model.label} ({classes[0]}, …); labels are counted as they are"
         )
     return replace(job, weights=model.weights), notes
 

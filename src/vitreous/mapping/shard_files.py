@@ -82,8 +82,7 @@ def read_about(path: Path) -> dict[str, Any] | None:
     import pyarrow.parquet as pq
 
     try:
-        found = pq.read_schema(path).metadata or {}
-        return json.loads(found[b"vitreous"])
+        return json.loads((pq.read_schema(path).metadata or {})[b"vitreous"])
     except (pa.ArrowException, OSError, KeyError, ValueError):
         return None
 
@@ -176,7 +175,6 @@ class ShardWriter:
 
     def write(self, path: Path, buffer: ShardBuffer) -> None:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         table = pa.concat_tables(buffer.tables)
         buffer.tables[:] = [table]
@@ -189,15 +187,22 @@ class ShardWriter:
             "failed": len(table) - table["error"].null_count,
         }
         about = json.dumps({**self.about, "shard": shard}, ensure_ascii=False)
-        held = BytesIO()
-        pq.write_table(
-            table.replace_schema_metadata({"vitreous": about}),
-            held,
-            compression="zstd",
-            row_group_size=ROW_GROUP,
-            **WRITING,
-        )
-        put_whole(path, held.getvalue())
+        write_parquet(path, table, about)
+
+
+def write_parquet(path: Path, table: pa.Table, about: str) -> None:
+    """Write a file of maps atomically; `about` is its metadata."""
+    import pyarrow.parquet as pq
+
+    stream = BytesIO()
+    table = table.replace_schema_metadata({"vitreous": about})
+    pq.write_table(table, stream, compression="zstd", row_group_size=ROW_GROUP, **WRITING)
+    put_whole(path, stream.getvalue())
+
+
+def complete_files(folder: str | Path) -> list[Path]:
+    """Complete files of maps in a folder, in order."""
+    return [path for path in sorted(Path(folder).glob("maps-*.parquet")) if not path.name.endswith(PARTIAL)]
 
 
 @dataclass(slots=True)
@@ -266,7 +271,7 @@ def inspect_folder(
             states[shard.name] = shard
         elif shard.is_partial:  # completed after the partial file was written
             path.unlink()
-    last: dict[int, int] = {}
+    last_shards: dict[int, int] = {}  # number of the last shard, by part
     for name, shard in states.items():
         state.finished[name] = shard.images if shard.is_partial else job.shard_size
         state.images += shard.images
@@ -276,8 +281,8 @@ def inspect_folder(
         else:
             state.files.append(shard.path)
             if shard.ends_part:
-                last[shard.part] = shard.start // job.shard_size
-    for part, number in last.items():
+                last_shards[shard.part] = shard.start // job.shard_size
+    for part, number in last_shards.items():
         names = [shard_name(source, part, before) for before in range(number + 1)]
         if all(name in state.finished and name not in state.partials for name in names):
             state.parts.add(part)
@@ -290,8 +295,8 @@ def is_current(shard: ShardState, job: MapJob, source: ImageSource) -> bool:
         return False
     part = source.parts[shard.part]
     if part.images is not None and not shard.is_partial:
-        whole = min(shard.start + job.shard_size, part.images)
-        if shard.stop != whole or shard.ends_part != (whole == part.images):
+        stop = min(shard.start + job.shard_size, part.images)
+        if shard.stop != stop or shard.ends_part != (stop == part.images):
             return False
     if shard.name != shard_name(source, shard.part, shard.start // job.shard_size):
         return False

@@ -226,7 +226,7 @@ def tar_source(spec: str, place: str, ignore: int | None = None) -> ImageSource:
         stamps = [str(filesystem.size(path)) for path in paths]
     else:
         paths = [str(path) for path in expand_pattern(expand_path(place))]
-        stamps = [f"{known.st_size} {known.st_mtime_ns}" for known in (Path(path).stat() for path in paths)]
+        stamps = [f"{stat.st_size} {stat.st_mtime_ns}" for stat in (Path(path).stat() for path in paths)]
     uri = place if is_uri(place) else ""
     parts = tuple(TarPart(path, uri, stamp, ignore) for path, stamp in zip(paths, stamps, strict=True))
     if len({part.stem for part in parts}) < len(parts):
