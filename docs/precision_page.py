@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ PAGE = ROOT / "docs" / "how-to" / "precision.md"
 RESULTS = ROOT / "benchmarks" / "results"
 FILES = ("cpu-precision.json", "h200-precision.json")  # rows of later files replace those of earlier ones
 MARKED = re.compile(r"(<!-- promises -->\n).*?(<!-- end -->)", re.DOTALL)
-MODES = ("tf32", "bf16", "bf16 weights")
+PHOTOGRAPHS = re.compile(r"^(.*), (\d+(?: to \d+)?) photographs(.*)$")
+NUMBER = r"\2"
+MODES = ("float32", "tf32", "bf16", "bf16 weights")
 
 
 def filled(page: str, results: Path = RESULTS) -> str:
@@ -32,16 +35,23 @@ def table(measured: list[dict[str, Any]]) -> str:
 
     rows = {row["method"]: row for row in measured}
     specs = sorted({*rows, *(method["name"] for method in vitreous.list_methods())})
-    about = "; ".join(dict.fromkeys(row["on"] for row in rows.values()))
-    about = f"{about}. Median / minimum over images; – is not measured.\n\n" if measured else ""
-    head = ["| method | `facts.precision` | TF32 | bfloat16 products | bfloat16 weights |", "|---|---|---|---|---|"]
+    about = f"{describe(rows.values())}. Median / minimum over images; – is not measured.\n\n" if measured else ""
+    head = [
+        "| method | `facts.precision` | float32 | TF32 | bfloat16 products | bfloat16 weights | images |",
+        "|---|---|---|---|---|---|---|",
+    ]
     lines = [
         f"| `{spec}` | {vitreous.resolve(spec).facts.precision} | "
         + " | ".join(cell(rows.get(spec, {}).get(mode)) for mode in MODES)
-        + " |"
+        + f" | {PHOTOGRAPHS.sub(NUMBER, rows[spec]['on']) if spec in rows else '–'} |"
         for spec in specs
     ]
     return about + "\n".join([*head, *lines])
+
+
+def describe(rows: Iterable[Mapping[str, Any]]) -> str:
+    """What was measured: texts that differ in the number of photographs only are joined."""
+    return "; ".join(dict.fromkeys(PHOTOGRAPHS.sub(r"\1, photographs\3", row["on"]) for row in rows))
 
 
 def cell(measured: dict[str, float] | None) -> str:

@@ -76,7 +76,6 @@ def scorecam_of_layer(layer: Layer, probe: Probe) -> TokenScores:
     paper="wang2020score",
     aliases=("score-cam",),
     presets={"grad-cam": {"relu": False}},
-    precision="float32",
 )
 def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchScores, dict[str, Any]]:
     """Activations weighted by what the model says of the image seen through their channel.

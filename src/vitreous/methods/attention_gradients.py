@@ -87,7 +87,7 @@ BT = {**PATH, "paper": "chen2022beyond"}
     aliases=("transition-attention-maps", "transitionattentionmaps"),
     paper="yuan2021explaining",
     **PATH,
-    precision="float32",
+    precision="bf16",
 )
 def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried from the last block back to block `start`, times the last block's gradient on the way to the image.

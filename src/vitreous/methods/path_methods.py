@@ -66,7 +66,7 @@ def smoothgrad_of_layer(
     own_pass=True,
     presets={"tis": {}, "original": {"rel_sigma": 0.15, "abs": False}},
     paper="smilkov2017smoothgrad",
-    precision="float32",
+    precision="bf16",
 )
 def smoothgrad(
     probe: BlackBoxProbe,

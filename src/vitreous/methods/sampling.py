@@ -112,7 +112,7 @@ def occlusion(
         "rise-repo": {"masks": 6000, "cells": 8, "p": 0.1},
         "tis": {"masks": 4000, "cells": 8, "p": 0.1, "question": "logit"},
     },
-    precision="float32",
+    precision="bf16",
 )
 def rise(
     probe: BlackBoxProbe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0
@@ -185,7 +185,6 @@ def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks
         "circles": {"regions": "circles", "fill": "blur"},
         "published": {"regions": ("felzenszwalb", "slic", "watershed"), "fill": "blur", "shifts": (36, 30, 24)},
     },
-    precision="float32",
 )
 def pami(
     probe: BlackBoxProbe,

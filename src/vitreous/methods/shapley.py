@@ -126,7 +126,7 @@ def mean_colour(picture: Float[Tensor, "colours H W"], labels: Int[Tensor, "H W"
             "alpha": 0.01,
         },
     },
-    precision="float32",
+    precision="bf16",
 )
 def lime(
     probe: BlackBoxProbe,
@@ -264,7 +264,6 @@ def lasso(
     paper="lundberg2017unified",
     aliases=("shap",),
     presets={"captum": {"space": "pixels", "fill": "zero", "paired": False}},
-    precision="float32",
 )
 def kernelshap(
     probe: BlackBoxProbe,

@@ -82,6 +82,7 @@ def meets_one_norm(made: Method, vit: ViT) -> str:
     signed=True,
     class_specific=True,
     paper="simonyan2014deep",
+    precision="float32",
     aliases=("patchgrad", "gradient", "saliency"),
 )
 def vanillagrad(layer: Layer) -> TokenScores:
