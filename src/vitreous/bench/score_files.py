@@ -29,6 +29,7 @@ SUMMARISED = (
     "higher_is_better", "parts", "curve", "levels", "error", "protocol", *PROVENANCE,
 )  # fmt: skip
 CACHE_BYTES = 1 << 28
+CELLS_AT_ONCE = 64  # cells whose facts are merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,6 @@ class SectionFiles:
     ----------
     batches
         File of the rows.
-    facts
-        The different values of `FACTS` in the order of the rows, and the number of rows that have them.
     questions, cells
         Images with target classes, also those of unreadable images, and the cell of the run that each is in.
     methods, levels
@@ -120,23 +119,28 @@ class SectionFiles:
     """
 
     batches: TemporaryBatches
-    facts: pd.DataFrame | None = None
     questions: list[ImageTarget] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
     methods: dict[str, int] = field(default_factory=dict)
     levels: dict[bytes, int] = field(default_factory=dict)
     places: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
     _question_at: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _facts: list[pd.DataFrame] = field(default_factory=list)
+
+    @property
+    def facts(self) -> pd.DataFrame:
+        """The different values of `FACTS` in the order of the rows, and the number of rows that have them."""
+        return merge_facts(self._facts)
 
     def add(self, cell: int, table: pa.Table) -> None:
         """Add the rows of a cell; they follow those that were added before."""
-        import pandas as pd
         import pyarrow as pa
 
         frame = table.drop_columns(["parts", "curve"]).to_pandas()
         frame = frame.assign(role=frame["role"].astype(object).fillna(""), is_read=frame["target"] >= 0)
-        facts = merge_facts(frame.assign(rows=1))
-        self.facts = facts if self.facts is None else merge_facts(pd.concat([self.facts, facts]))
+        self._facts.append(merge_facts([frame.assign(rows=1)]))
+        if len(self._facts) > CELLS_AT_ONCE:
+            self._facts = [merge_facts(self._facts)]
         levels = (b"" if levels is None else np.asarray(levels, float).tobytes() for levels in frame["levels"])
         columns = {
             "question_at": self._number_questions(cell, frame, table),
@@ -174,9 +178,11 @@ class SectionFiles:
         return self.batches.read(self.places.get((metric, kind), ()), row_schema(kind))
 
 
-def merge_facts(facts: pd.DataFrame) -> pd.DataFrame:
+def merge_facts(facts: list[pd.DataFrame]) -> pd.DataFrame:
     """Add up the rows that have the same values of `FACTS`; values stay in the order in which they come first."""
-    return facts.groupby(FACTS, sort=False, dropna=False).agg({"rows": "sum"}).reset_index()
+    import pandas as pd
+
+    return pd.concat(facts).groupby(FACTS, sort=False, dropna=False).agg({"rows": "sum"}).reset_index()
 
 
 def collect_sections(tables: Iterable[tuple[int, pa.Table]]) -> dict[tuple[str, str], SectionFiles]:

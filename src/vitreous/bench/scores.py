@@ -61,7 +61,6 @@ class ScoreSection:
     def facts(self) -> pd.DataFrame:
         """The different values of methods, metrics, provenance and errors, with the number of rows."""
         facts = self.files.facts
-        assert facts is not None
         return facts.loc[facts["role"].isin(("", self.role))] if self.role else facts
 
     @cached_property

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vitreous.bench.atomic_files import read_part
 from vitreous.bench.rows import schema
 
@@ -86,33 +88,31 @@ def cell_rows(
     """Rows of one cell, in the order of its listing and with the labels of this run."""
     import pyarrow as pa
 
-    keys = [key for *_, own in listing["rows"] for key in own]
-    part_of = {key: part for key, part in parts_with(connection, keys) if part.startswith(f"{kind}-")}
-    tables: list[pa.Table] = []
-    starts: dict[str, int] = {}
-    total = 0
-    for part in dict.fromkeys(part_of.values()):
+    rows = listing["rows"]
+    keys = [key for *_, own in rows for key in own]
+    part_of = dict(parts_with(connection, keys))
+    places: dict[str, list[int]] = {}  # of the keys in every part
+    for place, key in enumerate(keys):
+        if part_of.get(key, "").startswith(f"{kind}-"):
+            places.setdefault(part_of[key], []).append(place)
+    fields = pa.schema([schema(kind).field(name) for name in names])
+    if not places:
+        return fields.empty_table()
+    tables = []
+    for part, own in places.items():
         table, row_of = read(part)
-        rows = [row_of[key] for key in keys if part_of.get(key) == part]
-        starts[part] = total
-        total += len(rows)
-        tables.append(table.take(pa.array(rows, pa.int64())))
-    row_numbers: list[int] = []
-    named: dict[str, list[Any]] = {name: [] for name in NAMED}
-    for *about, own in listing["rows"]:
-        for key in own:
-            if key in part_of:
-                row_numbers.append(starts[part_of[key]])
-                starts[part_of[key]] += 1
-                for column, value in zip(NAMED, (listing["model"], listing["dataset"], *about), strict=True):
-                    named[column].append(value)
-    fields = schema(kind)
-    if not tables:
-        return pa.schema([fields.field(name) for name in names]).empty_table()
-    joined = pa.concat_tables(tables).take(pa.array(row_numbers, pa.int64()))
+        tables.append(table.take(pa.array([row_of[keys[place]] for place in own], pa.int64())))
+    order = np.concatenate([np.array(own) for own in places.values()])
+    joined = pa.concat_tables(tables).take(pa.array(np.argsort(order)))
+    entries = np.repeat(np.arange(len(rows)), [len(own) for *_, own in rows])[np.sort(order)].tolist()
     # the same row may have other labels in this run
-    arrays = [pa.array(named[name], fields.field(name).type) if name in named else joined[name] for name in names]
-    return pa.table(arrays, schema=pa.schema([fields.field(name) for name in names]))
+    arrays = {name: joined[name] for name in names if name not in NAMED}
+    arrays |= {name: pa.repeat(pa.scalar(listing[name]), len(entries)) for name in ("model", "dataset")}
+    arrays |= {
+        name: pa.array([rows[entry][at] for entry in entries], schema(kind).field(name).type)
+        for at, name in enumerate(NAMED[2:])
+    }
+    return pa.table({name: arrays[name] for name in names}, schema=fields)
 
 
 def parts_with(connection: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
