@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.capture.text_target import TextTarget, text_target
-from vitreous.core.errors import ModelError, ShapeError, describe_error
+from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
+from vitreous.models.text_towers import saved_tokenizer
 from vitreous.scores import field
 
 
@@ -85,19 +86,7 @@ def targets_of_prompts(model: Any, target: Any) -> Any:
     is_text = isinstance(texts, list | tuple) and bool(texts) and all(isinstance(text, str) for text in texts)
     if not is_text or not isinstance(model, nn.Module) or not hasattr(model, "get_text_features"):
         return target
-    place = getattr(model, "name_or_path", "")
-    try:
-        from transformers import AutoTokenizer
-
-        if not place:
-            raise OSError("the model was not loaded by from_pretrained")
-        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
-    except (OSError, ValueError, ImportError) as problem:
-        raise ModelError(
-            f"the tokenizer of {type(model).__name__!r} is not at hand ({describe_error(problem)}); "
-            "target=vitreous.prompt_target(model, prompts, tokenizer) takes one"
-        ) from None
-    return prompt_target(model, texts, tokenizer)
+    return prompt_target(model, texts, saved_tokenizer(model))
 
 
 def encode_texts(model: nn.Module, sentences: list[str], tokenizer: Any) -> Tensor:

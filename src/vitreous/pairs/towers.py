@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from vitreous.capture.forward import adapter_logits
 from vitreous.capture.see_through import check_completeness
-from vitreous.core.errors import ModelError, ShapeError, describe_error
+from vitreous.core.errors import ModelError, ShapeError
 from vitreous.front import as_images
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Inputs, Layout, Network, NetworkBlock, Outputs, TokenGrid, forward_of
 from vitreous.models.tensor_types import Images, Logits, Pooled
+from vitreous.models.text_towers import load_text_tower
 from vitreous.models.vit import ViT
 from vitreous.scores import EMBEDDINGS
 from vitreous.scores import field as field_of
 from vitreous.wrapping import as_model
 
 Embed = Callable[[Any], Tensor]
-TEXT_MODELS = {"clip": "CLIPTextModelWithProjection", "siglip": "SiglipTextModel", "siglip2": "Siglip2TextModel"}
 TEXT_EMBEDDINGS = ("text_embeds", *EMBEDDINGS[1:])
 
 
@@ -243,19 +243,8 @@ class TextTower:
         ModelError
             If it cannot be loaded, or is not of these families.
         """
-        try:
-            import transformers
-
-            family = transformers.AutoConfig.from_pretrained(name).model_type.split("_")[0]
-            if family not in TEXT_MODELS:
-                raise ModelError(
-                    f"{str(name)!r} is a {family!r} model; text towers are known of: {', '.join(TEXT_MODELS)}"
-                )
-            module = getattr(transformers, TEXT_MODELS[family]).from_pretrained(name)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError, ImportError) as problem:
-            raise ModelError(f"the text tower of {str(name)!r} cannot be loaded ({describe_error(problem)})") from None
-        return cls(module.eval().requires_grad_(False), tokenizer, name=str(name))
+        module, tokenizer = load_text_tower(name)
+        return cls(module, tokenizer, name=str(name))
 
     def prepare(self, text: str | Tensor | Sequence[int], *, late: bool = False) -> Tower:
         """The tower of one text.

@@ -164,7 +164,7 @@ class PairWork:
 
 
 def describe_pair(pair: PairAttribution, seconds: float) -> PairExplained:
-    matrix = pair.matrix.detach().cpu()
+    matrix = pair.matrix.cpu()
     if matrix.numel() > MAX_SHARES:
         raise ShapeError(
             f"{matrix.shape[0]} x {matrix.shape[1]} parts are more pairs than a page shows ({MAX_SHARES:,}); pair.save('pair.npz') "
@@ -186,7 +186,7 @@ def describe_side(pair: PairAttribution, side: Side) -> PairSide:
     return PairSide(
         grid=list(own.layout.grid),
         words=None if own.words is None else list(own.words),
-        scores=round_numbers(pair.map(side).detach().cpu()),
+        scores=round_numbers(pair.map(side).cpu()),
     )
 
 

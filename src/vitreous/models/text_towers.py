@@ -1,0 +1,43 @@
+"""Text towers and tokenizers of Hugging Face's models of images and texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitreous.core.errors import ModelError, describe_error
+
+TEXT_MODELS = {"clip": "CLIPTextModelWithProjection", "siglip": "SiglipTextModel", "siglip2": "Siglip2TextModel"}
+
+
+def load_text_tower(name: str | Path) -> tuple[nn.Module, Any]:
+    """Text encoder and tokenizer by a name on the hub or a folder; a `ModelError` if they cannot be loaded."""
+    try:
+        import transformers
+
+        family = transformers.AutoConfig.from_pretrained(name).model_type.split("_")[0]
+        if family not in TEXT_MODELS:
+            raise ModelError(f"{str(name)!r} is a {family!r} model; text towers are known of: {', '.join(TEXT_MODELS)}")
+        module = getattr(transformers, TEXT_MODELS[family]).from_pretrained(name)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as problem:
+        raise ModelError(f"the text tower of {str(name)!r} cannot be loaded ({describe_error(problem)})") from None
+    return module.eval(), tokenizer
+
+
+def saved_tokenizer(model: nn.Module) -> Any:
+    """The tokenizer that was saved with a model, without downloading; a `ModelError` if it is not at hand."""
+    place = getattr(model, "name_or_path", "")
+    try:
+        from transformers import AutoTokenizer
+
+        if not place:
+            raise OSError("the model was not loaded by from_pretrained")
+        return AutoTokenizer.from_pretrained(place, local_files_only=True)
+    except (OSError, ValueError, ImportError) as problem:
+        raise ModelError(
+            f"the tokenizer of {type(model).__name__!r} is not at hand ({describe_error(problem)}); "
+            "target=vitreous.prompt_target(model, prompts, tokenizer) takes one"
+        ) from None
