@@ -41,6 +41,28 @@ def renamed(one):
     return replace(one, metric=f"{title(one.metric)} {one.dataset}")
 
 
+@fill("scenes-swin")
+def beside_swin(results: Results) -> str:
+    """The ViT and the Swin transformer beside each other, by AP; the best of both together first."""
+    named = [renamed(one) for one in results.figures("scenes-swin") if (one.dataset, one.metric) in TRUTHS]
+    shown = [f"{title(metric)} {dataset}" for dataset, metric in TRUTHS if metric != "pointing_game"]
+    return standings(named, shown, by=shown[0]) if named else NOTHING
+
+
+@fill("scenes-swin-answer")
+def swin_answer(results: Results) -> str:
+    """What `temper` and `decompx+plus` find in each model, and how often the peak of a map is on the evidence."""
+    rows, lines = results.figures("scenes-swin"), []
+    for dataset in dict.fromkeys(one.dataset for one in rows):
+        aps = {(one.model, one.method): one for one in only(rows, dataset=dataset, metric="ap")}
+        found = [
+            f"`{method}` {ends(aps['Swin', method])} (ViT {ends(aps['ViT', method])})"
+            for method in ("temper", "decompx+plus")
+        ]
+        lines.append(f"- AP on `{dataset}`: {joined(found)}; chance {number(aps['Swin', 'random'].mean, 2)}.")
+    return "\n".join(lines) or NOTHING
+
+
 @fill("scenes-answer")
 def answers(results: Results) -> str:
     """Who finds the evidence best, who cannot be told from it, and who knows no class."""

@@ -24,7 +24,7 @@ PLANS = HERE / "plans"
 ORDER = (  # what matters most first, should time run out; the small ones last, so that no process waits long for another
     "beyond", "skipplus", "skipplus-pets", "tokentm-pets", "tokentm", "scenes-pair", "scenes", "tis", "newer", "newer-grid",
     "beyond-choose", "beyond-pets", "beyond-scenes", "skipplus-start", "tis-options", "tis-disagreement", "tis-pointing",
-    "tis-sensitivity", "skipplus-vanish", "zebras", "shortcut",
+    "tis-sensitivity", "skipplus-vanish", "scenes-swin", "zebras", "shortcut",
 )  # fmt: skip
 SCRIPTS = ("zebras", "shortcut")
 
