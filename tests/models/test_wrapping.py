@@ -242,6 +242,19 @@ def test_check_says_what_a_network_is_not_capable_of(capsys):
 
 
 @pytest.mark.slow
+def test_check_says_what_a_black_box_is_not_capable_of(capsys):
+    arguments = ["--model", "timm:resnet10t", "--no-pretrained", "--black-box", "--size", "32", "--json"]
+
+    assert main(["check", *arguments]) == 0
+    printed = capsys.readouterr().out
+
+    assert '"seen as": "black box"' in printed
+    assert "needs a network, and this model is seen as a black box" in printed
+    assert "needs a ViT, and this model is seen as a black box" in printed
+    assert '"works": "yes"' in printed
+
+
+@pytest.mark.slow
 def test_a_network_is_benchmarked_and_explained_from_the_command_line(tmp_path, capsys):
     torch.manual_seed(0)
     module = timm.create_model("resnet10t", pretrained=False, num_classes=20)
