@@ -27,4 +27,6 @@ def test_the_page_shows_what_was_recorded(what):
 def test_undefined_values_stay_visible():
     row = {"score": "mask", "method": "gradcam", "ap": 0.5, "energy_pointing": float("nan"), "pointing_game": 1.0}
 
-    assert "| mask | `gradcam` | 2 | 0.50 | – | 1.00 |" in real_networks.summarise([row, row | {"energy_pointing": 0.5}])
+    assert "| mask | `gradcam` | 2 | 0.50 | – | 1.00 |" in real_networks.summarise(
+        [row, row | {"energy_pointing": 0.5}]
+    )
