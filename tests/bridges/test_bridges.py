@@ -28,6 +28,7 @@ def images():
     return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 def test_pixels_of_a_patch_add_up_to_its_score(model, images):
     attribution = vitreous.explain(model, images, 1, "ixg")
     pixels = spread_evenly(attribution)
@@ -68,6 +69,7 @@ def test_an_explain_func_of_quantus_follows_its_calling_convention(model, images
     np.testing.assert_allclose(maps.sum((1, 2, 3)), expected.patches.sum(1).numpy(), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_exact_shapley_values_of_a_game_of_patches(model, images):
     shapiq = pytest.importorskip("shapiq")
     from vitreous.bridges.shapiq import patch_game

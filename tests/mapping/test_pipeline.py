@@ -64,6 +64,7 @@ def test_maps_are_those_of_explain_and_a_broken_image_is_a_row(finished, files):
         assert float(row["probability"]) == pytest.approx(float(logits.double().softmax(-1)[row["target"]]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_every_layout_gives_the_same_rows(finished, files, tmp_path):
     import datasets
     import fsspec
@@ -90,6 +91,7 @@ def test_every_layout_gives_the_same_rows(finished, files, tmp_path):
     assert labels == [-1 if number == 5 else number % 8 for number in range(COUNT)]
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing_and_changed_images_are_computed_again(finished, files, tmp_path):
     spec, maps = write_folder(tmp_path / "images", files), tmp_path / "maps"
     shutil.copytree(finished[1], maps)

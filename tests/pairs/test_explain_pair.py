@@ -45,6 +45,7 @@ def assert_close(matrix: torch.Tensor, reference: np.ndarray, tolerance: float =
     assert np.abs(matrix.numpy() - reference).max() <= tolerance * np.abs(reference).max()
 
 
+@pytest.mark.slow
 def test_bilrp_agrees_with_the_reference_outputs(stored, subtests):
     model, images, arrays = stored
     references = arrays("pair_bilrp")
@@ -69,6 +70,7 @@ def test_bilrp_agrees_with_the_reference_outputs(stored, subtests):
             assert pair.full.sum().item() == pytest.approx(pair.similarity, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_exclip_agrees_with_the_reference_outputs(stored):
     model, images, arrays = stored
     for key, reference in arrays("pair_exclip").items():
@@ -193,6 +195,7 @@ def image():
     return torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_image_and_text_are_complete(clip, image):
     vision, text = clip
     pair = vitreous.explain_pair(vision, image, vitreous.TextTower(text, Tokenizer()), "5 7 9")
