@@ -355,8 +355,7 @@ def test_captions_of_a_sheet_are_whole_on_the_page_and_apart(name, methods):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unit", [1e-12, 1e-3, 1.0, 1e9])
-@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize(("unit", "signed"), [(1e-12, True), (1e-3, False), (1.0, True), (1e9, False)])
 def test_captions_of_any_unit_are_whole_in_narrow_panels(unit, signed):
     maps = torch.linspace(0.1, 1, 64).repeat(5, 1)
     maps[:, 5] = -7 if signed else 7
@@ -376,8 +375,7 @@ def test_captions_of_any_unit_are_whole_in_narrow_panels(unit, signed):
         check_texts_fit(drawn)
         text = joined(drawn)
         assert "score(log-probability)" in text
-        reach = {1.0: "7", 1e-3: "7", 1e-12: "7", 1e9: "7"}[unit]
-        assert f"reaching{'−' * signed}{reach}" in text
+        assert f"reaching{'−' * signed}7" in text
 
 
 @pytest.mark.parametrize("dpi", [60, 72, 90, 150])
