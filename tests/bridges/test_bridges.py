@@ -133,6 +133,9 @@ def test_maps_are_columns_of_a_dataset(model):
 
     np.testing.assert_allclose(np.array(explained["map"][:]), expected.maps().numpy(), rtol=1e-4)
     assert explained["target"][:] == expected.targets.tolist()
+    again = add_maps(dataset, seen, "decompx+plus", image="photo")
+    other = add_maps(dataset, seen, "ixg+plus", image="photo")
+    assert again._fingerprint == explained._fingerprint != other._fingerprint  # what names the cache
     with pytest.raises(DataError, match="no column 'image' among photo"):
         add_maps(dataset, seen)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitreous.bench.keys import digest, hash_weights
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError
 from vitreous.front import explain
+from vitreous.methods.spec import resolve
 from vitreous.wrapping import as_model
 
 
@@ -53,4 +55,15 @@ def add_maps(
             "score": attribution.score.float().cpu().tolist(),
         }
 
-    return dataset.map(explained, batched=True, batch_size=batch_size)
+    # `datasets` would name its cache by pickling the function, with the model and every module that it reaches: slow, and
+    # different in every process
+    weights = hash_weights(seen.module)
+    decides = (dataset._fingerprint, weights, seen.name, resolve(method).spec, image, vitreous_version())
+    fingerprint = digest(*(piece.encode() for piece in decides))
+    return dataset.map(explained, batched=True, batch_size=batch_size, new_fingerprint=fingerprint)
+
+
+def vitreous_version() -> str:
+    import vitreous
+
+    return vitreous.__version__
