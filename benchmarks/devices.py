@@ -76,13 +76,13 @@ def pictures_for(given: argparse.Namespace, vit: ViT) -> Tensor:
 
         kinds = ("single", "pair", "part", "shortcut")
         return torch.stack([tensor(draw(kinds[i % 4], seed=7, index=i)) for i in range(given.count)])
-    from vitreous.models.image_input import open_picture
+    from vitreous.models.image_input import open_image
 
     files = sorted(p for p in Path(given.pictures).iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
         raise SystemExit(f"no image in {given.pictures!r}")
     assert vit.preprocess is not None
-    return vit.preprocess.batch([open_picture(file) for file in files[: given.count]])
+    return vit.preprocess.batch([open_image(file) for file in files[: given.count]])
 
 
 def methods(given: argparse.Namespace) -> list[Method]:

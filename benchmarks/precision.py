@@ -282,9 +282,9 @@ def trained(given: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tens
 
 
 def opened(file: Path) -> Any:
-    from vitreous.models.image_input import open_picture
+    from vitreous.models.image_input import open_image
 
-    return open_picture(file)
+    return open_image(file)
 
 
 def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:

@@ -196,7 +196,7 @@ def composes_page() -> str:
 
 
 def mark(cell: Cell, method: Method, ending: str) -> str:
-    if cell.made is None:
+    if cell.method is None:
         return "–"
     return "=" if "restart" in ending and not two_readings(method) else "✓"
 
@@ -207,6 +207,6 @@ def refusals(table: dict[str, dict[str, Cell]]) -> dict[str, list[str]]:
     for name, row in table.items():
         for cell in row.values():
             sentence = cell.refusal.replace(f"'{name}'", "…").replace(f"'{name}+", "'…+")
-            if cell.made is None and name not in found.setdefault(sentence, []):
+            if cell.method is None and name not in found.setdefault(sentence, []):
                 found[sentence].append(name)
     return found

@@ -93,6 +93,7 @@ VAGUE = [
     "known",
     "given",
 ]
+ALSO_VAGUE = ["seen", "what", "who", "each", "got"]
 BANNED = re.compile(r"\b(twins?|laws?|houses?|rooms|floors|hears?|heard|whoever|books?|data sets?)\b", re.IGNORECASE)
 ALLOWED = {
     "src/vitreous/cli/check.py": {"laws"},  # a key of the JSON output
@@ -102,6 +103,15 @@ ALLOWED = {
 }
 SOURCES = sorted((ROOT / "src" / "vitreous").rglob("*.py"))
 NAMED = ("bench", "cli", "core", "data", "demo", "draw", "metrics", "models", "report", "scenes", "testing", "web")
+STRICT = (
+    "capture",
+    "core",
+    "methods",
+    "metrics",
+    "models",
+    "testing",
+    "vitreous",
+)  # attributes, too, and all the words
 KEYWORDS = {
     ("bench", "kept"),
     ("bench", "known"),
@@ -131,6 +141,33 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.arg
         elif isinstance(node, ast.FunctionDef):
             yield node.lineno, node.name
+
+
+def attribute_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of every attribute of an instance and field of a class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    yield statement.lineno, statement.target.id
+
+
+def test_names_and_attributes_of_the_inner_packages_carry_the_type_of_what_they_hold():
+    import vitreous
+
+    options = {option for method in vitreous.list_methods() for option in method["options"]}  # part of specs
+    vague = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in SOURCES
+        if path.parent.name in STRICT
+        for tree in [ast.parse(path.read_text(encoding="utf-8"))]
+        for line, name in (*bound_names(tree), *attribute_names(tree))
+        if name.lstrip("_") in (*VAGUE, *ALSO_VAGUE) and name not in options
+    ]
+
+    assert not vague, "\n".join(vague)
 
 
 def test_names_carry_the_type_of_what_they_hold():

@@ -40,7 +40,7 @@ def sequences(bed: Bed, lengths: Iterable[int], whole: int) -> Callable[[], None
 
 def pictures(bed: Bed, count: int, whole: int) -> Callable[[], None]:
     """The model on `count` images, as many at a time as fit, and on `whole` clean ones in a batch of their own."""
-    ready = made(bed, min(probed(bed).pictures_that_fit, count))
+    ready = made(bed, min(probed(bed).images_that_fit, count))
 
     @torch.no_grad()
     def run() -> None:

@@ -117,7 +117,7 @@ def painted(bed: Bed, targets: Tensor) -> Iterator[Case]:
     few = min(PAINTED, bed.batch) if bed.cuda and not bed.quick else 1
     layout = bed.vit.layout(bed.vit.size)
     height, width = layout.patch
-    room = min(probed(bed).pictures_that_fit, few * layout.patches)
+    room = min(probed(bed).images_that_fit, few * layout.patches)
     samples = 16 if bed.quick else 256 if bed.cuda else 64
 
     def occlusion() -> Tensor:

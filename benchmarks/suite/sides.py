@@ -43,6 +43,6 @@ def real_pictures(vit: ViT, count: int) -> Tensor | None:
     files = sorted(p for p in Path(place).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png")) if place else []
     if not files or vit.preprocess is None:
         return None
-    from vitreous.models.image_input import open_picture
+    from vitreous.models.image_input import open_image
 
-    return vit.preprocess.batch([open_picture(file) for file in files[:count]]).to(vit.device)
+    return vit.preprocess.batch([open_image(file) for file in files[:count]]).to(vit.device)

@@ -43,8 +43,9 @@ from vitreous.data import open_dataset
 from vitreous.data.batch import Batch, batches
 from vitreous.data.reader import expand_path
 from vitreous.methods.additive_model import RATIOS, additive_fit, weight_covariance, weight_posterior
-from vitreous.methods.attribution import Attribution, patch_sums
+from vitreous.methods.attribution import Attribution
 from vitreous.methods.bayes import drawn_pairs, prior_maps, prior_scores
+from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.random_control import generators
 from vitreous.methods.run import described
 from vitreous.methods.spec import resolve

@@ -21,7 +21,8 @@ HOMES = {
     "vitreous.wrapping": ("load", "wrap"),
     "vitreous.measure": ("evaluate", "list_metrics"),
     "vitreous.methods.spec": ("resolve",),
-    "vitreous.metrics.metric": ("Measured", "Metric", "MetricResult", "metric", "resolve_metric"),
+    "vitreous.metrics.metric": ("Metric", "metric", "resolve_metric"),
+    "vitreous.metrics.metric_result": ("Measured", "MetricResult"),
     "vitreous.methods.method": ("Method", "method"),
     "vitreous.methods.fold": ("Fold", "fold", "first", "last", "at", "plus", "skipplus", "rollout"),
     "vitreous.methods.attribution": ("Attribution",),
@@ -86,11 +87,11 @@ if TYPE_CHECKING:
     from vitreous.methods.method import Method as Method
     from vitreous.methods.method import method as method
     from vitreous.methods.spec import resolve as resolve
-    from vitreous.metrics.metric import Measured as Measured
     from vitreous.metrics.metric import Metric as Metric
-    from vitreous.metrics.metric import MetricResult as MetricResult
     from vitreous.metrics.metric import metric as metric
     from vitreous.metrics.metric import resolve_metric as resolve_metric
+    from vitreous.metrics.metric_result import Measured as Measured
+    from vitreous.metrics.metric_result import MetricResult as MetricResult
     from vitreous.models.image_input import Preprocess as Preprocess
     from vitreous.models.model import BlackBox as BlackBox
     from vitreous.models.model import ModelOrigin as ModelOrigin

@@ -130,7 +130,7 @@ def choose_score_function(vit: BlackBox, target: Target, method: Method, questio
     question
         Score function of the caller: a name, a `Question` or a callable; None for the default.
     """
-    return target.score_function(ask(method.asked(question, scalar=target.scalar(vit))))
+    return target.score_function(ask(method.chosen_question(question, scalar=target.scalar(vit))))
 
 
 def precision_of(method: Method, vit: BlackBox, precision: str | None) -> str | None:
@@ -208,9 +208,9 @@ def provenance(vit: BlackBox, method: Method, question: Question, images: Images
 
 def described_outputs(vit: BlackBox) -> dict[str, Any]:
     """Return the provenance entries about the model's outputs."""
-    known = vit.output_type
-    counted = {} if known is None else {"outputs": known.count}
-    kind = {} if known is None or known.kind == "classes" else {"output_type": known.kind}
+    output_type = vit.output_type
+    counted = {} if output_type is None else {"outputs": output_type.count}
+    kind = {} if output_type is None or output_type.kind == "classes" else {"output_type": output_type.kind}
     reasons = {"black_box": vit.reason, "embedding": vit.embedding}
     affine = {"affine": vit.affine} if isinstance(vit, ViT) else {}
     return {**counted, **kind, **affine, **{key: reason for key, reason in reasons.items() if reason}}

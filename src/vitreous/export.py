@@ -151,7 +151,7 @@ class MapModule(torch.nn.Module):
     def forward(
         self, images: Float[Tensor, "b 3 H W"], target: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b p"]]:
-        probe = Probe(self.vit, images, target[:, None], self.method.asked(), hold=True)
+        probe = Probe(self.vit, images, target[:, None], self.method.chosen_question(), hold=True)
         tokens = self.method.token_scores(probe)
         return probe.reading.logits, tokens[:, probe.layout.prefix :]
 

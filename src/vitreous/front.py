@@ -21,13 +21,15 @@ from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.explanation import cautions, choose_score_function, explain_batch, precision_of
-from vitreous.methods.attribution import TENSORS, Attribution
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.attribution_files import TENSORS
+from vitreous.methods.capability import black_box_methods
 from vitreous.methods.inside import Inside, watch
-from vitreous.methods.method import METHODS, Method, black_box_methods
+from vitreous.methods.method import METHODS, Method
 from vitreous.methods.spec import resolve
 from vitreous.models.black_box import greet, opaque
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.image_input import open_picture
+from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.scored import scored
 from vitreous.models.tensor_types import Images
@@ -126,17 +128,17 @@ def explain(
     chosen = resolve(method, **options)
     vit = described_model(model, chosen, size_of(images), score is not None)
     vit = vit if score is None else scored(vit, score)
-    chosen, wanted = chosen.for_model(vit), as_target(prompts_as_target(model, target))
+    chosen, chosen_target = chosen.for_model(vit), as_target(prompts_as_target(model, target))
     precision_of(chosen, vit, precision)  # fail before images are read
     if question is not None:
         ask(question)  # fail before images are read
     with torch.inference_mode(False), evaluating(vit.module):
-        pictures, tensor = as_images(vit, images)
+        originals, tensor = as_images(vit, images)
         tensor = tensor if differentiable else as_constant(tensor)
         refuse_not_finite(tensor)
         vit = answered(vit, tensor)
-        score_function = choose_score_function(vit, wanted, chosen, question)
-        wanted = wanted.fit(vit, len(tensor))
+        score_function = choose_score_function(vit, chosen_target, chosen, question)
+        chosen_target = chosen_target.fit(vit, len(tensor))
         if caution := cautions(chosen, vit):
             warnings.warn(f"{chosen.spec} on {vit.name}: {caution}", Caveat, stacklevel=2)
         starts = range(0, len(tensor), batch_size)
@@ -147,7 +149,7 @@ def explain(
             explain_batch(
                 vit,
                 tensor[rows],
-                wanted.batch(rows),
+                chosen_target.batch(rows),
                 chosen,
                 score_function,
                 hold=hold,
@@ -163,7 +165,7 @@ def explain(
     return replace(
         attribution,
         images=shown if targets_per_image == 1 else shown.repeat_interleave(targets_per_image, 0),
-        pictures=None if pictures is None else tuple(p for p in pictures for _ in range(targets_per_image)),
+        originals=None if originals is None else tuple(image for image in originals for _ in range(targets_per_image)),
         preprocess=vit.preprocess,
     )
 
@@ -245,7 +247,7 @@ def inside(
     """
     watcher = watch(resolve(method, **options))
     how = {"batch_size": batch_size, "hold": hold, "precision": precision}
-    return watcher.told(explain(model, images, target, watcher.watched(), question, **how))
+    return watcher.build_result(explain(model, images, target, watcher.watched(), question, **how))
 
 
 def described_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:
@@ -273,7 +275,7 @@ def described_model(model: Any, method: Method, size: tuple[int, int] | None, sc
             raise
         if method.black_box is None:
             raise ModelError(
-                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods()}"
+                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods(METHODS)}"
             ) from None
         return opaque(model, str(problem))
 
@@ -349,8 +351,8 @@ def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Image
     if vit.preprocess is None:
         wrapped = f"wrap(model, {'' if isinstance(vit, Network) else 'black_box=True, '}preprocess=…)"
         raise ModelError(f"{vit.name!r} does not say how images are prepared; pass tensors, or {wrapped}")
-    pictures = tuple(open_picture(source) for source in sources)
-    return pictures, vit.preprocess.batch(list(pictures))
+    originals = tuple(open_image(source) for source in sources)
+    return originals, vit.preprocess.batch(list(originals))
 
 
 def is_eight_bit(array: np.ndarray | Tensor) -> bool:

@@ -30,7 +30,8 @@ import torch
 from vitreous.bench.rows import need_pyarrow
 from vitreous.core.errors import DataError
 from vitreous.mapping.shard_files import complete_files, read_about
-from vitreous.methods.attribution import Attribution, read_preprocess
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.attribution_files import read_preprocess
 from vitreous.models.vit import Layout
 
 if TYPE_CHECKING:

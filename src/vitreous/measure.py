@@ -20,7 +20,8 @@ from vitreous.front import answered, as_images, check_batch_size, load, wrap
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
-from vitreous.metrics.metric import METRICS, Metric, MetricResult, join_results, resolve_metric
+from vitreous.metrics.metric import METRICS, Metric, resolve_metric
+from vitreous.metrics.metric_result import MetricResult, join_results
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.scored import scored
@@ -28,11 +29,11 @@ from vitreous.models.scored import scored
 
 @overload
 def evaluate(
-    model: Any, images: Any, attribution: Attribution | Tensor, metric: str | Metric = ..., **given: Any
+    model: Any, images: Any, attribution: Attribution | Tensor, metric: str | Metric = ..., **inputs: Any
 ) -> MetricResult: ...
 @overload
 def evaluate(
-    model: Any, images: Any, attribution: Attribution | Tensor, metric: list[str | Metric], **given: Any
+    model: Any, images: Any, attribution: Attribution | Tensor, metric: list[str | Metric], **inputs: Any
 ) -> list[MetricResult]: ...
 def evaluate(
     model: Any,
@@ -115,14 +116,14 @@ def evaluate(
     if several and options:
         raise SpecError("options of several metrics are written into their specs: 'insertion(steps=28)'")
     check_batch_size(batch_size)
-    chosen = [resolve_metric(one, **options) for one in (metric if several else [metric])]
+    chosen = [resolve_metric(spec, **options) for spec in (metric if several else [metric])]
     opaque = isinstance(attribution, Attribution) and attribution.patches is None
     vit = (
         model
         if isinstance(model, BlackBox)
         else load(model)
         if isinstance(model, str)
-        else seen(model, opaque, attribution)
+        else wrapped(model, opaque, attribution)
     )
     vit = vit if score is None else scored(vit, score)
     if isinstance(vit, Network) and vit.clip is not None:
@@ -134,33 +135,35 @@ def evaluate(
     )
     vit = answered(vit, tensor)
     effective = effective_precision(precision, vit, "tf32")
-    found = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
-    refuse_texts(found, chosen)
-    refuse_unrepeatable(found, chosen)
+    maps = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
+    refuse_texts(maps, chosen)
+    refuse_unrepeatable(maps, chosen)
     if images is None and isinstance(attribution, Attribution):  # a stored attribution has one image per row
         share = 1
-    elif len(found) % len(tensor):
-        raise ShapeError(f"there are {len(found)} maps of {len(tensor)} images")
+    elif len(maps) % len(tensor):
+        raise ShapeError(f"there are {len(maps)} maps of {len(tensor)} images")
     else:
-        share = len(found) // len(tensor)
-    given = {
+        share = len(maps) // len(tensor)
+    annotations = {
         "labels": None if labels is None else classes(vit, labels, len(tensor)),
         "objects": masks(objects, "objects"),
         "rivals": masks(rivals, "rivals"),
-        "boxes": None if boxes is None else [None if one is None else corners(one) for one in boxes],
+        "boxes": None
+        if boxes is None
+        else [None if image_boxes is None else corners(image_boxes) for image_boxes in boxes],
     }
-    rows = {name: spread(name, value, len(tensor), share) for name, value in given.items() if value is not None}
-    again = remade(found, method)
+    rows = {name: spread(name, value, len(tensor), share) for name, value in annotations.items() if value is not None}
+    again = remade(maps, method)
     parts: list[list[MetricResult]] = []
     with torch.inference_mode(False), evaluating(vit.module), computing(effective, vit.device):
         for start in range(0, len(tensor), batch_size):
-            those = slice(start * share, (start + batch_size) * share)
-            piece = found[those].to(vit.device)
+            batch_rows = slice(start * share, (start + batch_size) * share)
+            piece = maps[batch_rows].to(vit.device)
             probe = probe_of(
-                vit, tensor[start : start + batch_size], piece.targets.view(-1, share), asked(found, again, vit)
+                vit, tensor[start : start + batch_size], piece.targets.view(-1, share), question_of(maps, again, vit)
             )
             here = {
-                name: value[those] if isinstance(value, list) else value[those].to(vit.device)
+                name: value[batch_rows] if isinstance(value, list) else value[batch_rows].to(vit.device)
                 for name, value in rows.items()
             }
             parts.append(measure(chosen, piece, probe, method=again, **here))
@@ -168,7 +171,7 @@ def evaluate(
     return results if several else results[0]
 
 
-def seen(model: Any, opaque: bool, attribution: Any) -> BlackBox:
+def wrapped(model: Any, opaque: bool, attribution: Any) -> BlackBox:
     size = attribution.layout.size if isinstance(attribution, Attribution) else None
     try:
         return wrap(model, black_box=opaque, size=size)
@@ -179,7 +182,7 @@ def seen(model: Any, opaque: bool, attribution: Any) -> BlackBox:
 
 
 def measure(
-    metrics: Sequence[Metric], attribution: Attribution, probe: BlackBoxProbe, **given: Any
+    metrics: Sequence[Metric], attribution: Attribution, probe: BlackBoxProbe, **annotations: Any
 ) -> list[MetricResult]:
     """Evaluate several metrics on one batch of maps; a shared memo avoids repeated model evaluations.
 
@@ -191,7 +194,7 @@ def measure(
         Maps of the batch, one per row of the probe.
     probe
         Model, images and targets of the batch.
-    **given
+    **annotations
         Other inputs that metrics may take, by the names in `FIXTURES`: labels, objects, rivals, boxes, method.
 
     Returns
@@ -200,7 +203,7 @@ def measure(
         One result per metric, in the same order.
     """
     memo: dict[Any, Any] = {}
-    return [metric(attribution, probe=probe, memo=memo, **given) for metric in metrics]
+    return [metric(attribution, probe=probe, memo=memo, **annotations) for metric in metrics]
 
 
 def refuse_texts(attribution: Attribution, metrics: Sequence[Metric]) -> None:
@@ -222,12 +225,12 @@ def refuse_unrepeatable(attribution: Attribution, metrics: Sequence[Metric]) -> 
     This is so for a part of an attribution and for maps of a custom score function (`question`).
     """
     again = [metric.name for metric in metrics if "method" in metric.takes]
-    asked, part = (attribution.provenance.get(key) for key in ("question", "part"))
+    question, part = (attribution.provenance.get(key) for key in ("question", "part"))
     if again and part is not None:
         raise SpecError(f"metric {again[0]!r} explains again, and this map is a part, {part!r}, of what was explained")
-    if again and asked is not None and asked not in QUESTIONS:
+    if again and question is not None and question not in QUESTIONS:
         raise SpecError(
-            f"metric {again[0]!r} explains again, and this map answers a question of your own, {asked!r}, which it does not hold; "
+            f"metric {again[0]!r} explains again, and this map answers a question of your own, {question!r}, which it does not hold; "
             f"known: {', '.join(QUESTIONS)}"
         )
 
@@ -247,7 +250,7 @@ def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> 
     if maps.ndim == 3 and tuple(maps.shape[1:]) == layout.grid:
         return Attribution(maps.flatten(1), layout, targets.flatten(), "given")
     if maps.ndim == 3 and tuple(maps.shape[1:]) == layout.size:
-        from vitreous.methods.attribution import patch_sums
+        from vitreous.methods.map_arrays import patch_sums
 
         sums = patch_sums(maps, layout)
         return Attribution(sums, layout, targets.flatten(), "given", native="pixel", native_pixels=maps)
@@ -255,49 +258,49 @@ def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> 
     raise ShapeError(f"maps are {list(maps.shape)}; the model {patches}sees images {list(layout.size)}")
 
 
-def masks(given: Tensor | None, name: str) -> Tensor | None:
-    if given is None:
+def masks(mask: Tensor | None, name: str) -> Tensor | None:
+    if mask is None:
         return None
-    given = torch.as_tensor(given)
-    if given.ndim != 3 or given.is_floating_point():
-        raise ShapeError(f"{name} must be whole numbers or booleans [b H W], not {given.dtype} {list(given.shape)}")
-    if odd := sorted(set(given.unique().tolist()) - {-1, 0, 1}):
+    mask = torch.as_tensor(mask)
+    if mask.ndim != 3 or mask.is_floating_point():
+        raise ShapeError(f"{name} must be whole numbers or booleans [b H W], not {mask.dtype} {list(mask.shape)}")
+    if odd := sorted(set(mask.unique().tolist()) - {-1, 0, 1}):
         raise ShapeError(f"{name} hold the number {odd[0]}; 1 is the object, 0 not, and −1 does not count")
-    return given.to(torch.int8)
+    return mask.to(torch.int8)
 
 
-def classes(vit: BlackBox, labels: Any, pictures: int) -> Int[Tensor, " b"]:
+def classes(vit: BlackBox, labels: Any, images: int) -> Int[Tensor, " b"]:
     """Class indices of labels given by index or name, one for all images or one per image; −1 is unknown."""
-    given = labels.tolist() if isinstance(labels, Tensor | np.ndarray | np.generic) else labels
+    labels_list = labels.tolist() if isinstance(labels, Tensor | np.ndarray | np.generic) else labels
     try:
-        listed = [given] * pictures if isinstance(given, str | int) else list(given)
-        found = torch.tensor([class_index(vit, one) for one in listed], dtype=torch.long)
+        listed = [labels_list] * images if isinstance(labels_list, str | int) else list(labels_list)
+        indices = torch.tensor([class_index(vit, label) for label in listed], dtype=torch.long)
     except (TypeError, ValueError):
-        raise ShapeError(f"labels are one class per image, not {given!r}") from None
-    if odd := [one for one in found.tolist() if not -1 <= one < vit.outputs]:
+        raise ShapeError(f"labels are one class per image, not {labels_list!r}") from None
+    if odd := [label for label in indices.tolist() if not -1 <= label < vit.outputs]:
         raise ShapeError(f"label {odd[0]} is not a class: the model has 0 to {vit.outputs - 1}, and −1 says unknown")
-    return found
+    return indices
 
 
 def corners(boxes: Any) -> Tensor:
     """Boxes of one image as a tensor [k 4]."""
     try:
-        found = torch.as_tensor(boxes).reshape(-1, 4)
+        tensor = torch.as_tensor(boxes).reshape(-1, 4)
     except (TypeError, ValueError, RuntimeError):
-        found = None
-    if found is None or not (found[:, :2] <= found[:, 2:]).all():
+        tensor = None
+    if tensor is None or not (tensor[:, :2] <= tensor[:, 2:]).all():
         raise ShapeError(f"boxes of an image are [k 4] as x0 y0 x1 y1, x0 ≤ x1 and y0 ≤ y1, not {boxes!r}")
-    return found
+    return tensor
 
 
-def spread(name: str, value: Any, pictures: int, share: int) -> Any:
+def spread(name: str, value: Any, images: int, share: int) -> Any:
     """One entry per row: entries given per image are repeated for each of its `share` targets."""
-    if len(value) == pictures * share:
+    if len(value) == images * share:
         return value
-    if len(value) != pictures:
-        raise ShapeError(f"{name} has {len(value)} entries for {pictures} images")
+    if len(value) != images:
+        raise ShapeError(f"{name} has {len(value)} entries for {images} images")
     if isinstance(value, list):
-        return [one for one in value for _ in range(share)]
+        return [entry for entry in value for _ in range(share)]
     return value.repeat_interleave(share, 0)
 
 
@@ -311,9 +314,11 @@ def remade(attribution: Attribution, method: str | Method | None) -> Method | No
         return None
 
 
-def asked(attribution: Attribution, method: Method | None, vit: BlackBox) -> str:
+def question_of(attribution: Attribution, method: Method | None, vit: BlackBox) -> str:
     """Name of the score function (`question`) of the attribution; "logit" for custom ones."""
-    name = attribution.provenance.get("question", "logit" if method is None else method.asked(scalar=vit.scalar))
+    name = attribution.provenance.get(
+        "question", "logit" if method is None else method.chosen_question(scalar=vit.scalar)
+    )
     return name if name in QUESTIONS else "logit"
 
 

@@ -122,16 +122,16 @@ def mask(region: Any, cls: int = 0) -> Score:
     >>> scores.mask(torch.tensor([[True, False]]))(torch.tensor([[[[2.0, 7.0]]]]))
     tensor([2.])
     """
-    given = torch.as_tensor(region)
-    given = given[None] if given.ndim == 2 else given
-    if given.ndim != 3 or not given.bool().flatten(1).any(1).all():
+    regions = torch.as_tensor(region)
+    regions = regions[None] if regions.ndim == 2 else regions
+    if regions.ndim != 3 or not regions.bool().flatten(1).any(1).all():
         raise ShapeError(
-            f"a region is a mask [height, width] with at least one pixel, not one of shape {list(given.shape)}"
+            f"a region is a mask [height, width] with at least one pixel, not one of shape {list(regions.shape)}"
         )
 
     def score(output: Any) -> Tensor:
         logits = maps_of(output)[:, cls]
-        weights = F.interpolate(given[:, None].to(logits), size=logits.shape[-2:], mode="nearest")[:, 0]
+        weights = F.interpolate(regions[:, None].to(logits), size=logits.shape[-2:], mode="nearest")[:, 0]
         if not weights.flatten(1).any(1).all():
             raise ShapeError(
                 f"the region has no pixel left at the resolution {list(logits.shape[-2:])} of the model's maps"
@@ -199,14 +199,14 @@ def field(output: Any, names: Sequence[str]) -> Tensor:
     if isinstance(output, Tensor):
         return output
     for name in names:
-        found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-        if isinstance(found, Tensor):
-            return found
+        tensor = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(tensor, Tensor):
+            return tensor
     if isinstance(output, list | tuple) and output and isinstance(output[0], Tensor):
         return output[0]
-    known = list(output) if isinstance(output, Mapping) else type(output).__name__
+    fields = list(output) if isinstance(output, Mapping) else type(output).__name__
     raise ShapeError(
-        f"the model's output has none of {', '.join(names)} ({known}); a score function of your own would work"
+        f"the model's output has none of {', '.join(names)} ({fields}); a score function of your own would work"
     )
 
 

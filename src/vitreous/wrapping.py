@@ -199,9 +199,9 @@ def describe(
 
 def adapted(module: nn.Module, name: str | None) -> ViT:
     """Describe a module by its adapter after the handshake, whose result is reused for the same module."""
-    vit, structure, known = adapt(module, name), structure_of(module), WRAPPED.get(module)
-    if known is not None and known[0] == structure:
-        agreement = known[1]
+    vit, structure, remembered = adapt(module, name), structure_of(module), WRAPPED.get(module)
+    if remembered is not None and remembered[0] == structure:
+        agreement = remembered[1]
     else:
         agreement = compare_with_model(vit)
         WRAPPED[module] = (structure, agreement)

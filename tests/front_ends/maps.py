@@ -31,7 +31,7 @@ def attribution(patches: Any, *, width: int = 640, height: int = 480, **changes:
         "method": "made(by='hand')+plus",
         "logits": torch.zeros(rows, rows + 3),
         "names": tuple(f"thing {row}" for row in range(rows)),
-        "pictures": tuple(grey(width, height) for _ in range(rows)),
+        "originals": tuple(grey(width, height) for _ in range(rows)),
         "preprocess": Preprocess.plain(GRID * PATCH),
         "provenance": {"model": "timm:made_by_hand", "question": "logit"},
     }

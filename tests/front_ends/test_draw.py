@@ -46,7 +46,7 @@ def test_the_hottest_pixels_lie_in_the_patch_of_the_original_image(width, height
 
 def test_an_overlay_shows_the_image_where_scores_are_zero():
     photograph = Image.effect_noise((320, 240), 80).convert("RGB")
-    found = attribution(one_hot(4, 4), pictures=(photograph,))
+    found = attribution(one_hot(4, 4), originals=(photograph,))
 
     shown = np.asarray(overlay_image(found, mode="nearest").resize((320, 240)).convert("L"), float)
 
@@ -66,9 +66,9 @@ def test_what_the_model_does_not_see_is_faded_and_carries_no_colour():
 
 @pytest.mark.slow
 def test_without_the_original_the_model_input_is_shown_and_without_that_the_map():
-    seen = attribution(one_hot(1, 1), pictures=None, images=torch.zeros(1, 3, 64, 64))
-    unknown = attribution(one_hot(1, 1), pictures=None, preprocess=None, images=torch.rand(1, 3, 64, 64))
-    bare = attribution(one_hot(1, 1), pictures=None, preprocess=None)
+    seen = attribution(one_hot(1, 1), originals=None, images=torch.zeros(1, 3, 64, 64))
+    unknown = attribution(one_hot(1, 1), originals=None, preprocess=None, images=torch.rand(1, 3, 64, 64))
+    bare = attribution(one_hot(1, 1), originals=None, preprocess=None)
 
     sizes = {overlay_image(one).size for one in (seen, unknown, bare)}
 
@@ -137,7 +137,7 @@ def colour_strength(figure) -> list[float]:
 def test_classes_of_one_image_share_a_scale_unless_told_otherwise():
     image = torch.zeros(1, 3, 64, 64)
     weak_and_strong = attribution(
-        torch.stack([one_hot(2, 2, 1e-3), one_hot(5, 5, 1.0)]), pictures=None, images=image.expand(2, -1, -1, -1)
+        torch.stack([one_hot(2, 2, 1e-3), one_hot(5, 5, 1.0)]), originals=None, images=image.expand(2, -1, -1, -1)
     )
 
     shared, own = figure(weak_and_strong), figure(weak_and_strong, shared_scale=False)
@@ -162,7 +162,7 @@ def test_each_method_of_a_sheet_has_one_scale_per_image():
     images = torch.stack([torch.zeros(3, 64, 64), torch.zeros(3, 64, 64), torch.ones(3, 64, 64)])
     sizes = torch.tensor([1e-3, 1.0, 1e-3])
     maps = one_hot(3, 3).flatten() * sizes[:, None]
-    small, large = (attribution(maps * unit, pictures=None, images=images) for unit in (1.0, 1e3))
+    small, large = (attribution(maps * unit, originals=None, images=images) for unit in (1.0, 1e3))
 
     drawn = sheet([small, large])
 
@@ -182,7 +182,7 @@ def test_a_row_drawn_alone_keeps_the_scale_of_its_image():
 
 def test_images_with_one_class_each_keep_their_own_scales():
     images = torch.arange(2.0)[:, None, None, None].expand(2, 3, 64, 64)
-    rows = attribution(torch.stack([one_hot(2, 2, 1e-3), one_hot(5, 5, 1.0)]), pictures=None, images=images)
+    rows = attribution(torch.stack([one_hot(2, 2, 1e-3), one_hot(5, 5, 1.0)]), originals=None, images=images)
 
     assert min(colour_strength(figure(rows))) > 60
     assert "colour scale" not in words(figure(rows))
@@ -286,7 +286,7 @@ def test_any_name_can_be_drawn_without_a_warning(name):
 
 @pytest.mark.slow
 def test_many_rows_are_capped_and_the_figure_says_so():
-    found = attribution(torch.rand(40, 64), pictures=None, preprocess=None)
+    found = attribution(torch.rand(40, 64), originals=None, preprocess=None)
 
     made = figure(found)
 

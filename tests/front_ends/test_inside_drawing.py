@@ -91,7 +91,7 @@ def test_a_method_that_ignores_the_class_says_so():
 
 @pytest.mark.slow
 def test_without_an_image_the_maps_stand_alone_and_missing_scores_are_hatched():
-    one = made(pictures=None, preprocess=None)
+    one = made(originals=None, preprocess=None)
     parts = {**one.parts, "signal": one.parts["signal"].clone()}
     parts["signal"][:, 0, 5] = torch.nan
 

@@ -13,7 +13,8 @@ from PIL import Image
 
 import vitreous
 from vitreous import Attribution, DataError, Preprocess, ShapeError
-from vitreous.methods.attribution import TENSORS
+from vitreous.methods.attribution_files import TENSORS, metadata
+from vitreous.models.layout import Layout
 from vitreous.testing import tiny_vits
 
 
@@ -52,7 +53,7 @@ def test_everything_but_the_images_survives_a_file(vit, tmp_path, file, method):
     for name in ("layout", "method", "native", "signed", "names", "preprocess"):
         assert getattr(back, name) == getattr(attribution, name), name
     assert dict(back.provenance) == dict(attribution.provenance)
-    assert back.pictures is None
+    assert back.originals is None
 
 
 def test_a_black_box_and_half_precision_survive_a_file(black_box, tmp_path):
@@ -122,7 +123,7 @@ def test_a_file_without_preprocessing_from_an_earlier_version_is_read(vit, tmp_p
     from safetensors.torch import save_file
 
     attribution = vitreous.explain(vit, noise(60, 40), 1, "ixg")
-    about = {key: value for key, value in attribution._metadata().items() if key != "preprocess"}
+    about = {key: value for key, value in metadata(attribution).items() if key != "preprocess"}
     tensors = {"patches": attribution.patches, "targets": attribution.targets}
     save_file(tensors, tmp_path / "old.npz", metadata={"vitreous": json.dumps(about)})  # under any name
 
@@ -232,7 +233,7 @@ def test_arrays_of_eight_bits_are_images(vit):
     ):
         attribution = vitreous.explain(vit, given, 1, "ixg")
         assert torch.equal(attribution.patches, own.patches)
-        assert attribution.pictures[0].tobytes() == image.tobytes()
+        assert attribution.originals[0].tobytes() == image.tobytes()
     assert vitreous.explain(vit, np.stack([colours] * 3), 1, "ixg").patches.shape == (3, 16)
     assert vitreous.explain(vit, [colours, image, np.zeros((9, 8), np.uint8)], 1, "ixg").patches.shape == (3, 16)
 
@@ -242,17 +243,17 @@ def test_grey_and_transparent_arrays_open_as_their_files_do(vit):
     clear = np.zeros((40, 60, 4), np.uint8)
 
     for given in (grey, grey[..., None], torch.from_numpy(grey.copy()), torch.from_numpy(grey.copy())[None]):
-        (picture,) = vitreous.explain(vit, given, 1, "ixg").pictures
+        (picture,) = vitreous.explain(vit, given, 1, "ixg").originals
         assert np.array_equal(np.asarray(picture), np.repeat(grey[..., None], 3, -1))
-    (picture,) = vitreous.explain(vit, clear, 1, "ixg").pictures
+    (picture,) = vitreous.explain(vit, clear, 1, "ixg").originals
     assert np.asarray(picture).min() == 255
 
 
 def test_an_array_of_three_channels_first_and_last_is_read_as_its_library_has_it(vit):
     colours = np.random.default_rng(0).integers(0, 256, (3, 9, 3), dtype=np.uint8)
 
-    (from_array,) = vitreous.explain(vit, colours, 1, "ixg").pictures
-    (from_tensor,) = vitreous.explain(vit, torch.from_numpy(colours), 1, "ixg").pictures
+    (from_array,) = vitreous.explain(vit, colours, 1, "ixg").originals
+    (from_tensor,) = vitreous.explain(vit, torch.from_numpy(colours), 1, "ixg").originals
 
     assert (from_array.size, from_tensor.size) == ((9, 3), (3, 9))
 
@@ -265,3 +266,10 @@ def test_the_packages_names_are_its_public_interface():
     assert {"Preprocess", "explain", "draw", "scenes"} <= set(dir(vitreous))
     assert not {"annotations", "import_module", "TYPE_CHECKING", "Any", "HOMES", "HOME_OF"} & set(dir(vitreous))
     assert all(getattr(vitreous, name) is not None for name in dir(vitreous))
+
+
+def test_originals_are_also_found_under_their_old_name():
+    attribution = Attribution(torch.zeros(1, 1), Layout((1, 1), (2, 2), 0), torch.tensor([0]), "ixg", originals=("a",))
+
+    with pytest.warns(DeprecationWarning, match="originals"):
+        assert attribution.pictures == ("a",)

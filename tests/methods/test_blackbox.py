@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import vitreous
 from tests.models.families import pictures, seen, tiny
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.pixels import Pictures
+from vitreous.capture.pixels import ImageVariants
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import pieces, reporting
 from vitreous.core.errors import ModelError, ShapeError, SpecError
@@ -234,7 +234,7 @@ def test_masked_pictures_never_exist_all_at_once(monkeypatch):
         alive.append(len(row))
         return probe.images[row] * (subset[:, None, None, None] / 10)
 
-    probe.pixel_logits(Pictures(2, 11, make))
+    probe.pixel_logits(ImageVariants(2, 11, make))
 
     assert max(alive) == 5
     assert sum(alive) == 22

@@ -19,9 +19,9 @@ from vitreous.testing import tiny_vits
 
 TABLE = cells()
 EVERY = [cell for row in TABLE.values() for cell in row.values()]
-COMPOSES = [cell.spec for cell in EVERY if cell.made is not None]
-REFUSED = [cell.spec for cell in EVERY if cell.made is None]
-FOLDED = sorted(name for name, row in TABLE.items() if row["+plus(mode='restart')"].made is not None)
+COMPOSES = [cell.spec for cell in EVERY if cell.method is not None]
+REFUSED = [cell.spec for cell in EVERY if cell.method is None]
+FOLDED = sorted(name for name, row in TABLE.items() if row["+plus(mode='restart')"].method is not None)
 TARGETS = torch.tensor([1, 4])
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 import vitreous
 from tests.models.families import pictures, tiny
 from vitreous.core.errors import SpecError
-from vitreous.methods.fold import plus, rescaled, rollout
+from vitreous.methods.fold import plus, rollout
+from vitreous.methods.rollout_steps import rescaled
 from vitreous.methods.spec import resolve
 
 LAYERS, TOKENS = 30, 5

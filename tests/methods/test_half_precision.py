@@ -16,7 +16,7 @@ from tests.cases import each
 from vitreous.core.errors import Caveat
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS, Method
-from vitreous.models.image_input import open_picture
+from vitreous.models.image_input import open_image
 
 load_all()
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def models(load):
 @pytest.fixture(scope="module")
 def photographs(assets, models):
     files = sorted((assets / "imagenet-val-1k-256" / "images").iterdir())
-    return models[0].preprocess.batch([open_picture(file) for file in files[:: len(files) // IMAGES][:IMAGES]])
+    return models[0].preprocess.batch([open_image(file) for file in files[:: len(files) // IMAGES][:IMAGES]])
 
 
 def ranks(scores):

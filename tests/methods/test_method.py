@@ -132,3 +132,10 @@ def test_what_is_asked_has_plain_names():
         ).all()
     assert not vitreous.resolve("tis(question='contrast')").signed
     assert vitreous.resolve("tis(question='support')").signed
+
+
+def test_the_chosen_question_is_also_found_under_its_old_name():
+    method = vitreous.resolve("temper")
+
+    with pytest.warns(DeprecationWarning, match="chosen_question"):
+        assert method.asked("logit") == method.chosen_question("logit") == "logit"

@@ -14,7 +14,7 @@ from vitreous.capture import path_gradients
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import reporting
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods.attribution import patch_sums
+from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.path_methods import mean_gradient
 from vitreous.methods.random_control import generators
 from vitreous.methods.spec import resolve

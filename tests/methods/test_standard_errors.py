@@ -14,7 +14,8 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import ShapeError
 from vitreous.methods import shapley, tis
 from vitreous.methods.anneal import drawn_coalitions, walk_of
-from vitreous.methods.attribution import Attribution, patch_sums
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.random_control import generators
 from vitreous.methods.standard_errors import regression_errors

@@ -13,7 +13,8 @@ from tests.capture.masked import logits_with_masked_keys
 from tests.models.families import pictures, seen, tiny
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
-from vitreous.metrics.metric import MetricResult, resolve_metric
+from vitreous.metrics.metric import resolve_metric
+from vitreous.metrics.metric_result import MetricResult
 from vitreous.models.image_input import Preprocess
 from vitreous.models.vit import ViT
 

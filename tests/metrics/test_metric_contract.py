@@ -120,7 +120,7 @@ def test_a_metric_that_changes_its_map_or_its_model_is_caught():
         return attribution.patches.sum(-1)
 
     def depends_on_pieces(attribution, probe):
-        return attribution.patches.sum(-1) + probe.pictures_that_fit
+        return attribution.patches.sum(-1) + probe.images_that_fit
 
     break_with("it changes the map", paints)
     break_with("it changes the model", meddles)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from vitreous.core.errors import DataError, ModelError, ShapeError, SpecError
-from vitreous.models.image_input import Preprocess, open_picture
+from vitreous.models.image_input import Preprocess, open_image
 
 timm_data = pytest.importorskip("timm.data")
 SIZES = [(97, 64), (64, 97), (300, 200), (31, 33), (5, 120), (1, 1), (64, 64)]  # width, height
@@ -35,12 +35,12 @@ def smooth(width: int, height: int) -> Image.Image:
 def test_a_path_bytes_and_a_picture_open_alike(tmp_path):
     noise(6, 4).save(tmp_path / "a.png")
 
-    from_path = open_picture(tmp_path / "a.png")
+    from_path = open_image(tmp_path / "a.png")
 
     assert from_path.mode == "RGB"
     assert from_path.size == (6, 4)
     for source in (str(tmp_path / "a.png"), (tmp_path / "a.png").read_bytes(), noise(6, 4)):
-        assert open_picture(source).tobytes() == from_path.tobytes()
+        assert open_image(source).tobytes() == from_path.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_exif_rotation_is_applied(tmp_path, orientation, corner):
     exif[0x0112] = orientation
     picture.save(tmp_path / "turned.png", exif=exif)
 
-    opened = open_picture(tmp_path / "turned.png")
+    opened = open_image(tmp_path / "turned.png")
 
     assert opened.size == ((4, 6) if orientation >= 5 else (6, 4))
     assert opened.getpixel(corner) == (255, 255, 255)
@@ -64,7 +64,7 @@ def test_broken_exif_does_not_stop_a_picture():
     data = io.BytesIO()
     noise(8, 8).save(data, "jpeg", exif=b"Exif\0\0nonsense")
 
-    assert open_picture(data.getvalue()).size == (8, 8)
+    assert open_image(data.getvalue()).size == (8, 8)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "RGBa"])
@@ -73,7 +73,7 @@ def test_what_is_transparent_becomes_white(mode):
     clear.putpixel((1, 0), (0, 0, 0, 255))
     clear = clear.convert(mode)
 
-    opened = open_picture(clear)
+    opened = open_image(clear)
 
     assert [opened.getpixel((x, 0)) for x in (0, 1)] == [(255, 255, 255), (0, 0, 0)]
 
@@ -85,7 +85,7 @@ def test_a_transparent_colour_becomes_white(tmp_path, mode):
     key = (0, 0, 0) if mode == "RGB" else picture.getpixel((0, 0))
     picture.save(tmp_path / "keyed.png", transparency=key)
 
-    opened = open_picture(tmp_path / "keyed.png")
+    opened = open_image(tmp_path / "keyed.png")
 
     assert opened.getpixel((0, 0)) == (255, 255, 255)
 
@@ -94,13 +94,13 @@ def test_palette_colours_survive(tmp_path):
     palette = noise(9, 7).quantize(64)
     palette.save(tmp_path / "palette.gif")
 
-    assert open_picture(tmp_path / "palette.gif").tobytes() == palette.convert("RGB").tobytes()
+    assert open_image(tmp_path / "palette.gif").tobytes() == palette.convert("RGB").tobytes()
 
 
 def test_cmyk_is_shown_in_its_colours(tmp_path):
     Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "ink.jpg", quality=100)
 
-    red, green, blue = open_picture(tmp_path / "ink.jpg").getpixel((4, 4))
+    red, green, blue = open_image(tmp_path / "ink.jpg").getpixel((4, 4))
 
     assert red > 240
     assert green < 15
@@ -125,7 +125,7 @@ def test_cmyk_is_shown_in_its_colours(tmp_path):
 def test_deep_greyscale_comes_to_eight_bits(tmp_path, values, expected):
     Image.fromarray(values).save(tmp_path / "deep.tiff")
 
-    opened = open_picture(tmp_path / "deep.tiff")
+    opened = open_image(tmp_path / "deep.tiff")
 
     assert [opened.getpixel((x, 0)) for x in range(3)] == [(value,) * 3 for value in expected]
 
@@ -133,12 +133,12 @@ def test_deep_greyscale_comes_to_eight_bits(tmp_path, values, expected):
 def test_sixteen_bit_png_opens(tmp_path):
     Image.fromarray(np.array([[0, 65535]], np.uint16)).save(tmp_path / "deep.png")
 
-    assert open_picture(tmp_path / "deep.png").getpixel((1, 0)) == (255, 255, 255)
+    assert open_image(tmp_path / "deep.png").getpixel((1, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "YCbCr", "HSV"])
 def test_other_colour_modes_open(mode):
-    opened = open_picture(Image.new("RGB", (3, 2), "white").convert(mode))
+    opened = open_image(Image.new("RGB", (3, 2), "white").convert(mode))
 
     assert opened.mode == "RGB"
     assert min(opened.getpixel((1, 1))) > 250
@@ -164,26 +164,26 @@ def test_files_that_are_no_pictures_say_so_in_one_sentence(tmp_path):
         "": "cannot be opened",
     }.items():
         with pytest.raises(DataError, match=words) as caught:
-            open_picture(tmp_path / name)
+            open_image(tmp_path / name)
         assert str(tmp_path / name) in str(caught.value)
         assert "\n" not in str(caught.value)
         assert caught.value.__suppress_context__ or caught.value.__context__ is None
     with pytest.raises(DataError, match="not an image"):
-        open_picture(b"nonsense")
+        open_image(b"nonsense")
     with pytest.raises(DataError, match="no pixels"):
-        open_picture(Image.new("RGB", (0, 3)))
+        open_image(Image.new("RGB", (0, 3)))
     with pytest.raises(DataError, match="'La'"):
-        open_picture(Image.new("La", (3, 3)))
+        open_image(Image.new("La", (3, 3)))
 
 
 def test_large_pictures_open_and_bombs_do_not(tmp_path, monkeypatch):
     noise(20, 10).save(tmp_path / "large.png")
 
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 150)
-    assert open_picture(tmp_path / "large.png").size == (20, 10)
+    assert open_image(tmp_path / "large.png").size == (20, 10)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 99)
     with pytest.raises(DataError, match=r"large.png' has more than 198 pixels .* scale it down"):
-        open_picture(tmp_path / "large.png")
+        open_image(tmp_path / "large.png")
 
 
 # ── the way in ───────────────────────────────────────────────────────────────────────────────────
@@ -511,3 +511,10 @@ def test_papers_see_pictures_as_published():
     assert Preprocess.published("tis", Preprocess.plain(384)).resize == (439, 439)
     with pytest.raises(SpecError, match="known: chefer, tokentm, tis, skipplus"):
         Preprocess.published("rise", own)
+
+
+def test_an_image_may_be_given_under_its_old_name():
+    preprocess, image = Preprocess.plain((8, 8), 0.5, 0.5), Image.new("RGB", (20, 10))
+
+    with pytest.warns(DeprecationWarning, match="image"):
+        assert preprocess.window(picture=image) == preprocess.window(image)

@@ -13,7 +13,7 @@ from vitreous.bench.resample import curve_band, difference_interval
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, mean_ranks, order_by_rank, summarise_metric
 from vitreous.metrics.localisation import shares
-from vitreous.metrics.metric import mean
+from vitreous.metrics.metric_result import mean
 from vitreous.report.stored_run import read_run
 
 

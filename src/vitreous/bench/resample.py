@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from vitreous.metrics.metric import Reducer
+from vitreous.metrics.metric_result import Reducer
 
 DRAWS, LEVEL = 2000, 0.95
 AT_ONCE, NUMBERS_AT_ONCE = 100, 1 << 21  # resamples, and numbers in them, that are in memory at a time

@@ -157,7 +157,7 @@ def append_row(
         "model": outcome.model,
         "dataset": outcome.dataset,
         "method": column.spec,
-        "question": column.method.asked(job.plan.question, scalar=have.vit.scalar),
+        "question": column.method.chosen_question(job.plan.question, scalar=have.vit.scalar),
         "weights": have.weights,
         "evidence": evidence,
         "precision": row_precision(job, have, column),
@@ -207,7 +207,7 @@ def row_key(job: PlanJob, have: Loaded, subject: LabelledBatch, row: int, column
         method=column.method_id,
         metric=column.metric_id,
         evidence=subject.evidence(row, column.metric),
-        question=column.method.asked(job.plan.question, scalar=have.vit.scalar),
+        question=column.method.chosen_question(job.plan.question, scalar=have.vit.scalar),
         precision=KEY_PRECISION.get(precision, precision),
         vitreous=vitreous.__version__,
     )

@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int
 
 from vitreous.bench.rows import to_table
 from vitreous.bench.score_files import PROVENANCE, ImageTarget, SectionFiles, collect_sections
-from vitreous.metrics.metric import Reducer, resolve_metric
+from vitreous.metrics.metric import resolve_metric
+from vitreous.metrics.metric_result import Reducer
 
 if TYPE_CHECKING:
     import pandas as pd

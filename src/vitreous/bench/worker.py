@@ -23,7 +23,8 @@ from vitreous.core.errors import ModelError, SpecError, VitreousError
 from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
-from vitreous.metrics.metric import Metric, MetricResult
+from vitreous.metrics.metric import Metric
+from vitreous.metrics.metric_result import MetricResult
 
 Fragment = dict[str, Any]  # columns of one row
 PEAK = Path("/proc/self/clear_refs"), Path("/proc/self/status")

@@ -32,7 +32,7 @@ def patched_logits(probe: Probe, into: Sequence[Tokens], start: int, stop: int) 
     vit, prefix, patches = probe.vit, probe.layout.prefix, probe.layout.patches
     tokens = probe.tokens
     room = rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)
-    tally, found = Tally(len(probe.images) * patches), []
+    tally, scores_of_images = Tally(len(probe.images) * patches), []
     for image in range(len(probe.images)):
 
         def run_patches(piece: slice, image: int = image) -> Tensor:
@@ -46,5 +46,5 @@ def patched_logits(probe: Probe, into: Sequence[Tokens], start: int, stop: int) 
             return run_head(vit, x).logits
 
         with evaluating(vit.module):
-            found.append(torch.cat([part for _, part in pieces(run_patches, patches, room, tally)]))
-    return torch.stack(found)
+            scores_of_images.append(torch.cat([part for _, part in pieces(run_patches, patches, room, tally)]))
+    return torch.stack(scores_of_images)

@@ -15,8 +15,9 @@ from vitreous.capture.forward import Reading
 from vitreous.capture.fused import wide
 from vitreous.capture.layer import weave
 from vitreous.capture.memory import rows_that_fit
-from vitreous.capture.pixels import Pictures, Read, said_of
+from vitreous.capture.pixels import ImageVariants, Read, outputs_of_variants
 from vitreous.capture.score_function import Question, ask
+from vitreous.core.deprecation import renamed_attributes, renamed_parameters
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images, Logits, Tokens
@@ -25,7 +26,7 @@ AnyProbe = TypeVar("AnyProbe", bound="BlackBoxProbe")
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class ForwardCache:
     """Cached forward results of a batch, shared by probes with other targets or score functions."""
 
     states: list[Tokens] | None = None
@@ -40,6 +41,7 @@ class BiasShares:
     pooled: Float[Tensor, " r"]
 
 
+@renamed_attributes(pictures_that_fit="images_that_fit")
 class BlackBoxProbe:
     """A model applied to a batch of images, with targets and a score function; the model is only evaluated on images.
 
@@ -77,8 +79,8 @@ class BlackBoxProbe:
         self.originals = images.detach()  # in the given precision: they seed the random numbers of methods
         self.images = self.originals.to(model.device, model.dtype)
         self.layout = model.layout((images.shape[-2], images.shape[-1]))
-        self._given = None if targets is None else targets.to(model.device).reshape(len(images), -1)
-        self._seen = Seen()
+        self._chosen_targets = None if targets is None else targets.to(model.device).reshape(len(images), -1)
+        self._cache = ForwardCache()
         self.bias_shares: BiasShares | None = None
 
     def on(self: AnyProbe, images: Images) -> AnyProbe:
@@ -100,35 +102,36 @@ class BlackBoxProbe:
 
     def asking(self: AnyProbe, question: str | Question | Any) -> AnyProbe:
         """Return a probe with another score function (`question`); forward results are shared in both directions."""
-        other = type(self)(self.model, self.originals, self._given, question, self.hold)
-        other._seen = self._seen
+        other = type(self)(self.model, self.originals, self._chosen_targets, question, self.hold)
+        other._cache = self._cache
         return other
 
     def once(self: AnyProbe) -> AnyProbe:
         """Return a probe with a single target per image, for class-agnostic methods; forward results are shared."""
         other = type(self)(self.model, self.originals, None, self.question, self.hold)
-        other._seen = self._seen
+        other._cache = self._cache
         return other
 
-    def alone(self: AnyProbe, image: int, picture: Float[Tensor, "colours H W"] | None = None) -> AnyProbe:
+    @renamed_parameters(picture="replacement")
+    def alone(self: AnyProbe, image: int, replacement: Float[Tensor, "colours H W"] | None = None) -> AnyProbe:
         """Return a probe for one image of the batch.
 
         Parameters
         ----------
         image
             Index in the batch; its targets are kept.
-        picture
+        replacement
             Another image to use instead. If None, the cached forward results of the image are reused.
         """
-        one = slice(image, image + 1)
-        pixels = self.originals[one] if picture is None else picture[None]
-        targets = self.targets.view(len(self.images), -1)[one]
+        entry = slice(image, image + 1)
+        pixels = self.originals[entry] if replacement is None else replacement[None]
+        targets = self.targets.view(len(self.images), -1)[entry]
         other = type(self)(self.model, pixels, targets, self.question, self.hold)
-        if picture is None:
-            states, reading = self._seen.states, self._seen.reading
-            other._seen = Seen(
-                None if states is None else [state[one] for state in states],
-                None if reading is None else Reading(reading.logits[one], reading.readout[one]),
+        if replacement is None:
+            states, reading = self._cache.states, self._cache.reading
+            other._cache = ForwardCache(
+                None if states is None else [state[entry] for state in states],
+                None if reading is None else Reading(reading.logits[entry], reading.readout[entry]),
             )
         return other
 
@@ -142,12 +145,12 @@ class BlackBoxProbe:
     @property
     def reading(self) -> Reading:
         """Output of the model for the unmodified images, without graph."""
-        if self._seen.reading is None:
+        if self._cache.reading is None:
             with torch.no_grad():
                 logits = self.say(self.images)
             refuse_other_rows(self.model, logits, len(self.images))
-            self._seen.reading = Reading(logits, logits.new_zeros(len(logits), 0))
-        return self._seen.reading
+            self._cache.reading = Reading(logits, logits.new_zeros(len(logits), 0))
+        return self._cache.reading
 
     @property
     def full_logits(self) -> Float[Tensor, "b c"]:
@@ -161,13 +164,13 @@ class BlackBoxProbe:
     @cached_property
     def targets(self) -> Int[Tensor, " r"]:
         """Target class of every row; the predicted class if none was given."""
-        if self._given is None:
+        if self._chosen_targets is None:
             return self.full_logits.argmax(-1)
-        return self._given.flatten()
+        return self._chosen_targets.flatten()
 
     @property
     def targets_per_image(self) -> int:
-        return 1 if self._given is None else self._given.shape[1]
+        return 1 if self._chosen_targets is None else self._chosen_targets.shape[1]
 
     @property
     def rows(self) -> int:
@@ -215,8 +218,10 @@ class BlackBoxProbe:
         """
 
         def read(logits: Logits, row: Int[Tensor, " m"]) -> Float[Tensor, "m k"]:
-            asked = self.targets.view(rows, -1)[row]
-            return self.answer(logits.repeat_interleave(asked.shape[1], 0), asked.flatten()).view(asked.shape)
+            row_targets = self.targets.view(rows, -1)[row]
+            return self.answer(logits.repeat_interleave(row_targets.shape[1], 0), row_targets.flatten()).view(
+                row_targets.shape
+            )
 
         return read
 
@@ -231,13 +236,14 @@ class BlackBoxProbe:
 
     # ── logits and scores of other images ────────────────────────────────────────────────────────
 
-    def pixel_logits(self, pictures: Pictures | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "b s c"]:
+    @renamed_parameters(pictures="variants")
+    def pixel_logits(self, variants: ImageVariants | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "b s c"]:
         """Return the logits of other images, computed in pieces that fit into memory.
 
         Parameters
         ----------
-        pictures
-            `s` images for each image (or each row) of the probe: a tensor, or `Pictures` that are made on demand.
+        variants
+            `s` images for each image (or each row) of the probe: a tensor, or `ImageVariants` that are made on demand.
 
         Returns
         -------
@@ -247,23 +253,24 @@ class BlackBoxProbe:
         Raises
         ------
         ShapeError
-            If `pictures` are neither for every image nor for every row.
+            If `variants` are neither for every image nor for every row.
         """
-        said = self._said(pictures)
-        return self.sides(said.flatten(0, 1)).unflatten(0, said.shape[:2])
+        logits = self._pixel_outputs(variants)
+        return self.sides(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
 
-    def pixel_score(self, pictures: Pictures | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "r s"]:
-        """Return the score of every image in `pictures`, which are given as for `pixel_logits`."""
-        return per_row(self._said(pictures, self._reader))
+    @renamed_parameters(pictures="variants")
+    def pixel_score(self, variants: ImageVariants | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "r s"]:
+        """Return the score of every image in `variants`, which are given as for `pixel_logits`."""
+        return per_row(self._pixel_outputs(variants, self._reader))
 
-    def _said(
-        self, pictures: Pictures | Float[Tensor, "b s colours H W"], reader: Callable[[int], Read] | None = None
+    def _pixel_outputs(
+        self, variants: ImageVariants | Float[Tensor, "b s colours H W"], reader: Callable[[int], Read] | None = None
     ) -> Float[Tensor, "b s c"]:
-        pictures = pictures if isinstance(pictures, Pictures) else Pictures.of(pictures.to(self.images))
-        if pictures.rows not in (len(self.images), self.rows):
-            raise ShapeError(f"images are asked about for {len(self.images)} images, not for {pictures.rows}")
-        read = None if reader is None else reader(pictures.rows)
-        return said_of(pictures, self.say, self.pictures_that_fit, self.images.device, read)
+        variants = variants if isinstance(variants, ImageVariants) else ImageVariants.of(variants.to(self.images))
+        if variants.rows not in (len(self.images), self.rows):
+            raise ShapeError(f"images are asked about for {len(self.images)} images, not for {variants.rows}")
+        read = None if reader is None else reader(variants.rows)
+        return outputs_of_variants(variants, self.say, self.images_that_fit, self.images.device, read)
 
     def say(self, images: Images) -> Logits:
         """Return the model's logits for images of the same size as the probe's."""
@@ -283,8 +290,8 @@ class BlackBoxProbe:
 
     # ── what only other kinds of models have ─────────────────────────────────────────────────────
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise ModelError(f"{self.model.name!r} is treated as a black box: it has no {what}")
+    def _refuse(self, part: str) -> NoReturn:
+        raise ModelError(f"{self.model.name!r} is treated as a black box: it has no {part}")
 
     @property
     def tokens(self) -> Any:
@@ -304,7 +311,7 @@ class BlackBoxProbe:
         self._refuse("patches that could leave")
 
     @property
-    def pictures_that_fit(self) -> int:
+    def images_that_fit(self) -> int:
         """Number of images to run at once."""
         height, width = self.images.shape[-2:]
         return rows_that_fit(height * width, 3, self.images.element_size(), self.images.device)
@@ -312,8 +319,8 @@ class BlackBoxProbe:
 
 def refuse_other_rows(model: BlackBox, logits: Logits, images: int) -> None:
     if len(logits) != images:
-        what = f"score {model.classes[0]!r}" if model.scalar and model.classes else repr(model.name)
-        raise ShapeError(f"{what} must give one number per image [{images}], not {len(logits)}")
+        subject = f"score {model.classes[0]!r}" if model.scalar and model.classes else repr(model.name)
+        raise ShapeError(f"{subject} must give one number per image [{images}], not {len(logits)}")
 
 
 def as_constant(images: Images) -> Images:

@@ -84,9 +84,9 @@ def find_blocks(
     calls = dependent_inputs(module, forward, images, candidates)
     shaped = [(call, grids) for call in calls if (grids := expected_grids(call.state, size))]
     if not shaped:
-        what = "were found whose inputs" if pattern is None else f"match {pattern!r} whose inputs"
+        condition = "were found whose inputs" if pattern is None else f"match {pattern!r} whose inputs"
         raise ModelError(
-            f"no blocks of {type(module).__name__!r} {what} are tokens of the {'image' if clip is None else 'clip'}; name them with "
+            f"no blocks of {type(module).__name__!r} {condition} are tokens of the {'image' if clip is None else 'clip'}; name them with "
             "blocks='layers.*.blocks.*', or use black_box=True"
         )
     confirmed = confirm_grids(module, forward, images, candidates, shaped, clip)
@@ -145,7 +145,7 @@ def named_blocks(module: nn.Module, pattern: str | Sequence[str]) -> list[tuple[
     chosen = [
         (name, part)
         for name, part in module.named_modules()
-        if any(matches(name.split("."), wanted.split(".")) for wanted in patterns)
+        if any(matches(name.split("."), name_pattern.split(".")) for name_pattern in patterns)
     ]
     if not chosen:
         example = next((name for name, _ in candidate_blocks(module)), "layers.0")
@@ -221,20 +221,22 @@ def confirm_grids(
         with torch.no_grad():
             return observe_inputs(module, forward, images, candidates, last=call.number)[call.number].state
 
-    known: dict[tuple[Any, ...], TokenGrid | None] = {}
+    grid_by_shape: dict[tuple[Any, ...], TokenGrid | None] = {}
     map_measured = False
     for call, grids in shaped:
-        if (key := shape_key(grids)) in known:
+        if (key := shape_key(grids)) in grid_by_shape:
             continue
         is_map = grids[0].form not in IN_ANY_ORDER
         if is_map and map_measured:
             windows = (measure_grid(grid, image, partial(input_of, call), clip) for grid in grids[1:])
-            known[key] = next((grid for grid in windows if grid is not None and grid.order is not None), grids[0])
+            grid_by_shape[key] = next(
+                (grid for grid in windows if grid is not None and grid.order is not None), grids[0]
+            )
             continue
         map_measured = map_measured or is_map
         measured = (measure_grid(grid, image, partial(input_of, call), clip) for grid in grids)
-        known[key] = next((grid for grid in measured if grid is not None), None)
-    placed = {call.number: known[shape_key(grids)] for call, grids in shaped}
+        grid_by_shape[key] = next((grid for grid in measured if grid is not None), None)
+    placed = {call.number: grid_by_shape[shape_key(grids)] for call, grids in shaped}
     return {number: grid for number, grid in placed.items() if grid is not None}
 
 

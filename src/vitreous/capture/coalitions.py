@@ -39,14 +39,14 @@ def in_coalitions(probe: Probe, keep: Keep, scores: Callable[[Probe], Float[Tens
     scores
         Function from a probe of coalitions to a score for each of its tokens, prefix included.
     """
-    (pictures, several, patches), k = keep.shape, probe.targets_per_image
-    flat, tally = keep.flatten(0, 1), Tally(pictures * several)
-    found = torch.zeros(len(flat), k, patches, dtype=probe.tokens.dtype, device=keep.device)
+    (images, several, patches), k = keep.shape, probe.targets_per_image
+    flat, tally = keep.flatten(0, 1), Tally(images * several)
+    patch_scores = torch.zeros(len(flat), k, patches, dtype=probe.tokens.dtype, device=keep.device)
     for count, same in Sizes.of(keep):
         walk = partial(walked, probe, flat, several, same, count, scores)
         for piece, part in pieces(walk, len(same), at_once(probe, count), tally):
-            found[same[piece]] = part.to(found)
-    return found.view(pictures, several, k, patches).transpose(1, 2).flatten(0, 1)
+            patch_scores[same[piece]] = part.to(patch_scores)
+    return patch_scores.view(images, several, k, patches).transpose(1, 2).flatten(0, 1)
 
 
 def walked(

@@ -45,8 +45,8 @@ class Recording(Generic[Result]):
 
     def replay(self, inputs: Sequence[Tensor]) -> Result:
         """Run the graph on other inputs and return a copy of the result."""
-        for own, given in zip(self.inputs, inputs, strict=True):
-            own.copy_(given, non_blocking=True)
+        for buffer, tensor in zip(self.inputs, inputs, strict=True):
+            buffer.copy_(tensor, non_blocking=True)
         self.graph.replay()
         return replace(self.result, **{name: tensor.clone() for name, tensor in tensor_fields(self.result).items()})  # type: ignore[type-var]
 
@@ -103,7 +103,7 @@ class GraphCache:
     def keep(self, key: Hashable, recording: Recording[Any] | None) -> None:
         """Add a recording; the least recently used one is dropped if there are more than `size`."""
         self.recordings[key] = recording
-        recorded = [other for other, kept in self.recordings.items() if kept is not None]
+        recorded = [other for other, other_recording in self.recordings.items() if other_recording is not None]
         for other in recorded[: -self.size]:
             del self.recordings[other], self.calls[other]
 
@@ -195,9 +195,9 @@ def tensor_fields(result: Any) -> dict[str, Tensor]:
 
 def agree(result: Any, expected: Any, tolerance: float) -> bool:
     """Whether the tensors of two results are equal up to `tolerance`, relative to the largest value of each."""
-    given, wanted = tensor_fields(result), tensor_fields(expected)
-    return given.keys() == wanted.keys() and all(
-        agree_within(given[name], tensor, tolerance) for name, tensor in wanted.items()
+    tensors, expected_tensors = tensor_fields(result), tensor_fields(expected)
+    return tensors.keys() == expected_tensors.keys() and all(
+        agree_within(tensors[name], tensor, tolerance) for name, tensor in expected_tensors.items()
     )
 
 

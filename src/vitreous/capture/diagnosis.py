@@ -65,12 +65,12 @@ class OperationCheck(LinearisedForward):
         name = name_of(func)
         if name.endswith("_"):
             return None
-        given, named = tuple(map(copied, args)), {key: copied(value) for key, value in kwargs.items()}
+        copied_args, named = tuple(map(copied, args)), {key: copied(value) for key, value in kwargs.items()}
         if not leaves:
             return None
         inner = LinearisedForward(self.linearisation, record_constants=True)
         rule = RULES.get(name)
-        output = func(*given, **named) if rule is None else rule(Call(func, given, named, inner))
+        output = func(*copied_args, **named) if rule is None else rule(Call(func, copied_args, named, inner))
         if not isinstance(output, Tensor) or not output.requires_grad:
             return None
         constants: list[Tensor | None] = [*([None] * len(leaves)), *(added.constant for added in inner.added)]

@@ -256,7 +256,7 @@ class DifferentiableProbe(Probe):
             grads["presence"][-1] = grads["presence"][-1] + grads["pooling"][0]
         for offset in reversed(range(len(forward.steps))):
             index = forward.first + offset
-            own = {kind: found[offset] for kind, found in grads.items() if kind != "pooling"}
+            own = {kind: tensors[offset] for kind, tensors in grads.items() if kind != "pooling"}
             yield TrackedLayer(
                 index,
                 self.vit.depth,

@@ -193,23 +193,23 @@ class DifferentiableForward(LinearisedForward):
     def damp(self, x: Tensor, factor: float | int) -> Tensor:
         if factor == 1 or not depends(x):
             return x
-        held = Held.apply(x, factor, self.phase)
+        constant = Held.apply(x, factor, self.phase)
         if factor == 0:
-            mark_constant(held)
-        return held
+            mark_constant(constant)
+        return constant
 
     def gradients(self, score: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Gradients of one number under the linearisation, with a graph; zeros where it does not depend on an input."""
         self.phase.linearised = True
         try:
-            found = torch.autograd.grad(score, inputs, create_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(score, inputs, create_graph=True, allow_unused=True)
         except RuntimeError as problem:
             raise ModelError(
                 f"the backward pass cannot be recorded, and differentiable=True needs that: {first_line(problem)}"
             ) from None
         finally:
             self.phase.linearised = False
-        return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, found, strict=True)]
+        return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, gradients, strict=True)]
 
     @contextmanager
     def marking(self, module: nn.Module) -> Iterator[None]:

@@ -32,11 +32,11 @@ class Tap(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[Tensor, Tensor]] = []
+        self.outputs: list[tuple[Tensor, Tensor]] = []
 
     def add(self, output: Tensor, bias: Tensor | None) -> None:
         if bias is not None and output.requires_grad:
-            self.found.append((output, bias.detach()))
+            self.outputs.append((output, bias.detach()))
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -59,9 +59,9 @@ class Step:
 
 
 @contextmanager
-def tapping(wanted: bool) -> Iterator[Tap | None]:
+def tapping(active: bool) -> Iterator[Tap | None]:
     """Context with an active `Tap`, or with None if it is not wanted."""
-    tap = Tap() if wanted else None
+    tap = Tap() if active else None
     with tap or nullcontext():
         yield tap
 
@@ -114,7 +114,7 @@ def run_block(
         mixed = normalise(lin, attend.inner_norm, mixed.transpose(1, 2).flatten(2), tap)
         mid, fed = add_and_normalise(lin, block.feed.norm, stream, attend.project(mixed), tap)
         output = lin.add(mid, mlp(block.feed, fed, lin, tap))
-    return Step(x, normed, value, weights, mid, output, tuple(tap.found) if tap else ())
+    return Step(x, normed, value, weights, mid, output, tuple(tap.outputs) if tap else ())
 
 
 def softmax(scores: Tensor) -> Tensor:
@@ -226,12 +226,12 @@ def run_head(
             rows = rows_on(pool, x)
             pooled, readout = present(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
         else:
-            seen = None if presence is None else presence[:, None, None, pool.skip :]
-            pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap, seen)
+            key_presence = None if presence is None else presence[:, None, None, pool.skip :]
+            pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap, key_presence)
         with evaluating(vit.module):  # the head may contain dropout in training mode
             logits = classified(vit, normalise(lin, vit.pooled_norm, pooled, pooled_tap), lin)
-    token_taps = () if token_tap is None else tuple(token_tap.found)
-    pooled_taps = () if pooled_tap is None else tuple(pooled_tap.found)
+    token_taps = () if token_tap is None else tuple(token_tap.outputs)
+    pooled_taps = () if pooled_tap is None else tuple(pooled_tap.outputs)
     return Reading(logits, readout.detach(), token_taps, pooled_taps)
 
 

@@ -39,16 +39,16 @@ def top_of(vit: ViT, tokens: Tokens, scores: Scores, lin: Linearisation, biases:
     inputs = [leaf, *(output for output, _ in taps), *([] if there is None else [there])]
     grads, token_biases, pooled_biases, presences = [], [], [], []
     for place, total in enumerate(totals):
-        found = torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=place + 1 < len(totals))
-        grads.append(torch.zeros_like(leaf) if found[0] is None else found[0])
+        gradients = torch.autograd.grad(total, inputs, allow_unused=True, retain_graph=place + 1 < len(totals))
+        grads.append(torch.zeros_like(leaf) if gradients[0] is None else gradients[0])
         if there is not None:
-            found, moved = found[:-1], found[-1]
-            presences.append(torch.zeros_like(there) if moved is None else moved)
+            gradients, slope = gradients[:-1], gradients[-1]
+            presences.append(torch.zeros_like(there) if slope is None else slope)
         if biases:
             split = 1 + len(reading.token_taps)
             # an attention pooler may skip prefix tokens; they have no taps, and their share is 0
-            token_biases.append(bias_map(reading.token_taps, found[1:split], leaf))
-            pooled = bias_map(reading.pooled_taps, found[split:], None)
+            token_biases.append(bias_map(reading.token_taps, gradients[1:split], leaf))
+            pooled = bias_map(reading.pooled_taps, gradients[split:], None)
             pooled_biases.append(leaf.new_zeros(len(leaf)) if pooled is None else pooled)
     return Top(
         grads,

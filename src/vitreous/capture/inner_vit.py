@@ -76,9 +76,9 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
     )
     names, inside = {part: key for key, part in module.named_modules()}, set(vit.module.modules())
     first = next((call for call in calls if call.module in inside), None)
-    if first is None or first.given is None or first.given.shape != images.shape:
+    if first is None or first.argument is None or first.argument.shape != images.shape:
         return
-    if not torch.equal(first.given, images):  # changed inside the module, such as normalised
+    if not torch.equal(first.argument, images):  # changed inside the module, such as normalised
         whole = replace(whole, embed=Entrance(module, names[first.module], vit.embed))
     own = [call.output for call in calls if call.module is vit.module]
     if len(own) == 1 and isinstance(own[0], Tensor) and own[0].ndim == 2:
@@ -98,7 +98,7 @@ def pooled_descriptions(
     normed = [
         call
         for call in calls
-        if is_norm(call.module) and close(call.given, tokens) and close_shape(call.output, tokens)
+        if is_norm(call.module) and close(call.argument, tokens) and close_shape(call.output, tokens)
     ]
     norm: nn.Module = normed[-1].module if normed else nn.Identity()
     read: Tokens = normed[-1].output if normed else tokens
@@ -108,7 +108,7 @@ def pooled_descriptions(
     names = {part: key for key, part in module.named_modules()}
     for rows in poolings(vit, layout.prefix):
         pooled = rows(read.shape[1]).to(read) @ read
-        readers = [call for call in calls if close(call.given, pooled.flatten(1))]
+        readers = [call for call in calls if close(call.argument, pooled.flatten(1))]
         if not readers or sum(call.module is readers[-1].module for call in calls) > 1:
             continue
         reader = readers[-1].module  # the last module that still receives what was pooled, after dropout and the like
@@ -142,10 +142,10 @@ def is_norm(module: nn.Module) -> bool:
 def closeness(vit: ViT) -> Callable[[Tensor | None, Tensor], bool]:
     tolerance = TOLERANCE.get(vit.dtype, 1e-3)
 
-    def close(given: Tensor | None, expected: Tensor) -> bool:
-        if given is None or given.shape != expected.shape:
+    def close(tensor: Tensor | None, expected: Tensor) -> bool:
+        if tensor is None or tensor.shape != expected.shape:
             return False
-        return bool((given - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-6))
+        return bool((tensor - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-6))
 
     return close
 
@@ -162,7 +162,7 @@ class ModuleCall:
     """A call of a submodule: its first tensor argument and what it returned."""
 
     module: nn.Module
-    given: Tensor | None
+    argument: Tensor | None
     output: Any = None
 
 
@@ -224,14 +224,14 @@ class Rest:
         self.module, self.path, self.size, self.channels = module, path, size, channels
         self.skipped, self.applied = skipped, applied
 
-    def run(self, given: Tensor) -> Logits:
-        """Logits of the module where its submodule gives (or receives) `given` [b d], or pooled vectors [b q d]."""
-        given = given.flatten(1)
-        stand_in = StandIn(lambda *_, **__: given if self.applied is None else self.applied(given))
+    def run(self, pooled: Tensor) -> Logits:
+        """Logits of the module where its submodule gives (or receives) `pooled` [b d], or pooled vectors [b q d]."""
+        pooled = pooled.flatten(1)
+        stand_in = StandIn(lambda *_, **__: pooled if self.applied is None else self.applied(pooled))
         copy = with_replaced(self.module, self.path, stand_in)
         if self.skipped:
             copy = with_replaced(copy, self.skipped, type(copy.get_submodule(self.skipped))())
-        return logits_of(copy(given.new_zeros(len(given), self.channels, *self.size)))
+        return logits_of(copy(pooled.new_zeros(len(pooled), self.channels, *self.size)))
 
 
 class Entrance:
@@ -243,8 +243,8 @@ class Entrance:
     def __call__(self, images: Images) -> Tokens:
         entered: list[Tensor] = []
 
-        def take(given: Tensor, *_: Any, **__: Any) -> Any:
-            entered.append(given)
+        def take(tensor: Tensor, *_: Any, **__: Any) -> Any:
+            entered.append(tensor)
             raise Entered
 
         with evaluating(self.module), suppress(Entered):

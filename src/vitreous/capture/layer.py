@@ -102,9 +102,9 @@ class Layer(metaclass=ABCMeta):
 
     @property
     def normed(self) -> Float[Tensor, "r n d"]:
-        held = self.step.normed
+        normed = self.step.normed
         return self.rows(
-            self.block.attend.norm(self.step.hidden.detach()) if held is None else self.full(held.detach())
+            self.block.attend.norm(self.step.hidden.detach()) if normed is None else self.full(normed.detach())
         )
 
     @property

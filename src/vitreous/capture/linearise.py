@@ -201,14 +201,16 @@ def attention_at(
     if temperature == 1 or not scored:
         return F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale, **options)
     held_mask = None if attn_mask is None else attn_mask.detach()
-    held = F.scaled_dot_product_attention(query.detach(), key.detach(), value, held_mask, scale=scale, **options)
+    without_scores = F.scaled_dot_product_attention(
+        query.detach(), key.detach(), value, held_mask, scale=scale, **options
+    )
     heated_scale = (query.shape[-1] ** -0.5 if scale is None else scale) / temperature
     if attn_mask is not None and attn_mask.is_floating_point():
         attn_mask = attn_mask / temperature
     heated = temperature * F.scaled_dot_product_attention(
         query, key, value.detach(), attn_mask, scale=heated_scale, **options
     )
-    return held + (heated - heated.detach())  # the difference is exactly 0
+    return without_scores + (heated - heated.detach())  # the difference is exactly 0
 
 
 class ResidualSum(Function):

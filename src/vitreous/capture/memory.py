@@ -53,19 +53,19 @@ def weighing(weigh: bool) -> Iterator[Callable[[], int]]:
 
     Yields a function that returns the count; it returns 0 if `weigh` is False. Parameters are not counted.
     """
-    kept: dict[int, int] = {}
+    bytes_by_storage: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         if not isinstance(tensor, nn.Parameter):
             storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
+            bytes_by_storage[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     if not weigh:
         yield lambda: 0
         return
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: sum(kept.values())
+        yield lambda: sum(bytes_by_storage.values())
 
 
 def rows_that_fit(tokens: int, width: int, itemsize: int, device: torch.device) -> int:

@@ -205,8 +205,8 @@ class NetworkProbe(BlackBoxProbe):
         with torch.enable_grad():
             logits = self.model.read(traced.output)
         refuse_other_rows(self.model, logits, len(self.images))
-        if self._seen.reading is None:
-            self._seen.reading = Reading(logits.detach(), logits.new_zeros(len(logits), 0))
+        if self._cache.reading is None:
+            self._cache.reading = Reading(logits.detach(), logits.new_zeros(len(logits), 0))
         with torch.enable_grad():
             return [self.answer(logits, targets) for targets in self.targets.view(len(self.images), -1).unbind(1)]
 
@@ -271,14 +271,14 @@ class NetworkProbe(BlackBoxProbe):
 
         return self._gradient_through(logits)
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise ModelError(needs_vit(self.model, what))
+    def _refuse(self, part: str) -> NoReturn:
+        raise ModelError(needs_vit(self.model, part))
 
 
-def needs_vit(model: Network, what: str) -> str:
+def needs_vit(model: Network, parts: str) -> str:
     """Message for something that only a `ViT` with an adapter has."""
     why = f" ({model.reason})" if model.reason else ""
     return (
-        f"{what} need a ViT, and {model.name!r} is a network without an adapter{why}; methods and metrics that use states, "
+        f"{parts} need a ViT, and {model.name!r} is a network without an adapter{why}; methods and metrics that use states, "
         "gradients or pixels only would work"
     )

@@ -179,8 +179,8 @@ def divide(call: Call) -> Tensor:
     """A divisor that depends on the input is a statistic."""
     if name_of(call.function) in ("__rtruediv__", "__rdiv__"):
         divisor, dividend = call.args[0], call.args[1]
-        held = call.hold(divisor) if depends(divisor) and call.linearisation.norm != "exact" else divisor
-        return dividend / held
+        constant = call.hold(divisor) if depends(divisor) and call.linearisation.norm != "exact" else divisor
+        return dividend / constant
     dividend, divisor = call.args[0], call.args[1] if len(call.args) > 1 else call.kwargs["other"]
     if depends(divisor) and call.linearisation.norm != "exact":
         output = call.function(dividend, call.hold(divisor), **{k: v for k, v in call.kwargs.items() if k != "other"})
@@ -381,8 +381,8 @@ def product(call: Call) -> Tensor:
             return call.function(gate, call.damp(value, rules.v))
     for gate, value in ((a, b), (b, a)):
         if getattr(gate, "_vitreous_source", None) is value:  # x * sigmoid(x): an activation written out
-            held = call.hold(gate) if rules.activation == "ratio" else gate
-            return give_role(held * value, Role.ACTIVATION)
+            constant = call.hold(gate) if rules.activation == "ratio" else gate
+            return give_role(constant * value, Role.ACTIVATION)
     if rules.gate == "exact":
         return call.run()
     for gate, value in ((a, b), (b, a)):

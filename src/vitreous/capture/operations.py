@@ -140,8 +140,8 @@ class LinearisedForward(TorchFunctionMode):
         # Called for every operation and every attribute of a tensor (some 1,400 times in a Swin-B): a GPU waits for it.
         if not torch.is_grad_enabled():
             # a view of a parameter asks for gradients even here (a class token that is expanded now and joined later)
-            given = tuple(map(without_parameters, args)) if self.detaches_parameters else args
-            return func(*given, **kwargs) if kwargs else func(*given)
+            own_args = tuple(map(without_parameters, args)) if self.detaches_parameters else args
+            return func(*own_args, **kwargs) if kwargs else func(*own_args)
         try:
             handler = self.handlers[func]
         except KeyError:

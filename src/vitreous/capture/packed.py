@@ -12,7 +12,7 @@ from vitreous.capture.forward import attention_pool, classified, feed, mix, rows
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.pixels import Read
 from vitreous.capture.precision import in_blocks
-from vitreous.capture.progress import pieces
+from vitreous.capture.progress import run_in_pieces
 from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.tensor_types import Logits, Pooled, Tokens
@@ -23,7 +23,7 @@ Index = Int[Tensor, "_ _"]  # positions of k sequences with n tokens each; shape
 
 
 @torch.no_grad()
-def said_among(
+def outputs_of_subsets(
     vit: ViT, tokens: Tokens, layout: Layout, keep: Bool[Tensor, "rows s p"], room: int, read: Read | None = None
 ) -> Float[Tensor, "rows s c"]:
     """Return the model's logits when only the kept patches enter, after `read` if given.
@@ -46,22 +46,18 @@ def said_among(
     """
     sizes, flat, subsets = Sizes.of(keep), keep.flatten(0, 1), keep.shape[1]
     several, prefix = len(flat) // len(tokens), layout.prefix
-    answers: Tensor | None = None
 
-    def some(piece: slice) -> Logits:
+    def run_piece(piece: slice) -> Logits:
         rows, parts = sizes.order[piece], list(sizes.within(piece))
         index, first = tokens_of(flat[rows], prefix), rows // several * tokens.shape[1]
         indices = [index[same, : prefix + count] for count, same in parts]
-        at = torch.cat([(first[same, None] + one).flatten() for (_, same), one in zip(parts, indices, strict=True)])
+        at = torch.cat(
+            [(first[same, None] + token_index).flatten() for (_, same), token_index in zip(parts, indices, strict=True)]
+        )
         return run_packed(vit, tokens.flatten(0, 1)[at][None], layout, indices)
 
-    for piece, said in pieces(some, len(flat), sizes.that_fit(room, prefix)):
-        rows = sizes.order[piece]
-        told = said if read is None else read(said, rows // subsets)
-        answers = told.new_empty(len(flat), told.shape[-1]) if answers is None else answers
-        answers[rows] = told
-    assert answers is not None
-    return answers.unflatten(0, keep.shape[:2])
+    reduce = None if read is None else lambda logits, index: read(logits, index // subsets)
+    return run_in_pieces(run_piece, sizes.order, sizes.that_fit(room, prefix), reduce).unflatten(0, keep.shape[:2])
 
 
 def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index]) -> Logits:
@@ -87,8 +83,8 @@ def attended(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
     mixed = []
     for place, queries, keys, values in zip(places, *parts, strict=True):
         queries, keys = attend.rotate(queries, place), attend.rotate(keys, place)
-        found, _ = mix(queries, keys, values, attend.bias(place), attend.scale, attention=False)
-        mixed.append(found.transpose(1, 2).flatten(0, 1))
+        mixed_heads, _ = mix(queries, keys, values, attend.bias(place), attend.scale, attention=False)
+        mixed.append(mixed_heads.transpose(1, 2).flatten(0, 1))
     return attend.project(attend.inner_norm(torch.cat(mixed).flatten(1)[None]))
 
 

@@ -39,7 +39,7 @@ def inside(probe: BlackBoxProbe, start: int) -> int:
 
 
 def pixel_gradients(
-    probe: BlackBoxProbe, pictures: Float[Tensor, "b s colours H W"], tally: Tally | None = None
+    probe: BlackBoxProbe, variants: Float[Tensor, "b s colours H W"], tally: Tally | None = None
 ) -> Float[Tensor, "r s colours H W"]:
     """Gradient of the score in the pixels of other images; for a black box, through its forward function.
 
@@ -47,7 +47,7 @@ def pixel_gradients(
     ----------
     probe
         Model, targets and score function.
-    pictures
+    variants
         s images for each image of the probe.
     tally
         Progress counter; None counts these points alone.
@@ -56,7 +56,7 @@ def pixel_gradients(
     def gradient(part: BlackBoxProbe) -> Tensor:
         return part.pixel_gradient()
 
-    return at_points(probe, pictures, lambda images, owner: owned(probe, images, owner), gradient, tally)
+    return at_points(probe, variants, lambda images, owner: owned(probe, images, owner), gradient, tally)
 
 
 def token_gradients(
@@ -90,14 +90,14 @@ def token_gradients(
 
 
 def last_attention_gradients(
-    probe: BlackBoxProbe, pictures: Float[Tensor, "b s colours H W"], tally: Tally | None = None
+    probe: BlackBoxProbe, variants: Float[Tensor, "b s colours H W"], tally: Tally | None = None
 ) -> Float[Tensor, "r s h n n"]:
     """Gradient of the score in the last block's attention, for other images; no other block is backpropagated."""
 
     def gradient(part: BlackBoxProbe) -> Tensor:
         return next(part.layers(attention=True, down_to=part.vit.depth - 1)).attention_grad
 
-    return at_points(probe, pictures, lambda images, owner: owned(probe, images, owner), gradient, tally)
+    return at_points(probe, variants, lambda images, owner: owned(probe, images, owner), gradient, tally)
 
 
 def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> Float[Tensor, " r"]:
@@ -141,15 +141,15 @@ def at_points(
     probe: BlackBoxProbe,
     points: Tensor,
     fed: Callable[[Tensor, Tensor], BlackBoxProbe],
-    found: Callable[[BlackBoxProbe], Tensor],
+    gradient: Callable[[BlackBoxProbe], Tensor],
     tally: Tally | None,
 ) -> Tensor:
-    """Apply `found` to the probes that `fed` makes of the points; results for every point and target, [r s …]."""
+    """Apply `gradient` to the probes that `fed` makes of the points; results for every point and target, [r s …]."""
     (b, s), k = points.shape[:2], probe.targets_per_image
     flat, owner = points.flatten(0, 1), torch.arange(b, device=points.device).repeat_interleave(s)
 
     def work(piece: slice) -> Tensor:
-        return found(fed(flat[piece], owner[piece]))
+        return gradient(fed(flat[piece], owner[piece]))
 
     whole = torch.cat([part for _, part in pieces(work, b * s, max(1, AT_ONCE // k), tally)])  # [b·s·k …]
     return whole.view(b, s, k, *whole.shape[1:]).transpose(1, 2).flatten(0, 1)

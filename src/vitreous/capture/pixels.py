@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.capture.progress import pieces
+from vitreous.capture.progress import run_in_pieces
 from vitreous.models.tensor_types import Images, Logits
 
 Index = Int[Tensor, " k"]
@@ -17,7 +17,7 @@ Read = Callable[[Logits, Index], Tensor]  # reduces logits [m c] to [m …], giv
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class ImageVariants:
     """Images that are made on demand.
 
     Parameters
@@ -35,41 +35,34 @@ class Pictures:
     make: Callable[[Index, Index], Images]
 
     @classmethod
-    def of(cls, pictures: Float[Tensor, "b s colours H W"]) -> Pictures:
+    def of(cls, images: Float[Tensor, "b s colours H W"]) -> ImageVariants:
         """Wrap images that already exist."""
-        return cls(pictures.shape[0], pictures.shape[1], lambda row, subset: pictures[row, subset])
+        return cls(images.shape[0], images.shape[1], lambda row, subset: images[row, subset])
 
 
 @torch.no_grad()
-def said_of(
-    pictures: Pictures, say: Callable[[Images], Logits], chunk: int, device: torch.device, read: Read | None = None
+def outputs_of_variants(
+    variants: ImageVariants, say: Callable[[Images], Logits], chunk: int, device: torch.device, read: Read | None = None
 ) -> Float[Tensor, "b s c"]:
     """Return the logits of all images, after `read` if given.
 
     Parameters
     ----------
-    pictures
+    variants
         The images.
     say
         Function from images to logits.
     chunk
         Number of images in memory at once.
     device
-        Device of the indices passed to `pictures.make`.
+        Device of the indices passed to `variants.make`.
     read
         Reduces the logits of each piece, given the row of each.
     """
-    answers: Tensor | None = None
+    order = torch.arange(variants.rows * variants.subsets, device=device)
 
-    def some(piece: slice) -> Logits:
-        index = torch.arange(piece.start, piece.stop, device=device)
-        return say(pictures.make(index // pictures.subsets, index % pictures.subsets))
+    def run_piece(piece: slice) -> Logits:
+        return say(variants.make(order[piece] // variants.subsets, order[piece] % variants.subsets))
 
-    total = pictures.rows * pictures.subsets
-    for piece, said in pieces(some, total, chunk):
-        owner = torch.arange(piece.start, piece.stop, device=device) // pictures.subsets
-        told = said if read is None else read(said, owner)
-        answers = told.new_empty(total, told.shape[-1]) if answers is None else answers
-        answers[piece] = told
-    assert answers is not None
-    return answers.unflatten(0, (pictures.rows, pictures.subsets))
+    reduce = None if read is None else lambda logits, index: read(logits, index // variants.subsets)
+    return run_in_pieces(run_piece, order, chunk, reduce).unflatten(0, (variants.rows, variants.subsets))

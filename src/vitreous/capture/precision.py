@@ -54,9 +54,9 @@ class Flags:
 
 def backends() -> list[Any]:
     """Objects with a setting `fp32_precision`; none before torch 2.9."""
-    found: list[Any] = [torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv", None)]
-    found.append(getattr(torch.backends.mkldnn, "matmul", None))
-    return found if all(hasattr(backend, "fp32_precision") for backend in found) else []
+    settings: list[Any] = [torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv", None)]
+    settings.append(getattr(torch.backends.mkldnn, "matmul", None))
+    return settings if all(hasattr(backend, "fp32_precision") for backend in settings) else []
 
 
 @dataclass(slots=True)
@@ -74,15 +74,15 @@ class OpenScopes:
             before = self.before
             self.counts[name] += step
             if self.counts["float32"]:
-                wanted = Flags.of(tf32=False)
+                flags = Flags.of(tf32=False)
             elif self.counts["tf32"] and not self.counts["as set"]:
-                wanted = Flags.of(tf32=True)
+                flags = Flags.of(tf32=True)
             else:
-                wanted = before
+                flags = before
             if not self.counts.total():
                 self.before = None
-            if Flags.read() != wanted:
-                wanted.apply()
+            if Flags.read() != flags:
+                flags.apply()
 
 
 OPEN = OpenScopes()
@@ -150,8 +150,8 @@ def full_precision(device: torch.device) -> AbstractContextManager[Any]:
 def check_precision(precision: Any) -> None:
     """Raise a SpecError unless `precision` is None or one of `PRECISIONS`."""
     if precision is not None and precision not in PRECISIONS:
-        known = ", ".join(map(repr, PRECISIONS))
-        raise SpecError(f"precision={precision!r}; known: {known}, and None for the precision that the model has")
+        names = ", ".join(map(repr, PRECISIONS))
+        raise SpecError(f"precision={precision!r}; known: {names}, and None for the precision that the model has")
 
 
 def effective_precision(precision: str | None, model: BlackBox, lowest: str) -> str | None:

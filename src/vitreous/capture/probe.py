@@ -20,7 +20,7 @@ from vitreous.capture.layer import Layer, backward, presence_grad, weave, weave_
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.network_probe import NetworkProbe
-from vitreous.capture.packed import said_among
+from vitreous.capture.packed import outputs_of_subsets
 from vitreous.capture.pixels import Read
 from vitreous.capture.score_function import Question
 from vitreous.core.errors import ShapeError
@@ -103,9 +103,9 @@ class Probe(NetworkProbe):
     @property
     def states(self) -> list[Tokens]:
         """Input of every block, then the encoder's output: depth + 1 tensors without graph."""
-        if self._seen.states is None:
-            self._seen.states = self._carried([self.tokens], self.vit.depth)
-        return self._seen.states
+        if self._cache.states is None:
+            self._cache.states = self._carried([self.tokens], self.vit.depth)
+        return self._cache.states
 
     @torch.no_grad()
     def _carried(self, states: list[Tokens], depth: int) -> list[Tokens]:
@@ -117,10 +117,10 @@ class Probe(NetworkProbe):
     @property
     def reading(self) -> Reading:
         """Output of the head for the unmodified images, without graph."""
-        if self._seen.reading is None:
+        if self._cache.reading is None:
             with torch.no_grad():
-                self._seen.reading = run_head(self.vit, self.states[-1])
-        return self._seen.reading
+                self._cache.reading = run_head(self.vit, self.states[-1])
+        return self._cache.reading
 
     # ── layers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -195,33 +195,39 @@ class Probe(NetworkProbe):
 
     def _target_scores(self, reading: Reading) -> list[Float[Tensor, " b"]]:
         """Scores with graph, one tensor per target. Caches the logits, so that the arg-max needs no extra forward."""
-        if self._seen.reading is None:
-            self._seen.reading = Reading(reading.logits.detach(), reading.readout)
-        return [self.answer(reading.logits, one) for one in self.targets.view(len(self.images), -1).unbind(1)]
+        if self._cache.reading is None:
+            self._cache.reading = Reading(reading.logits.detach(), reading.readout)
+        return [self.answer(reading.logits, targets) for targets in self.targets.view(len(self.images), -1).unbind(1)]
 
     def _forward(self, walk: Walk, down_to: int) -> list[Step]:
         """Run the encoder; return the steps from block `down_to` on, or none if they would not fit into memory."""
         if self.hold is False:
             _ = self.states
             return []
-        known = self._seen.states
-        states = self._carried([self.tokens], down_to) if known is None else known[: down_to + 1]
+        cached = self._cache.states
+        states = self._carried([self.tokens], down_to) if cached is None else cached[: down_to + 1]
         steps: list[Step] = []
         for index in range(down_to, self.vit.depth):
-            with weighing(walk.gradients and not steps and self.hold is None) as kept:
+            with weighing(walk.gradients and not steps and self.hold is None) as saved_bytes:
                 steps.append(self._run(index, states[-1], walk))
-            if index == down_to and self.hold is None and not self._fits(kept(), steps[0], self.vit.depth - down_to):
+            if (
+                index == down_to
+                and self.hold is None
+                and not self._fits(saved_bytes(), steps[0], self.vit.depth - down_to)
+            ):
                 steps.clear()  # free the graph before the remaining blocks run
-                self._seen.states = known or self._carried(states, self.vit.depth)
+                self._cache.states = cached or self._carried(states, self.vit.depth)
                 return []
             states.append(steps[-1].output.detach())
-        if known is None:
-            self._seen.states = states
+        if cached is None:
+            self._cache.states = states
         return steps
 
-    def _fits(self, kept: int, step: Step, blocks: int) -> bool:
+    def _fits(self, saved_bytes: int, step: Step, blocks: int) -> bool:
         matrix = 0 if step.attention is None else step.attention.nbytes
-        return (max(kept, matrix) + step.output.nbytes) * blocks + matrix * 2 < free_bytes(self.images.device) / 2
+        return (max(saved_bytes, matrix) + step.output.nbytes) * blocks + matrix * 2 < free_bytes(
+            self.images.device
+        ) / 2
 
     def _run(self, index: int, x: Tokens, walk: Walk) -> Step:
         with torch.set_grad_enabled(walk.gradients):
@@ -310,7 +316,7 @@ class Probe(NetworkProbe):
             )
         tokens = self.tokens
         room = rows_that_fit(1, tokens.shape[-1], tokens.element_size(), tokens.device)
-        return said_among(self.vit, tokens, self.layout, keep, room, read)
+        return outputs_of_subsets(self.vit, tokens, self.layout, keep, room, read)
 
     def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
         """Return the score of every subset of patches; `keep` as for `logits`."""
@@ -321,7 +327,7 @@ class Probe(NetworkProbe):
         return run(self.vit, embed(self.vit, images), self.place)
 
     @property
-    def pictures_that_fit(self) -> int:
+    def images_that_fit(self) -> int:
         """Number of images to run at once."""
         tokens = self.tokens
         return rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)

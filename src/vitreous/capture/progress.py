@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 Report = Callable[[int, int], object]  # (done, total)
@@ -63,13 +64,41 @@ def pieces(
     while start < total:
         rows = min(most, total - start, chunk(start) if callable(chunk) else chunk)
         piece = slice(start, start + max(1, rows))
-        found = attempt(work, piece)
-        if found is None:
+        result = attempt(work, piece)
+        if result is None:
             most = rows // 2
             continue
-        yield piece, found
+        yield piece, result
         start = piece.stop
         tally.add(piece.stop - piece.start)
+
+
+def run_in_pieces(
+    work: Callable[[slice], Tensor],
+    order: Int[Tensor, " m"],
+    chunk: int | Callable[[int], int],
+    read: Callable[[Tensor, Int[Tensor, " k"]], Tensor] | None = None,
+) -> Float[Tensor, "m c"]:
+    """Results of `work` for all rows, in one tensor.
+
+    Parameters
+    ----------
+    work
+        Function from a slice of `order` to one result per row.
+    order
+        The rows, in the order in which they are processed.
+    chunk
+        As for `pieces`.
+    read
+        Reduces the results of a piece, given its rows, so that not all results are in memory.
+    """
+    results: Tensor | None = None
+    for piece, part in pieces(work, len(order), chunk):
+        part = part if read is None else read(part, order[piece])
+        results = part.new_empty(len(order), part.shape[-1]) if results is None else results
+        results[order[piece]] = part
+    assert results is not None
+    return results
 
 
 def attempt(work: Callable[[slice], Tensor], piece: slice) -> Tensor | None:

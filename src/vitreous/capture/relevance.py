@@ -175,8 +175,8 @@ def at_the_logits(probe: Probe) -> Float[Tensor, "r c"]:
 def affine(function: Callable[[Tensor], Tensor], like: Float[Tensor, "r n i"]) -> tuple[Float[Tensor, "o i"], Tensor]:
     """Weight and bias of an affine function applied to every token; `like` gives input width, device and dtype."""
     eye = torch.eye(like.shape[-1], device=like.device, dtype=like.dtype)
-    found = function(F.pad(eye, (0, 0, 1, 0))[None])[0]  # values at 0, then at every unit vector
-    return (found[1:] - found[0]).T, found[0]
+    values = function(F.pad(eye, (0, 0, 1, 0))[None])[0]  # values at 0, then at every unit vector
+    return (values[1:] - values[0]).T, values[0]
 
 
 def side_by_side(heads: Heads) -> Tokens:
@@ -194,9 +194,9 @@ def refuse(layer: Layer) -> None:
         "rotary positions": attend.rotate is not unmoved,
         "relative positions": attend.bias(layer.place) is not None,
     }
-    for what, present in unknown.items():
+    for part, present in unknown.items():
         if present:
-            raise ModelError(f"relevance has no rule for {what}, which this model has")
+            raise ModelError(f"relevance has no rule for {part}, which this model has")
 
 
 def named(norm: nn.Module) -> bool:
@@ -238,14 +238,14 @@ def of_pixels(probe: Probe, R: Tokens, rules: Rules) -> Float[Tensor, "r colours
 def patch_convolution(probe: Probe) -> nn.Conv2d:
     """Return the patch embedding, checked to be a convolution followed only by the addition of positions."""
     vit, images, prefix = probe.vit, probe.images, probe.layout.prefix
-    found = [m for m in vit.module.modules() if isinstance(m, nn.Conv2d) and m.in_channels == images.shape[1]]
+    candidates = [m for m in vit.module.modules() if isinstance(m, nn.Conv2d) and m.in_channels == images.shape[1]]
     empty = torch.zeros_like(images[:1])
     eps = torch.finfo(images.dtype).eps  # half-precision tokens are rounded sums
-    for conv in found:
-        made = (conv(images) - conv(empty)).flatten(2).transpose(1, 2)
-        told = (probe.tokens - vit.embed(empty))[:, prefix:]
-        near = max(1e-4, 2 * eps) * float(told.abs().max())
-        if made.shape == told.shape and torch.allclose(made, told, rtol=max(1e-3, 4 * eps), atol=near):
+    for conv in candidates:
+        embedded = (conv(images) - conv(empty)).flatten(2).transpose(1, 2)
+        expected = (probe.tokens - vit.embed(empty))[:, prefix:]
+        near = max(1e-4, 2 * eps) * float(expected.abs().max())
+        if embedded.shape == expected.shape and torch.allclose(embedded, expected, rtol=max(1e-3, 4 * eps), atol=near):
             return conv
     raise ModelError(
         f"relevance reaches pixels through one convolution with positions added; the tokens of {vit.name!r} are made otherwise "
@@ -264,8 +264,8 @@ def prefix_tokens(probe: Probe) -> Float[Tensor, "prefix d"]:
     """Learned prefix tokens (class, distillation, registers) without their position embeddings."""
     width, prefix = probe.tokens.shape[-1], probe.layout.prefix
     own = {name.rsplit(".", 1)[-1]: p for name, p in probe.vit.module.named_parameters()}
-    found = [own[name].reshape(-1, width) for names in PREFIX for name in names if name in own]
-    joined = torch.cat([*found, probe.tokens.new_zeros(0, width)])
+    parameters = [own[name].reshape(-1, width) for names in PREFIX for name in names if name in own]
+    joined = torch.cat([*parameters, probe.tokens.new_zeros(0, width)])
     if len(joined) != prefix:
         raise ModelError(f"the {prefix} prefix tokens of {probe.vit.name!r} were not found; rules='orig' needs none")
     return joined

@@ -140,8 +140,8 @@ def ask(question: str | Question | Callable[..., Any]) -> Question:
             reason = describe_error(problem)
             raise ShapeError(f"question {name!r} failed on logits {list(logits.shape)} ({reason})") from problem
         if not isinstance(score, Tensor) or score.shape != targets.shape:
-            given = list(score.shape) if isinstance(score, Tensor) else f"a {type(score).__name__}"
-            raise ShapeError(f"a question must answer with one number per row [{len(targets)}], not {given}")
+            returned = list(score.shape) if isinstance(score, Tensor) else f"a {type(score).__name__}"
+            raise ShapeError(f"a question must answer with one number per row [{len(targets)}], not {returned}")
         if not score.is_floating_point() or (
             torch.is_grad_enabled() and logits.requires_grad and not score.requires_grad
         ):

@@ -141,10 +141,10 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
     `blocks` as for `see_through`; those that the network has already are found again for another image size.
     """
     blocks = blocks or [block.name for block in model.blocks] or None
-    known = EXAMINED.setdefault(model.module, {})
+    examinations = EXAMINED.setdefault(model.module, {})
     key = (structure_of(model.module), tuple(image.shape), image.dtype, image.device.type, str(blocks))
-    if model.inputs is None and key in known:
-        return known[key].describe(model)
+    if model.inputs is None and key in examinations:
+        return examinations[key].describe(model)
 
     def call(images: Images) -> Any:
         with evaluating(model.module):
@@ -184,9 +184,9 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
     copy, missing = check_completeness(model, image, call, first)
     findings = Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
-    if len(known) >= 8:  # images of many sizes
-        known.clear()
-    known[key] = findings
+    if len(examinations) >= 8:  # images of many sizes
+        examinations.clear()
+    examinations[key] = findings
     return findings.describe(model)
 
 
@@ -277,8 +277,8 @@ def expected_size(module: nn.Module, preprocess: Any) -> tuple[int, int]:
     if size is not None:
         return size
     settings = [getattr(part, "default_cfg", None) for part in module.modules()]  # timm: the size of the weights
-    given = [config["input_size"] for config in settings if isinstance(config, dict) and config.get("input_size")]
-    return (given[0][1], given[0][2]) if given else (224, 224)
+    input_sizes = [config["input_size"] for config in settings if isinstance(config, dict) and config.get("input_size")]
+    return (input_sizes[0][1], input_sizes[0][2]) if input_sizes else (224, 224)
 
 
 def random_image(module: nn.Module, size: tuple[int, int], clip: Clip | None = None, seed: int = 0) -> Images:

@@ -55,5 +55,5 @@ class Sizes:
 
 def tokens_of(keep: Bool[Tensor, "m p"], prefix: int) -> Int[Tensor, "m all"]:
     """Positions of all tokens: the prefix, then the kept patches in order, then the removed ones."""
-    kept = keep.byte().argsort(dim=-1, descending=True, stable=True) + prefix  # `nonzero` would synchronise the GPU
-    return torch.cat([torch.arange(prefix, device=kept.device).expand(len(kept), -1), kept], 1)
+    order = keep.byte().argsort(dim=-1, descending=True, stable=True) + prefix  # `nonzero` would synchronise the GPU
+    return torch.cat([torch.arange(prefix, device=order.device).expand(len(order), -1), order], 1)

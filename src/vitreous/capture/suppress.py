@@ -10,7 +10,7 @@ from vitreous.capture.forward import feed, run_head
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.probe import Probe
-from vitreous.capture.progress import pieces
+from vitreous.capture.progress import run_in_pieces
 from vitreous.models.tensor_types import Logits, Tokens
 from vitreous.models.vit import Block, Place
 
@@ -30,9 +30,8 @@ def suppressed_score(probe: Probe, factors: Float[Tensor, "b s n"], shift: bool)
         increases a score.
     """
     flat, subsets = factors.flatten(0, 1), factors.shape[1]
-    answers: Tensor | None = None
 
-    def some(piece: slice) -> Logits:
+    def run_piece(piece: slice) -> Logits:
         owner = torch.arange(piece.start, piece.stop, device=flat.device) // subsets
         tokens = probe.tokens[owner]
         for block in probe.vit.blocks:
@@ -43,11 +42,8 @@ def suppressed_score(probe: Probe, factors: Float[Tensor, "b s n"], shift: bool)
     heads = probe.vit.blocks[0].attend.qkv(tokens[:1, :1])[0].shape[1]
     wide = tokens.shape[2] + heads * tokens.shape[1] // 8  # attention matrices count in addition to the residual stream
     chunk = rows_that_fit(tokens.shape[1], wide, tokens.element_size(), tokens.device)
-    for piece, said in pieces(some, len(flat), chunk):
-        answers = said.new_empty(len(flat), said.shape[-1]) if answers is None else answers
-        answers[piece] = said
-    assert answers is not None
-    return probe.answers(answers.unflatten(0, factors.shape[:2]))
+    logits = run_in_pieces(run_piece, torch.arange(len(flat), device=flat.device), chunk)
+    return probe.answers(logits.unflatten(0, factors.shape[:2]))
 
 
 def suppressed_block(block: Block, x: Tokens, place: Place, factor: Float[Tensor, "b n"], shift: bool) -> Tokens:

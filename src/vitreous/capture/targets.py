@@ -94,7 +94,7 @@ class ClassTarget:
         return {}
 
 
-def class_indices(vit: BlackBox, target: Any, pictures: int) -> Int[Tensor, "b k"] | None:
+def class_indices(vit: BlackBox, target: Any, images: int) -> Int[Tensor, "b k"] | None:
     """Validate `target` and return class indices [b k], or None for the predicted class."""
     if vit.embedding:
         raise ModelError(
@@ -112,7 +112,7 @@ def class_indices(vit: BlackBox, target: Any, pictures: int) -> Int[Tensor, "b k
     if isinstance(target, bool):
         raise ShapeError("target must be a class, not True or False")
     if isinstance(target, str | int):
-        target = [target] * pictures
+        target = [target] * images
     if isinstance(target, set | frozenset | dict):
         raise ShapeError(f"target must be a list, which has an order, not a {type(target).__name__}")
     if not isinstance(target, Tensor):
@@ -123,20 +123,20 @@ def class_indices(vit: BlackBox, target: Any, pictures: int) -> Int[Tensor, "b k
             raise
         except (TypeError, ValueError, OverflowError, RuntimeError):
             raise ShapeError(
-                f"target must be a class, one per image, or [pictures, k]; got {target!r} for {pictures} images"
+                f"target must be a class, one per image, or [pictures, k]; got {target!r} for {images} images"
             ) from None
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ShapeError(
             f"target must be whole numbers, not {target.dtype}; an embedding is given as vitreous.text_target(…)"
         )
-    target = target.expand(pictures) if target.ndim == 0 else target
-    if target.ndim > 2 or len(target) != pictures:
-        hint = f"; for several classes of one image write target=[{target.flatten().tolist()}]" if pictures == 1 else ""
-        raise ShapeError(f"target has {len(target)} entries for {pictures} images{hint}")
-    target = target.reshape(pictures, -1).long()
+    target = target.expand(images) if target.ndim == 0 else target
+    if target.ndim > 2 or len(target) != images:
+        hint = f"; for several classes of one image write target=[{target.flatten().tolist()}]" if images == 1 else ""
+        raise ShapeError(f"target has {len(target)} entries for {images} images{hint}")
+    target = target.reshape(images, -1).long()
     count = vit.outputs
     if not target.numel():
-        raise ShapeError(f"target holds no class for {pictures} images; give at least one for each, or None")
+        raise ShapeError(f"target holds no class for {images} images; give at least one for each, or None")
     if target.min() < 0 or target.max() >= count:
         wrong = int(target.max() if target.min() >= 0 else target.min())
         if vit.scalar:

@@ -17,17 +17,19 @@ from vitreous.capture.linearise import Linearisation
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import Question, Rows, Targets
 from vitreous.capture.targets import Explained
+from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images
 from vitreous.models.text_head import likened
 
 
+@renamed_attributes(asked="explained", pictures="images")
 @dataclass(frozen=True, slots=True, eq=False)
 class TextTarget:
     """Text embeddings as targets, made by `text_target`.
 
-    The score of an image is scale · cosine of its embedding with each of the first `asked` texts of its group. The
+    The score of an image is scale · cosine of its embedding with each of the first `explained` texts of its group. The
     remaining texts are only used for comparison.
 
     Examples
@@ -39,8 +41,8 @@ class TextTarget:
     """
 
     texts: Float[Tensor, "g all d"]  # of unit length; g is the number of images, or 1 if all images share the texts
-    asked: int
-    pictures: int | None  # number of images; None if the texts are shared by any number of images
+    explained: int
+    images: int | None  # number of images; None if the texts are shared by any number of images
     scale: float
     names: tuple[str, ...] | None = None
 
@@ -63,24 +65,24 @@ class TextTarget:
                 f"the text embedding has {width} numbers, but {vit.name!r} makes embeddings of {outputs}; "
                 "take both from one model, after its projections"
             )
-        if self.pictures is not None and self.pictures != images:
+        if self.images is not None and self.images != images:
             several = "; for several texts of one image give them as [1 k d]" if images == 1 else ""
-            raise ShapeError(f"text_target has texts for {self.pictures} images, and {images} were given{several}")
-        if self.names is not None and len(self.names) not in (self.asked, images * self.asked):
+            raise ShapeError(f"text_target has texts for {self.images} images, and {images} were given{several}")
+        if self.names is not None and len(self.names) not in (self.explained, images * self.explained):
             raise ShapeError(
-                f"text_target has {len(self.names)} names for {images} x {self.asked} texts; give one for each text"
+                f"text_target has {len(self.names)} names for {images} x {self.explained} texts; give one for each text"
             )
         return self
 
     def batch(self, rows: slice) -> TextTarget:
         """Return the target of some of the images."""
         names = self.names
-        if names is not None and len(names) != self.asked:  # one name per image and text
-            names = names[rows.start * self.asked : rows.stop * self.asked]
-        if self.pictures is None:
+        if names is not None and len(names) != self.explained:  # one name per image and text
+            names = names[rows.start * self.explained : rows.stop * self.explained]
+        if self.images is None:
             return replace(self, names=names)
         texts = self.texts[rows]
-        return replace(self, texts=texts, pictures=len(texts), names=names)
+        return replace(self, texts=texts, images=len(texts), names=names)
 
     def scalar(self, vit: BlackBox) -> bool:
         """The cosine is one number, whatever score function a method's paper uses."""
@@ -103,8 +105,8 @@ class TextTarget:
         self, vit: BlackBox, images: Images, question: Question, hold: bool | None, *, differentiable: bool = False
     ) -> BlackBoxProbe:
         """Return the probe of a batch: a model whose outputs are the cosines with all texts of the batch."""
-        first = torch.arange(len(images)) * (0 if self.pictures is None else self.together)
-        targets = first[:, None] + torch.arange(self.asked)
+        first = torch.arange(len(images)) * (0 if self.images is None else self.together)
+        targets = first[:, None] + torch.arange(self.explained)
         model = likened(vit, self.texts.flatten(0, 1), self.scale)
         return probe_of(model, images, targets, question, hold, differentiable=differentiable)
 
@@ -121,7 +123,7 @@ class TextTarget:
 
     def name(self, row: int) -> str:
         """Return the name of the text that a row explains."""
-        return f"text {row % self.asked}" if self.names is None else self.names[row % len(self.names)]
+        return f"text {row % self.explained}" if self.names is None else self.names[row % len(self.names)]
 
     def provenance(self, question: Question, lin: Linearisation) -> dict[str, Any]:
         """Return entries about the texts as plain values."""
@@ -129,7 +131,7 @@ class TextTarget:
         return {
             "question": among,
             "target": "text",
-            "texts": {"asked": self.asked, "against": self.together - self.asked, "scale": self.scale},
+            "texts": {"asked": self.explained, "against": self.together - self.explained, "scale": self.scale},
             "length": "exact" if lin.norm == "exact" else "held fixed",
         }
 
@@ -176,45 +178,45 @@ def text_target(
     >>> vitreous.explain(tower, torch.randn(1, 3, 224, 224), target, "ixg").patches.shape
     torch.Size([1, 196])
     """
-    given = unit(embedding, "a text embedding", (1, 2, 3))
-    pictures = None if given.ndim == 1 else len(given)
-    texts = given.reshape(pictures or 1, -1, given.shape[-1])
-    asked = texts.shape[1]
+    vectors = unit(embedding, "a text embedding", (1, 2, 3))
+    images = None if vectors.ndim == 1 else len(vectors)
+    texts = vectors.reshape(images or 1, -1, vectors.shape[-1])
+    count = texts.shape[1]
     if against is not None:
         others = torch.atleast_2d(unit(against, "against", (1, 2)))
         if others.shape[-1] != texts.shape[-1]:
             raise ShapeError(f"against has {others.shape[-1]} numbers per text, the embedding {texts.shape[-1]}")
         texts = torch.cat([texts, others.to(texts).expand(len(texts), -1, -1)], 1)
-    return TextTarget(texts, asked, pictures, number(scale), None if names is None else flattened(names))
+    return TextTarget(texts, count, images, number(scale), None if names is None else flattened(names))
 
 
 def number(scale: Any) -> float:
     """Validate `scale` and return it as a float."""
     if isinstance(scale, Tensor) and scale.numel() == 1:
         scale = scale.detach().item()
-    known = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
-    if not (known and math.isfinite(scale) and scale > 0):
+    is_number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
+    if not (is_number and math.isfinite(scale) and scale > 0):
         raise ShapeError(f"scale is one number above 0, such as model.logit_scale.exp(), not {scale!r}")
     return float(scale)
 
 
-def unit(embedding: Any, what: str, axes: tuple[int, ...]) -> Float[Tensor, "*any d"]:
+def unit(embedding: Any, name: str, axes: tuple[int, ...]) -> Float[Tensor, "*any d"]:
     """Validate embeddings and return them with unit length, in float64 on the CPU."""
     try:
-        found = embedding if isinstance(embedding, Tensor) else stacked(embedding)
+        vectors = embedding if isinstance(embedding, Tensor) else stacked(embedding)
     except (TypeError, ValueError, RuntimeError):
-        raise ShapeError(f"{what} is a tensor, an array or a list of these of one shape, not {embedding!r}") from None
-    shapes = " or ".join(("[d]", "[b d]", "[b k d]") if what != "against" else ("[d]", "[a d]"))
-    if found.ndim not in axes or not found.numel():
-        raise ShapeError(f"{what} has shape {list(found.shape)}; known: {shapes}")
-    if not found.is_floating_point():
-        raise ShapeError(f"{what} is a vector of floats, not {found.dtype}; a class is given as target=… itself")
+        raise ShapeError(f"{name} is a tensor, an array or a list of these of one shape, not {embedding!r}") from None
+    shapes = " or ".join(("[d]", "[b d]", "[b k d]") if name != "against" else ("[d]", "[a d]"))
+    if vectors.ndim not in axes or not vectors.numel():
+        raise ShapeError(f"{name} has shape {list(vectors.shape)}; known: {shapes}")
+    if not vectors.is_floating_point():
+        raise ShapeError(f"{name} is a vector of floats, not {vectors.dtype}; a class is given as target=… itself")
     with torch.no_grad():
-        found = found.to("cpu", torch.float64)
-        length = found.norm(dim=-1, keepdim=True)
+        vectors = vectors.to("cpu", torch.float64)
+        length = vectors.norm(dim=-1, keepdim=True)
         if not (length.isfinite() & (length > 0)).all():
-            raise ShapeError(f"{what} holds a vector that is zero or not finite, which has no direction")
-        return found / length
+            raise ShapeError(f"{name} holds a vector that is zero or not finite, which has no direction")
+        return vectors / length
 
 
 def stacked(embedding: Any) -> Tensor:

@@ -224,12 +224,12 @@ def decoded_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
     grid, count = expected.grid, expected.count
     bits = (torch.stack([a > b for a, b in pairs]).long()).split([bits_of(cells) for cells in grid])
     position = [decoded(own) if len(own) else torch.zeros(count, dtype=torch.long) for own in bits]
-    wanted = torch.unravel_index(torch.arange(expected.patches), grid)
+    places = torch.unravel_index(torch.arange(expected.patches), grid)
     for front in dict.fromkeys((expected.others, *range(expected.others))):
         own = torch.arange(front, front + expected.patches)
         near = [  # convolutions that overlap blur a cell with its neighbour
             (along[own] - place).abs() <= int(cells > 4)
-            for along, place, cells in zip(position, wanted, grid, strict=True)
+            for along, place, cells in zip(position, places, grid, strict=True)
         ]
         if torch.stack(near).all(0).double().mean() >= AGREEING:
             return replace(expected, order=None if front == expected.others else with_others(own, count))

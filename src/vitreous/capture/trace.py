@@ -80,14 +80,14 @@ class Tracer:
             key, x = first_tensor(args, kwargs)
             entered = x.clone() if self.copy_leaves else x  # neither the state nor its history changes with x then
             leaf = entered.view_as(entered) if not self.cut and x.requires_grad else entered.detach().requires_grad_()
-            given = leaf.clone() if self.copy_leaves else leaf
+            entering = leaf.clone() if self.copy_leaves else leaf
         segment = Segment(index, entered, leaf)
         self.close_constants()
         self.segments.append(segment)
         self.open.append(segment)
         if isinstance(key, int):
-            return (*args[:key], given, *args[key + 1 :]), kwargs
-        return args, {**kwargs, key: given}
+            return (*args[:key], entering, *args[key + 1 :]), kwargs
+        return args, {**kwargs, key: entering}
 
     def leave(self, block: nn.Module, args: Any, output: Any) -> None:
         if ACTIVE.get() is not self or not self.open:
@@ -223,9 +223,9 @@ def backward(trace: Trace, score: Tensor, *, outputs: bool = False, measure: boo
                 kinds.append((i, added))
         if not inputs or not source.requires_grad:
             return 0.0
-        found = torch.autograd.grad(source, inputs, upstream, allow_unused=True, retain_graph=True)
+        input_gradients = torch.autograd.grad(source, inputs, upstream, allow_unused=True, retain_graph=True)
         terms: list[Tensor] = []
-        for (i, kind), tensor, grad in zip(kinds, inputs, found, strict=True):
+        for (i, kind), tensor, grad in zip(kinds, inputs, input_gradients, strict=True):
             if grad is None:
                 continue
             if kind is None:

@@ -47,8 +47,8 @@ def head_value_products(
     With f = Wᵀv: ⟨u, f⟩ = ⟨W u, v⟩ and ⟨f, f⟩ = vᵀ(W Wᵀ)v, so that nothing is larger than the values.
     """
     value, weight = values_and_projection(layer, bias)
-    seen = torch.einsum("rnd,hed->rhne", other, weight)
-    return row_dot(seen, value), row_dot(value @ (weight @ weight.mT), value).clamp(min=0)
+    projected = torch.einsum("rnd,hed->rhne", other, weight)
+    return row_dot(projected, value), row_dot(value @ (weight @ weight.mT), value).clamp(min=0)
 
 
 def values_and_projection(layer: Layer, bias: Bias) -> tuple[Float[Tensor, "r h n e"], Float[Tensor, "h e d"]]:

@@ -129,7 +129,7 @@ def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dic
 
     with spinner(f"loading {request.model}"):
         from vitreous.cli.results import Results, print_failure, print_line, print_record
-        from vitreous.models.image_input import open_picture
+        from vitreous.models.image_input import open_image
 
         explainer, results = Explainer(request), Results(shelf, **look)
     print_result = print_record if len(sources) <= TABLES else print_line
@@ -139,7 +139,7 @@ def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dic
     try:
         for source in progress:
             try:
-                image = open_picture(source)
+                image = open_image(source)
             except DataError as problem:
                 failed.append({"picture": str(source), "reason": str(problem)})
                 progress.hide()

@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitreous.core.errors import DataError
 from vitreous.data.sample import Boxes
-from vitreous.models.image_decoding import open_picture
+from vitreous.models.image_decoding import open_image
 
 SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ORIENTATION = 0x0112
@@ -41,7 +41,7 @@ def read_orientation(path: Path | bytes) -> int:
     try:
         with Image.open(BytesIO(path) if isinstance(path, bytes) else path) as image:
             orientation = image.getexif().get(ORIENTATION, 1)
-    except Exception:  # noqa: BLE001 - invalid metadata counts as upright, as in `open_picture`
+    except Exception:  # noqa: BLE001 - invalid metadata counts as upright, as in `open_image`
         return 1
     return orientation if orientation in range(1, 9) else 1
 
@@ -120,4 +120,4 @@ def parse_number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -
 
 def read_image_and_orientation(path: Path) -> tuple[Image.Image, int]:
     """Upright image, and its EXIF orientation, which annotations in pixels as stored still need."""
-    return open_picture(path), read_orientation(path)
+    return open_image(path), read_orientation(path)

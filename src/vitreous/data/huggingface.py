@@ -12,7 +12,7 @@ from vitreous.data.files import read_mask_values, read_orientation, to_single_ch
 from vitreous.data.folder import to_binary_mask
 from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.sample import Album, NumberedKeys, Sample, digest
-from vitreous.models.image_decoding import open_picture
+from vitreous.models.image_decoding import open_image
 
 
 @reader("hf", recognises=contains("dataset_dict.json", "dataset_info.json"))
@@ -127,7 +127,7 @@ def read(
     where = f"row {index} ({keys[index]})"
     source = image_source(row[image], where)
     try:
-        image_file = open_picture(source)
+        image_file = open_image(source)
     except VitreousError as problem:
         raise DataError(f"{where}: {problem}") from None
     value = None if label is None else row[label]

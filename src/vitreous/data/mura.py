@@ -11,7 +11,7 @@ from vitreous.core.errors import DataError
 from vitreous.data.files import list_images
 from vitreous.data.reader import check_choice, contains, reader, require_folder
 from vitreous.data.sample import Album, Sample
-from vitreous.models.image_decoding import open_picture
+from vitreous.models.image_decoding import open_image
 
 LAYOUT = "MURA-v1.1/{train,valid}/XR_<BODY>/patient<n>/study<k>_{positive,negative}/image<m>.png, listed in <split>_image_paths.csv"
 CLASSES = ("negative", "positive")  # positive: abnormal
@@ -73,4 +73,4 @@ def find_study(name: str, root: Path) -> str:
 
 
 def read(root: Path, names: list[str], labels: list[int], index: int) -> Sample:
-    return Sample(names[index], open_picture(root / names[index]), labels[index])
+    return Sample(names[index], open_image(root / names[index]), labels[index])

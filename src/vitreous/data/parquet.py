@@ -14,7 +14,7 @@ from vitreous.core.errors import DataError, SpecError, VitreousError
 from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.remote import files_at, is_uri
 from vitreous.data.sample import Album, Sample, digest
-from vitreous.models.image_decoding import open_picture
+from vitreous.models.image_decoding import open_image
 
 LAYOUT = (
     "Parquet files with a column of encoded images (bytes, or {bytes, path}), and a column label if there are labels"
@@ -172,7 +172,7 @@ def decode_record(key: str, data: bytes, label: int) -> Sample:
     if not data:
         raise DataError(f"{key} has no image")
     try:
-        return Sample(key, open_picture(data), None if label < 0 else label)
+        return Sample(key, open_image(data), None if label < 0 else label)
     except VitreousError as problem:
         raise DataError(f"{key}: {problem}") from None
 

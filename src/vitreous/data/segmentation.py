@@ -13,7 +13,7 @@ from PIL import Image
 from vitreous.core.errors import DataError
 from vitreous.data.reader import expand_path, import_package, reader
 from vitreous.data.sample import Album, Mask, Sample
-from vitreous.models.image_decoding import open_picture
+from vitreous.models.image_decoding import open_image
 
 LAYOUT = "gtsegs_ijcv.mat (MATLAB 7.3) with references to images in /value/img and to outlines in /value/gt"
 
@@ -71,7 +71,7 @@ class Drawer:
         if pixels.ndim not in (2, 3) or outline.ndim != 2 or pixels.dtype != np.uint8:
             raise DataError(f"image {index} of '{self.path}' has {pixels.shape} pixels and {outline.shape} of outline")
         # MATLAB is column-major, so h5py returns transposed arrays.
-        image = open_picture(Image.fromarray(np.ascontiguousarray(pixels.T.squeeze())))
+        image = open_image(Image.fromarray(np.ascontiguousarray(pixels.T.squeeze())))
         return Sample(f"{index:05d}", image, mask=self.mask(outline.T, index))
 
     def mask(self, outline: np.ndarray, index: int) -> Mask:

@@ -28,7 +28,7 @@ from vitreous.data.files import (
 from vitreous.data.folder import to_binary_mask
 from vitreous.data.reader import contains, expand_path, reader
 from vitreous.data.sample import Album, Sample, digest
-from vitreous.models.image_decoding import open_picture
+from vitreous.models.image_decoding import open_image
 
 LAYOUT = "uncompressed tar files of key.jpg (or png, webp), key.cls or key.json, and key.mask.png if there are masks"
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
@@ -215,7 +215,7 @@ def decode_parts(key: str, parts: Mapping[str, AnyPart], ignore: int | None) -> 
     assert ending is not None  # `wds` lists only keys with an image
     where, data = f"{key}.{ending} of '{parts[ending].shard}'", parts[ending].read()
     try:
-        image = open_picture(data)
+        image = open_image(data)
     except VitreousError as problem:
         raise DataError(f"{where}: {problem}") from None
     orientation, facts = read_orientation(data), read_facts(parts, key)

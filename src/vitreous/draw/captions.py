@@ -104,7 +104,7 @@ def remarks(attribution: Attribution) -> str:
 
 def describe_channels(attribution: Attribution) -> str | None:
     """What is shown of an image that has not three channels and no original; None for all others."""
-    if attribution.images is None or attribution.pictures is not None or attribution.images.ndim != 4:
+    if attribution.images is None or attribution.originals is not None or attribution.images.ndim != 4:
         return None
     count = attribution.images.shape[1]
     if count == 3:

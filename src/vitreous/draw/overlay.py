@@ -13,7 +13,7 @@ from torch import Tensor
 from vitreous.core.errors import ShapeError
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, tone_base
 from vitreous.methods.attribution import Attribution
-from vitreous.models.image_input import open_picture, resample
+from vitreous.models.image_input import open_image, resample
 from vitreous.models.layout import ClipLayout
 from vitreous.models.transforms import OpaquePreprocess
 
@@ -99,8 +99,8 @@ def bare_image(attribution: Attribution, *, mode: Mode, scale: Scale) -> Image.I
 def backdrop(attribution: Attribution, longest: int = LARGE) -> tuple[Image.Image, Window] | None:
     """Image of a single row at display size, and the part of it that the model sees; None without an image."""
     preprocess = attribution.preprocess
-    if attribution.pictures is not None and preprocess is not None and not isinstance(preprocess, OpaquePreprocess):
-        image = to_upright_rgb(attribution.pictures[0])
+    if attribution.originals is not None and preprocess is not None and not isinstance(preprocess, OpaquePreprocess):
+        image = to_upright_rgb(attribution.originals[0])
         window = preprocess.window(image)
     elif attribution.images is not None:
         image = to_image(denormalise_input(attribution))
@@ -116,7 +116,7 @@ def backdrop(attribution: Attribution, longest: int = LARGE) -> tuple[Image.Imag
 
 def to_upright_rgb(image: Any) -> Image.Image:
     """RGB image with its orientation applied; `explain` keeps images that way already."""
-    return image if isinstance(image, Image.Image) and image.mode == "RGB" else open_picture(image)
+    return image if isinstance(image, Image.Image) and image.mode == "RGB" else open_image(image)
 
 
 def denormalise_input(attribution: Attribution) -> np.ndarray:

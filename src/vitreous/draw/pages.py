@@ -204,7 +204,7 @@ def group_rows_by_image(attribution: Attribution) -> list[int]:
 
     Rows without any image count as one group: maps on one scale can be compared, whatever they show.
     """
-    images, originals = attribution.images, attribution.pictures
+    images, originals = attribution.images, attribution.originals
     numbers: dict[object, int] = {}
     groups = []
     for row in range(len(attribution)):
@@ -241,7 +241,9 @@ def describe_scales(attribution: Attribution, shared: bool, methods: int) -> str
         return ""
     if not shared:
         return "own colour scale per map"
-    shared_by = "all maps" if attribution.images is None and attribution.pictures is None else "all classes of an image"
+    shared_by = (
+        "all maps" if attribution.images is None and attribution.originals is None else "all classes of an image"
+    )
     return f"one colour scale for {shared_by}" + (", per method" if methods > 1 else "")
 
 

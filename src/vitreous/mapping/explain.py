@@ -224,7 +224,7 @@ class MapExplainer:
         return None if self.job.precision == "float64" else precision_of(method, self.vit, self.job.precision)
 
     def score_function(self, method: Method) -> Question:
-        return ask(method.asked(self.job.question, scalar=self.vit.scalar))
+        return ask(method.chosen_question(self.job.question, scalar=self.vit.scalar))
 
     def finish(self, launched: Launched) -> SliceRows:
         """Wait for the device and make the rows of the slice, in the order of the images."""

@@ -22,7 +22,7 @@ from vitreous.data.parquet import ParquetImages, decode_record, parquet_files
 from vitreous.data.reader import check_options, expand_path, split_spec
 from vitreous.data.remote import files_at, filesystem_of, is_uri, read_remote
 from vitreous.data.shards import decode_parts, expand_pattern, image_ending, loaded_part, local_part, samples_in, wds
-from vitreous.models.image_decoding import open_picture
+from vitreous.models.image_decoding import open_image
 
 
 class SourceItem(NamedTuple):
@@ -268,6 +268,6 @@ def read_remote_image(
 ) -> Sample:
     data = read_remote(filesystem_of(uri)[0], paths[index])
     try:
-        return Sample(names[index], open_picture(data), labels.get(names[index]))
+        return Sample(names[index], open_image(data), labels.get(names[index]))
     except DataError as problem:
         raise DataError(f"{names[index]}: {problem}") from None

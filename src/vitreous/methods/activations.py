@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.pixels import Pictures
+from vitreous.capture.pixels import ImageVariants
 from vitreous.capture.probe import Probe
 from vitreous.capture.score_function import PROBABILITIES
 from vitreous.core.errors import SpecError
@@ -29,8 +29,8 @@ def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
     depth = probe.vit.depth
     if not -depth <= layer < depth:
         raise SpecError(f"layer={layer}; the model has blocks 0 to {depth - 1}")
-    *_, found = probe.layers(attention=False, gradients=False, down_to=layer % depth)
-    return once(found)[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid)
+    *_, first_layer = probe.layers(attention=False, gradients=False, down_to=layer % depth)
+    return once(first_layer)[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid)
 
 
 def once(layer: Layer) -> Tokens:
@@ -53,7 +53,7 @@ def seen_through(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float
         mask = F.interpolate(maps[row, channel][:, None], probe.layout.size, mode="bilinear", align_corners=True)
         return probe.images[row] * spanned(mask[:, 0], 1e-8)[:, None]
 
-    return probe.pixel_score(Pictures(len(maps), maps.shape[1], through)).softmax(-1)
+    return probe.pixel_score(ImageVariants(len(maps), maps.shape[1], through)).softmax(-1)
 
 
 def scorecam_of_layer(layer: Layer, probe: Probe) -> TokenScores:
@@ -133,13 +133,13 @@ def vitcx(
         Seed of the noise, combined with the image's content.
     """
     maps = channels(probe, layer)
-    found = []
+    maps_of_images = []
     for image in range(len(probe.images)):
         alone = probe.alone(image)
         masks = alike(maps[image], probe.layout.size, threshold)
         drawn = noise(alone.originals, seed, alone.images.device)
-        found.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))
-    scores = torch.cat(found)
+        maps_of_images.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))
+    scores = torch.cat(maps_of_images)
     return scores, {"signed": bool((scores < 0).any()) or probe.question.name not in PROBABILITIES}
 
 
@@ -151,7 +151,7 @@ def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tenso
         whole = (place % 2).to(mask)[:, None, None, None]  # odd indices: the whole image with the same noise
         return probe.images[row] * (mask + whole * (1 - mask)) + drawn(row, place // 2).to(mask) * (1 - mask)
 
-    with_mask, without = probe.pixel_score(Pictures(1, 2 * len(masks), shown)).unflatten(1, (-1, 2)).unbind(-1)
+    with_mask, without = probe.pixel_score(ImageVariants(1, 2 * len(masks), shown)).unflatten(1, (-1, 2)).unbind(-1)
     weight = with_mask - without + described(probe)["score"][:, None]
     cover = masks.sum(0)
     total = piled(weight, lambda index: masks[index]) / len(masks)

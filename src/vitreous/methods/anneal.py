@@ -34,16 +34,16 @@ def walk_of(spec: str) -> Method:
     SpecError
         If it has no fold, computes its own passes or pixel space, sets its own score function, or ignores the target.
     """
-    made = resolve(spec)
-    if not scores_any_tokens(made):
+    candidate = resolve(spec)
+    if not scores_any_tokens(candidate):
         raise SpecError(
             f"of={spec!r} does not bring layers together; use one that does, such as 'fuse' or 'ixg@libra+plus'"
         )
-    if "question" in made.options:
+    if "question" in candidate.options:
         raise SpecError(f"of={spec!r} says what it asks; say it of the whole: anneal(of=…, question=…)")
-    if not made.class_specific:
+    if not candidate.class_specific:
         raise SpecError(f"of={spec!r} is the same whatever is asked; use one that is not, such as 'fuse'")
-    return made
+    return candidate
 
 
 def scores_any_tokens(candidate: Method) -> bool:
@@ -102,16 +102,16 @@ def anneal(
 
 
 def drawn_coalitions(
-    images: Images, patches: int, coalitions: int, kept: Part | tuple[Part, ...], complements: bool, seed: int
+    images: Images, patches: int, coalitions: int, share_kept: Part | tuple[Part, ...], complements: bool, seed: int
 ) -> Keep:
     """Random coalitions per image, each followed by its complement if `complements`; seeded by the image's content."""
     if coalitions < 1 or (complements and coalitions % 2):
         raise SpecError(
             f"coalitions={coalitions}; they come in pairs, a coalition and its complement: give an even number"
         )
-    shares = kept if isinstance(kept, tuple) else (kept,)
+    shares = share_kept if isinstance(share_kept, tuple) else (share_kept,)
     if not shares or not all(0 < round(share * patches) < patches for share in shares):
-        raise SpecError(f"kept={kept}; give a share of the {patches} patches that leaves some in and some out")
+        raise SpecError(f"kept={share_kept}; give a share of the {patches} patches that leaves some in and some out")
     draws = coalitions // 2 if complements else coalitions
     sizes = torch.tensor([round(shares[draw % len(shares)] * patches) for draw in range(draws)])[:, None]
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
-from vitreous.methods.attribution import zero_to_one
 from vitreous.methods.fold import first, last, plus
 from vitreous.methods.fold import rollout as roll
+from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.method import method
 from vitreous.methods.options import Range
 from vitreous.methods.token_gradients import input_x_gradient, meets_one_norm
@@ -27,14 +27,14 @@ Pair = Literal["input", "output"]
 def fused(layer: Layer, heads: Heads, discard: Discard) -> Matrix:
     """Attention reduced over heads; the smallest fraction `discard` of entries is set to 0, except the first entry."""
     attention = layer.attention
-    one = attention.mean(1) if heads == "mean" else attention.amax(1) if heads == "max" else attention.amin(1)
+    reduced = attention.mean(1) if heads == "mean" else attention.amax(1) if heads == "max" else attention.amin(1)
     if discard == 0:
-        return one
-    flat = one.flatten(1).clone()
+        return reduced
+    flat = reduced.flatten(1).clone()
     smallest = flat.topk(int(flat.shape[-1] * discard), dim=-1, largest=False).indices
     corner = flat[:, 0].clone()
     flat.scatter_(1, smallest, 0.0)[:, 0] = corner
-    return flat.view_as(one)
+    return flat.view_as(reduced)
 
 
 @method(

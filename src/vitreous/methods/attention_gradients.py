@@ -20,8 +20,8 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.capture.value_vectors import head_values
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods.attribution import zero_to_one
 from vitreous.methods.fold import plus, skipplus
+from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.method import method
 from vitreous.methods.options import Steps
 from vitreous.models.tensor_types import PatchScores, TokenScores
@@ -47,8 +47,8 @@ def feedback(probe: Probe, steps: int) -> Matrix:
     """mean_h relu((1/S) Σ_α ∂t/∂A) of the last block, at α times the image, with S values of α from 0 to 1."""
     total, tally = None, Tally(len(probe.images) * steps)
     for scales in torch.linspace(0, 1, steps, dtype=torch.float64).to(probe.images).split(at_once(probe)):
-        pictures = probe.images[:, None] * scales[:, None, None, None]
-        gradient = last_attention_gradients(probe, pictures, tally).sum(1)
+        scaled_images = probe.images[:, None] * scales[:, None, None, None]
+        gradient = last_attention_gradients(probe, scaled_images, tally).sum(1)
         total = gradient if total is None else total + gradient
     assert total is not None
     return (total / steps).clamp(min=0).mean(1)

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, overload
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError, ShapeError, VitreousError
-from vitreous.models.image_input import Preprocess, size_of
+from vitreous.methods.attribution_files import (
+    ANIMATIONS,
+    TENSORS,
+    as_array,
+    chosen_format,
+    read_attribution,
+    save_attribution,
+)
+from vitreous.methods.map_arrays import resize_maps
+from vitreous.models.image_input import size_of
 from vitreous.models.layout import ClipLayout, Layout
-from vitreous.models.transforms import OpaquePreprocess
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
 NEGLIGIBLE = 1e-4  # fraction of |score| below which the sum of absolute scores counts as negligible
-FORMATS = ("safetensors", "npz", "npy")
-ANIMATIONS = ("gif", "webp")
-UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
-TENSORS = (
-    "patches", "stderr", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images",
-)  # fmt: skip
 
 
+@renamed_attributes(pictures="originals")
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
     """Maps of one method, one row per image and target (all targets of the first image come first).
@@ -71,7 +70,7 @@ class Attribution:
         How the attribution was computed.
     images
         Preprocessed images, for drawing; for clips [rows, frames, channels, height, width].
-    pictures
+    originals
         Original images, one per row, for drawing.
     preprocess
         Preprocessing of the images, needed to map scores to the original images.
@@ -106,7 +105,7 @@ class Attribution:
     signed: bool = True
     provenance: Mapping[str, Any] = field(default_factory=dict)
     images: Float[Tensor, "r *frames channels H W"] | None = None
-    pictures: tuple[Any, ...] | None = None
+    originals: tuple[Any, ...] | None = None
     preprocess: Any = None
     names: tuple[str, ...] | None = None
     stderr: Float[Tensor, "r p"] | Float[Tensor, "r H W"] | None = None
@@ -154,8 +153,8 @@ class Attribution:
                 "tis, rise, kernelshap, lime, anneal and bayes have them"
             )
         maps, limit = self.maps(), NormalDist().inv_cdf(0.5 + confidence / 2)
-        told = maps.abs() > limit * self.stderr.view_as(maps)  # False where the standard error is NaN
-        return ~told
+        settled = maps.abs() > limit * self.stderr.view_as(maps)  # False where the standard error is NaN
+        return ~settled
 
     @overload
     def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Tensor: ...
@@ -204,7 +203,7 @@ class Attribution:
     def _original_pixels(self, size: str, mode: str) -> Tensor | list[Tensor]:
         if size != "original":
             raise ShapeError(f"size={size!r}; give 'original' or (height, width)")
-        if self.pictures is None or self.preprocess is None:  # always so for clips
+        if self.originals is None or self.preprocess is None:  # always so for clips
             raise ShapeError(
                 "there are no original images here: they were given as tensors, or the attribution was read from a file; "
                 "pixels() gives the maps at the size of what the model saw, and preprocess.restore(maps, (height, width)) "
@@ -213,10 +212,10 @@ class Attribution:
         source = resize_maps(self._source(), self.layout.size, mode) if mode == "bicubic" else self._source()
         mode = "nearest" if mode == "nearest" else "bilinear"
         maps = [
-            self.preprocess.restore(one, size_of(picture), mode)
-            for one, picture in zip(source, self.pictures, strict=True)
+            self.preprocess.restore(row, size_of(original), mode)
+            for row, original in zip(source, self.originals, strict=True)
         ]
-        return torch.stack(maps) if len({tuple(one.shape) for one in maps}) == 1 else maps
+        return torch.stack(maps) if len({tuple(pixels.shape) for pixels in maps}) == 1 else maps
 
     def to_pandas(self) -> DataFrame:
         """Scores as a tidy table with one line per map and patch.
@@ -273,8 +272,8 @@ class Attribution:
             row = range(len(self))[row]
             row = slice(row, row + 1)
         cut = {name: None if (t := getattr(self, name)) is None else t[row] for name in TENSORS}
-        pictures = None if self.pictures is None else self.pictures[row]
-        return replace(self, **cut, pictures=pictures, names=None if self.names is None else self.names[row])
+        originals = None if self.originals is None else self.originals[row]
+        return replace(self, **cut, originals=originals, names=None if self.names is None else self.names[row])
 
     def to(self, device: torch.device | str) -> Attribution:
         """Copy with all tensors on `device`."""
@@ -315,46 +314,13 @@ class Attribution:
             If an animation is asked for and this is not the attribution of one clip.
         """
         path = Path(path)
-        chosen = path.suffix.removeprefix(".").lower() if format is None else format
+        chosen = chosen_format(path, format)
         if chosen in ANIMATIONS:
             from vitreous.draw import save_animation
 
             return save_animation(self, path, format=chosen)
-        if chosen not in FORMATS:
-            given = f"format={format!r}" if format is not None else f"the name {path.name!r}"
-            raise DataError(
-                f"{given} is no format of attributions; save as .safetensors, .npz or .npy, a clip also as .gif or .webp"
-            )
-        tensors = {name: t.cpu().contiguous() for name in TENSORS if (t := getattr(self, name)) is not None}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        match chosen:
-            case "safetensors":
-                save_file(tensors, path, metadata={"vitreous": json.dumps(self._metadata())})
-            case "npz":
-                dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
-                about = np.array(json.dumps({**self._metadata(), "dtypes": dtypes}))
-                with path.open("wb") as file:
-                    arrays: dict[str, Any] = {name: as_array(t) for name, t in tensors.items()}
-                    np.savez(file, vitreous=about, **arrays)
-            case _:
-                with path.open("wb") as file:
-                    np.save(file, as_array(self.maps()))
+        save_attribution(self, path, chosen)
         return path
-
-    def _metadata(self) -> dict[str, Any]:
-        """Fields that are not tensors, as JSON values."""
-        known = self.preprocess is not None and not isinstance(self.preprocess, OpaquePreprocess)
-        preprocess = {item.name: getattr(self.preprocess, item.name) for item in fields(Preprocess)} if known else None
-        return {
-            "format": "vitreous.attribution/1",
-            "layout": asdict(self.layout),
-            "method": self.method,
-            "native": self.native,
-            "signed": self.signed,
-            "names": self.names,
-            "provenance": dict(self.provenance),
-            "preprocess": preprocess,
-        }
 
     @classmethod
     def load(cls, path: str | Path) -> Attribution:
@@ -366,29 +332,7 @@ class Attribution:
             If the file does not exist or is not a saved attribution. A .npy file holds maps without layout, method and
             classes; read it with `numpy.load`.
         """
-        try:
-            with Path(path).open("rb") as file:
-                start = file.read(6)
-            if start == b"\x93NUMPY":
-                raise DataError(
-                    f"{str(path)!r} holds maps alone, without layout, method and classes; read it with numpy.load, and "
-                    "save attributions as .safetensors or .npz to load them"
-                )
-            about, tensors = read_npz(path) if start.startswith(b"PK") else read_safetensors(path)
-            layout, names, preprocess = about["layout"], about["names"], about.get("preprocess")
-            return cls(
-                layout=read_layout(layout),
-                names=None if names is None else tuple(names),
-                preprocess=None if preprocess is None else read_preprocess(preprocess),
-                **{"patches": None, **tensors},
-                **{key: about[key] for key in ("method", "native", "signed", "provenance")},
-            )
-        except DataError:
-            raise
-        except FileNotFoundError:
-            raise DataError(f"no file {str(path)!r}") from None
-        except UNREADABLE as problem:
-            raise DataError(f"{str(path)!r} is not an attribution saved by Vitreous ({problem})") from None
+        return cls(**read_attribution(path))
 
     # ── display ──────────────────────────────────────────────────────────────────────────────────
 
@@ -420,8 +364,8 @@ class Attribution:
 
     def __repr__(self) -> str:
         cells = "x".join(map(str, self.layout.cells))
-        what = "pixels" if self.patches is None else "patches"
-        return f"Attribution({self.method!r}, {len(self)} x {cells} {what}, targets={self.targets.tolist()})"
+        unit = "pixels" if self.patches is None else "patches"
+        return f"Attribution({self.method!r}, {len(self)} x {cells} {unit}, targets={self.targets.tolist()})"
 
     @property
     def negligible(self) -> Bool[Tensor, " r"]:
@@ -446,58 +390,3 @@ class Attribution:
         if self.score is not None and in_units_of_the_score:
             negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
         return negligible & finite.any(-1)
-
-
-def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) -> Float[Tensor, "r height width"]:
-    """Maps resized to `size` by interpolation."""
-    if tuple(maps.shape[-2:]) == tuple(size):
-        return maps
-    corners = None if mode == "nearest" else False
-    return F.interpolate(maps[:, None], size=tuple(size), mode=mode, align_corners=corners)[:, 0]
-
-
-def as_array(tensor: Tensor) -> np.ndarray:
-    """Tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
-    tensor = tensor.cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def read_safetensors(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        about = json.loads((file.metadata() or {})["vitreous"])
-        return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-
-
-def read_npz(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    # numpy does not close a file that it opened itself if the archive is damaged
-    with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-        about = json.loads(str(file["vitreous"]))
-        dtypes = about["dtypes"]
-        return about, {name: torch.from_numpy(file[name]).to(getattr(torch, dtypes[name])) for name in dtypes}
-
-
-def read_layout(values: Mapping[str, Any]) -> Layout:
-    """`Layout`, or `ClipLayout` where there are time steps, from JSON values."""
-    grid, patch = tuple(values["grid"]), tuple(values["patch"])
-    if "times" in values:
-        return ClipLayout(grid, patch, values["prefix"], values["times"], values["tubelet"])
-    return Layout(grid, patch, values["prefix"])
-
-
-def read_preprocess(values: Mapping[str, Any]) -> Preprocess:
-    """`Preprocess` from JSON values, whose lists become tuples."""
-    restored: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    return Preprocess(**restored)
-
-
-def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, "r p"]:
-    """Sum of a pixel map over each patch; pixels outside the patch grid are ignored."""
-    (rows, columns), (height, width) = layout.grid, layout.patch
-    cells = pixels[:, : rows * height, : columns * width].unflatten(1, (rows, height)).unflatten(3, (columns, width))
-    return cells.sum((2, 4)).flatten(1).to(torch.promote_types(pixels.dtype, torch.float32))
-
-
-def zero_to_one(scores: Float[Tensor, "r p"]) -> Float[Tensor, "r p"]:
-    """Every map rescaled to [0, 1]; a constant map becomes NaN (0 / 0), as in published code."""
-    low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
-    return (scores - low) / (high - low)

@@ -28,7 +28,7 @@ class Cell:
     """A method name with one ending: the resulting method, or None and the error message (`refusal`)."""
 
     spec: str
-    made: Method | None
+    method: Method | None
     refusal: str = ""
 
 

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from vitreous.methods.method import Method
 
 
-def with_options(method: Method, given: Mapping[str, Any]) -> Method:
+def with_options(method: Method, options: Mapping[str, Any]) -> Method:
     """Set options; see `Method.with_options`."""
-    given = {**method.options, **given}
-    preset = given.get("preset")
+    options = {**method.options, **options}
+    preset = options.get("preset")
     if preset is not None and method.presets:
         choice("preset", preset, tuple(method.presets))
         setting = dict(method.presets[preset])
         method = replace_fold(method, setting.pop("fold")) if "fold" in setting else method
-        given = {**setting, **given}
-    made = set_fold_options(method, fit_options(f"method {method.name!r}", given, method.typed_options))
-    refuse_rescaled_biases(made)
-    return made
+        options = {**setting, **options}
+    changed = set_fold_options(method, fit_options(f"method {method.name!r}", options, method.typed_options))
+    refuse_rescaled_biases(changed)
+    return changed
 
 
 def refuse_rescaled_biases(method: Method) -> None:
@@ -42,15 +42,15 @@ def refuse_rescaled_biases(method: Method) -> None:
         )
 
 
-def set_fold_options(method: Method, given: Mapping[str, Any]) -> Method:
+def set_fold_options(method: Method, options: Mapping[str, Any]) -> Method:
     """Set valid options, those of a fold that is not the method's default at that fold, because a spec writes them there."""
     fold, own = method.fold, method.registered_fold
     if fold is None or own is None or fold.name == own.name:
-        return replace(method, options=given)
+        return replace(method, options=options)
     assert isinstance(method.recipe, LayerSignal)
     of_fold = fold.typed_options.keys() - method.recipe.signal.options.keys()
-    moved = {key: value for key, value in given.items() if key in of_fold}
-    rest = {key: value for key, value in given.items() if key not in of_fold}
+    moved = {key: value for key, value in options.items() if key in of_fold}
+    rest = {key: value for key, value in options.items() if key not in of_fold}
     return replace(replace_fold(method, fold.with_options(**moved)) if moved else method, options=rest)
 
 
@@ -68,9 +68,9 @@ def with_fold(method: Method, fold: Fold) -> Method:
     """Set the fold if it fits; see `Method.folded`."""
     layers = method.recipe.per_layer if isinstance(method.recipe, ProbeFunction) else method.recipe
     if layers is None:
-        known = f"{'genatt' if fold.mixing else 'ixg'}+{fold.name}"
+        example = f"{'genatt' if fold.mixing else 'ixg'}+{fold.name}"
         raise SpecError(
-            f"{method.name!r} has no signal per layer for {fold.name!r} to fold; use it alone, or one that has, as {known!r}"
+            f"{method.name!r} has no signal per layer for {fold.name!r} to fold; use it alone, or one that has, as {example!r}"
         )
     current = method.fold
     if fold.mixing and not layers.mixing:
@@ -82,8 +82,8 @@ def with_fold(method: Method, fold: Fold) -> Method:
         raise SpecError(
             f"{method.name!r} has its fold built in; for {fold.name!r} use {layers.fixed_fold.format(fold=fold.name)!r}"
         )
-    kept = current.options if current is not None and current.name == fold.name else {}
-    folded = replace_fold(method, replace(fold, options={**kept, **fold.options}))
+    fold_options = current.options if current is not None and current.name == fold.name else {}
+    folded = replace_fold(method, replace(fold, options={**fold_options, **fold.options}))
     check_names(f"{method.name!r} under fold {fold.name!r}", method.options, folded.typed_options)
     refuse_rescaled_biases(folded)
     return folded
@@ -117,12 +117,12 @@ def with_black_box_options(method: Method, alternatives: str) -> Method:
 
 def effective_fold(method: Method, recipe: LayerSignal) -> Fold:
     """The fold, with those of the method's options that belong to it."""
-    fold, own, known = recipe.fold, method.registered_fold, recipe.fold.typed_options
-    given = {**fold.options, **{key: value for key, value in method.options.items() if key in known}}
-    if given.get("mode") == "restart" and own is not None and own.name == "rollout":
+    fold, own, fold_options = recipe.fold, method.registered_fold, recipe.fold.typed_options
+    options = {**fold.options, **{key: value for key, value in method.options.items() if key in fold_options}}
+    if options.get("mode") == "restart" and own is not None and own.name == "rollout":
         # a restart rolls out with the settings of the method's own roll-out
-        given = {**{key: value for key, value in own.options.items() if key in known}, **given}
-    return replace(fold, options=given)
+        options = {**{key: value for key, value in own.options.items() if key in fold_options}, **options}
+    return replace(fold, options=options)
 
 
 def write_spec(method: Method) -> str:

@@ -125,7 +125,7 @@ class Split:
 
     def weights(self, parts: Iterable[Parts], bias: Tensor) -> Weights:
         """Weight of each source for a bias, per token; sums to 1 over sources. `parts` yields chunks of sources."""
-        likeness = torch.cat([self.likeness(some, bias) for some in parts])
+        likeness = torch.cat([self.likeness(chunk, bias) for chunk in parts])
         return likeness / likeness.sum(0).clamp(min=torch.finfo(likeness.dtype).tiny)
 
     def likeness(self, parts: Parts, bias: Tensor) -> Weights:
@@ -151,10 +151,10 @@ class Split:
             raise ModelError(f"a norm of type {type(norm).__name__!r} is not known here; known: LayerNorm, RMSNorm")
         deviation = x - x.mean(-1, keepdim=True) if centred else x
         spread = (deviation.square().mean(-1, keepdim=True) + norm.eps).sqrt()
-        made = (parts - parts.mean(-1, keepdim=True) if centred else parts.clone()).div_(spread)
-        made = made if norm.weight is None else made.mul_(norm.weight)
+        normalised = (parts - parts.mean(-1, keepdim=True) if centred else parts.clone()).div_(spread)
+        normalised = normalised if norm.weight is None else normalised.mul_(norm.weight)
         shift = getattr(norm, "bias", None)
-        return made if shift is None else self.hand_out(made, shift)
+        return normalised if shift is None else self.hand_out(normalised, shift)
 
     def activate(self, act: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Slope and intercept (None if zero) of the linear form of the activation."""
@@ -167,14 +167,14 @@ class Split:
 @torch.no_grad()
 def forward_shares(probe: Probe, start: int, split: Split) -> TokenScores:
     """Shares of the tokens entering block `start`; one decomposition per image serves all its targets."""
-    wanted = at_the_logits(probe).unflatten(0, (len(probe.images), -1))  # [b k c]
-    tally = Tally(len(wanted) * (probe.vit.depth - start))
-    return torch.cat([w @ logit_parts(probe, picture, start, split, tally).T for picture, w in enumerate(wanted)])
+    logit_gradients = at_the_logits(probe).unflatten(0, (len(probe.images), -1))  # [b k c]
+    tally = Tally(len(logit_gradients) * (probe.vit.depth - start))
+    return torch.cat([w @ logit_parts(probe, image, start, split, tally).T for image, w in enumerate(logit_gradients)])
 
 
-def logit_parts(probe: Probe, picture: int, start: int, split: Split, tally: Tally) -> Float[Tensor, "s c"]:
+def logit_parts(probe: Probe, image: int, start: int, split: Split, tally: Tally) -> Float[Tensor, "s c"]:
     """Contribution of every source to every logit, for one image."""
-    vit, states = probe.vit, [state[picture : picture + 1] for state in probe.states]
+    vit, states = probe.vit, [state[image : image + 1] for state in probe.states]
     if not isinstance(vit.pool, LinearPool):
         raise ModelError(f"bias={split.bias!r} is not defined for attention pooling; use bias='none', 'cls' or 'equal'")
     D = torch.diag_embed(states[start][0].T).permute(1, 2, 0).contiguous()
@@ -200,9 +200,9 @@ def attention_parts(block: Block, step: Step, D: Parts) -> Parts:
         raise ModelError("biases by likeness are not defined for a norm inside attention or MLP; use bias='equal'")
     value, _ = affine(lambda t: side_by_side(attend.qkv(t)[2]), step.hidden)
     project, _ = affine(attend.project, D.new_zeros(1, 1, len(value)))
-    for some in sources(D, len(value)):
-        heads = (some @ value.T).unflatten(-1, (attention.shape[1], -1)).transpose(1, 2)
-        some.copy_(side_by_side(attention[0] @ heads) @ project.T)
+    for chunk in sources(D, len(value)):
+        heads = (chunk @ value.T).unflatten(-1, (attention.shape[1], -1)).transpose(1, 2)
+        chunk.copy_(side_by_side(attention[0] @ heads) @ project.T)
     return D
 
 
@@ -222,19 +222,19 @@ def feed_parts(feed: Feed, step: Step, D: Parts, split: Split) -> Parts:
     slope, intercept = (feed.act(gate[0]), None) if gate else split.activate(feed.act, z)
     expand, first = affine(lambda t: feed.expand(t)[-1], step.mid)
     contract, second = affine(feed.contract, z[None])
-    some = sources(D, len(expand))
-    shares = split.weights((part @ expand.T for part in some), first).split(len(some[0]))
+    chunks = sources(D, len(expand))
+    shares = split.weights((part @ expand.T for part in chunks), first).split(len(chunks[0]))
 
     def hidden(part: Parts, share: Weights) -> Tensor:
         return (part @ expand.T).addcmul_(share[:, :, None], first).mul_(slope)
 
-    made = partial(map, hidden, some, shares)
+    hidden_chunks = partial(map, hidden, chunks, shares)
     if intercept is None:
-        for part, units in zip(some, made(), strict=True):
+        for part, units in zip(chunks, hidden_chunks(), strict=True):
             part.copy_(units @ contract.T)
         return split.hand_out(D, second)
-    extra = split.weights(made(), intercept).split(len(some[0]))
-    for part, units, share in zip(some, made(), extra, strict=True):
+    extra = split.weights(hidden_chunks(), intercept).split(len(chunks[0]))
+    for part, units, share in zip(chunks, hidden_chunks(), extra, strict=True):
         part.copy_(units.addcmul_(share[:, :, None], intercept) @ contract.T)
     return split.hand_out(D, second)
 

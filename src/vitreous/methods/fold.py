@@ -6,20 +6,19 @@ layers are not computed. A token-to-token signal [r n n] is reduced to the row t
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.options import Number, OptionFunction, Options, fit_options
+from vitreous.methods.rollout_steps import STEPS, Form, Scaling, in_range, rescaled
 from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 Signal = Callable[[Layer], Tensor]  # [r n] or [r n n]
 Mode = Literal["layers", "restart"]
 Biases = Literal["once", "repeat"]
-Form = Literal["add", "half", "half-normalised", "none", "normalised", "vit-explain"]  # keys of STEPS
-Scaling = Literal["none", "sum", "max", "minmax", "tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +69,18 @@ class Fold:
         """Every option by name."""
         return self.signature.options
 
-    def with_options(self, /, **given: Any) -> Fold:
+    def with_options(self, /, **options: Any) -> Fold:
         """The fold with these options set; a SpecError if one does not exist or does not fit."""
-        given = fit_options(f"fold {self.name!r}", given, self.typed_options)
-        return replace(self, options={**self.options, **given})
+        options = fit_options(f"fold {self.name!r}", options, self.typed_options)
+        return replace(self, options={**self.options, **options})
 
     def down_to(self, depth: int) -> int:
         """Index of the first layer that is read in a model of this depth; a SpecError if there is no such layer."""
-        given = self.reach.pick(self.options)
-        for key, value in given.items():
+        reach_options = self.reach.pick(self.options)
+        for key, value in reach_options.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise SpecError(f"fold {self.name!r} takes a whole number for {key!r}, not {value!r}")
-        start = self.reach(depth, **given)
+        start = self.reach(depth, **reach_options)
         if not 0 <= start < depth:
             raise SpecError(f"fold {self.name!r} starts at layer {start}, but the model has layers 0 to {depth - 1}")
         return start
@@ -144,8 +141,8 @@ def fold(
     """
 
     def register(function: Callable[..., TokenScores]) -> Fold:
-        made = Fold(name or function.__name__, OptionFunction.of(function), OptionFunction.of(reach), mixing)
-        return FOLDS.add(made.name, made, function.__module__)
+        registered = Fold(name or function.__name__, OptionFunction.of(function), OptionFunction.of(reach), mixing)
+        return FOLDS.add(registered.name, registered, function.__module__)
 
     return register
 
@@ -320,59 +317,6 @@ def rollout(
     assert row is not None
     assert first_layer is not None
     return row[:, 0] * first_layer.hidden.norm(dim=-1) if lengths else row[:, 0]
-
-
-Row = Float[Tensor, "r 1 n"]
-Matrix = Float[Tensor, "r n n"]
-
-
-def in_range(row: Row) -> Float[Tensor, "r 1 1"]:
-    """Power of two that keeps a growing row below overflow; 1 for rows of ordinary size.
-
-    Products of vector norms over many layers can overflow, and the scale of the map carries no information.
-    """
-    half = math.log2(torch.finfo(row.dtype).max) // 2
-    large = row.abs().amax(-1, keepdim=True) > 2.0**half
-    return torch.where(large, 2.0**-half, 1.0).to(row.dtype)
-
-
-def normalised_step(row: Row, mixing: Matrix) -> Row:
-    """row · (T + I), each row of T + I divided by its sum."""
-    return (row / (mixing.sum(-1)[:, None] + 1)) @ mixing + row / (mixing.sum(-1)[:, None] + 1)
-
-
-def half_normalised_step(row: Row, mixing: Matrix) -> Row:
-    """row · ½(T̄ + I), each row of T̄ being the row of T divided by its sum."""
-    sums = mixing.sum(-1)[:, None]
-    return (row + torch.where(sums == 0, 0, row / sums) @ mixing) / 2
-
-
-def vit_explain_step(row: Row, mixing: Matrix) -> Row:
-    """row · ½(T + I) with column j divided by the sum of row j, as published."""
-    return (row + row @ mixing) / (mixing.sum(-1)[:, None] + 1)
-
-
-STEPS: dict[str, Callable[[Row, Matrix], Row]] = {
-    "add": lambda row, mixing: row + row @ mixing,
-    "half": lambda row, mixing: (row + row @ mixing) / 2,
-    "half-normalised": half_normalised_step,
-    "none": lambda row, mixing: row @ mixing,
-    "normalised": normalised_step,
-    "vit-explain": vit_explain_step,
-}
-
-
-def rescaled(tokens: TokenScores, prefix: int, normalise: Scaling) -> TokenScores:
-    """Scores of a layer, rescaled by the scores of its patches (all but `prefix` tokens); a map of zeros stays 0."""
-    patches = tokens[:, prefix:]
-    low, size = 0, patches.abs().amax(-1, keepdim=True)
-    if normalise == "sum":
-        size = patches.abs().sum(-1, keepdim=True)
-    elif normalise == "minmax":
-        low = patches.amin(-1, keepdim=True)
-        size = patches.amax(-1, keepdim=True) - low
-    scores = (tokens - low) / torch.where(size > 0, size, 1)
-    return (2 * scores).tanh() if normalise == "tanh" else scores
 
 
 def sum_of_layers(layers: Iterator[Layer], signal: Signal, normalise: Scaling = "none") -> TokenScores:

@@ -14,10 +14,11 @@ from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.compose import replace_fold
-from vitreous.methods.fold import STEPS, Signal, read, rescaled
+from vitreous.methods.fold import Signal, read
 from vitreous.methods.method import Method
 from vitreous.methods.options import OptionFunction, defaults
 from vitreous.methods.recipe import LayerSignal
+from vitreous.methods.rollout_steps import STEPS, rescaled
 from vitreous.methods.transition import transition
 from vitreous.models.tensor_types import TokenScores
 
@@ -146,7 +147,7 @@ class Watch:
     """Records the signals that a method's fold reads."""
 
     method: Method
-    found: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)  # per layer, one entry per batch
+    records: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)  # per layer, one entry per batch
     row: Float[Tensor, "r 1 n"] | None = None
     total: TokenScores | None = None
 
@@ -154,32 +155,32 @@ class Watch:
         """The same method, with a fold that records every signal."""
         fold = self.method.fold
         assert fold is not None
-        known = defaults(fold.typed_options)
+        default_options = defaults(fold.typed_options)
 
         def record(layers: Iterator[Layer], signal: Signal, **options: Any) -> TokenScores:
             self.row = self.total = None
 
             def recorded_signal(layer: Layer) -> Tensor:
-                made = signal(layer)
-                self.record_layer(layer, made, {**known, **options})
-                return made
+                layer_signal = signal(layer)
+                self.record_layer(layer, layer_signal, {**default_options, **options})
+                return layer_signal
 
             return fold.function(layers, recorded_signal, **options)
 
         return replace_fold(self.method, replace(fold, signature=replace(fold.signature, call=record)))
 
-    def record_layer(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> None:
-        """Record the patch maps of one layer, given its signal `made` and the options of the fold."""
-        tokens = {**self._measured(layer), **self._folded(layer, made, options)}
+    def record_layer(self, layer: Layer, layer_signal: Tensor, options: Mapping[str, Any]) -> None:
+        """Record the patch maps of one layer, given its signal `layer_signal` and the options of the fold."""
+        tokens = {**self._measured(layer), **self._folded(layer, layer_signal, options)}
         patches = {name: part[:, layer.layout.prefix :] for name, part in tokens.items()}
-        self.found.setdefault(layer.index, []).append(patches)
+        self.records.setdefault(layer.index, []).append(patches)
 
     def _measured(self, layer: Layer) -> dict[str, TokenScores]:
         """The measures of `tokentm` at a layer; empty for other methods."""
-        given = self.method.settings
-        if self.method.name != "tokentm" or given["branches"] == "gradient":
+        settings = self.method.settings
+        if self.method.name != "tokentm" or settings["branches"] == "gradient":
             return {}
-        part = transition(layer, **MEASURES.pick(given))
+        part = transition(layer, **MEASURES.pick(settings))
         measures = {
             "attention": read(layer, part.attention.mean(1)),
             "weighted": read(layer, (part.positive * part.attention).mean(1)),
@@ -188,49 +189,49 @@ class Watch:
             "mlp_length": part.mlp_length,
             "mlp_necc": part.mlp_necc,
         }
-        left_out = [name for name in ("length", "necc") if not given[name]]
-        return {name: one for name, one in measures.items() if name.removeprefix("mlp_") not in left_out}
+        left_out = [name for name in ("length", "necc") if not settings[name]]
+        return {name: measure for name, measure in measures.items() if name.removeprefix("mlp_") not in left_out}
 
-    def _folded(self, layer: Layer, made: Tensor, options: Mapping[str, Any]) -> dict[str, TokenScores]:
+    def _folded(self, layer: Layer, layer_signal: Tensor, options: Mapping[str, Any]) -> dict[str, TokenScores]:
         """Repeat the step of the fold at this layer: running sum, or roll-out row."""
         assert self.method.fold is not None
         rolls = self.method.fold.name == "rollout"
-        if made.ndim == 3 and (rolls or options["mode"] == "restart"):
-            mixing = made * options["gain"] if options["gain"] != 1 else made
+        if layer_signal.ndim == 3 and (rolls or options["mode"] == "restart"):
+            mixing = layer_signal * options["gain"] if options["gain"] != 1 else layer_signal
             self.row = layer.readout[:, None].to(mixing) if self.row is None else self.row
             self.row = STEPS[options["form"]](self.row, mixing)
             signal = self.row[:, 0] * layer.hidden.norm(dim=-1) if options["lengths"] else self.row[:, 0]
         else:
-            signal = read(layer, made)
+            signal = read(layer, layer_signal)
         if rolls:
             return (
                 {"carried": signal}
                 if self.method.name == "tokentm"
-                else {"taken": read(layer, made), "carried": signal}
+                else {"taken": read(layer, layer_signal), "carried": signal}
             )
         if options["normalise"] != "none":
             signal = rescaled(signal, layer.layout.prefix, options["normalise"])
         self.total = signal if self.total is None else self.total + signal
         return {"signal": signal, "sum": self.total}
 
-    def told(self, found: Attribution) -> Inside:
+    def build_result(self, attribution: Attribution) -> Inside:
         """Build the per-layer result from the records and the method's attribution."""
-        layers = tuple(sorted(self.found))
-        names = self.found[layers[0]][0]
+        layers = tuple(sorted(self.records))
+        names = self.records[layers[0]][0]
         parts = {
-            name: torch.stack([torch.cat([batch[name] for batch in self.found[layer]]) for layer in layers], 1)
+            name: torch.stack([torch.cat([batch[name] for batch in self.records[layer]]) for layer in layers], 1)
             for name in names
         }
-        share = len(found) // len(next(iter(parts.values())))  # class-agnostic maps are computed once per image
+        share = len(attribution) // len(next(iter(parts.values())))  # class-agnostic maps are computed once per image
         parts = {name: part.repeat_interleave(share, 0) for name, part in parts.items()}
         spec = self.method.spec
-        whole = replace(found, method=spec, provenance={**found.provenance, "method": spec})
-        given, recipe = self.method.settings, self.method.recipe
+        whole = replace(attribution, method=spec, provenance={**attribution.provenance, "method": spec})
+        settings, recipe = self.method.settings, self.method.recipe
         assert isinstance(recipe, LayerSignal)
-        once = (given.get("biases") or ("repeat" if given.get("mode") == "restart" else "once")) == "once"
+        once = (settings.get("biases") or ("repeat" if settings.get("mode") == "restart" else "once")) == "once"
         apart = None
-        if recipe.needs.biases and once and "signal" in parts and found.patches is not None:
-            apart = found.patches - parts["signal"].sum(1)
+        if recipe.needs.biases and once and "signal" in parts and attribution.patches is not None:
+            apart = attribution.patches - parts["signal"].sum(1)
         return Inside(whole, layers, parts, apart)
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.pixels import Pictures
+from vitreous.capture.pixels import ImageVariants
 from vitreous.methods.random_control import content_seeds, drawn
 from vitreous.models.tensor_types import Images
 
@@ -19,7 +19,7 @@ Index = Int[Tensor, " k"]
 Masks = Callable[[Index], Float[Tensor, "k H W"]]  # masks at the given indices
 
 
-def shown(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) -> Pictures:
+def shown(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) -> ImageVariants:
     """Every image under each of `count` masks that all images share.
 
     Parameters
@@ -39,7 +39,7 @@ def shown(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) 
         behind = rest[row] if isinstance(rest, Tensor) else rest
         return images[row] * mask + behind * (1 - mask)
 
-    return Pictures(len(images), count, make)
+    return ImageVariants(len(images), count, make)
 
 
 def piled(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float[Tensor, "r H W"]:

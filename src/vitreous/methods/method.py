@@ -12,14 +12,13 @@ from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, ask
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
-from vitreous.methods import compose, run
+from vitreous.methods import capability, compose, run
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.fold import Fold, first
 from vitreous.methods.options import Option, OptionFunction, as_option_function, defaults
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, ProbeFunction, Recipe
-from vitreous.models.model import BlackBox, Network
+from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import TokenScores
-from vitreous.models.vit import ViT
 
 
 def check_question(question: Any) -> None:
@@ -94,27 +93,31 @@ class Method:
 
     def signed_by(self, question: Any) -> bool:
         """Whether scores can be negative because those of this score function can."""
-        known = ask(question) if isinstance(question, str) else question
-        return self.facts.averages and getattr(known, "name", known) not in PROBABILITIES
+        score_function = ask(question) if isinstance(question, str) else question
+        return self.facts.averages and getattr(score_function, "name", score_function) not in PROBABILITIES
 
     @property
     def question(self) -> Any:
         """Score function: the option `question` if it is given, else that of the method's paper."""
-        given = self.options.get("question")
-        return self.facts.question if given is None else given
+        own = self.options.get("question")
+        return self.facts.question if own is None else own
 
     @property
     def typed_options(self) -> dict[str, Option]:
         """Every option by name: those of the recipe, `question` (class-specific methods) and `preset`."""
-        known = self.recipe.typed_options
-        known |= {"question": Option("question", self.facts.question, QUESTION)} if self.class_specific else {}
-        return known | ({"preset": PRESET} if self.presets else {})
+        options = self.recipe.typed_options
+        options |= {"question": Option("question", self.facts.question, QUESTION)} if self.class_specific else {}
+        return options | ({"preset": PRESET} if self.presets else {})
 
     @property
     def known_options(self) -> dict[str, Any]:
         """Default of every option, by name; the fold's own settings replace the defaults of its function."""
-        known = defaults(self.typed_options)
-        return known if self.fold is None else {**known, **{k: v for k, v in self.fold.options.items() if k in known}}
+        default_options = defaults(self.typed_options)
+        return (
+            default_options
+            if self.fold is None
+            else {**default_options, **{k: v for k, v in self.fold.options.items() if k in default_options}}
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -138,7 +141,7 @@ class Method:
         """The method as a string; `resolve` makes the same method of it."""
         return compose.write_spec(self)
 
-    def with_options(self, /, **given: Any) -> Method:
+    def with_options(self, /, **options: Any) -> Method:
         """The method with these options set; options set before are kept unless they are given again.
 
         Parameters
@@ -156,7 +159,7 @@ class Method:
         SpecError
             If an option or preset does not exist, or a value does not fit the option's annotation.
         """
-        return compose.with_options(self, given)
+        return compose.with_options(self, options)
 
     def folded(self, fold: Fold) -> Method:
         """The method with another fold.
@@ -194,14 +197,12 @@ class Method:
         SpecError
             If the method has no such form, or an option excludes it.
         """
-        return compose.with_black_box_options(self, black_box_methods())
+        return compose.with_black_box_options(self, capability.black_box_methods(METHODS))
 
     @property
     def capability(self) -> type[BlackBox]:
         """The least that a model must be for this method: `BlackBox`, `Network` or `ViT`."""
-        if self.black_box is not None:
-            return BlackBox
-        return Network if self.works_on_networks else ViT
+        return capability.needed_capability(self)
 
     def for_model(self, vit: BlackBox) -> Method:
         """The form of the method for this kind of model.
@@ -213,32 +214,14 @@ class Method:
         SpecError
             If the method needs more than the model has.
         """
-        reads_pixels = isinstance(vit, Network) and vit.clip is not None and self.settings.get("space") == "pixels"
-        if isinstance(vit, ViT) or (isinstance(vit, Network) and self.works_on_networks and not reads_pixels):
-            return self
-        if isinstance(vit, Network) and vit.clip is not None:
-            raise SpecError(
-                f"{self.spec!r} reads more than states and gradients at blocks, and {vit.name!r} takes clips; of clips ask "
-                f"one of: {', '.join(name for name in METHODS if METHODS[name].works_on_networks)}"
-            )
-        if isinstance(vit, Network) and self.black_box is None:
-            raise SpecError(
-                f"{self.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {vit.name!r} is a "
-                f"network without an adapter{why(vit)}; of a network ask one of: {network_methods()}"
-            )
-        return self.of_black_box()
+        return capability.form_for_model(self, vit, METHODS)
 
     @property
     def works_on_networks(self) -> bool:
         """Whether states and gradients at blocks are enough for this method with these options."""
-        recipe = self.recipe
-        if not isinstance(recipe, LayerSignal) or recipe.mixing or recipe.needs.only_in_vits:
-            return False
-        if recipe.linearisation.residual or recipe.changes_pass(self.options):
-            return False
-        return self.settings.get("of", "input") in ("input", "output")
+        return capability.works_on_networks(self)
 
-    def asked(self, question: Any = None, *, scalar: bool = False) -> Any:
+    def chosen_question(self, question: Any = None, *, scalar: bool = False) -> Any:
         """The score function to explain.
 
         Parameters
@@ -254,9 +237,9 @@ class Method:
             The spec's `question` option if set, else `question` if given, else "logit" for a scalar model, else the
             method's default (that of its paper).
         """
-        given = self.options.get("question")
-        if given is not None:
-            return given
+        own = self.options.get("question")
+        if own is not None:
+            return own
         return question if question is not None else "logit" if scalar else self.facts.question
 
     # ── explanation ──────────────────────────────────────────────────────────────────────────────
@@ -290,6 +273,8 @@ class Method:
                 place, value = f"recipe.needs.{name}", getattr(getattr(self.recipe, "needs", LayerNeeds()), name)
             elif name in RECIPE:
                 place, value = f"recipe.{name}", getattr(self.recipe, name, RECIPE[name])
+            elif name == "asked":
+                place, value = "chosen_question", self.chosen_question
             else:
                 raise AttributeError(f"'Method' object has no attribute {name!r}")
             warnings.warn(f"Method.{name} is now Method.{place}", DeprecationWarning, stacklevel=2)
@@ -303,21 +288,6 @@ FACTS = frozenset(fact.name for fact in fields(Facts))
 NEEDS = frozenset(need.name for need in fields(LayerNeeds))
 FUNCTIONS = ("adapt", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
 RECIPE = {key.name: key.default for key in fields(LayerSignal) if key.name not in ("signal", "fold", "needs")}
-
-
-def why(model: BlackBox) -> str:
-    """Why a model is no `ViT`, in brackets; empty if that is not known."""
-    return f" ({model.reason})" if model.reason else ""
-
-
-def network_methods() -> str:
-    """Names of the methods that need states and gradients only, or work for any classifier, separated by commas."""
-    return ", ".join(name for name in METHODS if METHODS[name].works_on_networks or METHODS[name].black_box is not None)
-
-
-def black_box_methods() -> str:
-    """Names of the methods that work for any classifier, separated by commas."""
-    return ", ".join(name for name in METHODS if METHODS[name].black_box is not None)
 
 
 def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callable[[Callable[..., Any]], Method]:

@@ -186,25 +186,25 @@ def defaults(options: Options) -> dict[str, Any]:
     return {name: option.default for name, option in options.items()}
 
 
-def check_names(owner: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+def check_names(owner: str, options: Mapping[str, Any], names: Mapping[str, Any]) -> None:
     """Raise a SpecError for options that do not exist, with the nearest name or the list of names."""
-    for key in given:
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+    for key in options:
+        if key not in names:
+            near = get_close_matches(key, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(names)) or 'none'}"
             raise SpecError(f"{owner} has no option {shorten_repr(key)}; {hint}")
 
 
-def fit_options(owner: str, given: Mapping[str, Any], known: Options) -> dict[str, Any]:
+def fit_options(owner: str, options: Mapping[str, Any], typed_options: Options) -> dict[str, Any]:
     """The given options after validation (see `Option.fit`).
 
     Parameters
     ----------
     owner
         Method or fold, for error messages.
-    given
+    options
         Values by name.
-    known
+    typed_options
         Options by name.
 
     Raises
@@ -212,8 +212,8 @@ def fit_options(owner: str, given: Mapping[str, Any], known: Options) -> dict[st
     SpecError
         If an option does not exist or a value does not fit.
     """
-    check_names(owner, given, known)
-    return {key: known[key].fit(owner, value) for key, value in given.items()}
+    check_names(owner, options, typed_options)
+    return {key: typed_options[key].fit(owner, value) for key, value in options.items()}
 
 
 def mismatch(value: Any, annotation: Any) -> str:
@@ -225,7 +225,7 @@ def mismatch(value: Any, annotation: Any) -> str:
         wrong = mismatch(value, arguments[0])
         return wrong or next((text for rule in arguments[1:] if (text := broken(rule, value))), "")
     if origin is Literal:
-        fits = any(type(value) is type(known) and value == known for known in arguments)
+        fits = any(type(value) is type(choice_value) and value == choice_value for choice_value in arguments)
         return "" if fits else f"known: {', '.join(map(repr, arguments))}"
     if origin in (Union, UnionType):
         alternatives = [arm for arm in arguments if has_type(value, arm)]
@@ -258,7 +258,7 @@ def has_type(value: Any, annotation: Any) -> bool:
     if origin is Annotated:
         return has_type(value, arguments[0])
     if origin is Literal:
-        return any(type(value) is type(known) for known in arguments)
+        return any(type(value) is type(choice_value) for choice_value in arguments)
     if origin in (Union, UnionType):
         return any(has_type(value, arm) for arm in arguments)
     if annotation is None or annotation is NoneType:

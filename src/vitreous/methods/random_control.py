@@ -26,11 +26,11 @@ ROOM = 2**26  # bytes of noise that are copied to a GPU at once
 def content_seeds(images: Images, seed: int) -> list[int]:
     """One seed per image, a hash of `seed` and the image's content; it does not depend on the position in a batch."""
 
-    def one(picture: np.ndarray) -> int:
-        digest = hashlib.blake2b(picture.data, digest_size=8, salt=str(seed).encode()[:16]).digest()
+    def content_seed(image: np.ndarray) -> int:
+        digest = hashlib.blake2b(image.data, digest_size=8, salt=str(seed).encode()[:16]).digest()
         return int.from_bytes(digest, "little") >> 1
 
-    return by_threads(one, images.cpu().float().flatten(1).contiguous().numpy())
+    return by_threads(content_seed, images.cpu().float().flatten(1).contiguous().numpy())
 
 
 def generators(images: Images, seed: int) -> list[torch.Generator]:
@@ -60,15 +60,15 @@ def drawn(
     dtype
         Data type of the result.
     """
-    found, pinned = torch.empty(len(sources), *shape, dtype=dtype, device=device), device.type == "cuda"
-    together = max(1, ROOM // max(1, math.prod(shape) * found.element_size()))
+    result, pinned = torch.empty(len(sources), *shape, dtype=dtype, device=device), device.type == "cuda"
+    together = max(1, ROOM // max(1, math.prod(shape) * result.element_size()))
     for first in range(0, len(sources), together):
-        place = found[first : first + together]
-        held = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
-        by_threads(draw, held.unbind(), sources[first : first + together])
-        if held is not place:
-            place.copy_(held, non_blocking=pinned)  # torch reuses pinned memory only after the copy
-    return found
+        place = result[first : first + together]
+        buffer = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
+        by_threads(draw, buffer.unbind(), sources[first : first + together])
+        if buffer is not place:
+            place.copy_(buffer, non_blocking=pinned)  # torch reuses pinned memory only after the copy
+    return result
 
 
 def uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor, "k *shape"]:

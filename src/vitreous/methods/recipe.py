@@ -169,8 +169,8 @@ class LayerSignal:
 
     def changes_pass(self, options: Mapping[str, Any]) -> bool:
         """Whether the given options change the pass over the layers, and with it states, gradients or bias shares."""
-        known = options_of(self.adapt)
-        return any(options.get(key, option.default) != option.default for key, option in known.items())
+        pass_options = options_of(self.adapt)
+        return any(options.get(key, option.default) != option.default for key, option in pass_options.items())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,14 +13,14 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import choice
 
-Picture = Float[Tensor, "colours H W"]
+ImageTensor = Float[Tensor, "colours H W"]
 Labels = Int[Tensor, "H W"]  # index of each pixel's region, from 0
 
 SQUARES = 14  # per side, for black boxes, which have no patches
 KINDS = ("patches", "slic", "quickshift", "felzenszwalb", "watershed")
 
 
-def regions_of(probe: BlackBoxProbe, kind: str, picture: Picture) -> Labels:
+def regions_of(probe: BlackBoxProbe, kind: str, image: ImageTensor) -> Labels:
     """Segmentation of one image.
 
     Parameters
@@ -29,14 +29,14 @@ def regions_of(probe: BlackBoxProbe, kind: str, picture: Picture) -> Labels:
         The probe.
     kind
         "patches" for the model's patches (14 x 14 rectangles for a black box), else a kind of superpixels.
-    picture
+    image
         The image.
     """
     choice("regions", kind, KINDS)
     if kind == "patches":
         grid = (SQUARES, SQUARES) if probe.black_box else probe.layout.grid
-        return squares((picture.shape[-2], picture.shape[-1]), grid).to(picture.device)
-    return segment(kind, picture)
+        return squares((image.shape[-2], image.shape[-1]), grid).to(image.device)
+    return segment(kind, image)
 
 
 def squares(size: tuple[int, int], grid: tuple[int, int]) -> Labels:
@@ -47,7 +47,7 @@ def squares(size: tuple[int, int], grid: tuple[int, int]) -> Labels:
     return down[:, None] * columns + right
 
 
-def slic(picture: Picture, count: int, compactness: float = 20.0, rounds: int = 10) -> Labels:
+def slic(image: ImageTensor, count: int, compactness: float = 20.0, rounds: int = 10) -> Labels:
     """SLIC superpixels: k-means of colour and position, initialised on a regular grid.
 
     Colours are scaled so that black and white are 100 apart, as in lightness. A pixel joins a centre at most two grid
@@ -55,7 +55,7 @@ def slic(picture: Picture, count: int, compactness: float = 20.0, rounds: int = 
 
     Parameters
     ----------
-    picture
+    image
         The image.
     count
         Approximate number of superpixels.
@@ -64,15 +64,15 @@ def slic(picture: Picture, count: int, compactness: float = 20.0, rounds: int = 
     rounds
         Number of k-means iterations.
     """
-    picture = picture.double()
-    height, width = picture.shape[-2:]
-    colour = 100 / 3**0.5 * (picture - picture.min()) / (picture.max() - picture.min()).clamp(min=1e-12)
+    image = image.double()
+    height, width = image.shape[-2:]
+    colour = 100 / 3**0.5 * (image - image.min()) / (image.max() - image.min()).clamp(min=1e-12)
     step = (height * width / count) ** 0.5
-    place = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")).to(picture)
+    place = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")).to(image)
     pixels = torch.cat([colour, place * compactness / step]).flatten(1).T  # [HW 5]
     rows = max(1, min(height, round(height / step)))
     columns = max(1, min(width, round(count / rows)))
-    labels = squares((height, width), (rows, columns)).to(picture.device).flatten()
+    labels = squares((height, width), (rows, columns)).to(image.device).flatten()
     reach = 2 * compactness  # two steps, in the units of `pixels`
     for _ in range(rounds):
         size = torch.bincount(labels, minlength=rows * columns)
@@ -84,13 +84,13 @@ def slic(picture: Picture, count: int, compactness: float = 20.0, rounds: int = 
     return labels.unique(return_inverse=True)[1].view(height, width)
 
 
-def segment(kind: str, picture: Picture, size: int | None = None) -> Labels:
+def segment(kind: str, image: ImageTensor, size: int | None = None) -> Labels:
     """Superpixels of one kind; `size` is the number of segments (slic) or markers (watershed), or the scale."""
     if kind == "slic":
-        return slic(picture, size or 50)
+        return slic(image, size or 50)
     seg, filters = scikit_image(kind)
-    low, high = picture.min(), picture.max()
-    pixels = ((picture - low) / (high - low).clamp(min=1e-12)).permute(1, 2, 0).double().cpu().numpy()
+    low, high = image.min(), image.max()
+    pixels = ((image - low) / (high - low).clamp(min=1e-12)).permute(1, 2, 0).double().cpu().numpy()
     match kind:
         case "quickshift":
             labels = seg.quickshift(pixels, kernel_size=4, max_dist=200, ratio=0.2, rng=42)
@@ -98,7 +98,7 @@ def segment(kind: str, picture: Picture, size: int | None = None) -> Labels:
             labels = seg.felzenszwalb(pixels, scale=size or 100, sigma=0.8, min_size=28 * 28)
         case _:
             labels = seg.watershed(filters.sobel(pixels.mean(-1)), markers=size or 20, compactness=1e-4)
-    return torch.from_numpy(labels.astype("int64")).unique(return_inverse=True)[1].to(picture.device)
+    return torch.from_numpy(labels.astype("int64")).unique(return_inverse=True)[1].to(image.device)
 
 
 def scikit_image(kind: str) -> tuple[Any, Any]:
@@ -119,18 +119,18 @@ SCALES: dict[str, tuple[int, ...]] = {
 }
 
 
-def many_regions(picture: Picture, kinds: Sequence[str], radius: int, stride: int) -> Bool[Tensor, "m H W"]:
+def many_regions(image: ImageTensor, kinds: Sequence[str], radius: int, stride: int) -> Bool[Tensor, "m H W"]:
     """Masks of all regions of several segmentations at several scales (`SCALES`), and of overlapping circles."""
-    found = []
+    masks = []
     for kind in kinds:
         choice("regions", kind, (*SCALES, "circles"))
         if kind == "circles":
-            found.append(circles((picture.shape[-2], picture.shape[-1]), radius, stride).to(picture.device))
+            masks.append(circles((image.shape[-2], image.shape[-1]), radius, stride).to(image.device))
             continue
         for scale in SCALES[kind]:
-            labels = segment(kind, picture, scale)
-            found.append(labels == torch.arange(int(labels.max()) + 1, device=labels.device)[:, None, None])
-    return torch.cat(found)
+            labels = segment(kind, image, scale)
+            masks.append(labels == torch.arange(int(labels.max()) + 1, device=labels.device)[:, None, None])
+    return torch.cat(masks)
 
 
 def circles(size: tuple[int, int], radius: int, stride: int) -> Bool[Tensor, "m H W"]:
@@ -146,12 +146,12 @@ def linked(distance: Float[Tensor, "d d"], threshold: float | int) -> Int[Tensor
     label = torch.arange(len(apart), device=apart.device)
     while apart.numel():
         nearest = int(apart.argmin())
-        one, other = divmod(nearest, len(apart))
-        if apart[one, other] >= threshold:
+        row, other = divmod(nearest, len(apart))
+        if apart[row, other] >= threshold:
             break
-        farthest = torch.maximum(apart[one], apart[other])
-        farthest[one] = torch.inf
-        apart[one], apart[:, one] = farthest, farthest
+        farthest = torch.maximum(apart[row], apart[other])
+        farthest[row] = torch.inf
+        apart[row], apart[:, row] = farthest, farthest
         apart[other], apart[:, other] = torch.inf, torch.inf
-        label[label == other] = one
+        label[label == other] = row
     return label.unique(return_inverse=True)[1]

@@ -31,7 +31,7 @@ def chosen(rules: RuleSet, joint: bool = False) -> Rules:
     return Rules(joint or RULES[rules].joint, RULES[rules].rescale)
 
 
-def single_precision(made: Method, vit: ViT) -> str:
+def single_precision(method: Method, vit: ViT) -> str:
     """Warning that the map is sensitive to rounding, unless the model is in float64.
 
     Measured on ViT-Tiny: the rank correlation of the same map in float32 and float64 is 0.79 to 1.00 for transatt and
@@ -44,13 +44,13 @@ def single_precision(made: Method, vit: ViT) -> str:
     )
 
 
-def half_precision(made: Method, vit: ViT) -> str:
+def half_precision(method: Method, vit: ViT) -> str:
     """Warning as in `single_precision`, for half precision only.
 
     Measured on ViT-Tiny: the relevance of one block has the same ranks in float32 on two devices, but different ones in
     bfloat16.
     """
-    return single_precision(made, vit) if vit.dtype.itemsize < 4 else ""
+    return single_precision(method, vit) if vit.dtype.itemsize < 4 else ""
 
 
 def positive(layer: Layer, weighted: bool) -> Matrix:

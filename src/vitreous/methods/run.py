@@ -15,9 +15,10 @@ from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.probe import Probe, Walk
 from vitreous.capture.relevance import relevances
 from vitreous.core.errors import SpecError
-from vitreous.methods.attribution import Attribution, patch_sums
+from vitreous.methods.attribution import Attribution
 from vitreous.methods.bias_accounting import BiasAccounting
 from vitreous.methods.compose import effective_fold
+from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.recipe import LayerSignal
 from vitreous.models.tensor_types import TokenScores
 
@@ -79,8 +80,8 @@ def run_layers(
     layers = iterate_layers(recipe, probe, walk, fold.down_to(probe.vit.depth), settings)
     counted = settings.get("biases") or ("repeat" if settings.get("mode") == "restart" else "once")
     accounting = BiasAccounting(probe, needs.biases, counted == "repeat")
-    known = {"probe": probe, "linearisation": walk.lin}
-    inputs = {name: known[name] for name in recipe.signal.inputs if name in known}
+    named_inputs = {"probe": probe, "linearisation": walk.lin}
+    inputs = {name: named_inputs[name] for name in recipe.signal.inputs if name in named_inputs}
     options = recipe.signal.pick(settings)
 
     def signal(layer: Layer) -> Tensor:

@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.pixels import Pictures
+from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
-from vitreous.methods.attribution import patch_sums
+from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blurred, piled, shown
 from vitreous.methods.method import method
 from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
@@ -86,7 +86,7 @@ def occlusion(
     def hidden(row: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Float[Tensor, "k colours H W"]:
         return probe.images[row].masked_fill(windows(place)[:, None], baseline)
 
-    fallen = full_score(probe) - probe.pixel_score(Pictures(len(probe.images), len(windows), hidden))
+    fallen = full_score(probe) - probe.pixel_score(ImageVariants(len(probe.images), len(windows), hidden))
     return windows.mean(fallen)
 
 
@@ -216,11 +216,11 @@ def pami(
         heat, count = torch.zeros(()), torch.zeros(())
         for move in moves:
             moved = probe.alone(image, torch.roll(probe.images[image], move, (-2, -1)))
-            found = many_regions(moved.images[0], kinds, radius, stride)
-            answers = alone_in_view(moved, found, fill)
+            masks = many_regions(moved.images[0], kinds, radius, stride)
+            answers = alone_in_view(moved, masks, fill)
             back = (-move[0], -move[1])
-            heat = heat + torch.roll(piled(answers, lambda index, f=found: f[index]), back, (-2, -1))
-            count = count + torch.roll(found.sum(0), back, (-2, -1))
+            heat = heat + torch.roll(piled(answers, lambda index, masks=masks: masks[index]), back, (-2, -1))
+            count = count + torch.roll(masks.sum(0), back, (-2, -1))
         maps.append(heat / count.clamp(min=1))
     return torch.cat(maps)
 

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.pixels import Pictures
-from vitreous.methods.attribution import patch_sums
+from vitreous.capture.pixels import ImageVariants
+from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Positive, Range, Seed
 from vitreous.methods.random_control import generators
@@ -56,19 +56,19 @@ class Parts:
 
 def parts_of(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> Parts:
     """Parts of a probe with one image: patches to remove, or regions to paint over with 0 or their mean colour."""
-    picture = probe.images[0]
-    labels = regions_of(probe, "patches" if space == "tokens" else regions, picture)
+    image = probe.images[0]
+    labels = regions_of(probe, "patches" if space == "tokens" else regions, image)
     count = int(labels.max()) + 1
-    energy = torch.zeros(count).to(picture).index_add_(0, labels.flatten(), (picture**2).sum(0).flatten())
+    energy = torch.zeros(count).to(image).index_add_(0, labels.flatten(), (image**2).sum(0).flatten())
     if space == "tokens":
         return Parts(count, energy, lambda on: probe.score(on[None]), lambda weights: weights, root_of_squares)
-    behind = torch.zeros_like(picture) if fill == "zero" else mean_colour(picture, labels)
+    behind = torch.zeros_like(image) if fill == "zero" else mean_colour(image, labels)
 
     def score(on: Coalitions) -> Answers:
         def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Float[Tensor, "k colours H W"]:
-            return torch.where(on[subset][:, labels][:, None], picture, behind)
+            return torch.where(on[subset][:, labels][:, None], image, behind)
 
-        return probe.pixel_score(Pictures(1, len(on), make))
+        return probe.pixel_score(ImageVariants(1, len(on), make))
 
     def stderr(factor: Float[Tensor, "r c m"]) -> Tensor:
         if probe.black_box:
@@ -86,16 +86,16 @@ def root_of_squares(factor: Float[Tensor, "r c m"]) -> Float[Tensor, "r m"]:
 
 def answers_of(probe: BlackBoxProbe, parts: list[Parts], on: list[Coalitions], space: Space) -> list[Answers]:
     """Scores of every image's coalitions; for `space="tokens"` the coalitions of all images are batched together."""
-    on = [some.to(probe.images.device) for some in on]
+    on = [coalitions.to(probe.images.device) for coalitions in on]
     if space == "tokens":
         return list(probe.score(torch.stack(on)).split(probe.targets_per_image))
-    return [part.score(some) for part, some in zip(parts, on, strict=True)]
+    return [part.score(coalitions) for part, coalitions in zip(parts, on, strict=True)]
 
 
-def mean_colour(picture: Float[Tensor, "colours H W"], labels: Int[Tensor, "H W"]) -> Float[Tensor, "colours H W"]:
+def mean_colour(image: Float[Tensor, "colours H W"], labels: Int[Tensor, "H W"]) -> Float[Tensor, "colours H W"]:
     """The image with every region filled by its mean colour."""
     flat, size = labels.flatten(), torch.bincount(labels.flatten())
-    total = torch.zeros(3, len(size)).to(picture).index_add_(1, flat, picture.flatten(1))
+    total = torch.zeros(3, len(size)).to(image).index_add_(1, flat, image.flatten(1))
     return (total / size)[:, labels]
 
 
@@ -236,15 +236,15 @@ def lasso(
     x, y = centred(on, answers, weight)
     share = (weight / weight.sum())[:, None]
     gram, pull = (x * share).T @ x, (x * share).T @ y.T  # [m m], [m r]
-    found = torch.zeros_like(pull)
+    coefficients = torch.zeros_like(pull)
     for _ in range(rounds):
-        before = found.clone()
+        before = coefficients.clone()
         for j in range(len(gram)):
-            rest = pull[j] - gram[j] @ found + gram[j, j] * found[j]
-            found[j] = torch.sign(rest) * (rest.abs() - alpha).clamp(min=0) / gram[j, j].clamp(min=1e-12)
-        if (found - before).abs().max() <= 1e-12 * found.abs().max():
+            rest = pull[j] - gram[j] @ coefficients + gram[j, j] * coefficients[j]
+            coefficients[j] = torch.sign(rest) * (rest.abs() - alpha).clamp(min=0) / gram[j, j].clamp(min=1e-12)
+        if (coefficients - before).abs().max() <= 1e-12 * coefficients.abs().max():
             break
-    return found.T
+    return coefficients.T
 
 
 # ── KernelSHAP ───────────────────────────────────────────────────────────────────────────────────
@@ -300,14 +300,14 @@ def kernelshap(
     ]
     answers = answers_of(probe, parts, [with_ends(on) for on, _ in drawn], space)
     maps, errors = [], []
-    for part, (on, weight), found in zip(parts, drawn, answers, strict=True):
-        scores, ends = exactly(found[:, 2:]), exactly(found[:, :2])
+    for part, (on, weight), image_answers in zip(parts, drawn, answers, strict=True):
+        scores, ends = exactly(image_answers[:, 2:]), exactly(image_answers[:, :2])
         values = shapley(exactly(on), scores, ends, weight)
-        maps.append(part.spread(values.to(found)))
+        maps.append(part.spread(values.to(image_answers)))
         exact = len(on) == 2**part.count - 2  # all coalitions
         factor = values.new_zeros(len(values), 1, part.count)
         factor = factor if exact else shapley_factor(exactly(on), scores, ends, values, paired)
-        errors.append(part.stderr(factor).to(found))
+        errors.append(part.stderr(factor).to(image_answers))
     nothing = empty_set(probe) if space == "tokens" else f"every part painted over ({fill})"
     return torch.cat(maps), {"provenance": {"empty set": nothing}, "stderr": torch.cat(errors)}
 

@@ -56,17 +56,17 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
     load_all()
     text = unspaced(spec)
     name, rest = take_name(text)
-    found = METHODS.find(name)
-    if found is None:  # an alias of a spec
-        found = resolve(SPELLINGS[name])
-    given, rest = take_options(rest, text)
-    found = found.with_options(**given)
+    resolved = METHODS.find(name)
+    if resolved is None:  # an alias of a spec
+        resolved = resolve(SPELLINGS[name])
+    method_options, rest = take_options(rest, text)
+    resolved = resolved.with_options(**method_options)
     if rest.startswith("@"):
         mode, rest = take_word(rest[1:])
         changes, rest = take_options(rest, text)
         point = linearisation(mode, **changes)
         inner = ", ".join(f"{key}={value!r}" for key, value in changes.items())
-        found = found.linearised(f"{mode}({inner})" if inner else mode, point)
+        resolved = resolved.linearised(f"{mode}({inner})" if inner else mode, point)
     if rest.startswith("+"):
         word, rest = take_word(rest[1:])
         if not word:
@@ -77,29 +77,29 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
             raise SpecError(
                 f"{name!r} is {SPELLINGS[name]!r} and has its fold already; write {SPELLINGS[name].split('+')[0]}+{word}"
             )
-        found = found.folded(chosen.with_options(**changes))
-    if twice := sorted(given.keys() & options.keys()):
+        resolved = resolved.folded(chosen.with_options(**changes))
+    if twice := sorted(method_options.keys() & options.keys()):
         raise SpecError(f"option {twice[0]!r} of {shorten_repr(text)} is given twice")
-    found = found.with_options(**options) if options else found
+    resolved = resolved.with_options(**options) if options else resolved
     if rest.startswith("+"):
         raise SpecError(f"{shorten_repr(text)} has more than one fold; at most one is possible")
     if rest:
         raise SpecError(
             f"{shorten_repr(text)} is not understood from {shorten_repr(rest)} on; a spec is name(options)@linearisation(options)+fold(options)"
         )
-    return found
+    return resolved
 
 
 def unspaced(spec: str) -> str:
     """The spec without white space outside of parentheses."""
     if len(spec) > LONGEST_SPEC:
         raise SpecError(f"a spec has at most {LONGEST_SPEC} characters; {shorten_repr(spec)} has {len(spec)}")
-    depth, kept = 0, []
+    depth, characters = 0, []
     for char in spec.strip():
         depth += (char == "(") - (char == ")")
         if depth or not char.isspace():
-            kept.append(char)
-    return "".join(kept)
+            characters.append(char)
+    return "".join(characters)
 
 
 def take_name(text: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.pixels import Pictures
+from vitreous.capture.pixels import ImageVariants
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.method import method
@@ -94,11 +94,11 @@ def means_and_errors(
     return (mean - least) / span, stderr / span
 
 
-def largest(centroids: Float[Tensor, "b m p"], kept: PartialShare | tuple[PartialShare, ...]) -> Keep:
+def largest(centroids: Float[Tensor, "b m p"], share_kept: PartialShare | tuple[PartialShare, ...]) -> Keep:
     """Subsets of the patches with the largest values of each centroid."""
-    ratios, patches = kept if isinstance(kept, tuple) else (kept,), centroids.shape[-1]
+    ratios, patches = share_kept if isinstance(share_kept, tuple) else (share_kept,), centroids.shape[-1]
     if not ratios:
-        raise SpecError(f"kept={kept!r}; a share of the patches lies between 0 and 1")
+        raise SpecError(f"kept={share_kept!r}; a share of the patches lies between 0 and 1")
     order = centroids.argsort(dim=-1, descending=True, stable=True)
     subsets = []
     for ratio in ratios:
@@ -107,7 +107,7 @@ def largest(centroids: Float[Tensor, "b m p"], kept: PartialShare | tuple[Partia
     return torch.cat(subsets, 1)
 
 
-def in_noise(probe: Probe, keep: Keep, seed: int) -> Pictures:
+def in_noise(probe: Probe, keep: Keep, seed: int) -> ImageVariants:
     """Images of the kept patches; the rest is uniform noise in [0, 1) in normalised units."""
     (height, width), grid = probe.layout.patch, probe.layout.grid
     seeds = torch.tensor(content_seeds(probe.originals, seed), device=probe.images.device)
@@ -117,7 +117,7 @@ def in_noise(probe: Probe, keep: Keep, seed: int) -> Pictures:
         drawn = uniform(seeds[row] + subset, probe.images.shape[1:])
         return torch.where(mask[:, None], probe.images[row], drawn.to(probe.images))
 
-    return Pictures(len(keep), keep.shape[1], make)
+    return ImageVariants(len(keep), keep.shape[1], make)
 
 
 # ── k-means ──────────────────────────────────────────────────────────────────────────────────────

@@ -37,12 +37,12 @@ def product_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
     return (images * gradient).sum(1)
 
 
-def sums_to_nothing(made: Method, vit: ViT) -> str:
+def sums_to_nothing(method: Method, vit: ViT) -> str:
     """Warning for token gradients summed over channels in models with LayerNorm.
 
     LayerNorm ignores a constant added to all channels, so the gradient's sum over channels is 0 for every image.
     """
-    if made.options.get("space") == "pixels" or not all(isinstance(b.attend.norm, nn.LayerNorm) for b in vit.blocks):
+    if method.options.get("space") == "pixels" or not all(isinstance(b.attend.norm, nn.LayerNorm) for b in vit.blocks):
         return ""
     return (
         "the channels of a token's gradient add up to 0 in a model with LayerNorm, so this map is rounding noise; "
@@ -50,15 +50,15 @@ def sums_to_nothing(made: Method, vit: ViT) -> str:
     )
 
 
-def meets_one_norm(made: Method, vit: ViT) -> str:
+def meets_one_norm(method: Method, vit: ViT) -> str:
     """Warning for token times gradient at the last block, alone or rescaled, if the head reads no patch.
 
     A norm ignores the length of a token, so x · ∂t/∂x = 0 for a token that enters the score through one norm only.
     Measured on the scenes model: 5e-9 of Σ|xₖ gₖ| in float64, due to the norm's ε, and rounding errors in float32.
     """
-    last = made.fold is not None and made.fold.down_to(vit.depth) == vit.depth - 1
-    rescales = made.fold is not None and made.fold.options.get("normalise", "none") != "none"
-    if not (last or rescales) or made.linearisation.norm != "exact" or made.options.get("of", "input") != "input":
+    last = method.fold is not None and method.fold.down_to(vit.depth) == vit.depth - 1
+    rescales = method.fold is not None and method.fold.options.get("normalise", "none") != "none"
+    if not (last or rescales) or method.linearisation.norm != "exact" or method.options.get("of", "input") != "input":
         return ""
     layout = vit.layout(vit.size)
     if isinstance(vit.blocks[-1].attend.norm, nn.Identity) or not isinstance(vit.pool, LinearPool):
@@ -68,7 +68,7 @@ def meets_one_norm(made: Method, vit: ViT) -> str:
     enlarged = ", which normalise enlarges" if rescales else ""
     return (
         "where the head reads no patch, patches of the last block enter the score through one norm, which ignores their "
-        f"length, so token times gradient is 0 there but for rounding{enlarged}; use '{made.name}@libra'"
+        f"length, so token times gradient is 0 there but for rounding{enlarged}; use '{method.name}@libra'"
     )
 
 

@@ -14,8 +14,9 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.masks import noise as noise_of
 from vitreous.methods.options import Positive, Seed, choice
 from vitreous.metrics.baselines import normalisation
-from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.model_outputs import Class, Index, Labels, Memo, Paint, classes_of, shown_pixels
+from vitreous.metrics.metric import metric
+from vitreous.metrics.metric_result import Measured
+from vitreous.metrics.model_outputs import Class, Index, Labels, Memo, Paint, PerturbedModel
 from vitreous.metrics.order import ORDERS, TENTHS, Area, Levels, Order, Show, checked_levels, count_of, summed_up
 from vitreous.models.tensor_types import Images
 
@@ -61,10 +62,9 @@ def road(
     pixels = probe.images.shape[-2] * probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
     side = "bottom" if order == "descending" else "top"
-    answers = shown_pixels(
-        attribution, probe, labels, memo, side, counts, filling(probe, noise, seed), ("filled", noise, seed)
-    )
-    curve = answers.hits(judge, classes_of(attribution, probe, labels))
+    model = PerturbedModel(attribution, probe, labels, memo)
+    answers = model.shown_pixels(side, counts, filling(probe, noise, seed), ("filled", noise, seed))
+    curve = model.hits(answers, judge)
     parts = {"probability": answers.probability("predicted")[0]}
     return summed_up(attribution, curve, levels, area, show, order == "ascending", parts)
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Range, Share, choice
 from vitreous.metrics.map_frame import Boxes, Frame, Interpolation, Masks, PerRow, framed, grown, searched
-from vitreous.metrics.metric import Figures, Measured, Parts, metric
+from vitreous.metrics.metric import metric
+from vitreous.metrics.metric_result import Figures, Measured, Parts
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import average_precision
 
@@ -115,8 +116,8 @@ def f1_rows(attribution: Attribution, objects: Masks, interpolation: Interpolati
     frame = framed(attribution, objects, interpolation)
     masks = (frame.marked & frame.inside, frame.marked, frame.inside)
     rows = f_score(*((mask & frame.counted).sum(-1).double() for mask in masks))
-    seen = frame.counted.any(-1)
-    return ((rows * seen).sum(-1) / seen.sum(-1)).where(frame.defined, torch.nan)
+    with_pixels = frame.counted.any(-1)
+    return ((rows * with_pixels).sum(-1) / with_pixels.sum(-1)).where(frame.defined, torch.nan)
 
 
 # ── ranking: all thresholds ──────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,7 +17,7 @@ from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
 from vitreous.metrics.metric import FIXTURES, NoClassesError
-from vitreous.metrics.order import Ranks, patch_ranks, pixel_ranks
+from vitreous.metrics.order import patch_ranks, pixel_ranks
 from vitreous.models.tensor_types import Images
 
 Class = Literal["predicted", "label", "explained"]
@@ -74,89 +74,115 @@ def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Ten
     return torch.cat([log_probabilities, best - total, total, top], 1)
 
 
-def classes_of(attribution: Attribution, probe: BlackBoxProbe, labels: Labels) -> Int[Tensor, "r 3"]:
-    """Predicted class of the unchanged image, true class (−1 if unknown) and explained class of every row."""
-    if probe.full_logits.shape[-1] == 1:
-        raise NoClassesError(f"{probe.vit.name!r} answers with one number")
-    predicted = probe.full_logits.argmax(-1).repeat_interleave(probe.targets_per_image, 0)
-    explained = attribution.targets.to(predicted.device)
-    true_classes = torch.full_like(predicted, -1) if labels is None else labels.to(predicted)
-    outside = (true_classes < -1) | (true_classes >= probe.full_logits.shape[-1])
-    if outside.any():
-        raise ShapeError(
-            f"there is no class {int(true_classes[outside][0])}; the model has {probe.full_logits.shape[-1]}"
-        )
-    return torch.stack([predicted, true_classes, explained], 1)
+@dataclass(frozen=True, eq=False)
+class PerturbedModel:
+    """A model whose outputs for partially visible images are compared with an attribution.
 
-
-def whole_of(probe: BlackBoxProbe, classes: Int[Tensor, "r 3"]) -> Float[Tensor, "r 7"]:
-    return read(probe.full_logits.repeat_interleave(probe.targets_per_image, 0), classes)
-
-
-def shown_tokens(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels,
-    memo: Memo | None,
-    side: str,
-    counts: Sequence[int],
-) -> Answers:
-    """Model outputs when only the `counts` highest ("top") or lowest ("bottom") patches enter the encoder."""
-    memo = {} if memo is None else memo
-    rank = once(memo, "patch ranks", lambda: patch_ranks(attribution, probe))
-    classes = classes_of(attribution, probe, labels)
-
-    def ask(missing: list[int]) -> Float[Tensor, "r s 7"]:
-        keep = visible_of(rank[:, None], torch.tensor(missing, device=rank.device)[:, None], side)
-        logits = probe.logits(keep)
-        share = classes[:, None].expand(-1, len(missing), -1)
-        return read(logits.flatten(0, 1), share.flatten(0, 1)).unflatten(0, logits.shape[:2])
-
-    whole = whole_of(probe, classes)
-    table = remembered(memo, ("tokens", side), counts, ask, {rank.shape[1]: whole})
-    return Answers(table, whole, labels is not None)
-
-
-def shown_pixels(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels,
-    memo: Memo | None,
-    side: str,
-    counts: Sequence[int],
-    paint: Paint,
-    key: tuple[Any, ...],
-) -> Answers:
-    """Model outputs when only the `counts` highest ("top") or lowest ("bottom") pixels of the image are visible.
-
-    `paint` fills in the other pixels; `key` identifies it in the memo.
+    Attributes
+    ----------
+    attribution
+        The maps.
+    probe
+        The model and the images.
+    labels
+        True class of every row, −1 where it is not known; None if none is.
+    memo
+        Common results of the metrics of one batch; None starts with none.
     """
-    memo = {} if memo is None else memo
-    rank = once(memo, "pixel ranks", lambda: pixel_ranks(attribution, probe))
-    classes = classes_of(attribution, probe, labels)
-    ask = partial(painted, probe, rank, classes, side, paint)
-    whole = whole_of(probe, classes)
-    table = remembered(memo, ("pixels", side, *key), counts, ask, {rank.shape[1]: whole})
-    return Answers(table, whole, labels is not None)
 
+    attribution: Attribution
+    probe: BlackBoxProbe
+    labels: Labels = None
+    memo: Memo | None = None
 
-@torch.no_grad()
-def painted(
-    probe: BlackBoxProbe, rank: Ranks, classes: Int[Tensor, "r 3"], side: str, paint: Paint, missing: list[int]
-) -> Float[Tensor, "r s 7"]:
-    """Build the images, run the model and reduce its logits piece by piece, to limit memory."""
-    size, share = probe.images.shape[-2:], probe.targets_per_image
-    counts = torch.tensor(missing, device=rank.device)
-    tables: list[Tensor] = []
+    @cached_property
+    def results(self) -> Memo:
+        """Common results by key."""
+        return {} if self.memo is None else self.memo
 
-    def run_piece(piece: slice) -> Float[Tensor, "k 7"]:
-        index = torch.arange(piece.start, piece.stop, device=rank.device)
-        row, count = index // len(counts), counts[index % len(counts)]
-        visible = visible_of(rank[row], count[:, None], side).unflatten(1, tuple(size))
-        return read(probe.sides(probe.say(paint(visible, row // share, count))), classes[row])
+    @cached_property
+    def classes(self) -> Int[Tensor, "r 3"]:
+        """Predicted class of the unchanged image, true class (−1 if unknown) and explained class of every row."""
+        logits = self.probe.full_logits
+        if logits.shape[-1] == 1:
+            raise NoClassesError(f"{self.probe.vit.name!r} answers with one number")
+        predicted = logits.argmax(-1).repeat_interleave(self.probe.targets_per_image, 0)
+        explained = self.attribution.targets.to(predicted.device)
+        true_classes = torch.full_like(predicted, -1) if self.labels is None else self.labels.to(predicted)
+        outside = (true_classes < -1) | (true_classes >= logits.shape[-1])
+        if outside.any():
+            raise ShapeError(f"there is no class {int(true_classes[outside][0])}; the model has {logits.shape[-1]}")
+        return torch.stack([predicted, true_classes, explained], 1)
 
-    tables.extend(table for _, table in pieces(run_piece, len(rank) * len(counts), probe.pictures_that_fit))
-    return torch.cat(tables).unflatten(0, (len(rank), len(counts)))
+    def answers(self, table: Float[Tensor, "r s 7"]) -> Answers:
+        """A table of outputs, beside those of the unchanged images."""
+        return Answers(table, self.whole, self.labels is not None)
+
+    @cached_property
+    def whole(self) -> Float[Tensor, "r 7"]:
+        """Outputs of the unchanged images."""
+        return read(self.probe.full_logits.repeat_interleave(self.probe.targets_per_image, 0), self.classes)
+
+    def hits(self, answers: Answers, judge: str) -> Float[Tensor, "r s"]:
+        """1 where the top class is the class `judge`, else 0; see `Answers.hits`."""
+        return answers.hits(judge, self.classes)
+
+    def logits_table(self, logits: Float[Tensor, "r s c"]) -> Float[Tensor, "r s 7"]:
+        """Table of the logits of `s` variants of every row."""
+        classes = self.classes[:, None].expand(-1, logits.shape[1], -1)
+        return read(logits.flatten(0, 1), classes.flatten(0, 1)).unflatten(0, logits.shape[:2])
+
+    @torch.no_grad()
+    def pixel_table(
+        self, numbers: Int[Tensor, " s"], visible: Callable[[Index, Index], Bool[Tensor, "k H W"]], paint: Paint
+    ) -> Float[Tensor, "r s 7"]:
+        """Table of partially visible images, which are built, run and reduced piece by piece, to limit memory.
+
+        Parameters
+        ----------
+        numbers
+            One number for each of `s` images per row, such as the number of visible pixels.
+        visible
+            `(rows, numbers)` → visible pixels.
+        paint
+            Fills in the other pixels.
+        """
+        probe, classes, count = self.probe, self.classes, len(numbers)
+
+        def run_piece(piece: slice) -> Float[Tensor, "k 7"]:
+            index = torch.arange(piece.start, piece.stop, device=classes.device)
+            row, number = index // count, numbers[index % count]
+            images = paint(visible(row, number), row // probe.targets_per_image, number)
+            return read(probe.sides(probe.say(images)), classes[row])
+
+        tables = [table for _, table in pieces(run_piece, len(classes) * count, probe.images_that_fit)]
+        return torch.cat(tables).unflatten(0, (len(classes), count))
+
+    def shown_tokens(self, side: str, counts: Sequence[int]) -> Answers:
+        """Model outputs when only the `counts` highest ("top") or lowest ("bottom") patches enter the encoder."""
+        rank = once(self.results, "patch ranks", lambda: patch_ranks(self.attribution, self.probe))
+
+        def ask(missing: list[int]) -> Float[Tensor, "r s 7"]:
+            keep = visible_of(rank[:, None], torch.tensor(missing, device=rank.device)[:, None], side)
+            return self.logits_table(self.probe.logits(keep))
+
+        return self.answers(remembered(self.results, ("tokens", side), counts, ask, {rank.shape[1]: self.whole}))
+
+    def shown_pixels(self, side: str, counts: Sequence[int], paint: Paint, key: tuple[Any, ...]) -> Answers:
+        """Model outputs when only the `counts` highest ("top") or lowest ("bottom") pixels of the image are visible.
+
+        `paint` fills in the other pixels; `key` identifies it in the memo.
+        """
+        rank = once(self.results, "pixel ranks", lambda: pixel_ranks(self.attribution, self.probe))
+        size = tuple(self.probe.images.shape[-2:])
+
+        def visible(row: Index, count: Index) -> Bool[Tensor, "k H W"]:
+            return visible_of(rank[row], count[:, None], side).unflatten(1, size)
+
+        def ask(missing: list[int]) -> Float[Tensor, "r s 7"]:
+            return self.pixel_table(torch.tensor(missing, device=rank.device), visible, paint)
+
+        return self.answers(remembered(self.results, ("pixels", side, *key), counts, ask, {rank.shape[1]: self.whole}))
 
 
 def visible_of(rank: Int[Tensor, "*any"], count: Int[Tensor, "*some"], side: str) -> Bool[Tensor, "*all"]:

@@ -16,7 +16,7 @@ from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
 from vitreous.methods.random_control import generators
-from vitreous.metrics.metric import Measured
+from vitreous.metrics.metric_result import Measured
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 TWENTIETHS = tuple(twentieth / 20 for twentieth in range(21))

@@ -15,13 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.pixels import Pictures
+from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Range, Seed, Share, choice
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
-from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.model_outputs import Answers, Class, Index, Labels, Memo, classes_of, read, whole_of
+from vitreous.metrics.metric import metric
+from vitreous.metrics.metric_result import Measured
+from vitreous.metrics.model_outputs import Answers, Class, Index, Labels, Memo, PerturbedModel
 from vitreous.metrics.order import (
     ORDERS,
     TENTHS,
@@ -59,20 +60,12 @@ CHANGE = {
 }
 
 
-def blackened(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels,
-    memo: Memo | None,
-    levels: Sequence[float],
-    order: str,
-) -> Answers:
+def blackened(model: PerturbedModel, levels: Sequence[float], order: str) -> Answers:
     """Model outputs with the given fractions of pixels set to black (0 before normalisation)."""
     choice("order", order, ORDERS)
-    pixels = probe.images.shape[-2] * probe.images.shape[-1]
+    pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
-    side = "bottom" if order == "descending" else "top"
-    return against(attribution, probe, labels, memo, side, counts, "black", "pixels", 0)
+    return against(model, "bottom" if order == "descending" else "top", counts, "black")
 
 
 # ── accuracy ─────────────────────────────────────────────────────────────────────────────────────
@@ -103,7 +96,8 @@ def positive_auc(
     The parts are what published code stores beside the hits: how the largest probability and logit change, and
     log p(right class) − log p(second class), 0 where the right class is second.
     """
-    return accuracy(attribution, probe, labels, memo, "descending", levels, clean, empty, judge, area, show)
+    model = PerturbedModel(attribution, probe, labels, memo)
+    return accuracy(model, "descending", levels, clean, empty, judge, area, show)
 
 
 @metric(
@@ -125,14 +119,12 @@ def negative_auc(
     show: Show = "fraction",
 ) -> Measured:
     """Accuracy as the lowest pixels become black; options and parts as for `positive_auc`."""
-    return accuracy(attribution, probe, labels, memo, "ascending", levels, clean, empty, judge, area, show)
+    model = PerturbedModel(attribution, probe, labels, memo)
+    return accuracy(model, "ascending", levels, clean, empty, judge, area, show)
 
 
 def accuracy(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels,
-    memo: Memo | None,
+    model: PerturbedModel,
     order: str,
     levels: Grid,
     clean: bool,
@@ -143,13 +135,13 @@ def accuracy(
 ) -> Measured:
     levels = checked_levels("levels", levels)
     levels = (0.0, *levels) if clean and levels[0] > 0 else levels
-    answers = blackened(attribution, probe, labels, memo, levels, order)
-    curve = answers.hits(judge, classes_of(attribution, probe, labels))
+    answers = blackened(model, levels, order)
+    curve = model.hits(answers, judge)
     parts = changes(answers, judge)
     if empty is not None and levels[-1] < 1:
         levels = (*levels, 1.0)
         curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
-    return summed_up(attribution, curve, levels, area, show, parts=parts)
+    return summed_up(model.attribution, curve, levels, area, show, parts=parts)
 
 
 def changes(answers: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
@@ -190,7 +182,8 @@ def aopc(
     `track`: the class whose probability it is ("predicted", "label", "explained"). `order="ascending"`: the lowest pixels first.
     """
     levels = checked_levels("levels", levels)
-    visible, whole = blackened(attribution, probe, labels, memo, levels, order).probability(track)
+    model = PerturbedModel(attribution, probe, labels, memo)
+    visible, whole = blackened(model, levels, order).probability(track)
     return summed_up(attribution, whole - visible, levels, area, turned=order == "ascending")
 
 
@@ -213,7 +206,8 @@ def lodds(
 ) -> Measured:
     """Change of the log-probability as the highest pixels become black, on average over the levels; options as for `aopc`."""
     levels = checked_levels("levels", levels)
-    visible, whole = blackened(attribution, probe, labels, memo, levels, order).log_p(track)
+    model = PerturbedModel(attribution, probe, labels, memo)
+    visible, whole = blackened(model, levels, order).log_p(track)
     curve = visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
     return summed_up(attribution, curve, levels, area, turned=order == "ascending")
 
@@ -252,15 +246,10 @@ def idsds(
     def make(row: Index, subset: Index) -> Images:
         return paint(cell != subset[:, None, None], row, subset)
 
-    logits = probe.pixel_logits(Pictures(len(probe.images), cells**2, make))
+    logits = probe.pixel_logits(ImageVariants(len(probe.images), cells**2, make))
     logits = logits.repeat_interleave(probe.targets_per_image, 0)
-    classes = classes_of(attribution, probe, labels)
-    classes_of_cells = classes[:, None].expand(-1, cells**2, -1).flatten(0, 1)
-    answers = Answers(
-        read(logits.flatten(0, 1), classes_of_cells).unflatten(0, logits.shape[:2]),
-        whole_of(probe, classes),
-        labels is not None,
-    )
+    model = PerturbedModel(attribution, probe, labels)
+    answers = model.answers(model.logits_table(logits))
     place = answers.place("track", track)
     left = answers.table[..., place] + answers.table[..., 5]
     drop = (answers.whole[:, place] + answers.whole[:, 5])[:, None] - left

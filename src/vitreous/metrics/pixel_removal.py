@@ -10,8 +10,9 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Count, Seed
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
-from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.model_outputs import Answers, Class, Labels, Memo, once, shown_pixels
+from vitreous.metrics.metric import metric
+from vitreous.metrics.metric_result import Measured
+from vitreous.metrics.model_outputs import Answers, Class, Labels, Memo, PerturbedModel, once
 from vitreous.metrics.order import SHOWS, Area, Show, summed_up, whole
 
 FACTS = {
@@ -32,47 +33,28 @@ def grid(pixels: int, steps: int, start: bool) -> list[int]:
     """
     if whole("steps", steps) > pixels:
         raise SpecError(f"steps={steps!r}; an image of {pixels} pixels goes in 1 to {pixels} steps")
-    each = -(-pixels // steps)
-    gone = [min(each * step, pixels) for step in range(1, -(-pixels // each) + 1)]
+    per_step = -(-pixels // steps)
+    gone = [min(per_step * step, pixels) for step in range(1, -(-pixels // per_step) + 1)]
     return [0, *gone] if start else gone
 
 
 def against(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels,
-    memo: Memo | None,
-    side: str,
-    counts: list[int],
-    baseline: str,
-    space: str,
-    seed: int,
+    model: PerturbedModel, side: str, counts: list[int], baseline: str, space: str = "pixels", seed: int = 0
 ) -> Answers:
     """Model outputs when `counts` pixels are from the image and the others from the baseline."""
-    memo = {} if memo is None else memo
     key = (baseline, space, *((seed,) if baseline == "random" else ()))
-    rest = once(memo, f"baseline {key}", lambda: baseline_of(probe, baseline, space, seed))
-    return shown_pixels(attribution, probe, labels, memo, side, counts, over(probe, rest), key)
+    rest = once(model.results, f"baseline {key}", lambda: baseline_of(model.probe, baseline, space, seed))
+    return model.shown_pixels(side, counts, over(model.probe, rest), key)
 
 
 def curve_of(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels,
-    memo: Memo | None,
-    insert: bool,
-    baseline: str,
-    space: str,
-    steps: int,
-    start: bool,
-    track: str,
-    seed: int,
+    model: PerturbedModel, insert: bool, baseline: str, space: str, steps: int, start: bool, track: str, seed: int
 ) -> tuple[Float[Tensor, "r s"], list[float]]:
     """Probability of the class `track` after every step, and the fraction of pixels inserted or deleted so far."""
-    pixels = probe.images.shape[-2] * probe.images.shape[-1]
+    pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
     gone = grid(pixels, steps, start)
     counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")
-    answers = against(attribution, probe, labels, memo, side, counts, baseline, space, seed)
+    answers = against(model, side, counts, baseline, space, seed)
     return answers.probability(track)[0], [count / pixels for count in gone]
 
 
@@ -104,7 +86,8 @@ def insertion(
     as the words say. `start`: the first point is the untouched baseline (RISE), or what one step makes of it (TIS).
     `track`: "explained", "predicted" or "label". `area`: "mean" of the points, or trapezoids ("normalised", "trapezoid").
     """
-    curve, levels = curve_of(attribution, probe, labels, memo, True, baseline, space, steps, start, track, seed)
+    model = PerturbedModel(attribution, probe, labels, memo)
+    curve, levels = curve_of(model, True, baseline, space, steps, start, track, seed)
     return summed_up(attribution, curve, levels, area, show)
 
 
@@ -131,7 +114,8 @@ def deletion(
     seed: Seed = 0,
 ) -> Measured:
     """Probability of a class as the highest pixels give way to a baseline image; options as for `insertion`."""
-    curve, levels = curve_of(attribution, probe, labels, memo, False, baseline, space, steps, start, track, seed)
+    model = PerturbedModel(attribution, probe, labels, memo)
+    curve, levels = curve_of(model, False, baseline, space, steps, start, track, seed)
     return summed_up(attribution, curve, levels, area, show)
 
 
@@ -163,9 +147,10 @@ def insertion_minus_deletion(
     pair = (baseline, baseline) if isinstance(baseline, str) else tuple(baseline)
     if len(pair) != 2:
         raise SpecError(f"baseline={baseline!r}; give one baseline, or one for insertion and one for deletion")
+    model = PerturbedModel(attribution, probe, labels, memo)
     (inserted, levels), (deleted, _) = (
-        curve_of(attribution, probe, labels, memo, insert, result, space, steps, start, track, seed)
-        for insert, result in zip((True, False), pair, strict=True)
+        curve_of(model, insert, own_baseline, space, steps, start, track, seed)
+        for insert, own_baseline in zip((True, False), pair, strict=True)
     )
     parts = {"insertion": inserted, "deletion": deleted}
     return summed_up(attribution, inserted - deleted, levels, area, show, parts=parts)

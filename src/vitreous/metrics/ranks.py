@@ -28,8 +28,8 @@ def gathered(place: Int[Tensor, "r n"], weights: Weights) -> Float[Tensor, "r n"
 def average_precision(scores: Scores, inside: Weights, counted: Weights) -> PerRow:
     """Σ (R_n − R_{n−1}) P_n over the distinct scores of `counted` entries; NaN if none of them is inside."""
     place = standing(scores)
-    hits, seen = gathered(place, inside & counted), gathered(place, counted)
-    precision = hits.cumsum(-1) / seen.cumsum(-1).clamp(min=1)
+    hits, totals = gathered(place, inside & counted), gathered(place, counted)
+    precision = hits.cumsum(-1) / totals.cumsum(-1).clamp(min=1)
     return (hits * precision).sum(-1) / hits.sum(-1)
 
 

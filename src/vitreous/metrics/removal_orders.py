@@ -10,13 +10,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.probe import Probe
-from vitreous.capture.progress import pieces
 from vitreous.core.errors import SpecError
-from vitreous.methods.attribution import Attribution, zero_to_one
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.options import Range, Seed
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
-from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.model_outputs import Answers, Class, Labels, Paint, classes_of, read, whole_of
+from vitreous.metrics.metric import metric
+from vitreous.metrics.metric_result import Measured
+from vitreous.metrics.model_outputs import Answers, Class, Index, Labels, PerturbedModel
 from vitreous.metrics.order import (
     Levels,
     Order,
@@ -31,7 +32,6 @@ from vitreous.metrics.order import (
     pixel_scores,
     ranked,
 )
-from vitreous.models.tensor_types import Images
 
 Remove = Literal["pixels", "tokens"]
 Subsets = Bool[Tensor, "r m p"]
@@ -40,45 +40,19 @@ PERCENT = tuple(step / 100 for step in range(101))
 
 
 def answers_with(
-    attribution: Attribution,
-    probe: Probe,
-    labels: Labels,
-    keep: Subsets,
-    remove: Remove,
-    baseline: Baseline,
-    space: Space,
-    seed: int,
+    model: PerturbedModel, keep: Subsets, remove: Remove, baseline: Baseline, space: Space, seed: int
 ) -> Answers:
     """Model outputs when only the kept patches are there; the others leave the encoder, or get a baseline's pixels."""
-    classes = classes_of(attribution, probe, labels)
-    count = keep.shape[1]
+    probe = model.probe
     if remove == "tokens":
-        logits = probe.logits(keep)
-        classes_of_subsets = classes[:, None].expand(-1, count, -1).flatten(0, 1)
-        table = read(logits.flatten(0, 1), classes_of_subsets).unflatten(0, keep.shape[:2])
-        return Answers(table, whole_of(probe, classes), labels is not None)
+        return model.answers(model.logits_table(probe.logits(keep)))
     (height, width), grid = probe.layout.patch, probe.layout.grid
 
-    def visible(row: Tensor, subset: Tensor) -> Bool[Tensor, "k H W"]:
+    def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
         return keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
 
-    table = painted(probe, classes, count, visible, over(probe, baseline_of(probe, baseline, space, seed)))
-    return Answers(table, whole_of(probe, classes), labels is not None)
-
-
-@torch.no_grad()
-def painted(probe: Probe, classes: Int[Tensor, "r 3"], count: int, visible, paint: Paint) -> Float[Tensor, "r m 7"]:
-    """Model outputs of `count` images per row; `visible(row, subset)` gives their visible pixels."""
-    rows, share = len(classes), probe.targets_per_image
-
-    def run_piece(piece: slice) -> Float[Tensor, "k 7"]:
-        index = torch.arange(piece.start, piece.stop, device=classes.device)
-        row, subset = index // count, index % count
-        images: Images = paint(visible(row, subset), row // share, subset)
-        return read(probe.sides(probe.say(images)), classes[row])
-
-    tables = [table for _, table in pieces(run_piece, rows * count, probe.pictures_that_fit)]
-    return torch.cat(tables).unflatten(0, (rows, count))
+    subsets = torch.arange(keep.shape[1], device=keep.device)
+    return model.answers(model.pixel_table(subsets, visible, over(probe, baseline_of(probe, baseline, space, seed))))
 
 
 def tracked(answers: Answers, track: str, of: str) -> tuple[Float[Tensor, "r m"], Float[Tensor, "r 1"]]:
@@ -127,7 +101,8 @@ def srg(
     )
     counts = torch.tensor(sorted({0, *shares, total}), device=rank.device)[:, None]
     keep = torch.cat([rank[:, None] >= counts, rank[:, None] < total - counts], 1)
-    values, _ = tracked(answers_with(attribution, probe, labels, keep, remove, baseline, space, seed), track, of)
+    model = PerturbedModel(attribution, probe, labels)
+    values, _ = tracked(answers_with(model, keep, remove, baseline, space, seed), track, of)
     highest_first, lowest_first = values.chunk(2, 1)
     fractions = (counts[:, 0].double() / total).tolist()
     defined = has_order(attribution)
@@ -184,18 +159,17 @@ def saco(
     scores = zero_to_one(scores) if scaled else scores
     borders = torch.tensor([total * group // groups for group in range(1, groups)], device=rank.device)
     group = torch.bucketize(rank, borders, right=True)  # [r n]
-    each = torch.arange(groups, device=rank.device)
-    classes = classes_of(attribution, probe, labels)
+    group_index = torch.arange(groups, device=rank.device)
+    model = PerturbedModel(attribution, probe, labels)
     if unit == "patches":
-        keep = group[:, None] != each[:, None]
-        answers = answers_with(attribution, probe, labels, keep, "pixels", baseline, space, seed)
+        answers = answers_with(model, group[:, None] != group_index[:, None], "pixels", baseline, space, seed)
     else:
 
-        def visible(row: Tensor, subset: Tensor) -> Bool[Tensor, "k H W"]:
+        def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
             return (group[row] != subset[:, None]).unflatten(1, tuple(probe.images.shape[-2:]))
 
-        table = painted(probe, classes, groups, visible, over(probe, baseline_of(probe, baseline, space, seed)))
-        answers = Answers(table, whole_of(probe, classes), labels is not None)
+        paint = over(probe, baseline_of(probe, baseline, space, seed))
+        answers = model.answers(model.pixel_table(group_index, visible, paint))
     left, whole = answers.probability(track)
     drop = whole - left
     sums = scores.new_zeros(len(scores), groups).scatter_add_(1, group, scores).to(drop)
@@ -253,8 +227,10 @@ def naopc(
         rank = ranked(sums, lambda: per_row(drawn_cells(probe, units), probe))
     rank = rank if order == "descending" else units - 1 - rank
 
+    model = PerturbedModel(attribution, probe, labels)
+
     def drops(removed: Bool[Tensor, "r m u"]) -> Float[Tensor, "r m"]:
-        answers = answers_with(attribution, probe, labels, ~removed[..., unit], remove, baseline, space, seed)
+        answers = answers_with(model, ~removed[..., unit], remove, baseline, space, seed)
         left, whole = answers.probability(track)
         return whole - left
 

@@ -18,7 +18,8 @@ from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Positive, Seed, choice
 from vitreous.methods.random_control import generators
 from vitreous.metrics.map_frame import Interpolation, Masks, PerRow, framed
-from vitreous.metrics.metric import Measured, metric
+from vitreous.metrics.metric import metric
+from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import outranking, spearman
 from vitreous.models.load import adapt
@@ -89,9 +90,9 @@ def sensitivity_to(
     at_once = max(1, AT_ONCE // images)
     for noise_piece in noise.split(at_once, dim=1):
         count = noise_piece.shape[1]
-        pictures = (probe.images[:, None] + noise_piece).flatten(0, 1)
+        noisy_images = (probe.images[:, None] + noise_piece).flatten(0, 1)
         targets = probe.targets.view(images, share).repeat_interleave(count, 0)
-        near = type(probe)(probe.vit, pictures, targets, probe.question, probe.hold)
+        near = type(probe)(probe.vit, noisy_images, targets, probe.question, probe.hold)
         after = explained(method, near).view(images, count, share, -1).transpose(1, 2).flatten(0, 1)
         change = (after - before[:, None]).norm(dim=-1) / length[:, None]
         worst = torch.maximum(worst, change.amax(-1))  # propagates NaN

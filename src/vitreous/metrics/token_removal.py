@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import choice
-from vitreous.metrics.metric import Measured, metric
-from vitreous.metrics.model_outputs import Answers, Class, Labels, Memo, classes_of, shown_tokens
+from vitreous.metrics.metric import metric
+from vitreous.metrics.metric_result import Measured
+from vitreous.metrics.model_outputs import Answers, Class, Labels, Memo, PerturbedModel
 from vitreous.metrics.order import ORDERS, TENTHS, Area, Grid, Order, Ratios, Show, checked_levels, count_of, summed_up
 
 FACTS = {
@@ -22,29 +23,23 @@ FACTS = {
 RELEASED = {"area": "trapezoid", "show": "percent"}
 
 
-def deletion(
-    attribution: Attribution, probe: BlackBoxProbe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
-) -> tuple[Answers, tuple[float, ...]]:
+def deletion(model: PerturbedModel, ratios: Grid, order: str) -> tuple[Answers, tuple[float, ...]]:
     """Model outputs and levels as patches are removed; levels are the removed fractions, 0 included."""
     choice("order", order, ORDERS)
     levels = checked_levels("ratios", ratios)
     levels = levels if levels[0] == 0 else (0.0, *levels)
-    total = probe.layout.patches
+    total = model.probe.layout.patches
     counts = [total - count_of(level, total) for level in levels]
-    side = "bottom" if order == "descending" else "top"
-    return shown_tokens(attribution, probe, labels, memo, side, counts), levels
+    return model.shown_tokens("bottom" if order == "descending" else "top", counts), levels
 
 
-def insertion(
-    attribution: Attribution, probe: BlackBoxProbe, labels: Labels, memo: Memo | None, ratios: Grid, order: str
-) -> tuple[Answers, tuple[float, ...]]:
+def insertion(model: PerturbedModel, ratios: Grid, order: str) -> tuple[Answers, tuple[float, ...]]:
     """Model outputs and levels as patches are added; levels are the visible fractions, 1 included."""
     choice("order", order, ORDERS)
     levels = checked_levels("ratios", ratios)
     levels = levels if levels[-1] == 1 else (*levels, 1.0)
-    counts = [count_of(level, probe.layout.patches) for level in levels]
-    side = "top" if order == "descending" else "bottom"
-    return shown_tokens(attribution, probe, labels, memo, side, counts), levels
+    counts = [count_of(level, model.probe.layout.patches) for level in levels]
+    return model.shown_tokens("top" if order == "descending" else "bottom", counts), levels
 
 
 @metric(
@@ -71,8 +66,9 @@ def deletion_accuracy(
     `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole image
     among them. `show`: "fraction", "percent", or "complement", 100 − x.
     """
-    answers, levels = deletion(attribution, probe, labels, memo, ratios, order)
-    curve = answers.hits(judge, classes_of(attribution, probe, labels))
+    model = PerturbedModel(attribution, probe, labels, memo)
+    answers, levels = deletion(model, ratios, order)
+    curve = model.hits(answers, judge)
     return summed_up(attribution, curve, levels, area, show, turned=order == "ascending")
 
 
@@ -95,8 +91,9 @@ def insertion_accuracy(
     show: Show = "fraction",
 ) -> Measured:
     """Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`."""
-    answers, levels = insertion(attribution, probe, labels, memo, ratios, order)
-    curve = answers.hits(judge, classes_of(attribution, probe, labels))
+    model = PerturbedModel(attribution, probe, labels, memo)
+    answers, levels = insertion(model, ratios, order)
+    curve = model.hits(answers, judge)
     return summed_up(attribution, curve, levels, area, show, turned=order == "ascending")
 
 
@@ -126,7 +123,7 @@ def deletion_aopc(
     `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
     The part `lodds` is the mean drop of the log-probability.
     """
-    answers, levels = deletion(attribution, probe, labels, memo, ratios, order)
+    answers, levels = deletion(PerturbedModel(attribution, probe, labels, memo), ratios, order)
     return drop(attribution, answers, levels, track, area, show, order == "ascending")
 
 
@@ -155,7 +152,7 @@ def insertion_aopc(
 
     Options and parts as for `deletion_aopc`.
     """
-    answers, levels = insertion(attribution, probe, labels, memo, ratios, order)
+    answers, levels = insertion(PerturbedModel(attribution, probe, labels, memo), ratios, order)
     return drop(attribution, answers, levels, track, area, show, order == "ascending")
 
 

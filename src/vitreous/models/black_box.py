@@ -75,14 +75,14 @@ def pixel_layout(size: tuple[int, int]) -> Layout:
 
 
 @torch.no_grad()
-def greet(vit: BlackBox, picture: Images) -> BlackBox:
+def greet(vit: BlackBox, images: Images) -> BlackBox:
     """Run a black box on one image and set the number and meaning of its outputs.
 
     Parameters
     ----------
     vit
         A model from `opaque`.
-    picture
+    images
         A batch of model inputs, of which the first is used.
 
     Raises
@@ -91,12 +91,12 @@ def greet(vit: BlackBox, picture: Images) -> BlackBox:
         If the model fails on the image, does not return finite logits [1, classes], or its class names do not fit.
     """
     try:
-        own = vit.forward(picture[:1].to(vit.device, vit.dtype))
+        own = vit.forward(images[:1].to(vit.device, vit.dtype))
     except VitreousError:
         raise
     except Exception as problem:
         reason = describe_error(problem)
-        raise ModelError(f"{vit.name!r} cannot be run on an image {list(picture.shape[1:])} ({reason})") from problem
+        raise ModelError(f"{vit.name!r} cannot be run on an image {list(images.shape[1:])} ({reason})") from problem
     if own.ndim != 2 or len(own) != 1 or not own.shape[-1]:
         raise ModelError(
             f"{vit.name!r} answers an image with shape {tuple(own.shape)}; a classifier answers with (1, classes), and score=… "

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import DataError, ShapeError
 
 Source: TypeAlias = str | Path | bytes | Image.Image | np.ndarray | Tensor
@@ -19,7 +20,7 @@ Source: TypeAlias = str | Path | bytes | Image.Image | np.ndarray | Tensor
 CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
 
 
-def open_picture(source: Source) -> Image.Image:
+def open_image(source: Source) -> Image.Image:
     """Open an image as upright RGB with 8 bits per channel.
 
     Parameters
@@ -44,8 +45,8 @@ def open_picture(source: Source) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about large images and invalid metadata, which can still be opened
         try:
-            picture = data if isinstance(data, Image.Image) else Image.open(BytesIO(data))
-            picture.load()
+            image = data if isinstance(data, Image.Image) else Image.open(BytesIO(data))
+            image.load()
         except UnidentifiedImageError:
             raise DataError(f"{name} is not an image that can be read; PNG, JPEG, WebP or TIFF would work") from None
         except Image.DecompressionBombError:
@@ -53,11 +54,11 @@ def open_picture(source: Source) -> Image.Image:
             raise DataError(f"{name} has more than {limit}; scale it down, or raise that limit") from None
         except Exception:  # noqa: BLE001 - decoders fail in many ways on a damaged file
             raise DataError(f"{name} is damaged or cut short; save it again in full") from None
-        if not all(picture.size):
+        if not all(image.size):
             raise DataError(f"{name} has no pixels")
         with suppress(Exception):  # with invalid EXIF data the orientation is unknown
-            picture = ImageOps.exif_transpose(picture)
-        return to_rgb(picture, name)
+            image = ImageOps.exif_transpose(image)
+        return to_rgb(image, name)
 
 
 def read_source(source: Source) -> tuple[bytes | Image.Image, str]:
@@ -111,17 +112,17 @@ def image_of_array(array: np.ndarray | Tensor) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
-def to_rgb(picture: Image.Image, name: str) -> Image.Image:
+def to_rgb(image: Image.Image, name: str) -> Image.Image:
     """Convert any mode to RGB; transparent pixels are composited on white."""
-    if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
-        return Image.fromarray(eight_bits(np.asarray(picture), picture.mode)).convert("RGB")
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return Image.fromarray(eight_bits(np.asarray(image), image.mode)).convert("RGB")
     try:
-        if picture.has_transparency_data:
-            front = picture.convert("RGBA")
-            picture = Image.alpha_composite(Image.new("RGBA", front.size, "white"), front)
-        return picture.convert("RGB")
+        if image.has_transparency_data:
+            front = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", front.size, "white"), front)
+        return image.convert("RGB")
     except ValueError:
-        raise DataError(f"{name} has colours in mode {picture.mode!r}, which cannot be shown as RGB") from None
+        raise DataError(f"{name} has colours in mode {image.mode!r}, which cannot be shown as RGB") from None
 
 
 def eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
@@ -136,3 +137,6 @@ def eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
     if low >= 0 and high <= full:
         low, high = 0, full
     return ((values - low) / ((high - low) or 1) * 255).round().astype(np.uint8)
+
+
+__getattr__ = rename_warnings(__name__, {"open_picture": "open_image"})

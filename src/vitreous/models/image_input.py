@@ -13,10 +13,11 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vitreous.core.deprecation import rename_warnings, renamed_parameters
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.models.image_decoding import Source, open_picture
+from vitreous.models.image_decoding import Source, open_image
 
-Frame: TypeAlias = Image.Image | tuple[int, int]  # an image as returned by `open_picture`, or its (height, width)
+Frame: TypeAlias = Image.Image | tuple[int, int]  # an image as returned by `open_image`, or its (height, width)
 Triple: TypeAlias = tuple[float, float, float]
 Array: TypeAlias = Tensor | np.ndarray
 
@@ -86,13 +87,15 @@ class Preprocess:
         if self.interpolation not in RESAMPLING:
             raise ModelError(f"no interpolation {self.interpolation!r}; known: {', '.join(RESAMPLING)}")
 
-    def __call__(self, picture: Source) -> Float[Tensor, "3 H W"]:
+    @renamed_parameters(picture="image")
+    def __call__(self, image: Source) -> Float[Tensor, "3 H W"]:
         """Convert one image to a model input."""
-        return self.normalise(self.colours(picture))
+        return self.normalise(self.colours(image))
 
-    def colours(self, picture: Source) -> UInt8[Tensor, "3 H W"]:
+    @renamed_parameters(picture="image")
+    def colours(self, image: Source) -> UInt8[Tensor, "3 H W"]:
         """Resize and crop one image, without normalisation; `normalise` converts the result to a model input."""
-        return torch.from_numpy(np.array(self.cut(open_picture(picture)))).permute(2, 0, 1)
+        return torch.from_numpy(np.array(self.cut(open_image(image)))).permute(2, 0, 1)
 
     def normalise(self, colours: UInt8[Tensor, "*b 3 H W"]) -> Float[Tensor, "*b 3 H W"]:
         """Convert colours from 0 to 255 to model inputs, on the device of the colours.
@@ -104,7 +107,8 @@ class Preprocess:
         )
         return (colours.float() / 255 - mean) / std
 
-    def batch(self, pictures: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
+    @renamed_parameters(pictures="images")
+    def batch(self, images: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
         """Convert several images to a batch of model inputs.
 
         Raises
@@ -112,9 +116,9 @@ class Preprocess:
         ShapeError
             If there is no image, or the tensors have different sizes (possible only without a crop).
         """
-        if not pictures:
+        if not images:
             raise ShapeError("no image was given; a batch needs at least one")
-        tensors = [self(picture) for picture in pictures]
+        tensors = [self(image) for image in images]
         sizes = sorted({tuple(tensor.shape[-2:]) for tensor in tensors})
         if len(sizes) > 1:
             raise ShapeError(
@@ -123,27 +127,29 @@ class Preprocess:
             )
         return torch.stack(tensors)
 
-    def cut(self, picture: Image.Image) -> Image.Image:
+    @renamed_parameters(picture="image")
+    def cut(self, image: Image.Image) -> Image.Image:
         """Resize the image and crop or pad it to the model's input size, without normalisation."""
-        (top, left), (rows, columns) = self.place((picture.height, picture.width))
+        (top, left), (rows, columns) = self.place((image.height, image.width))
         height, width = self.seen_size((rows, columns))
         canvas = Image.new("RGB", (width, height), self.fill)
         if rows * columns <= LARGE:
             resize = resize_by_torch if self.engine == "torch" else Image.Image.resize
-            canvas.paste(resize(picture, (columns, rows), RESAMPLING[self.interpolation]), (-left, -top))
+            canvas.paste(resize(image, (columns, rows), RESAMPLING[self.interpolation]), (-left, -top))
             return canvas
         # A long thin image would need gigabytes when resized: resize only the visible part.
         x, y, right, bottom = max(left, 0), max(top, 0), min(left + width, columns), min(top + height, rows)
-        across, down = picture.width / columns, picture.height / rows
+        across, down = image.width / columns, image.height / rows
         box = (x * across, y * down, right * across, bottom * down)
-        part = picture.resize((right - x, bottom - y), RESAMPLING[self.interpolation], box=box)
+        part = image.resize((right - x, bottom - y), RESAMPLING[self.interpolation], box=box)
         canvas.paste(part, (x - left, y - top))
         return canvas
 
-    def place(self, picture_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    @renamed_parameters(picture_size="image_size")
+    def place(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         """Top and left of the crop in the resized image, and the size of the resized image."""
-        resized = self.resized(*picture_size)
-        top, left = (self.start(length, seen) for length, seen in zip(resized, self.seen_size(resized), strict=True))
+        resized = self.resized(*image_size)
+        top, left = (self.start(length, count) for length, count in zip(resized, self.seen_size(resized), strict=True))
         return (top, left), resized
 
     def seen_size(self, resized: tuple[int, int]) -> tuple[int, int]:
@@ -163,25 +169,27 @@ class Preprocess:
         ratio = min(ratios) if self.fit == "cover" else max(ratios)
         return max(round(height / ratio), 1), max(round(width / ratio), 1)
 
-    def start(self, length: int, seen: int) -> int:
-        """Start of the central `seen` pixels of `length`; negative if there are fewer than `seen`."""
-        spare = length - seen
+    def start(self, length: int, count: int) -> int:
+        """Start of the central `count` pixels of `length`; negative if there are fewer than `count`."""
+        spare = length - count
         rounded = round(spare / 2) if spare > 0 else int(spare / 2)
         return {"round": rounded, "truncate": int(spare / 2), "floor": spare // 2}[self.centre]
 
-    def window(self, picture: Frame) -> tuple[float, float, float, float]:
+    @renamed_parameters(picture="image")
+    def window(self, image: Frame) -> tuple[float, float, float, float]:
         """Left, top, right and bottom of the model input in pixels of the original image.
 
         They lie outside of the image where it is padded.
         """
-        height, width = size_of(picture)
+        height, width = size_of(image)
         (top, left), (rows, columns) = self.place((height, width))
         seen_height, seen_width = self.seen_size((rows, columns))
         across, down = width / columns, height / rows
         return left * across, top * down, (left + seen_width) * across, (top + seen_height) * down
 
+    @renamed_parameters(picture="image")
     def restore(
-        self, values: Float[Tensor, "*b h w"], picture: Frame, mode: str = "bilinear", fill: float = math.nan
+        self, values: Float[Tensor, "*b h w"], image: Frame, mode: str = "bilinear", fill: float = math.nan
     ) -> Float[Tensor, "*b H W"]:
         """Resample maps over the model input to the original image.
 
@@ -189,8 +197,8 @@ class Preprocess:
         ----------
         values
             Maps of any resolution that cover exactly the model input: `attribution.maps()` or `attribution.pixels()`.
-        picture
-            The original image as returned by `open_picture` (upright according to EXIF), or its (height, width).
+        image
+            The original image as returned by `open_image` (upright according to EXIF), or its (height, width).
         mode
             "bilinear" (between the centres of patches) or "nearest".
         fill
@@ -210,13 +218,13 @@ class Preprocess:
         tensor([[nan, 1., 2., nan],
                 [nan, 3., 4., nan]])
         """
-        height, width = size_of(picture)
+        height, width = size_of(image)
         left, top, right, bottom = self.window((height, width))
         down = (torch.arange(height, dtype=torch.float64, device=values.device) + 0.5 - top) / (bottom - top)
         across = (torch.arange(width, dtype=torch.float64, device=values.device) + 0.5 - left) / (right - left)
-        seen = ((down >= 0) & (down <= 1))[:, None] & (across >= 0) & (across <= 1)
+        in_view = ((down >= 0) & (down <= 1))[:, None] & (across >= 0) & (across <= 1)
         spread = resample(resample(values, down, mode).mT, across, mode).mT
-        return spread.where(seen, torch.tensor(fill).to(values))
+        return spread.where(in_view, torch.tensor(fill).to(values))
 
     def masks(self, values: Shaped[Array, "*b h w"], fill: int = -1) -> Shaped[Tensor, "*b H W"]:
         """Apply the geometry to masks or class maps of the original image, with nearest-neighbour sampling.
@@ -244,17 +252,18 @@ class Preprocess:
             nearest(top, seen_height, rows, height),
             nearest(left, seen_width, columns, width),
         )
-        seen = (inside[:, None] & within).to(values.device)
-        return values[..., down[:, None], across].where(seen, torch.tensor(fill).to(values))
+        in_view = (inside[:, None] & within).to(values.device)
+        return values[..., down[:, None], across].where(in_view, torch.tensor(fill).to(values))
 
-    def boxes(self, boxes: Shaped[Array, "k 4"], picture: Frame) -> Float[Tensor, "seen 4"]:
+    @renamed_parameters(picture="image")
+    def boxes(self, boxes: Shaped[Array, "k 4"], image: Frame) -> Float[Tensor, "seen 4"]:
         """Apply the geometry to boxes (x0, y0, x1, y1) in pixels of the original image.
 
         Parameters
         ----------
         boxes
             One row per box.
-        picture
+        image
             The original image, or its (height, width).
 
         Returns
@@ -262,14 +271,14 @@ class Preprocess:
         Tensor
             Boxes in pixels of the model input, clipped to it. Boxes that lie outside of it are dropped.
         """
-        height, width = size_of(picture)
+        height, width = size_of(image)
         (top, left), (rows, columns) = self.place((height, width))
         corners = torch.as_tensor(np.array(boxes) if isinstance(boxes, np.ndarray) else boxes).double()
         seen_height, seen_width = self.seen_size((rows, columns))
         across = (corners[:, 0::2] * columns / width - left).clamp(0, seen_width)
         down = (corners[:, 1::2] * rows / height - top).clamp(0, seen_height)
-        seen = (across[:, 0] < across[:, 1]) & (down[:, 0] < down[:, 1])
-        return torch.stack([across, down], -1).flatten(1)[seen]
+        in_view = (across[:, 0] < across[:, 1]) & (down[:, 0] < down[:, 1])
+        return torch.stack([across, down], -1).flatten(1)[in_view]
 
     def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
         """Convert model inputs back to 8-bit colours for display."""
@@ -382,10 +391,10 @@ class Preprocess:
         return cls(size, box, "shortest" if shortest else "stretch", method, mean, std, (0, 0, 0), *own)
 
 
-def resize_by_torch(picture: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
+def resize_by_torch(image: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
     from torchvision.transforms.v2 import InterpolationMode, functional
 
-    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     pixels = functional.resize(pixels, [size[1], size[0]], InterpolationMode(method.name.lower()), antialias=True)
     return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
@@ -413,16 +422,16 @@ def channels(values: Triple) -> Float[Tensor, "3 1 1"]:
     return torch.tensor(values)[:, None, None]
 
 
-def size_of(picture: Frame) -> tuple[int, int]:
-    return (picture.height, picture.width) if isinstance(picture, Image.Image) else picture
+def size_of(image: Frame) -> tuple[int, int]:
+    return (image.height, image.width) if isinstance(image, Image.Image) else image
 
 
-def nearest(start: int, seen: int, resized: int, length: int) -> tuple[Int[Tensor, " seen"], Bool[Tensor, " seen"]]:
-    """Nearest original pixels of the `seen` pixels from `start` on, along an edge resized from `length` to `resized`.
+def nearest(start: int, count: int, resized: int, length: int) -> tuple[Int[Tensor, " seen"], Bool[Tensor, " seen"]]:
+    """Nearest original pixels of the `count` pixels from `start` on, along an edge resized from `length` to `resized`.
 
     Returns their indices, and whether each pixel lies inside of the resized image.
     """
-    places = torch.arange(start, start + seen)
+    places = torch.arange(start, start + count)
     inside = (places >= 0) & (places < resized)
     # Integer arithmetic: ties are resolved in the same direction for every size.
     return ((2 * places + 1) * length).div(2 * resized, rounding_mode="floor").clamp(0, length - 1), inside
@@ -438,3 +447,6 @@ def resample(values: Float[Tensor, "*b h w"], places: Float[Tensor, " H"], mode:
     below = (above + 1).clamp(max=rows - 1)
     share = (at - above).to(values.dtype)[:, None]
     return values[..., above, :] * (1 - share) + values[..., below, :] * share
+
+
+__getattr__ = rename_warnings(__name__, {"open_picture": "open_image"})

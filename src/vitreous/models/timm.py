@@ -150,7 +150,7 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
                 f"{type(model).__name__!r} is not a family that Vitreous can see through; "
                 "known in timm: VisionTransformer (ViT, DeiT, CLIP, SigLIP, DINOv2), distilled DeiT, Beit, Eva (EVA, EVA02, DINOv3)"
             )
-    require_type(model.patch_embed, PatchEmbed, what="a patch embedding")
+    require_type(model.patch_embed, PatchEmbed, part_name="a patch embedding")
     headless = isinstance(model.head, nn.Identity)
     if headless and isinstance(model, VisionTransformerDistilled):
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
@@ -242,20 +242,20 @@ def latent_pool(pool: Any, prefix: int) -> AttentionPool:
 # ── blocks ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def require_type(part: Any, *types: type, what: str) -> Any:
+def require_type(part: Any, *types: type, part_name: str) -> Any:
     """Return `part` if its type is exactly one of `types`, else raise `ModelError`."""
     if type(part) not in types:
         names = ", ".join(t.__name__ for t in types)
-        raise ModelError(f"{what} of type {type(part).__name__!r} is not known; known: {names}")
+        raise ModelError(f"{part_name} of type {type(part).__name__!r} is not known; known: {names}")
     return part
 
 
 def plain_blocks(model: Any) -> tuple[Block, ...]:
     def block(b: Any) -> Block:
-        require_type(b, vision_transformer.Block, what="a block")
-        attn = require_type(b.attn, Attention, what="attention")
+        require_type(b, vision_transformer.Block, part_name="a block")
+        attn = require_type(b.attn, Attention, part_name="attention")
         for scale in (b.ls1, b.ls2):
-            require_type(scale, nn.Identity, LayerScale, what="layer scale")
+            require_type(scale, nn.Identity, LayerScale, part_name="layer scale")
         attend = attend_of(b.norm1, attn, b.ls1, layer_scale=lambda: getattr(b.ls1, "gamma", None))
         return Block(attend, feed_of(b.norm2, b.mlp, b.ls2, lambda: getattr(b.ls2, "gamma", None)))
 
@@ -264,8 +264,8 @@ def plain_blocks(model: Any) -> tuple[Block, ...]:
 
 def eva_blocks(model: Any) -> tuple[Block, ...]:
     def block(index: int, b: Any) -> Block:
-        require_type(b, eva.EvaBlock, what="a block")
-        attn = require_type(b.attn, eva.EvaAttention, AttentionRope, what="attention")
+        require_type(b, eva.EvaBlock, part_name="a block")
+        attn = require_type(b.attn, eva.EvaAttention, AttentionRope, part_name="attention")
         rotate = unmoved if model.rope is None else partial(rotated, model, index, attn)
         attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), rotate=rotate, layer_scale=lambda: b.gamma_1)
         return Block(attend, feed_of(b.norm2, b.mlp, scaled_by(b, "gamma_2"), lambda: b.gamma_2))
@@ -275,8 +275,8 @@ def eva_blocks(model: Any) -> tuple[Block, ...]:
 
 def beit_blocks(model: Any) -> tuple[Block, ...]:
     def block(b: Any) -> Block:
-        require_type(b, beit.Block, what="a block")
-        attn = require_type(b.attn, beit.Attention, what="attention")
+        require_type(b, beit.Block, part_name="a block")
+        attn = require_type(b.attn, beit.Attention, part_name="attention")
         relative = model.rel_pos_bias is not None or attn.relative_position_bias_table is not None
         bias = partial(relative_bias, model, attn) if relative else no_bias
         attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), bias=bias, layer_scale=lambda: b.gamma_1)
@@ -356,7 +356,7 @@ def feed_of(
         first, second = mlp.fc1(x).chunk(2, dim=-1)
         return (second, first) if mlp.gate_last else (first, second)
 
-    match require_type(mlp, Mlp, GluMlp, SwiGLU, what="an MLP"):
+    match require_type(mlp, Mlp, GluMlp, SwiGLU, part_name="an MLP"):
         case SwiGLU():
             expand = lambda x: (mlp.fc1_g(x), mlp.fc1_x(x))  # noqa: E731
         case GluMlp():

@@ -16,8 +16,9 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
+from vitreous.core.deprecation import renamed_parameters
 from vitreous.core.errors import Caveat, ModelError
-from vitreous.models.image_decoding import Source, open_picture
+from vitreous.models.image_decoding import Source, open_image
 from vitreous.models.image_input import Preprocess, Triple, triple
 
 Transform = Callable[[Image.Image], Any]
@@ -41,8 +42,9 @@ class TransformPreprocess(Preprocess):
 
     transform: Transform = field(kw_only=True)
 
-    def __call__(self, picture: Source) -> Float[Tensor, "3 H W"]:
-        return apply_transform(self.transform, open_picture(picture))
+    @renamed_parameters(picture="image")
+    def __call__(self, image: Source) -> Float[Tensor, "3 H W"]:
+        return apply_transform(self.transform, open_image(image))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class OpaquePreprocess(TransformPreprocess):
     mean: Triple = UNKNOWN
     std: Triple = UNKNOWN
 
-    def place(self, picture_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    @renamed_parameters(picture_size="image_size")
+    def place(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         raise ModelError(
             f"the geometry of preprocess={describe(self.transform)} is not known, so a map cannot be brought back to the "
             "original image; give a vitreous.Preprocess, or a chain of Resize, CenterCrop, ToTensor and Normalize"

@@ -145,7 +145,7 @@ class PairAttribution:
             self.method,
             score=patches.new_tensor([self.similarity]),
             images=own.entry,
-            pictures=None if own.image is None else (own.image,),
+            originals=None if own.image is None else (own.image,),
             preprocess=own.preprocess,
             names=("similarity",),
             provenance=self.provenance,

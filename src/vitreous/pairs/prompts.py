@@ -69,7 +69,7 @@ def prompt_target(
         factor = float(scale.exp()) if isinstance(scale, Tensor) else 1.0
     others = embeddings[len(asked) :] if against else None
     target = text_target(embeddings[None, : len(asked)], factor, names=asked, against=others)
-    return replace(target, pictures=None)  # the same prompts for every image
+    return replace(target, images=None)  # the same prompts for every image
 
 
 def targets_of_prompts(model: Any, target: Any) -> Any:

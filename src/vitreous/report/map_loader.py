@@ -104,7 +104,7 @@ class MapLoader:
             method=method,
             signed=bool(row["signed"]),
             images=image[None],
-            pictures=(original,),
+            originals=(original,),
             preprocess=self.vit.preprocess,
             names=(question.target_name,),
             provenance={"question": row["question"], "model": self.section.model},

@@ -245,7 +245,7 @@ def deletion_figure(
 
 def map_image(attribution: Attribution) -> Image.Image:
     """Draw a map over the part of the image that the model sees."""
-    return overlay_image(replace(attribution, pictures=None), longest=480)
+    return overlay_image(replace(attribution, originals=None), longest=480)
 
 
 def pick_two_methods(methods: Sequence[str], order: Sequence[int]) -> tuple[int, int]:

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from vitreous.capture.probe import Probe
 from vitreous.measure import measure
-from vitreous.methods.attribution import Attribution, patch_sums
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
-from vitreous.metrics.metric import Metric, MetricResult
+from vitreous.metrics.metric import Metric
+from vitreous.metrics.metric_result import MetricResult
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import Layout, Outputs
 from vitreous.models.tensor_types import Images, Logits, Pooled, Tokens

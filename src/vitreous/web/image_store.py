@@ -110,7 +110,7 @@ def open_upload(data: bytes, max_pixels: int) -> Image:
     """Decode an untrusted image; its format and size are checked before any of it is unpacked."""
     from PIL import Image
 
-    from vitreous.models.image_input import open_picture
+    from vitreous.models.image_input import open_image
 
     try:
         with warnings.catch_warnings():
@@ -125,4 +125,4 @@ def open_upload(data: bytes, max_pixels: int) -> Image:
     width, height = header.size
     if width * height > max_pixels:
         raise DataError(f"the image has {width:,} × {height:,} pixels, more than {max_pixels:,}; scale it down")
-    return open_picture(header)
+    return open_image(header)

@@ -195,7 +195,7 @@ class Service:
         import torch
 
         from vitreous.capture.probe import Probe
-        from vitreous.metrics.model_outputs import shown_tokens
+        from vitreous.metrics.model_outputs import PerturbedModel
         from vitreous.metrics.order import area_under, has_order, patch_ranks
 
         (payload, *_) = payloads
@@ -209,10 +209,10 @@ class Service:
         images = self.tensor(payload.model, payload.image)[None]
         probe = Probe(vit, images, attribution.targets[:, None], payload.question)
         order = patch_ranks(attribution, probe)[0].argsort().tolist()
-        total, memo = len(order), {}
+        total, model = len(order), PerturbedModel(attribution, probe)
         counts = sorted({round(total * (point / CURVE_POINTS) ** 1.5) for point in range(CURVE_POINTS + 1)})
         sides = (("bottom", [total - count for count in counts]), ("top", counts))
-        answers = [shown_tokens(attribution, probe, None, memo, side, visible) for side, visible in sides]
+        answers = [model.shown_tokens(side, visible) for side, visible in sides]
         table = torch.cat([answer.table for answer in answers]).double().cpu()
         probability = torch.cat([answer.probability("explained")[0] for answer in answers]).double().cpu()
         areas = area_under(probability, [count / total for count in counts], "normalised")

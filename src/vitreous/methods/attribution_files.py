@@ -1,0 +1,140 @@
+"""Files of attributions: safetensors, npz and npy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitreous.core.errors import DataError
+from vitreous.models.image_input import Preprocess
+from vitreous.models.layout import ClipLayout, Layout
+from vitreous.models.transforms import OpaquePreprocess
+
+if TYPE_CHECKING:
+    from vitreous.methods.attribution import Attribution
+
+FORMATS = ("safetensors", "npz", "npy")
+ANIMATIONS = ("gif", "webp")
+UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
+TENSORS = (
+    "patches", "stderr", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images",
+)  # fmt: skip
+
+
+def chosen_format(path: Path, format: str | None) -> str:  # noqa: A002 - as in matplotlib's savefig
+    """The format, by default the suffix of the path; a DataError if attributions cannot be saved in it."""
+    chosen = path.suffix.removeprefix(".").lower() if format is None else format
+    if chosen not in (*FORMATS, *ANIMATIONS):
+        wrong = f"format={format!r}" if format is not None else f"the name {path.name!r}"
+        raise DataError(
+            f"{wrong} is no format of attributions; save as .safetensors, .npz or .npy, a clip also as .gif or .webp"
+        )
+    return chosen
+
+
+def save_attribution(attribution: Attribution, path: Path, format: str) -> None:  # noqa: A002 - as in matplotlib
+    """Write an attribution to a file in one of `FORMATS`; see `Attribution.save`."""
+    tensors = {name: t.cpu().contiguous() for name in TENSORS if (t := getattr(attribution, name)) is not None}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    match format:
+        case "safetensors":
+            save_file(tensors, path, metadata={"vitreous": json.dumps(metadata(attribution))})
+        case "npz":
+            dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
+            about = np.array(json.dumps({**metadata(attribution), "dtypes": dtypes}))
+            with path.open("wb") as file:
+                arrays: dict[str, Any] = {name: as_array(t) for name, t in tensors.items()}
+                np.savez(file, vitreous=about, **arrays)
+        case _:
+            with path.open("wb") as file:
+                np.save(file, as_array(attribution.maps()))
+
+
+def metadata(attribution: Attribution) -> dict[str, Any]:
+    """Fields that are not tensors, as JSON values."""
+    preprocess = attribution.preprocess
+    has_geometry = preprocess is not None and not isinstance(preprocess, OpaquePreprocess)
+    return {
+        "format": "vitreous.attribution/1",
+        "layout": asdict(attribution.layout),
+        "method": attribution.method,
+        "native": attribution.native,
+        "signed": attribution.signed,
+        "names": attribution.names,
+        "provenance": dict(attribution.provenance),
+        "preprocess": {item.name: getattr(preprocess, item.name) for item in fields(Preprocess)}
+        if has_geometry
+        else None,
+    }
+
+
+def read_attribution(path: str | Path) -> dict[str, Any]:
+    """Fields of an attribution in a file; see `Attribution.load`."""
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(6)
+        if start == b"\x93NUMPY":
+            raise DataError(
+                f"{str(path)!r} holds maps alone, without layout, method and classes; read it with numpy.load, and "
+                "save attributions as .safetensors or .npz to load them"
+            )
+        about, tensors = read_npz(path) if start.startswith(b"PK") else read_safetensors(path)
+        layout, names, preprocess = about["layout"], about["names"], about.get("preprocess")
+        return {
+            "patches": None,
+            **tensors,
+            "layout": read_layout(layout),
+            "names": None if names is None else tuple(names),
+            "preprocess": None if preprocess is None else read_preprocess(preprocess),
+            **{key: about[key] for key in ("method", "native", "signed", "provenance")},
+        }
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise DataError(f"no file {str(path)!r}") from None
+    except UNREADABLE as problem:
+        raise DataError(f"{str(path)!r} is not an attribution saved by Vitreous ({problem})") from None
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
+    tensor = tensor.cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def read_safetensors(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        about = json.loads((file.metadata() or {})["vitreous"])
+        return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+
+
+def read_npz(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    # numpy does not close a file that it opened itself if the archive is damaged
+    with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+        about = json.loads(str(file["vitreous"]))
+        dtypes = about["dtypes"]
+        return about, {name: torch.from_numpy(file[name]).to(getattr(torch, dtypes[name])) for name in dtypes}
+
+
+def read_layout(values: Mapping[str, Any]) -> Layout:
+    """`Layout`, or `ClipLayout` where there are time steps, from JSON values."""
+    grid, patch = tuple(values["grid"]), tuple(values["patch"])
+    if "times" in values:
+        return ClipLayout(grid, patch, values["prefix"], values["times"], values["tubelet"])
+    return Layout(grid, patch, values["prefix"])
+
+
+def read_preprocess(values: Mapping[str, Any]) -> Preprocess:
+    """`Preprocess` from JSON values, whose lists become tuples."""
+    restored: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    return Preprocess(**restored)

@@ -1,0 +1,31 @@
+"""Operations on tensors of maps: resizing, sums over patches, rescaling."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from vitreous.models.layout import Layout
+
+
+def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) -> Float[Tensor, "r height width"]:
+    """Maps resized to `size` by interpolation."""
+    if tuple(maps.shape[-2:]) == tuple(size):
+        return maps
+    corners = None if mode == "nearest" else False
+    return F.interpolate(maps[:, None], size=tuple(size), mode=mode, align_corners=corners)[:, 0]
+
+
+def patch_sums(pixels: Float[Tensor, "r H W"], layout: Layout) -> Float[Tensor, "r p"]:
+    """Sum of a pixel map over each patch; pixels outside the patch grid are ignored."""
+    (rows, columns), (height, width) = layout.grid, layout.patch
+    cells = pixels[:, : rows * height, : columns * width].unflatten(1, (rows, height)).unflatten(3, (columns, width))
+    return cells.sum((2, 4)).flatten(1).to(torch.promote_types(pixels.dtype, torch.float32))
+
+
+def zero_to_one(scores: Float[Tensor, "r p"]) -> Float[Tensor, "r p"]:
+    """Every map rescaled to [0, 1]; a constant map becomes NaN (0 / 0), as in published code."""
+    low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
+    return (scores - low) / (high - low)
