@@ -18,9 +18,10 @@ Examples
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,15 @@ import torch
 
 from vitreous.bench.rows import need_pyarrow
 from vitreous.core.errors import DataError
+from vitreous.data import Sample
+from vitreous.data.batch import collate, preprocess_sample
+from vitreous.front import join, load
 from vitreous.mapping.shard_files import complete_files, read_about
+from vitreous.mapping.source import open_source
+from vitreous.measure import evaluate
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.attribution_files import read_preprocess
+from vitreous.metrics.metric import Metric
 from vitreous.models.vit import Layout
 
 if TYPE_CHECKING:
@@ -190,6 +197,82 @@ class MapFolder:
         for batch in self.scan([self.key_column, "error"], {}, 4096, failed=True):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
+    def samples(self, dataset: str | None = None, **where: Any) -> Iterator[tuple[StoredMap, Sample]]:
+        """Every map with its image and annotations, which are read again.
+
+        Parameters
+        ----------
+        dataset
+            Spec of the dataset; None for the one that was explained.
+        **where
+            As for `rows`.
+
+        Raises
+        ------
+        DataError
+            If the files do not say where the images are, or the dataset has other images there.
+        """
+        spec = dataset or self.about.get("dataset")
+        if spec is None or "sorted" in self.about:
+            raise DataError(
+                f"'{self.files[0]}' does not say where its images are; read the folder that `vitreous map` wrote"
+            )
+        source = open_source(spec, self.about.get("pictures"))
+        for file in self.files:
+            shard = (read_about(file) or {})["shard"]
+            part = source.parts[shard["part"]]
+            items = enumerate(part.items(shard["start"]), shard["start"])
+            index, item, sample = -1, None, None
+            for row in MapFolder((file,)).rows(**where):
+                while index < row.index:
+                    index, item = next(items, (row.index, None))
+                    sample = None
+                if item is None or item.key != row.key:
+                    raise DataError(f"dataset '{spec}' has no {row.key!r} at the place where it was explained")
+                sample = sample or part.load(item)
+                yield row, sample
+
+    def evaluate(
+        self,
+        model: Any,
+        metric: str | Metric = "deletion_aopc",
+        *,
+        dataset: str | None = None,
+        batch_size: int = 32,
+        precision: str | None = None,
+        **where: Any,
+    ) -> Iterator[tuple[StoredMap, float]]:
+        """Score every map with a metric; images, labels, masks and boxes are read again, batch by batch.
+
+        Parameters
+        ----------
+        model, metric, precision
+            As for `vitreous.evaluate`; the model that was explained, as a name or loaded.
+        dataset, **where
+            As for `samples`.
+        batch_size
+            Number of maps that are scored together.
+
+        Returns
+        -------
+        iterator
+            Every map and its score, NaN where the metric is undefined.
+        """
+        vit = load(model) if isinstance(model, str) else model
+        measured = self.samples(dataset, **where)
+        while chunk := list(islice(measured, batch_size)):
+            scores: dict[int, float] = {}
+            for places in group_places([(row.attribution.method, row.attribution.layout) for row, _ in chunk]):
+                samples = [preprocess_sample(chunk[place][1], vit.preprocess, vit.preprocess) for place in places]
+                batch = collate(samples, vit.preprocess.size)
+                result = evaluate(
+                    vit, batch.images, join([chunk[place][0].attribution for place in places]), metric,
+                    labels=batch.labels, objects=batch.objects, rivals=batch.rivals, boxes=batch.boxes, precision=precision,
+                )  # fmt: skip
+                scores.update(zip(places, result.scores.tolist(), strict=True))
+            for place, (row, _) in enumerate(chunk):
+                yield row, scores[place]
+
     def attributions(self, table: pa.Table) -> Iterator[Attribution]:
         for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
             joined = self.attribution(table.slice(start, stop - start))
@@ -227,6 +310,14 @@ class MapFolder:
             provenance=provenance or {"question": first["question"], "model": first.get("model")},
             preprocess=None if preprocess is None else read_preprocess(preprocess),
         )
+
+
+def group_places(values: Sequence[Hashable]) -> list[list[int]]:
+    """Places of equal values, in the order of their first one."""
+    places: dict[Hashable, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(value, []).append(place)
+    return list(places.values())
 
 
 def runs_of_equal(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[int, int]]:

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import vitreous
-from tests.mapping.images import encoded_images, run, write_folder
+from tests.mapping.images import encoded_images, run, write_folder, write_tars
 from vitreous import maps
 from vitreous.core.errors import DataError
+from vitreous.mapping.export import sort_shards
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,30 @@ def test_stored_maps_can_be_measured(stored):
     row = next(stored.rows(method="gradcam"))
     result = vitreous.evaluate(vit, [encoded_images(1)[0]], row.attribution, "sparseness")
     assert result.scores.shape == (1,)
+
+
+def test_a_folder_is_measured_with_the_images_that_were_explained(tmp_path):
+    """Maps of several methods, targets and tar files meet their own images and labels, also of a part of the dataset."""
+    spec = write_tars(tmp_path / "tars", encoded_images(9), per_tar=4)
+    run(spec, tmp_path / "maps", methods=("gradcam", "random"), targets="top 2", pictures=7)
+    stored, vit = maps.read(tmp_path / "maps"), vitreous.load("scenes")
+
+    scored = list(stored.evaluate(vit, "deletion_aopc", batch_size=5))
+    assert [row.key for row, _ in scored] == [row.key for row in stored.rows()]
+    for (row, score), (_, sample) in list(zip(scored, stored.samples(), strict=True))[::5]:
+        image = vit.preprocess(sample.picture)[None]
+        expected = vitreous.evaluate(vit, image, row.attribution, "deletion_aopc").scores
+        assert score == pytest.approx(float(expected), abs=1e-4)
+        assert (sample.key, sample.label) == (row.key, row.label)
+    few = [row.role for row, _ in stored.evaluate("scenes", "sparseness", role="top 1", method="random")]
+    assert few == ["top 1"] * 6
+
+    other = write_tars(tmp_path / "other" / "tars", encoded_images(3), per_tar=2)
+    with pytest.raises(DataError, match="has no 't0/002' at the place where it was explained"):
+        list(stored.samples(other))
+    sort_shards(tmp_path / "maps")
+    with pytest.raises(DataError, match="does not say where its images are"):
+        next(maps.read(tmp_path / "maps" / "sorted").samples())
 
 
 def test_files_of_earlier_versions_are_read(stored, tmp_path):

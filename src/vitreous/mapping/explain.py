@@ -248,6 +248,7 @@ class MapExplainer:
             "run": self.job.run,
             "model": self.job.model.name,
             "dataset": self.job.spec,
+            "pictures": self.job.pictures,
             "weights": self.model.weights,
             "layout": {"grid": layout.grid, "patch": layout.patch, "prefix": layout.prefix},
             "preprocess": {item.name: getattr(self.preprocess, item.name) for item in fields_of(Preprocess)}
