@@ -78,6 +78,29 @@ def hierarchical(count: int = 3, seed: int = 101) -> None:
     plt.close(figure)
 
 
+def questions(index: int = 1, seed: int = 1) -> None:
+    """Both questions about one class of one image, with the default method."""
+    import matplotlib.pyplot as plt
+
+    scene = scenes.draw("pair", seed, index)
+    vit, image = vitreous.load("scenes"), Image.fromarray(scene.image)
+    words = {
+        "contrast": 'Why this class rather than another?\nquestion="contrast", the probability',
+        "support": 'What speaks for the class at all?\nquestion="support", the logit',
+    }
+    figure, axes = plt.subplots(1, 3, figsize=(8.4, 3.4))
+    axes[0].imshow(image)
+    axes[0].set_title("The image: a card and a gear.\nThe class: gear", fontsize=9.5)
+    for axis, (question, title) in zip(axes[1:], words.items(), strict=True):
+        attribution = vitreous.explain(vit, image, ["gear"], question=question)
+        axis.imshow(overlay_image(attribution))
+        axis.set_title(title, fontsize=9.5)
+    for axis in axes:
+        axis.set_axis_off()
+    figure.tight_layout()
+    figure.savefig(HERE / "questions.png", dpi=90, bbox_inches="tight")
+
+
 class FrameByFrame(nn.Module):
     """An image model on every frame of clips [b c t H W], averaged over time."""
 
@@ -136,5 +159,6 @@ if __name__ == "__main__":
     inside()
     why()
     hierarchical()
+    questions()
     film()
     playground()

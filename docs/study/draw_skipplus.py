@@ -7,7 +7,7 @@ from pathlib import Path
 from study import plots
 from study.effects import only
 from study.fill_skipplus import AOPC, AP, FOUR, HALF
-from study.names import ALTI, FAMILIES, MIDDLE, MODELS, STARTS
+from study.names import ALTI, FAMILIES, MIDDLE, MODELS, SHOWN_STARTS, STARTS
 from study.pages import Results, plot
 from study.sentences import title
 
@@ -49,7 +49,7 @@ def draw_starts(results: Results) -> Path | None:
                 (float(k), found[model, method]) for k, method in starts.items() if (model, method) in found
             ]
             for spec, starts in STARTS.items()
-            if (model, starts[MIDDLE]) in found
+            if spec in SHOWN_STARTS
         }
         for model in MODELS
     }

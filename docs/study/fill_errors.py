@@ -6,6 +6,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
@@ -19,11 +20,20 @@ from study.sentences import amount, number
 from study.sheets import Sheet, mean
 from study.tables import NOTHING, cell, standings, table
 
-PARTS = ("photographs", "scenes", "ceilings", "coverage", "sensitivity")
+PARTS = ("photographs", "clip", "scenes", "masks", "ceilings", "coverage", "sensitivity", "choose")
+OWN = "flat"  # prior of the deviations that `bayes` has; the others are variants
 LESS_IS_BETTER = {"object_negative", "max_sensitivity", "insertion_aopc"}
 UNJUDGED = {"stamp_above_thing", "coverage", "relative_error"}
 FITS = tuple(f"bayes(samples={samples})" for samples in (128, 256, 512, 1024))
 RIVALS = ("temper", "fuse", "anneal", "tis(masks=256)", "tis")
+MASKS = (64, 128, 256, 512, 1024, 2048, 4096)
+BASES = (
+    "decompx", "globenc", "alti(preset='skipplus', eps=1e-12)", "attin", "genatt", "transatt", "attngrad", "ixg", "attixg(preset='skipplus')",
+    "fullgrad", "gradcam", "xgradcamplus", "elementwise", "attcam(preset='skipplus')",
+)  # fmt: skip
+FOLDED = {base: base + "+rollout(form='half')" if base.startswith(("globenc", "alti")) else base for base in BASES}
+OURS_ON_CLIP = ("temper", "fuse", "anneal", "gim(question='probability')+plus", "reslrp(question='probability')+plus", "decompx(question='probability')+plus")  # fmt: skip
+RIVALS_ON_CLIP = ("fullgrad@libra+plus", "attnlrp(question='probability')+plus", "temper", "tis")
 LOGIT_FIT = "bayes(samples=1024, question='logit')"
 
 
@@ -35,7 +45,9 @@ def measure_errors(stores: Path, results: Path) -> list[str]:
     done = []
     for part in PARTS:
         files = sorted(stores.glob(f"error-bars-{part}*.csv"))
-        sheets = [sheet for file in files for sheet in read_sheets(file)]
+        sheets = [sheet for file in files for sheet in read_sheets(file, variants=part == "choose")]
+        if part == "ceilings":
+            sheets += two_orders(sheets)
         if not sheets:
             continue
         save(results / f"error-bars-{part}.csv", [row for sheet in sheets for row in figures(sheet)])
@@ -43,7 +55,7 @@ def measure_errors(stores: Path, results: Path) -> list[str]:
             effect(sheet, *pair)
             for sheet in sheets
             if sheet.metric in ("faithfulness", "ap", "pointing_game", "class_discrimination")
-            for pair in compared(sheet.methods)
+            for pair in compared(part, sheet.methods)
         ]
         if pairs:
             save(results / f"error-bars-{part}-pairs.csv", pairs)
@@ -51,22 +63,54 @@ def measure_errors(stores: Path, results: Path) -> list[str]:
     return done
 
 
-def compared(methods: Sequence[str]) -> list[tuple[str, str]]:
+def two_orders(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """Faithfulness of an order for deletion and another one for insertion, each optimised greedily: the ceiling."""
+    named = {(sheet.model, sheet.metric): sheet for sheet in sheets}
+    made = []
+    for (model, metric), sheet in named.items():
+        if metric != "faithfulness" or not {"greedy deletion", "greedy insertion"} <= set(sheet.methods):
+            continue
+        gone = named[model, "deletion_aopc"]
+        best = sheet.row("greedy insertion")["score"] - gone.row("greedy insertion")["score"]
+        best = best + gone.row("greedy deletion")["score"]
+        made.append(replace(sheet, methods=("two greedy orders", "tis"), parts={"score": np.stack([best, sheet.row("tis")["score"]])}))  # fmt: skip
+    return made
+
+
+def compared(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
     """Every fit against its rivals, and questions of the same method."""
     fits = [method for method in methods if method.startswith("bayes")]
     own = [(fit, rival) for fit in fits for rival in RIVALS if rival in methods]
+    if part == "choose":
+        own = [(fit, rival) for fit in fits for rival in ("fuse", "tis", "decompx+plus", fit.partition(" | ")[0]) if fit != rival]  # fmt: skip
     own += [(spec, spec.replace("probability", "logit")) for spec in methods if "'probability'" in spec]
-    own += [("temper", "temper(question='logit')"), ("fuse", "fuse(question='logit')")]
+    own += [("temper", "temper(question='logit')"), ("fuse", "fuse(question='logit')"), ("tokentm", "genatt")]
+    own += [(reference, "tis") for reference in ("two greedy orders", "converged Shapley")]
+    if part == "clip":
+        own += [(f"{base}+{fold}", alone) for base, alone in FOLDED.items() for fold in ("plus", "skipplus")]
+        own += [(method, rival) for method in OURS_ON_CLIP for rival in RIVALS_ON_CLIP]
+    if part == "masks":
+        own += [(f"tis(masks={2 * count})".replace("(masks=1024)", ""), f"tis(masks={count})".replace("(masks=1024)", "")) for count in MASKS]  # fmt: skip
     return [pair for pair in dict.fromkeys(own) if set(pair) <= set(methods)]
 
 
-def read_sheets(path: Path) -> list[Sheet]:
-    """Sheets of a table with columns model, dataset, picture, method, metric and value; images that lack a method are left out."""
+def read_sheets(path: Path, variants: bool = False) -> list[Sheet]:
+    """Sheets of a table with columns model, dataset, picture, method, metric and value; images that lack a method are left out.
+
+    Of the variants of a fit only the method's own one is kept, under its spec, unless `variants` are asked for.
+    """
     grouped: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    names: dict[str, str] = {}
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             key = (row["model"], row["dataset"], row["metric"])
-            grouped[key][spelled_in_short(row["method"])][row["picture"]] = float(row["value"])
+            spec, _, variant = row["method"].partition(" | ")
+            if variant not in ("", OWN) and not variants:
+                continue
+            method = names.setdefault(spec, spelled_in_short(spec))
+            grouped[key][method if variant in ("", OWN) else f"{method} | {variant}"][row["picture"]] = float(
+                row["value"]
+            )
     sheets = []
     for (model, dataset, metric), by_method in grouped.items():
         methods = tuple(by_method)
@@ -240,6 +284,92 @@ def sensitivity(results: Results) -> str:
     return standings(rows, ["max_sensitivity"], by="max_sensitivity") if rows else NOTHING
 
 
+# ── what was chosen, the third model, masks ──────────────────────────────────────────────────────
+
+
+@fill("errors-choose")
+def chosen(results: Results) -> str:
+    """Variants of the fit less `fuse`, on the images to choose by."""
+    rows = only(results.effects("error-bars-choose-pairs"), metric="faithfulness", against="fuse")
+    columns = [(model, dataset, samples) for model, dataset in datasets(rows) for samples in (128, 256, 1024)]
+    variants = dict.fromkeys(re.sub(r"samples=\d+(, )?", "", row.method).replace("()", "") for row in rows)
+    lines = []
+    for variant in variants:
+        cells = []
+        for model, dataset, samples in columns:
+            spec, line, words = variant.partition(" | ")
+            inside = spec.removeprefix("bayes").strip("()")
+            method = f"bayes({', '.join(filter(None, [f'samples={samples}', inside]))}){line}{words}"
+            cells.append(cell(next(iter(only(rows, method=method, model=model, dataset=dataset)), None)))
+        lines.append([variant.replace(" | ", ", "), *cells])
+    return table(["less `fuse`", *(f"{dataset}, {samples}<br>{model}" for model, dataset, samples in columns)], lines)
+
+
+@fill("errors-choose-ap")
+def chosen_ap(results: Results) -> str:
+    """AP and faithfulness of fits with 1024 samples less TIS on pets, on the images to choose by."""
+    rows = only(results.effects("error-bars-choose-pairs"), dataset="pets", against="tis")
+    columns = [(metric, model) for metric in ("ap", "faithfulness") for model in MODELS]
+    methods = [method for method in dict.fromkeys(row.method for row in rows) if "samples=1024" in method]
+    lines = [
+        [method.replace(" | ", ", "), *(cell(next(iter(only(rows, method=method, metric=metric, model=model)), None)) for metric, model in columns)]
+        for method in methods
+    ]  # fmt: skip
+    return table(["less TIS with 1024 masks, pets", *(f"{metric}<br>{model}" for metric, model in columns)], lines)
+
+
+@fill("errors-clip")
+def clip(results: Results) -> str:
+    rows = results.figures("error-bars-clip")
+    parts = []
+    for dataset, words in (("pets", "24 breeds of pets"), ("val", "11 groups of animals of val")):
+        own = only(rows, dataset=dataset)
+        accuracy = only(own, metric="accuracy")
+        if not accuracy:
+            continue
+        said = (
+            f"**{words}**: the classifier is right on {100 * accuracy[0].mean:.0f} % of these {accuracy[0].n} images."
+        )
+        present = [metric for metric in ("faithfulness", "ap", "object_negative") if only(own, metric=metric)]
+        own = [row for row in own if row.metric != "accuracy"]
+        parts.append(f"{said}\n\n{standings(own, present, by='faithfulness')}")
+    return "\n\n".join(parts) or NOTHING
+
+
+@fill("errors-clip-folds")
+def clip_folds(results: Results) -> str:
+    """PLUS and SkipPLUS less the base alone."""
+    rows = results.effects("error-bars-clip-pairs")
+    columns = [(metric, dataset) for metric in ("faithfulness", "ap") for dataset in ("pets", "val") if only(rows, metric=metric, dataset=dataset)]  # fmt: skip
+    pairs = [(f"{base}+{fold}", alone) for base, alone in FOLDED.items() for fold in ("plus", "skipplus")]
+    return differences(rows, [*pairs, ("tokentm", "genatt")], columns)
+
+
+@fill("errors-clip-ours")
+def clip_ours(results: Results) -> str:
+    """`temper`, `fuse`, GIM, ResLRP and `bayes` less their rivals."""
+    rows = results.effects("error-bars-clip-pairs")
+    columns = [(metric, dataset) for metric in ("faithfulness", "ap") for dataset in ("pets", "val") if only(rows, metric=metric, dataset=dataset)]  # fmt: skip
+    pairs = [(method, rival) for method in OURS_ON_CLIP for rival in RIVALS_ON_CLIP if method != rival]
+    pairs += [(fit, rival) for fit in (*FITS, LOGIT_FIT) for rival in ("tis", "fuse")]
+    return differences(rows, pairs, columns)
+
+
+def differences(rows: Sequence[Effect], pairs: Sequence[tuple[str, str]], columns: Sequence[tuple[str, str]]) -> str:
+    lines = []
+    for method, against in pairs:
+        own = only(list(rows), method=method, against=against)
+        if own:
+            lines.append([f"{method} − {against}", *(cell(next(iter(only(own, metric=metric, dataset=dataset)), None)) for metric, dataset in columns)])  # fmt: skip
+    return table(["", *(f"{metric}, {dataset}" for metric, dataset in columns)], lines)
+
+
+@fill("errors-masks")
+def masks(results: Results) -> str:
+    rows = results.figures("error-bars-masks")
+    return standings(rows, ["faithfulness", "ap"]) if rows else NOTHING
+
+
 # ── the default ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -316,7 +446,7 @@ def default_all(results: Results) -> str:
 
 @plot("errors-cost")
 def draw_cost(results: Results) -> Path | None:
-    """Faithfulness by what a map costs, on images of val that chose nothing: `bayes` in orange, others in blue"""
+    """Faithfulness by what a map costs, on images of val that chose nothing: `bayes` in orange, others in blue, the frontier in grey; dotted: the ceilings, as differences to TIS on the images on which they were searched"""
     rows = only(results.figures("error-bars-photographs"), dataset="val", metric="faithfulness")
     if not rows:
         return None
@@ -329,5 +459,15 @@ def draw_cost(results: Results) -> Path | None:
     named = [*FITS, *RIVALS, "genatt", "decompx+plus"]
     return plots.scatter(
         "errors-cost", panels, "cost of a map, forward passes (a backward is two)", "faithfulness  (more is better)",
-        log=True, say={name: plots.short(name) for name in named}, orange=ours,
+        log=True, say={name: plots.short(name) for name in named}, orange=ours, levels=ceiling_levels(results, rows), frontier=True,
     )  # fmt: skip
+
+
+def ceiling_levels(results: Results, rows: Sequence[Figure]) -> dict[str, dict[str, float]]:
+    """For every model, the faithfulness of TIS plus what each ceiling has over it."""
+    gaps = only(results.effects("error-bars-ceilings-pairs"), metric="faithfulness", against="tis", method=("two greedy orders", "converged Shapley"))  # fmt: skip
+    levels: dict[str, dict[str, float]] = {}
+    for gap in gaps:
+        for tis in only(list(rows), model=gap.model, method="tis"):
+            levels.setdefault(gap.model, {})[gap.method] = tis.mean + gap.effect
+    return levels

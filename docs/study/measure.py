@@ -27,12 +27,13 @@ def measure(stores: Path, names: Sequence[str], results: Path = RESULTS) -> list
     """Tables of every store that is there; their names. What a store does not hold whole is said, and left as it was."""
     done = []
     for name in names:
-        table, store = stores / f"{name}.csv", stores / name
+        table = stores / f"{name}.csv"
+        folders = [path for path in (stores / name, *sorted(stores.glob(f"{name}@*"))) if path.is_dir()]
         try:
             if name in SCRIPTS and table.is_file():
                 sheets = read_table(table, SCRIPTS[name], asked_by(name))
-            elif store.is_dir():
-                sheets = read_store(store)
+            elif folders:  # NAME, or NAME@MODEL for every model
+                sheets = [sheet for folder in folders for sheet in read_store(folder)]
             else:
                 continue
             tabulate(name, sheets, results)

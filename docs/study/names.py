@@ -50,6 +50,7 @@ SWEPT = (
     "decompx", "globenc", ALTI, "genatt", "ixg", ATTIXG, "fullgrad", "alti", "attin", "transatt", "attngrad", "vanillagrad_norm", "vanillagrad",
     "gradcam", "xgradcam", "xgradcamplus", "gradcampp", "elementwise", ATTCAM,
 )  # fmt: skip
+SHOWN_STARTS = SWEPT[:7]  # in the figure
 STARTS = {spec: {start: f"{spec}+skipplus(start={start})" for start in range(12)} for spec in SWEPT}
 MIDDLE = 6
 

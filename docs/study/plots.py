@@ -146,8 +146,13 @@ def scatter(
     say: Mapping[str, str] | None = None,
     orange: Sequence[str] | None = None,
     level: float | None = None,
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+    frontier: bool = False,
 ) -> Path:
-    """Methods as points with intervals; those in `say` by that name, those in `orange` (or `say`) in that colour."""
+    """Methods as points with intervals; those in `say` by that name, those in `orange` (or `say`) in that colour.
+
+    `levels` are named dotted lines by panel; `frontier` joins the points above which nothing to their left lies.
+    """
     with plt.rc_context(STYLE):
         down = (len(panels) + 1) // 2  # two beside each other
         figure, axes = plt.subplots(down, 2, figsize=(8.6, 3.9 * down), squeeze=False)
@@ -161,6 +166,13 @@ def scatter(
                 axis.xaxis.set_minor_locator(NullLocator())
             if level is not None:
                 axis.axhline(level, color=GREY, linewidth=0.9, linestyle=":")
+            for word, height in (levels or {}).get(heading, {}).items():
+                axis.axhline(height, color=BLACK, linewidth=0.9, linestyle=":")
+                axis.annotate(word, (0.02, height), xycoords=("axes fraction", "data"), fontsize=6.8, va="bottom")
+            if frontier:
+                best = sorted((x, y.mean) for _, x, y in points if isinstance(x, float))
+                best = [(x, y) for place, (x, y) in enumerate(best) if all(y > other for _, other in best[:place])]
+                axis.step(*zip(*best, strict=True), where="post", color=GREY, linewidth=1.1, zorder=1)
             for word, x, y in points:
                 at = x if isinstance(x, float) else x.mean
                 sides = None if isinstance(x, float) else arms([x])

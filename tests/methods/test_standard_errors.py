@@ -198,3 +198,26 @@ def test_a_plot_draws_lines_over_unsettled_scores():
     assert "not told from zero" in "".join(text.get_text() for text in found.plot(uncertainty=True).texts)
     with pytest.raises(ShapeError, match="no standard errors"):
         vitreous.explain(seen("vit-even"), pictures(), TARGETS, "ixg").plot(uncertainty=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("few", "many"),
+    [
+        ("rise(masks=200, seed={})", "rise(masks=8000, seed=99)"),
+        ("lime(samples=300, seed={})", "lime(samples=8000, seed=99)"),
+        ("kernelshap(samples=300, seed={})", "kernelshap(samples=4096)"),
+        ("anneal(coalitions=64, seed={})", "anneal(coalitions=2000, seed=99)"),
+    ],
+)
+def test_intervals_contain_what_many_samples_say(few, many):
+    vit, images = seen("vit-even"), pictures()
+    limit = vitreous.explain(vit, images, TARGETS, many)
+    expected, inside = limit.patches, []
+    if few.startswith("anneal"):  # the image itself is one more coalition, whose weight depends on their number
+        whole = vitreous.explain(vit, images, TARGETS, "fuse").patches
+        expected = (whole + 32 * (1001 * expected - whole) / 1000) / 33
+    for seed in range(12):
+        found = vitreous.explain(vit, images, TARGETS, few.format(seed))
+        inside.append((found.patches - expected).abs() <= 1.96 * (found.stderr**2 + limit.stderr**2).sqrt())
+    assert 0.9 < torch.stack(inside).double().mean() < 0.985

@@ -80,8 +80,20 @@ ERROR_BARS = {  # part: models, and metrics by dataset
     "ceilings": (("ViT-Tiny",), {"val": ("faithfulness", "rank_correlation")}),
     "coverage": (("Scenes",), {"coverage": ("coverage",)}),
     "sensitivity": (("ViT-Tiny",), {"val": ("max_sensitivity",)}),
+    "clip": (("CLIP-B/16",), {"pets": ("faithfulness", "ap", "accuracy")}),
+    "masks": (("CLIP-B/16",), {"pets": ("faithfulness", "ap")}),
+    "choose": (("ViT-Tiny", "DeiT-Tiny"), {"val": ("faithfulness",), "pets": ("faithfulness", "ap")}),
 }  # fmt: skip
-ERROR_BAR_METHODS = ("random", "temper", "temper(question='logit')", "fuse", "tis", "bayes(samples=256)")
+ERROR_BAR_METHODS = (
+    "random",
+    "temper",
+    "temper(question='logit')",
+    "fuse",
+    "tis",
+    "tis(masks=512)",
+    "bayes(samples=256)",
+    "bayes(samples=1024) | log",
+)
 
 
 def write_error_bars(folder: Path, pictures: int = 12) -> None:
