@@ -70,11 +70,10 @@ QUESTIONS = ("probability", "logit")
 SAMPLED = ("anneal", "tis(masks=256)", "tis", "tis(question='logit')")
 FITS = (("probability", "fuse"), ("probability", "temper"), ("probability", "none"), ("logit", "fuse"), ("logit", "decompx+plus"))  # fmt: skip
 
-SHRINK = ("flat", "cauchy0.3", "cauchy0.1", "cauchy0.03")  # of every fit; see SHRINKAGE
 VARIANTS = (  # question, prior, shrinkage, covariance: what `choose` and `photographs` compare besides
-    ("probability", "fuse", ("log", "fixed300", "fixed1000"), "features"),
-    ("probability", "fuse as one map", ("flat", "cauchy0.1", "cauchy0.03", "fixed1000"), "features"),
-    ("logit", "decompx+plus", ("cauchy0.01", "fixed1000", "fixed10000", "fixed100000"), "features"),
+    ("probability", "fuse", ("flat", "cauchy0.1", "fixed1000"), "features"),
+    ("probability", "fuse as two maps", ("flat", "log", "cauchy0.3", "cauchy0.1", "cauchy0.03", "fixed300", "fixed1000"), "features"),
+    ("logit", "decompx+plus", ("flat", "cauchy0.1", "cauchy0.01", "fixed1000", "fixed10000", "fixed100000"), "features"),
     ("logit", "decompx+plus", ("cauchy0.1", "cauchy0.03", "fixed1000"), "space"),
 )  # fmt: skip
 
@@ -177,13 +176,13 @@ def fits(
 ) -> dict[str, Attribution]:  # fmt: skip
     """Maps of `bayes` with each of SIZES up to `most`, from the subsets of the largest.
 
-    `shrinkage` names priors of SHRINKAGE, "" for that of the method; `prior` may be "fuse as one map"; `cover` is the
+    `shrinkage` names priors of SHRINKAGE, "" for that of the method; `prior` may be "fuse as two maps"; `cover` is the
     prior covariance: "features" as in the method, "plain" without the maps' size, or "space" with distances on the grid.
     """
     given = given or drawn(vit, images, targets, most)
     probe, several, total = given.probes[question], given.several, given.totals[question]
     patches, layout = probe.layout.patches, probe.layout
-    methods = (resolve("fuse"),) if prior == "fuse as one map" else prior_maps(prior)
+    methods = (resolve("temper"), resolve("presence")) if prior == "fuse as two maps" else prior_maps(prior)
     maps = [prior_scores(method, probe).double().cpu() for method in methods]
     means = torch.stack(maps, 1) if maps else torch.zeros(probe.rows, 0, patches, dtype=torch.float64)
     keep, differences = given.keep.cpu(), given.differences[question].cpu()
@@ -206,7 +205,7 @@ def fits(
         for name, posteriors in zip(shrinkage, zip(*by_image, strict=True), strict=True):
             mean = torch.cat([posterior.mean for posterior in posteriors]).to(total) + total[:, None] / patches
             stderr = torch.cat([posterior.stderr for posterior in posteriors]).to(total)
-            spec = resolve("bayes", samples=samples, prior=prior.removesuffix(" as one map"), question=question).spec
+            spec = resolve("bayes", samples=samples, prior=prior.removesuffix(" as two maps"), question=question).spec
             words = [
                 word for word in (name, prior if " " in prior else "", cover if cover != "features" else "") if word
             ]
@@ -229,7 +228,7 @@ def every_map(vit: Any, images: Tensor, targets: Tensor, variants: bool = False)
     given = drawn(vit, images, targets, SIZES[-1])
     for question, prior in FITS:
         most = SIZES[-1] if prior != "none" else SIZES[-2]
-        yield from fits(vit, images, targets, question, prior, most, given, SHRINK).items()
+        yield from fits(vit, images, targets, question, prior, most, given).items()
     if variants:
         for question, prior, shrinkage, cover in VARIANTS:
             yield from fits(vit, images, targets, question, prior, SIZES[-1], given, shrinkage, cover).items()
@@ -328,10 +327,10 @@ def chosen_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str
         yield spec, explained(vit, images, targets, spec)
     given = drawn(vit, images, targets, SIZES[-1])
     for question, prior in (("probability", "fuse"), ("logit", "decompx+plus"), ("logit", "fuse")):
-        yield from fits(vit, images, targets, question, prior, SIZES[-1], given, SHRINK).items()
+        yield from fits(vit, images, targets, question, prior, SIZES[-1], given).items()
     more = (
-        ("probability", "fuse", ("fixed100000",), "features"), ("probability", "fuse", ("flat", "cauchy0.1"), "plain"),
-        ("probability", "fuse", ("flat", "cauchy0.1"), "space"), ("logit", "fuse", ("fixed1000",), "features"),
+        ("probability", "fuse as two maps", ("fixed100000",), "features"),
+        ("probability", "fuse as two maps", ("flat", "cauchy0.1"), "plain"), ("probability", "fuse as two maps", ("flat", "cauchy0.1"), "space"), ("logit", "fuse", ("fixed1000",), "features"),
     )  # fmt: skip
     for question, prior, shrinkage, cover in (*VARIANTS, *more):
         yield from fits(vit, images, targets, question, prior, SIZES[-1], given, shrinkage, cover).items()
@@ -499,7 +498,7 @@ def ceilings(model: str, device: str, table: Table, limit: int | None, datasets:
             found[name] = Attribution(-ranks.to(reference.patches), reference.layout, reference.targets, "given", logits=reference.logits, images=images)  # fmt: skip
         for spec in ("random", "genatt", "decompx+plus", "temper", "fuse", "anneal", "tis"):
             found[spec] = explained(vit, images, labels, spec)
-        found |= fits(vit, images, labels, "probability", "fuse", 8192, shrinkage=SHRINK)
+        found |= fits(vit, images, labels, "probability", "fuse", 8192)
         for spec, attribution in found.items():
             scores = measured(vit, attribution, batch, metrics)
             assert attribution.patches is not None
@@ -524,10 +523,10 @@ def coverage(model: str, device: str, table: Table, limit: int | None, datasets:
                 return
             images, labels = batch.images, batch.labels
             for question in QUESTIONS:
-                maps = fits(vit, images, labels, question, "fuse", 16384, shrinkage=SHRINK)
+                maps = fits(vit, images, labels, question, "fuse", 16384)
                 many = {spec: maps.pop(spec) for spec in list(maps) if "samples=16384" in spec}
                 reference = next(iter(many.values()))
-                maps |= fits(vit, images, labels, question, "none", 512, shrinkage=SHRINK)
+                maps |= fits(vit, images, labels, question, "none", 512)
                 for spec, found in maps.items():
                     table.add(name, "coverage", batch.keys, spec, {"coverage": covered(found, reference)})
             shapley = explained(vit, images, labels, "kernelshap(samples=16384)")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from study import plots
+from study.default_choice import by_method, worst_cases
 from study.effects import Effect, Figure, effect, figures, only, save
 from study.fill_beyond import cost as passes
 from study.names import MODELS
@@ -20,13 +21,17 @@ from study.sentences import amount, number
 from study.sheets import Sheet, mean
 from study.tables import NOTHING, cell, standings, table
 
-PARTS = ("photographs", "clip", "scenes", "masks", "ceilings", "coverage", "sensitivity", "choose")
-OWN = "flat"  # prior of the deviations that `bayes` has; the others are variants
+from vitreous.core.defaults import DEFAULT_METHOD
+
+PARTS = ("photographs", "clip", "scenes", "ceilings", "coverage", "sensitivity", "choose")
+BEFORE = (
+    "flat",
+    "flat | fuse as two maps",
+)  # the form of `bayes` before its shrinkage was chosen; other variants are in `choose` alone
 LESS_IS_BETTER = {"object_negative", "max_sensitivity", "insertion_aopc"}
 UNJUDGED = {"stamp_above_thing", "coverage", "relative_error"}
 FITS = tuple(f"bayes(samples={samples})" for samples in (128, 256, 512, 1024))
 RIVALS = ("temper", "fuse", "anneal", "tis(masks=256)", "tis")
-MASKS = (64, 128, 256, 512, 1024, 2048, 4096)
 BASES = (
     "decompx", "globenc", "alti(preset='skipplus', eps=1e-12)", "attin", "genatt", "transatt", "attngrad", "ixg", "attixg(preset='skipplus')",
     "fullgrad", "gradcam", "xgradcamplus", "elementwise", "attcam(preset='skipplus')",
@@ -34,7 +39,7 @@ BASES = (
 FOLDED = {base: base + "+rollout(form='half')" if base.startswith(("globenc", "alti")) else base for base in BASES}
 OURS_ON_CLIP = ("temper", "fuse", "anneal", "gim(question='probability')+plus", "reslrp(question='probability')+plus", "decompx(question='probability')+plus")  # fmt: skip
 RIVALS_ON_CLIP = ("fullgrad@libra+plus", "attnlrp(question='probability')+plus", "temper", "tis")
-LOGIT_FIT = "bayes(samples=1024, question='logit')"
+LOGIT_FIT = "bayes(samples=1024, prior='decompx+plus', question='logit')"
 
 
 # ── from rows to results ─────────────────────────────────────────────────────────────────────────
@@ -42,15 +47,20 @@ LOGIT_FIT = "bayes(samples=1024, question='logit')"
 
 def measure_errors(stores: Path, results: Path) -> list[str]:
     """Write results/error-bars-PART.csv, and pairs, of the tables that are there; returns the parts."""
-    done = []
+    done, judged = [], []
     for part in PARTS:
         files = sorted(stores.glob(f"error-bars-{part}*.csv"))
-        sheets = [sheet for file in files for sheet in read_sheets(file, variants=part == "choose")]
-        if part == "ceilings":
-            sheets += two_orders(sheets)
+        sheets = [sheet for file in files for sheet in read_sheets(file, every=part == "choose")]
         if not sheets:
             continue
-        save(results / f"error-bars-{part}.csv", [row for sheet in sheets for row in figures(sheet)])
+        if part in ("photographs", "clip", "scenes"):
+            judged += sheets
+        if part == "ceilings":
+            sheets += two_orders(sheets)
+        save(
+            results / f"error-bars-{part}.csv",
+            [row for sheet in sheets for same in by_images(sheet) for row in figures(same)],
+        )
         pairs = [
             effect(sheet, *pair)
             for sheet in sheets
@@ -60,6 +70,8 @@ def measure_errors(stores: Path, results: Path) -> list[str]:
         if pairs:
             save(results / f"error-bars-{part}-pairs.csv", pairs)
         done.append(part)
+    if rows := worst_cases(judged, is_candidate, DEFAULT_METHOD):
+        save(results / "error-bars-default.csv", rows)
     return done
 
 
@@ -81,23 +93,22 @@ def compared(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
     """Every fit against its rivals, and questions of the same method."""
     fits = [method for method in methods if method.startswith("bayes")]
     own = [(fit, rival) for fit in fits for rival in RIVALS if rival in methods]
+    own += [(fit, f"{fit} [before]") for fit in fits]
     if part == "choose":
-        own = [(fit, rival) for fit in fits for rival in ("fuse", "tis", "decompx+plus", fit.partition(" | ")[0]) if fit != rival]  # fmt: skip
+        own = [(fit, rival) for fit in fits for rival in ("fuse", "tis")]  # fmt: skip
     own += [(spec, spec.replace("probability", "logit")) for spec in methods if "'probability'" in spec]
     own += [("temper", "temper(question='logit')"), ("fuse", "fuse(question='logit')"), ("tokentm", "genatt")]
     own += [(reference, "tis") for reference in ("two greedy orders", "converged Shapley")]
     if part == "clip":
         own += [(f"{base}+{fold}", alone) for base, alone in FOLDED.items() for fold in ("plus", "skipplus")]
         own += [(method, rival) for method in OURS_ON_CLIP for rival in RIVALS_ON_CLIP]
-    if part == "masks":
-        own += [(f"tis(masks={2 * count})".replace("(masks=1024)", ""), f"tis(masks={count})".replace("(masks=1024)", "")) for count in MASKS]  # fmt: skip
     return [pair for pair in dict.fromkeys(own) if set(pair) <= set(methods)]
 
 
-def read_sheets(path: Path, variants: bool = False) -> list[Sheet]:
-    """Sheets of a table with columns model, dataset, picture, method, metric and value; images that lack a method are left out.
+def read_sheets(path: Path, every: bool = False) -> list[Sheet]:
+    """Sheets of a table with columns model, dataset, picture, method, metric and value; NaN where a run ended before a method.
 
-    Of the variants of a fit only the method's own one is kept, under its spec, unless `variants` are asked for.
+    Of the variants of a fit, only the method's own one and what it was before are kept, unless `every` one is asked for.
     """
     grouped: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     names: dict[str, str] = {}
@@ -105,24 +116,38 @@ def read_sheets(path: Path, variants: bool = False) -> list[Sheet]:
         for row in csv.DictReader(file):
             key = (row["model"], row["dataset"], row["metric"])
             spec, _, variant = row["method"].partition(" | ")
-            if variant not in ("", OWN) and not variants:
+            if variant and variant not in BEFORE and not every:
                 continue
             method = names.setdefault(spec, spelled_in_short(spec))
-            grouped[key][method if variant in ("", OWN) else f"{method} | {variant}"][row["picture"]] = float(
-                row["value"]
-            )
+            words = variant.replace(" | ", ", ") if every else "before"
+            grouped[key][f"{method} [{words}]" if variant else method][row["picture"]] = float(row["value"])
     sheets = []
-    for (model, dataset, metric), by_method in grouped.items():
-        methods = tuple(by_method)
-        complete = set.intersection(*(set(values) for values in by_method.values()))
-        pictures = tuple(picture for picture in by_method[methods[0]] if picture in complete)
-        if not pictures:
-            continue
-        scores = np.array([[by_method[method][picture] for picture in pictures] for method in methods])
+    for (model, dataset, metric), values in grouped.items():
+        methods = tuple(values)
+        pictures = tuple(dict.fromkeys(picture for own in values.values() for picture in own))
+        scores = np.array([[values[method].get(picture, np.nan) for picture in pictures] for method in methods])
         higher = None if metric in UNJUDGED else metric not in LESS_IS_BETTER
         blank = np.full(len(pictures), np.nan)
         sheets.append(Sheet(model, dataset, "", metric, higher, methods, pictures, {"score": scores}, mean, blank))
     return sheets
+
+
+def by_images(sheet: Sheet) -> list[Sheet]:
+    """Sheets of the methods that were measured on the same images, without the others."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for place, row in enumerate(sheet.scores):
+        groups[(~np.isnan(row)).tobytes()].append(place)
+    made = []
+    for places in groups.values():
+        known = np.flatnonzero(~np.isnan(sheet.scores[places[0]]))
+        if len(known):
+            made.append(
+                replace(
+                    sheet, methods=tuple(sheet.methods[place] for place in places), pictures=tuple(sheet.pictures[one] for one in known),
+                    parts={"score": sheet.scores[np.ix_(places, known)]}, probability=sheet.probability[known],
+                )
+            )  # fmt: skip
+    return made
 
 
 def spelled_in_short(spec: str) -> str:
@@ -146,7 +171,7 @@ def cost(method: str) -> float:
     """Forward passes, a backward counted as two; a subset costs half a pass on average."""
     from vitreous.methods.spec import resolve
 
-    made = resolve(method)
+    made = resolve(method.partition(" [")[0])
     if made.name != "bayes":
         return passes(method)
     prior = made.settings["prior"]
@@ -173,7 +198,7 @@ def short(results: Results) -> str:
         for n in (128, 256, 1024)
     ]
     ap = only(results.effects("error-bars-photographs-pairs"), metric="ap")
-    lines.append(f"- **AP less that of TIS**: `bayes(samples=1024)` {joined(ap, 'bayes(samples=1024)', 'tis')}, asked about the logit {joined(ap, LOGIT_FIT, 'tis')}")  # fmt: skip
+    lines.append(f"- **AP less that of TIS**: `bayes(samples=1024)` {joined(ap, 'bayes(samples=1024)', 'tis')}, asked about the logit with DecompX under PLUS as prior {joined(ap, LOGIT_FIT, 'tis')}")  # fmt: skip
     return "\n".join(lines)
 
 
@@ -204,7 +229,16 @@ def against_tis(results: Results) -> str:
 def wide(results: Results, part: str, dataset: str, metrics: Sequence[str]) -> str:
     rows = only(results.figures(f"error-bars-{part}"), dataset=dataset)
     present = [metric for metric in metrics if only(rows, metric=metric)]
-    return standings(rows, present, by=present[0]) if present else NOTHING
+    return with_counts(rows, standings(rows, present, by=present[0])) if present else NOTHING
+
+
+def with_counts(rows: Sequence[Figure], text: str) -> str:
+    """A table, and on how many images it was measured."""
+    parts = []
+    for model, dataset in datasets(rows):
+        counts = sorted({row.n + row.undefined for row in only(list(rows), model=model, dataset=dataset)})
+        parts.append(f"{model} {dataset} {counts[-1]}" + (f" ({counts[0]} for methods that a run did not reach)" if len(counts) > 1 else ""))  # fmt: skip
+    return f"{text}\n\n*Images:* {'; '.join(parts)}."
 
 
 @fill("errors-val")
@@ -297,11 +331,11 @@ def chosen(results: Results) -> str:
     for variant in variants:
         cells = []
         for model, dataset, samples in columns:
-            spec, line, words = variant.partition(" | ")
+            spec, bracket, words = variant.partition(" [")
             inside = spec.removeprefix("bayes").strip("()")
-            method = f"bayes({', '.join(filter(None, [f'samples={samples}', inside]))}){line}{words}"
+            method = f"bayes({', '.join(filter(None, [f'samples={samples}', inside]))}){bracket}{words}"
             cells.append(cell(next(iter(only(rows, method=method, model=model, dataset=dataset)), None)))
-        lines.append([variant.replace(" | ", ", "), *cells])
+        lines.append([variant, *cells])
     return table(["less `fuse`", *(f"{dataset}, {samples}<br>{model}" for model, dataset, samples in columns)], lines)
 
 
@@ -312,7 +346,7 @@ def chosen_ap(results: Results) -> str:
     columns = [(metric, model) for metric in ("ap", "faithfulness") for model in MODELS]
     methods = [method for method in dict.fromkeys(row.method for row in rows) if "samples=1024" in method]
     lines = [
-        [method.replace(" | ", ", "), *(cell(next(iter(only(rows, method=method, metric=metric, model=model)), None)) for metric, model in columns)]
+        [method, *(cell(next(iter(only(rows, method=method, metric=metric, model=model)), None)) for metric, model in columns)]
         for method in methods
     ]  # fmt: skip
     return table(["less TIS with 1024 masks, pets", *(f"{metric}<br>{model}" for metric, model in columns)], lines)
@@ -332,7 +366,7 @@ def clip(results: Results) -> str:
         )
         present = [metric for metric in ("faithfulness", "ap", "object_negative") if only(own, metric=metric)]
         own = [row for row in own if row.metric != "accuracy"]
-        parts.append(f"{said}\n\n{standings(own, present, by='faithfulness')}")
+        parts.append(f"{said}\n\n{with_counts(own, standings(own, present, by='faithfulness'))}")
     return "\n\n".join(parts) or NOTHING
 
 
@@ -351,7 +385,8 @@ def clip_ours(results: Results) -> str:
     rows = results.effects("error-bars-clip-pairs")
     columns = [(metric, dataset) for metric in ("faithfulness", "ap") for dataset in ("pets", "val") if only(rows, metric=metric, dataset=dataset)]  # fmt: skip
     pairs = [(method, rival) for method in OURS_ON_CLIP for rival in RIVALS_ON_CLIP if method != rival]
-    pairs += [(fit, rival) for fit in (*FITS, LOGIT_FIT) for rival in ("tis", "fuse")]
+    fits = dict.fromkeys(row.method for row in rows if row.method.startswith("bayes") and "'none'" not in row.method)
+    pairs += [(fit, rival) for fit in fits for rival in ("tis", "fuse")]
     return differences(rows, pairs, columns)
 
 
@@ -364,38 +399,37 @@ def differences(rows: Sequence[Effect], pairs: Sequence[tuple[str, str]], column
     return table(["", *(f"{metric}, {dataset}" for metric, dataset in columns)], lines)
 
 
-@fill("errors-masks")
-def masks(results: Results) -> str:
-    rows = results.figures("error-bars-masks")
-    return standings(rows, ["faithfulness", "ap"]) if rows else NOTHING
-
-
 # ── the default ──────────────────────────────────────────────────────────────────────────────────
 
 
 def criteria(results: Results) -> dict[str, dict[str, float]]:
     """Columns of the table for the default: 0 is a random map (or the bare share), 1 the best candidate."""
     photographs, drawn = results.figures("error-bars-photographs"), results.figures("error-bars-scenes")
+    photographs = photographs + [row for row in results.figures("error-bars-clip") if row.metric != "accuracy"]
+    raw: dict[str, dict[str, float]] = {}
     columns: dict[str, dict[str, float]] = {}
     for rows, metric, words in (
         (photographs, "faithfulness", "faithful"), (photographs, "ap", "AP"), (drawn, "faithfulness", "faithful"),
         (drawn, "ap", "AP"), (drawn, "class_discrimination", "classes told apart"),
     ):  # fmt: skip
         for model, dataset in datasets(only(rows, metric=metric)):
-            own = {row.method: row.mean for row in only(rows, metric=metric, model=model, dataset=dataset)}
-            best = max(value for method, value in own.items() if is_candidate(method))
-            floor = own["random"]
-            columns[f"{words}, {dataset}<br>{model}"] = {
-                method: (value - floor) / (best - floor) for method, value in own.items()
-            }
+            own = only(rows, metric=metric, model=model, dataset=dataset)
+            raw[f"{words}, {dataset}<br>{model}"] = {row.method: row.mean for row in own}
+    if not raw:
+        return {}
+    everywhere = {method for method in set.intersection(*(set(own) for own in raw.values())) if is_candidate(method)}
+    for name, own in raw.items():
+        best, floor = max(own[method] for method in everywhere), own["random"]
+        columns[name] = {method: (own[method] - floor) / (best - floor) for method in own if method in everywhere}
     for rows in (photographs, drawn):
         for model, dataset in datasets(only(rows, metric="object_negative")):
             own = only(rows, metric="object_negative", model=model, dataset=dataset)
-            columns[f"object not blue, {dataset}<br>{model}"] = {row.method: 1 - row.mean for row in own}
+            columns[f"object not blue, {dataset}<br>{model}"] = {row.method: 1 - row.mean for row in own if row.method in everywhere}  # fmt: skip
     measured = only(drawn, metric="stamp_above_thing") or only(results.figures("shortcut"), metric="stamp_above_thing")
     stamps = {(row.model, row.method): row for row in measured}
     if stamps:
-        columns["shortcut exposed<br>Scenes"] = {method: exposure(stamps, method) for _, method in stamps}
+        known = {method for _, method in stamps if method in everywhere}
+        columns["shortcut exposed<br>Scenes"] = {method: exposure(stamps, method) for method in columns[next(iter(columns))] if method in known}  # fmt: skip
     return columns
 
 
@@ -403,7 +437,7 @@ def is_candidate(method: str) -> bool:
     """At most two forward and backward passes, and dependent on the class."""
     from vitreous.methods.spec import resolve
 
-    return resolve(method).class_specific and cost(method) <= 8
+    return "bayes" not in method and resolve(method).class_specific and cost(method) <= 8
 
 
 @fill("errors-default")
@@ -420,12 +454,14 @@ def default(results: Results) -> str:
         method: min((column[method], name) for name, column in columns.items() if method in column)
         for method in methods
     }
+    less = by_method(results.effects("error-bars-default"), "worst_case")
     lines = []
     for method in sorted(methods, key=lambda name: -worst[name][0]):
         value, name = worst[method]
         middle = float(np.mean([column[method] for column in columns.values() if method in column]))
-        lines.append([method, number(value, 2), name.replace("<br>", ", "), number(middle, 2)])
-    return table(["candidate", "worst case", "where", "mean"], lines)
+        gap = "" if method == DEFAULT_METHOD else cell(less.get(method))
+        lines.append([method, number(value, 2), name.replace("<br>", ", "), gap, number(middle, 2)])
+    return table(["candidate", "worst case", "where", f"less that of `{DEFAULT_METHOD}`", "mean"], lines)
 
 
 @fill("errors-default-all")
@@ -451,7 +487,11 @@ def draw_cost(results: Results) -> Path | None:
     if not rows:
         return None
     panels = {
-        model: [(row.method, cost(row.method), row) for row in only(rows, model=model) if row.method != "random"]
+        model: [
+            (row.method, cost(row.method), row)
+            for row in only(rows, model=model)
+            if row.method != "random" and "[" not in row.method
+        ]
         for model in MODELS
         if only(rows, model=model)
     }

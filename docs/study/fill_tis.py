@@ -150,7 +150,7 @@ def draw_options(results: Results) -> Path | None:
     found = {(one.model, one.method): one for one in only(results.figures("tis-options"), metric="faithfulness")}
     if not found:
         return None
-    masks = {128: "tis(masks=128)", 256: "tis(masks=256)", 512: "tis(masks=512)", 1024: "tis"}
+    masks = {128: "tis(masks=128)", 256: "tis(masks=256)", 512: "tis(masks=512)", 1024: "tis", 2048: "tis(masks=2048)"}
     panels = {
         "number of masks": {
             model: [(float(k), found[model, spec]) for k, spec in masks.items() if (model, spec) in found]

@@ -81,7 +81,6 @@ ERROR_BARS = {  # part: models, and metrics by dataset
     "coverage": (("Scenes",), {"coverage": ("coverage",)}),
     "sensitivity": (("ViT-Tiny",), {"val": ("max_sensitivity",)}),
     "clip": (("CLIP-B/16",), {"pets": ("faithfulness", "ap", "accuracy")}),
-    "masks": (("CLIP-B/16",), {"pets": ("faithfulness", "ap")}),
     "choose": (("ViT-Tiny", "DeiT-Tiny"), {"val": ("faithfulness",), "pets": ("faithfulness", "ap")}),
 }  # fmt: skip
 ERROR_BAR_METHODS = (

@@ -18,6 +18,8 @@ from torch import Tensor
 
 LENGTH, RIDGE = 0.5, 0.05  # of the covariance exp((cosine − 1) / LENGTH) + RIDGE I
 RATIOS = torch.logspace(-3, 5, 33, dtype=torch.float64)  # noise variance / prior variance of a weight
+FLAT = -RATIOS.log() / 2  # log prior of the ratios where the standard deviation of the deviations has a flat prior
+DEVIATION = 0.42  # scale of the half-Cauchy prior of deviation / noise (standard deviations), times √patches
 RANK_TOLERANCE = 1e-8
 
 
@@ -30,7 +32,7 @@ class WeightPosterior:
     mean
         Posterior mean of the weights, which add up to 0.
     covariance
-        Posterior covariance of the weights.
+        Posterior covariance of the weights, or the expected product of their errors.
     noise
         Standard deviation of half-differences around the additive model.
     """
@@ -43,6 +45,11 @@ class WeightPosterior:
     def stderr(self) -> Float[Tensor, "k p"]:
         """Posterior standard deviation of every weight."""
         return self.covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+
+    def target(self, index: int) -> WeightPosterior:
+        """Posterior of one of the targets."""
+        rows = slice(index, index + 1)
+        return WeightPosterior(self.mean[rows], self.covariance[rows], self.noise[rows])
 
     def rank_error(self) -> Float[Tensor, " k"]:
         """Expected share of the pairs of patches that the mean puts into the wrong order."""
@@ -186,9 +193,10 @@ def weight_posterior(
     """Posterior of the weights, in double precision.
 
     The coefficients of the maps and of the size effect (odd powers of size − ½) have a flat prior. The noise variance has
-    Jeffreys' prior. The ratio of noise and prior variance is averaged over `RATIOS` by marginal likelihood, with a flat
-    prior of the standard deviation of the deviations; one that is flat in its logarithm would favour no deviations at all
-    where the scores say little, and give intervals that are too narrow.
+    Jeffreys' prior. The ratio of noise and prior variance is averaged over `RATIOS` by marginal likelihood. For the mean
+    its prior is `deviation_prior`, which keeps few scores from moving it far from the maps. The covariance is the expected
+    squared error of that mean under a flat prior of the deviations, which does not trust the maps; one that is flat in the
+    logarithm would favour no deviations at all where the scores say little, and give intervals that are too narrow.
 
     Parameters
     ----------
@@ -201,7 +209,22 @@ def weight_posterior(
     covariance
         Prior covariance of the deviations from the maps, up to a factor.
     """
-    return additive_fit(keep, differences, maps, covariance).posterior(-RATIOS.log() / 2)
+    fit = additive_fit(keep, differences, maps, covariance)
+    estimate, careful = fit.posterior(deviation_prior(keep.shape[1])), fit.posterior(FLAT)
+    gap = careful.mean - estimate.mean
+    spread = careful.covariance + gap[:, :, None] * gap[:, None]
+    return WeightPosterior(estimate.mean, spread, careful.noise)
+
+
+def deviation_prior(patches: int) -> Float[Tensor, " ratios"]:
+    """Log prior of `RATIOS`, up to a constant: deviation / noise is half Cauchy with scale `DEVIATION` / √patches.
+
+    With that scale the deviations of all patches together change a score by about a fifth of the noise. Under a flat prior
+    of the deviations, few scores move the map further from the prior mean than they should; the half Cauchy's tail lets many
+    scores move it.
+    """
+    deviation = RATIOS.rsqrt()
+    return deviation.log() - torch.log1p((deviation * patches**0.5 / DEVIATION).square())
 
 
 def orthonormal(basis: Float[Tensor, "k s q"]) -> tuple[Float[Tensor, "k s q"], Float[Tensor, "k q s"]]:

@@ -1,7 +1,7 @@
 """Bayes: what every patch adds to the score, estimated from random subsets with a gradient map as prior.
 
 The score is evaluated on random subsets of the patches and their complements, and an additive Gaussian model is fitted to
-it (`additive_model`). Gradient maps give the prior mean, each with a scale that is fitted to the scores, and patches with
+it (`additive_model`). A gradient map gives the prior mean, with a scale that is fitted to the scores, and patches with
 similar final tokens are assumed to deviate from it alike. The posterior has a standard deviation for every patch, so
 sampling can stop as soon as the order of the patches is settled.
 """
@@ -27,18 +27,17 @@ from vitreous.models.tensor_types import PatchScores
 
 SMALLEST, LARGEST = 0.1, 0.5  # share of the patches in the first subset of a pair
 ROUND = 64  # samples before the first look at `until`; every further round doubles them
-PARTS = {"fuse": ("temper", "presence"), "none": ()}
 
 
 def prior_maps(spec: str) -> tuple[Method, ...]:
-    """Methods whose maps span the prior mean: the two parts of `fuse`, nothing for "none", else the one that is named.
+    """Methods whose maps span the prior mean: none for "none", else the one that is named.
 
     Raises
     ------
     SpecError
         If the spec sets its own score function, or its map does not depend on the target.
     """
-    methods = tuple(resolve(name) for name in PARTS.get(spec, (spec,)))
+    methods = () if spec == "none" else (resolve(spec),)
     for prior in methods:
         if "question" in prior.options:
             raise SpecError(f"prior={spec!r} says what it asks; say it of the whole: bayes(prior=…, question=…)")
@@ -52,7 +51,7 @@ def prior_maps(spec: str) -> tuple[Method, ...]:
 @method(
     "bayes",
     family="Of this library",
-    formula="s = E[w | t(S₁), t(S̄₁), …], t(S) = size effect + Σ_{j∈S} wⱼ + noise, w ~ N(a·temper + b·presence, τ² K)",
+    formula="s = E[w | t(S₁), t(S̄₁), …], t(S) = size effect + Σ_{j∈S} wⱼ + noise, w ~ N(a·fuse, τ² K)",
     signed=True,
     class_specific=True,
     question="probability",
@@ -78,8 +77,7 @@ def bayes(
         Number of subsets; even, since they come with their complements. They keep a tenth to nine tenths of the patches, so
         one costs half a forward pass on average.
     prior
-        "fuse" (its two parts `temper` and `presence`, each with its own scale; two backward passes), the spec of another
-        class-specific method, such as "temper" (one backward pass), or "none".
+        "fuse" (two backward passes), the spec of another class-specific method, such as "temper" (one backward pass), or "none".
     until
         Stop as soon as the expected share of pairs of patches in the wrong order is at most this, 64 samples or more;
         None takes all `samples`.
@@ -144,18 +142,22 @@ def fit_all(probe: Probe, keep: Bool[Tensor, "b pairs p"], means: Float[Tensor, 
 def fit_until(
     probe: Probe, keep: list[Bool[Tensor, "pairs p"]], means: Float[Tensor, "r m p"], until: float
 ) -> list[WeightPosterior]:
-    """Posterior of every image from as many of its subsets as its order needs, image by image."""
+    """Posterior of every target from as many subsets of its image as its order needs, image by image."""
     posteriors = []
     for image, prior in enumerate(means.split(probe.targets_per_image)):
         subsets, alone = keep[image].to(probe.images.device), probe.alone(image)
-        differences, done, posterior = [], 0, None
-        while done < len(subsets) and (posterior is None or bool((posterior.rank_error() > until).any())):
+        differences, done = [], 0
+        settled: dict[int, WeightPosterior] = {}
+        while done < len(subsets) and len(settled) < len(prior):
             more = subsets[done : max(2 * done, ROUND // 2)]
             differences.append(half_differences(alone, more[None]))
             done += len(more)
             posterior = fitted(probe, image, subsets[:done], torch.cat(differences, 1), prior)
-        assert posterior is not None
-        posteriors.append(posterior)
+            enough = (posterior.rank_error() <= until).tolist()
+            for target, is_settled in enumerate(enough):
+                if target not in settled and (is_settled or done == len(subsets)):
+                    settled[target] = posterior.target(target)
+        posteriors += [settled[target] for target in range(len(prior))]
     return posteriors
 
 
