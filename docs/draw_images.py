@@ -101,6 +101,13 @@ def questions(index: int = 1, seed: int = 1) -> None:
     figure.savefig(HERE / "questions.png", dpi=90, bbox_inches="tight")
 
 
+def error_bars() -> None:
+    """A map of `bayes` with thin lines over patches that cannot be told from zero."""
+    scene = scenes.draw("single", seed=0, index=0)
+    attribution = vitreous.explain(vitreous.load("scenes"), Image.fromarray(scene.image), method="bayes(samples=512)")
+    attribution.plot(uncertainty=True).savefig(HERE / "error-bars.png", dpi=80)
+
+
 class FrameByFrame(nn.Module):
     """An image model on every frame of clips [b c t H W], averaged over time."""
 
@@ -160,5 +167,6 @@ if __name__ == "__main__":
     why()
     hierarchical()
     questions()
+    error_bars()
     film()
     playground()
