@@ -42,6 +42,8 @@ def numbers(results: Results) -> str:
 @short("findings", ELSEWHERE)
 def findings(quotes: Quotes) -> str:
     faithful = partial(quotes.both, table="beyond-pairs", metric="faithfulness")
+    fitted = partial(quotes.both, table="error-bars-photographs-pairs", metric="faithfulness", dataset="val")
+    clip = partial(quotes.one, table="error-bars-clip-pairs", metric="faithfulness", model="CLIP-B/16", dataset="pets")
     rows = only(quotes.results.effects("beyond-pairs"), metric="faithfulness")
     published = {one.against for one in rows if kind(one.against) == "published" and cost(one.against) <= ONE_BACKWARD}
     ahead = [best_of(rows, model, "temper", ("published",)) for model in MODELS]
@@ -53,6 +55,9 @@ def findings(quotes: Quotes) -> str:
 - **Past the papers.** `temper`, one backward pass, is more faithful than each of {len(published)} published methods of that cost, {" / ".join(amount(one) for one in ahead if one)} over the best of them, {", ".join(f"`{one}`" for one in rivals)}
   (over AttnLRP under PLUS of the probability, which is no paper's, {faithful("open/better", "temper", PROBABLE["attnlrp"])}). `fuse`, two backward passes, is more faithful than TIS with 1024 masks at
   {percent(cost("fuse") / cost("tis"))} of its cost, {faithful("better", "fuse", "tis")} ({rows[0].n} images that chose nothing).
+- **With error bars.** `bayes`, random token subsets with `fuse` as prior, is ahead of TIS at its cost by {fitted("better", "bayes(samples=1024)", "tis")}, at a quarter of it by {fitted("better", "bayes(samples=256)", "tis")}, and every patch has a [standard error](docs/study/error-bars.md). Its maps are no masks: AP on pets
+  {fitted("worse", "bayes(samples=1024)", "tis", metric="ap", dataset="pets")}.
+- **A larger model, CLIP ViT-B/16, on a few dozen pets:** `fuse` is ahead of TIS there too, {clip("better", "fuse", "tis")}, but `temper` is behind AttnLRP under PLUS of the probability, {clip("worse", "temper", PROBABLE["attnlrp"])}.
 - **PLUS lifts DecompX**, {quotes.both("better", "decompx+plus", "decompx", "skipplus-pairs", "mean_aopc")} points of mean AOPC, but **TokenTM does not beat GenAtt** on masks of pets, {quotes.both("worse", "tokentm", "genatt", "tokentm-pets-pairs", "miou")} of mIoU.
 - **Faithfulness notices the truth.** Where the evidence is known, deletion and insertion by token removal put methods in the order of their AP: Kendall's τ {single} with one
   object, {pair} with two in the frame, and only {part} where a part of the object decides ([one small model](docs/study/scenes.md))."""
