@@ -191,6 +191,7 @@ def test_a_time_step_is_a_map_of_an_image():
     torch.testing.assert_close(step.images, clips(1)[:, 4])
 
 
+@pytest.mark.slow
 def test_film_strip_and_animation(tmp_path):
     attribution = vitreous.explain(network("videomae"), clips(1), target=[[0, 1]], method="ixg+plus")
     figure = attribution.plot(columns=2)

@@ -69,6 +69,7 @@ def test_saco_of_pixels_agrees_too(golden):
     agrees(golden, "metric_saco", metric(whole, probe=probe).scores, reference["ixg_plus_pixel_K10_zero"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("remove", "key"), [("pixels", "zero"), ("tokens", "drop")])
 def test_naopc_agrees_and_its_beam_is_no_worse(golden, remove, key):
     """The limits do not depend on the map: they are searched with the whole beam once, with one order for other maps."""
