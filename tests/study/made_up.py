@@ -84,15 +84,9 @@ ERROR_BARS = {  # part: models, and metrics by dataset
     "choose": (("ViT-Tiny", "DeiT-Tiny"), {"val": ("faithfulness",), "pets": ("faithfulness", "ap")}),
 }  # fmt: skip
 ERROR_BAR_METHODS = (
-    "random",
-    "temper",
-    "temper(question='logit')",
-    "fuse",
-    "tis",
-    "tis(masks=512)",
-    "bayes(samples=256)",
+    "random", "genatt", "tokentm", "temper", "temper(question='logit')", "fuse", "tis", "tis(masks=512)", "bayes(samples=256)", "bayes(samples=1024)",
     "bayes(samples=1024) | log",
-)
+)  # fmt: skip
 
 
 def write_error_bars(folder: Path, pictures: int = 12) -> None:
