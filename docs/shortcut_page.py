@@ -195,11 +195,14 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             save_file(state, arguments.out / f"{name}.safetensors")
     rows["scenes"] = measure(vitreous.load("scenes", device=arguments.device), arguments.count, arguments.explained)
     models = {name: models[name] for name in COLUMNS if name in models}
+    draw(models, arguments.out / FIGURE.name if arguments.out else FIGURE)
     settings = {key: getattr(arguments, key) for key in ("device", "steps", "batch", "images", "count", "explained")}
-    return {
+    results = {
         "settings": settings,
         "rows": {name: {k: round(v, 4) for k, v in row.items()} for name, row in rows.items()},
     }
+    (arguments.out / RESULTS.name if arguments.out else RESULTS).write_text(json.dumps(results, indent=1) + "\n")
+    return results
 
 
 def main(given: list[str]) -> int | str:

@@ -40,7 +40,7 @@ if __name__ == "__main__":
             time.sleep(pauses.pop())
 
     def pause_before_second(explainer, batch):
-        if batch.start:
+        if batch.range.start:
             print("written", flush=True)
             time.sleep(600)
         return launch(explainer, batch)

@@ -369,6 +369,7 @@ def test_a_link_restores_the_screen(visit):
     again = visit(link)
 
     again.until("document.getElementById('says-lead').textContent.startsWith('Without')")
+    again.until("document.getElementById('code').textContent !== ''")  # it is asked for after the map
     assert again.says() == seen.says()
     assert again.shares() == seen.shares()
     for probe in ("#share-says", "#film-sum b", "#code", "#chips"):

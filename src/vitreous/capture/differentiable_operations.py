@@ -346,6 +346,18 @@ def ratio_activation(call: Call) -> Tensor:
     return give_role(call.hand_out(y), Role.ACTIVATION)
 
 
+def bounded_gate(call: Call) -> Tensor:
+    x = call.args[0] if call.args else call.kwargs["input"]
+    if operation_rules.is_exact_gate(call):
+        return operation_rules.bounded_gate(call)
+    act = operation_rules.gate_function(call)
+    start = act(x.new_zeros(()))
+    near = x.abs() < torch.finfo(x.dtype).eps ** 0.5  # as in `linearise.RatioFromZero`
+    ratio = torch.where(near, slope_at_zero(act), (act(x) - start) / torch.where(near, 1, x))
+    source = getattr(x, "_vitreous_scaled", x)
+    return give_role(call.hand_out(start + x * call.hold(ratio)), Role.BOUNDED_GATE, source)
+
+
 REPLACED: dict[Rule, Rule] = {
     operation_rules.layer_norm: layer_norm,
     operation_rules.rms_norm: rms_norm,
@@ -354,5 +366,6 @@ REPLACED: dict[Rule, Rule] = {
     operation_rules.attention: attention,
     operation_rules.softmax: softmax,
     operation_rules.ratio_activation: ratio_activation,
+    operation_rules.bounded_gate: bounded_gate,
 }
 BUILT_IN = frozenset(rule for rule in RULES.values() if rule.__module__ == operation_rules.__name__)

@@ -467,15 +467,27 @@ def bounded_gate(call: Call) -> Tensor:
     source = getattr(x, "_vitreous_scaled", x)
     if not depends(x):
         return call.run()
-    rules, name = call.linearisation, name_of(call.function)
-    if name not in ("sigmoid", "hardsigmoid", "softplus") or rules.activation == "exact" or rules.gate == "exact":
+    if is_exact_gate(call):
         return give_role(call.hand_out(call.run()), Role.BOUNDED_GATE, source)
-    options = {key: value for key, value in call.kwargs.items() if key not in ("input", "inplace")}
-    rest = () if name == "hardsigmoid" else call.args[1:]  # its only other argument is whether it works in place
-    act = activation_of(call.function, tuple(rest), options)
+    act = gate_function(call)
     output = RatioFromZero.apply(x, act)
     output = call.add(output, act(output.new_zeros(())) if call.mode.record_constants else None)
     return give_role(call.hand_out(output), Role.BOUNDED_GATE, source)
+
+
+def is_exact_gate(call: Call) -> bool:
+    """Whether a function without act(0) = 0 has its own gradient under this linearisation."""
+    rules = call.linearisation
+    known = name_of(call.function) in ("sigmoid", "hardsigmoid", "softplus")
+    return not known or rules.activation == "exact" or rules.gate == "exact"
+
+
+def gate_function(call: Call) -> Callable[[Tensor], Tensor]:
+    """A function without act(0) = 0, as a function of one tensor."""
+    options = {key: value for key, value in call.kwargs.items() if key not in ("input", "inplace")}
+    # the only other argument of hardsigmoid is whether it works in place
+    rest = () if name_of(call.function) == "hardsigmoid" else call.args[1:]
+    return activation_of(call.function, tuple(rest), options)
 
 
 @operation_rule("glu")

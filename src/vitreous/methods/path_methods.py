@@ -66,7 +66,7 @@ def smoothgrad_of_layer(
     own_pass=True,
     presets={"tis": {}, "original": {"rel_sigma": 0.15, "abs": False}},
     paper="smilkov2017smoothgrad",
-    precision="bf16",
+    precision="tf32",
 )
 def smoothgrad(
     probe: BlackBoxProbe,

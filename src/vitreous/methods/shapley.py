@@ -126,7 +126,7 @@ def mean_colour(image: Float[Tensor, "colours H W"], labels: Int[Tensor, "H W"])
             "alpha": 0.01,
         },
     },
-    precision="bf16",
+    precision="tf32",
 )
 def lime(
     probe: BlackBoxProbe,

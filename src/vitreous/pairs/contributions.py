@@ -75,9 +75,12 @@ class Linearised:
             )
         parts, prefix = [], 0
         score_function = ask("logit")
+        # several targets of one image share its forward pass; a GPU is busy only with several images at once
+        shares_forward = model.device.type == "cpu"
         for coordinates in batches(model.outputs, batch_size):
-            entries = tower.entry.expand(len(coordinates), -1, -1, -1)
-            target = ClassTarget(coordinates[:, None]).fit(model, len(coordinates))
+            entries = tower.entry if shares_forward else tower.entry.expand(len(coordinates), -1, -1, -1)
+            classes = coordinates[None] if shares_forward else coordinates[:, None]
+            target = ClassTarget(classes).fit(model, len(entries))
             attribution = explain_batch(model, entries, target, method, score_function)
             if attribution.patches is None:
                 raise SpecError(f"{method.spec!r} has no scores of tokens; 'decompx', 'attnlrp' or 'ixg' would work")
