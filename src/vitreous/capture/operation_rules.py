@@ -478,8 +478,8 @@ def bounded_gate(call: Call) -> Tensor:
 def is_exact_gate(call: Call) -> bool:
     """Whether a function without act(0) = 0 has its own gradient under this linearisation."""
     rules = call.linearisation
-    known = name_of(call.function) in ("sigmoid", "hardsigmoid", "softplus")
-    return not known or rules.activation == "exact" or rules.gate == "exact"
+    has_rule = name_of(call.function) in ("sigmoid", "hardsigmoid", "softplus")
+    return not has_rule or rules.activation == "exact" or rules.gate == "exact"
 
 
 def gate_function(call: Call) -> Callable[[Tensor], Tensor]:
