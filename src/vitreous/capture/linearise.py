@@ -285,23 +285,15 @@ class RatioActivation(Function):
         return fused.ratio_backward(x, y, upstream, slope_at_zero(ctx.act)), None
 
 
-class RatioFromZero(Function):
+class RatioFromZero(RatioActivation):
     """A function as act(0) plus x times the constant ratio (act(x) - act(0)) / x, which is act'(0) near x = 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, act: Callable[[Tensor], Tensor]) -> Tensor:
-        y = act(x)
-        ctx.act = act
-        ctx.save_for_backward(x, y)
-        return y
 
     @staticmethod
     def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None]:
         (upstream,) = upstreams
         x, y = ctx.saved_tensors
-        near = (
-            x.abs() < torch.finfo(x.dtype).eps ** 0.5
-        )  # the difference has few digits there, and the slope is as exact
+        # near 0 the difference has few digits, and the slope is as exact
+        near = x.abs() < torch.finfo(x.dtype).eps ** 0.5
         ratio = (y - ctx.act(x.new_zeros(()))) / x.masked_fill(near, 1)
         return upstream * ratio.masked_fill(near, slope_at_zero(ctx.act)), None
 
