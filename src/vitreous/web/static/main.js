@@ -10,23 +10,11 @@ import * as maps from "./maps.js";
 import * as picker from "./picker.js";
 import * as stage from "./stage.js";
 import * as take from "./take.js";
+import { caught, trouble } from "./trouble.js";
 import * as trust from "./trust.js";
 
 let page = 0;
 let own = null; // name of the last upload
-
-function trouble(sentence) {
-  $("trouble").hidden = !sentence;
-  $("trouble").textContent = sentence ? sentence[0].toUpperCase() + sentence.slice(1) : "";
-}
-
-const caught = (work) => async (...given) => {
-  try {
-    return await work(...given);
-  } catch (problem) {
-    if (!left(problem)) trouble(problem.message);
-  }
-};
 
 // ── an image and a model ────────────────────────────────────────────────────────────────────────
 

@@ -2,9 +2,10 @@
 
 import { $, el, fill, segmented, press, written } from "./dom.js";
 import { legend } from "./legend.js";
-import { ask, left, only, query } from "./net.js";
+import { ask, only, query } from "./net.js";
 import { fieldOf, scaleOf, useColours } from "./paint.js";
 import { Pane } from "./pane.js";
+import { caught, trouble } from "./trouble.js";
 
 const SIDES = ["first", "second"];
 const choice = { model: "scenes", method: "decompx", similarity: "cosine", kind: "image", first: "pair-1-6", second: "pair-1-4", text: "" };
@@ -13,19 +14,6 @@ const uploads = {};
 let offer = null, explained = null, images = {};
 let pinned = null; // [side, index] that a click keeps
 let cursor = { first: null, second: null };
-
-function trouble(sentence) {
-  $("trouble").hidden = !sentence;
-  $("trouble").textContent = sentence ? sentence[0].toUpperCase() + sentence.slice(1) : "";
-}
-
-const caught = (work) => async (...given) => {
-  try {
-    return await work(...given);
-  } catch (problem) {
-    if (!left(problem)) trouble(problem.message);
-  }
-};
 
 // ── the request ─────────────────────────────────────────────────────────────────────────────────
 
