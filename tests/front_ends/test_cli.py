@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitreous.catalogue import entries
 from vitreous.cli import explain as explain_verb
-from vitreous.cli import methods as methods_verb
+from vitreous.cli.listing import look_up
 from vitreous.cli.main import main, rename_options
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.methods.attribution import Attribution
@@ -97,7 +96,7 @@ def test_one_method_shows_options_presets_and_aliases(capsys):
 
 def test_an_unknown_method_gets_a_suggestion():
     with pytest.raises(SpecError, match="no method 'genat'; did you mean 'genatt'"):
-        methods_verb.look_up("genat", entries("methods"))
+        look_up("method", "genat")
 
 
 def test_models_as_json_are_a_list(capsys):

@@ -12,8 +12,7 @@ import pytest
 
 import vitreous
 from vitreous import catalogue
-from vitreous.catalogue import entries
-from vitreous.cli import metrics as verb
+from vitreous.cli.listing import look_up
 from vitreous.cli.main import main
 from vitreous.core.errors import SpecError
 
@@ -85,7 +84,7 @@ def test_a_protocol_shows_columns_rows_and_notes(capsys):
 
 def test_an_unknown_name_gets_a_suggestion(capsys):
     with pytest.raises(SpecError, match="no metric 'mio'; did you mean 'miou'"):
-        verb.look_up("mio", entries("metrics"))
+        look_up("metric", "mio")
     assert main(["metrics", "--protocol", "ties"]) == 2
     assert "did you mean 'tis'?" in capsys.readouterr().err
     assert main(["metrics", "ap", "--protocol", "tis"]) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +10,11 @@ import typer
 from vitreous.core.errors import SpecError
 
 BETTER = {True: "more", False: "less", None: "–"}  # which is better
+DIRECTIONS = {True: "more is better", False: "less is better", None: "it describes and does not judge"}
+HINT = (
+    "Options are written as name(option=value), for example insertion(baseline='blur', steps=28); "
+    "`vitreous metrics NAME` shows one metric, `vitreous metrics --protocol tis` a paper's evaluation."
+)
 
 
 def metrics(
@@ -20,33 +25,20 @@ def metrics(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the metrics and their properties."""
-    from vitreous.catalogue import entries
-    from vitreous.cli.console import print_json
+    from vitreous.cli.listing import entries, list_entries, look_up, print_entry
 
+    if protocol is not None and name is not None:
+        raise SpecError("give a metric or --protocol, not both")
     if protocol is not None:
-        if name is not None:
-            raise SpecError("give a metric or --protocol, not both")
-        return show_protocol(protocol, json)
-    metric_entries = entries("metrics")
-    if json:
-        print_json(metric_entries if name is None else look_up(name, metric_entries))
+        show_protocol(protocol, json)
     elif name is None:
-        list_all(metric_entries)
+        listed = entries("metrics")
+        if not json:
+            listed = sorted(listed, key=itemgetter("family", "name"))
+        list_entries("metric", listed, COLUMNS, HINT, as_json=json)
     else:
-        describe(look_up(name, metric_entries))
-    return None
-
-
-def look_up(name: str, metric_entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Find a metric by name or alias; for a spec such as 'insertion(steps=28)', the metric without options."""
-    names = {name: metric for metric in metric_entries for name in (metric["name"], *metric["aliases"])}
-    metric_name = name.strip().lower().split("(")[0].replace("-", "_")
-    if metric_name in names:
-        return names[metric_name]
-    near = get_close_matches(metric_name, names, n=1)
-    raise SpecError(
-        f"no metric {name!r}; " + (f"did you mean {near[0]!r}?" if near else "`vitreous metrics` lists them")
-    )
+        metric = look_up("metric", name)
+        print_entry(metric, describe(metric), as_json=json)
 
 
 def format_bounds(metric: dict[str, Any]) -> str:
@@ -65,86 +57,52 @@ def format_data(metric: dict[str, Any]) -> str:
     optional = [name for name in metric["takes"] if name not in metric["needs"]]
     if {"objects", "boxes"} <= set(optional):
         return "objects or boxes"
-    return " ".join([*metric["needs"], *(f"({name})" for name in optional)]) or "–"
+    return " ".join([*metric["needs"], *(f"({name})" for name in optional)])
 
 
 def format_cost(metric: dict[str, Any]) -> str:
     forwards = metric["forwards"]
     if forwards == 0:
-        return "–"
+        return ""
     return f"{forwards} fwd" if isinstance(forwards, int) else forwards
 
 
-def list_all(metric_entries: list[dict[str, Any]]) -> None:
-    from vitreous.cli.console import new_table, open_console, print_table
-
-    table = new_table("metric", "better", "from … to", "reads", "forwards", "paper")
-    for metric in sorted(metric_entries, key=lambda metric: (metric["family"], metric["name"])):
-        origin = "" if metric["origin"] == "vitreous" else f" [{metric['origin']}]"
-        table.add_row(
-            metric["name"] + origin,
-            BETTER[metric["higher_is_better"]],
-            format_bounds(metric),
-            format_data(metric),
-            format_cost(metric),
-            metric["paper"] or "–",
-        )
-    print_table(table)
-    open_console().print(
-        "\nOptions are written as name(option=value), for example insertion(baseline='blur', steps=28); "
-        "`vitreous metrics NAME` shows one metric, `vitreous metrics --protocol tis` a paper's evaluation.",
-        style="dim",
-    )
+COLUMNS = {
+    "better": lambda metric: BETTER[metric["higher_is_better"]],
+    "from … to": format_bounds,
+    "reads": format_data,
+    "forwards": format_cost,
+    "paper": itemgetter("paper"),
+}
 
 
-def describe(metric: dict[str, Any]) -> None:
-    """Print everything about one metric."""
-    from vitreous.cli.console import new_table, open_console, print_table
-
-    console = open_console()
-    console.print(metric["name"], style="bold", end="  ")
-    console.print(metric["title"])
-    facts = new_table("", "")
-    facts.show_header = False
-    better = {True: "more is better", False: "less is better", None: "it describes and does not judge"}
-    facts.add_row("formula", metric["formula"] or "–")
-    facts.add_row("direction", better[metric["higher_is_better"]])
-    facts.add_row("from … to", format_bounds(metric))
-    facts.add_row("a·map + b", "scores as the map does" if metric["affine_invariant"] else "may score differently")
-    facts.add_row("of a set", "pooled over images" if metric["pooled"] else "mean over images")
-    facts.add_row("reads", format_data(metric))
-    facts.add_row("forwards", format_cost(metric))
-    facts.add_row("family", metric["family"] or "–")
-    facts.add_row("paper", metric["paper"] or "–")
-    facts.add_row("also called", ", ".join(metric["aliases"]) or "–")
-    facts.add_row("presets", ", ".join(f"{metric['name']}(preset={preset!r})" for preset in metric["presets"]) or "–")
-    options = {key: value for key, value in metric["options"].items() if key != "preset"}
-    facts.add_row("options", ", ".join(f"{key}={value!r}" for key, value in options.items()) or "–")
-    print_table(facts)
+def describe(metric: dict[str, Any]) -> dict[str, str]:
+    """Facts about one metric."""
+    return {
+        "formula": metric["formula"],
+        "direction": DIRECTIONS[metric["higher_is_better"]],
+        "from … to": format_bounds(metric),
+        "a·map + b": "scores as the map does" if metric["affine_invariant"] else "may score differently",
+        "of a set": "pooled over images" if metric["pooled"] else "mean over images",
+        "reads": format_data(metric),
+        "forwards": format_cost(metric),
+        "family": metric["family"],
+    }
 
 
-def show_protocol(name: str, json: bool) -> None:
+def show_protocol(name: str, as_json: bool) -> None:
     """Print a paper's evaluation: its columns, its rows and notes on them."""
     from vitreous.cli.console import new_table, open_console, print_json, print_table
     from vitreous.metrics.protocols import protocol
 
     evaluation = protocol(name)
-    if json:
+    if as_json:
+        facts = {key: getattr(evaluation, key) for key in ("name", "paper", "preprocess", "models")}
         columns = {
-            title: {"metric": column.metric, "explained": column.explained, "data": column.data}
+            title: {key: getattr(column, key) for key in ("metric", "explained", "data")}
             for title, column in evaluation.columns.items()
         }
-        print_json(
-            {
-                "name": evaluation.name,
-                "paper": evaluation.paper,
-                "preprocess": evaluation.preprocess,
-                "models": evaluation.models,
-                "columns": columns,
-                "rows": dict(evaluation.rows),
-                "notes": evaluation.notes,
-            }
-        )
+        print_json({**facts, "columns": columns, "rows": dict(evaluation.rows), "notes": evaluation.notes})
         return
     columns, rows = new_table("column", "metric", "explained class", "data"), new_table("row", "method")
     for title, column in evaluation.columns.items():
