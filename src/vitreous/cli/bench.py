@@ -7,23 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import NO_ARGUMENTS, Json, takes_model_options
+from vitreous.cli import options
 from vitreous.core.errors import SpecError
 
-Several = list[str] | None
 
-
-@takes_model_options()
+@options.takes_model_options()
 def bench(
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; or give it by options.")] = None,
-    model: Annotated[Several, typer.Option("--model", "-m", metavar="NAME", help="Repeatable.")] = None,
+    model: Annotated[list[str] | None, typer.Option("--model", "-m", metavar="NAME", help="Repeatable.")] = None,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights of the one model.")] = None,
-    arguments: dict[str, Any] = NO_ARGUMENTS,
+    arguments: dict[str, Any] = options.NO_ARGUMENTS,
     data: Annotated[
-        Several, typer.Option("--data", "-d", metavar="SPEC", help="Such as scenes:single?count=20.")
+        list[str] | None, typer.Option("--data", "-d", metavar="SPEC", help="Such as scenes:single?count=20.")
     ] = None,
     method: Annotated[
-        Several,
+        list[str] | None,
         typer.Option(
             "--method",
             "-x",
@@ -33,7 +31,7 @@ def bench(
         ),
     ] = None,
     metric: Annotated[
-        Several,
+        list[str] | None,
         typer.Option("--metric", metavar="SPEC", help="Repeatable; or all.", show_default="all that fit but road"),
     ] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A paper's metrics, grids and choices.")] = None,
@@ -42,26 +40,23 @@ def bench(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Decides which images.", show_default="0")] = None,
     targets: Annotated[str | None, typer.Option(help="predicted, label, predicted+label, pair or 'top 2'.")] = None,
-    question: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The score that is explained.", show_default="the method's own"),
-    ] = None,
-    precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
+    question: options.Question = None,
+    precision: options.RunPrecision = None,
+    device: options.RunDevice = None,
+    batch_size: options.BatchSize = None,
     slice: Annotated[int | None, typer.Option(min=1, help="Images in a unit of work.")] = None,  # noqa: A002
     maps: Annotated[bool | None, typer.Option("--maps/--no-maps", help="Keep the maps, for galleries.")] = None,
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/NAME")] = None,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")] = 1,
-    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")] = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")] = None,
-    shard: Annotated[str | None, typer.Option(metavar="i/n", help="One part of the work, for job arrays.")] = None,
+    workers: options.Workers = 1,
+    ray: options.Ray = None,
+    gpus: options.RayGpus = None,
+    shard: options.Shard = None,
     merge: Annotated[bool, typer.Option("--merge", help="Merge the shards; compute nothing.")] = False,
     recheck: Annotated[bool, typer.Option("--recheck", help="Read the images of finished work again.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, and how long it takes.")
     ] = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> int:
     """Measure methods on models and datasets. Finished work is not computed again: run it twice, add a method, kill it."""
     from vitreous.cli.console import caveats_as_notes, spinner
@@ -90,7 +85,7 @@ def bench(
         return run_plan(checked_plan, folder, executor, shard, recheck=recheck, as_json=json)
 
 
-def model_entries(names: Several, checkpoint: str | None, arguments: dict[str, Any]) -> list[Any] | None:
+def model_entries(names: list[str] | None, checkpoint: str | None, arguments: dict[str, Any]) -> list[Any] | None:
     """Entries of a plan for the models."""
     if not (checkpoint or arguments):
         return [{"name": name} for name in names] if names else None

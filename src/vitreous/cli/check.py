@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import NO_ARGUMENTS, Checkpoint, Json, OptionalModel, Pretrained, takes_model_options
+from vitreous.cli import options
 from vitreous.core.errors import DataError, SpecError, VitreousError
 
 
-@takes_model_options()
+@options.takes_model_options()
 def check(
-    model: OptionalModel = None,
-    checkpoint: Checkpoint = None,
-    pretrained: Pretrained = True,
+    model: options.OptionalModel = None,
+    checkpoint: options.Checkpoint = None,
+    pretrained: options.Pretrained = True,
     method: Annotated[
         list[str] | None, typer.Option("--method", "-x", metavar="SPEC", help="Test this method.")
     ] = None,
@@ -26,8 +27,8 @@ def check(
         list[Path] | None,
         typer.Option(metavar="FILE", help="Run this Python file first; it registers methods or metrics."),
     ] = None,
-    arguments: dict[str, Any] = NO_ARGUMENTS,
-    json: Json = False,
+    arguments: dict[str, Any] = options.NO_ARGUMENTS,
+    json: options.Json = False,
 ) -> int:
     """Check a model, method or metric, and list the methods that work on the model, with what the others need."""
     from vitreous.cli.console import caveats_as_notes, print_json, spinner
@@ -45,10 +46,11 @@ def check(
 
                 vit = load_model(model, checkpoint, pretrained, arguments=arguments)
                 result["model"] = {"name": vit.name, **model_facts(vit)}
-        tests = [
-            *(check_method_contract(spec, vit) for spec in method or []),
-            *(check_metric_contract(spec) for spec in metric or []),
-        ]
+        from vitreous.testing import check_method, check_metric
+
+        models = None if vit is None else {vit.name: vit}
+        tests = [run_contract("method", spec, partial(check_method, spec, models)) for spec in method or []]
+        tests += [run_contract("metric", spec, partial(check_metric, spec)) for spec in metric or []]
         result["laws"] = tests
         result["methods"] = try_methods(vit) if vit is not None and not tests else []
     if json:
@@ -92,18 +94,6 @@ def model_facts(vit: Any) -> dict[str, Any]:
         "prefix tokens": layout.prefix,
         "outputs": None if vit.output_type is None else vit.outputs,
     }
-
-
-def check_method_contract(spec: str, vit: Any) -> dict[str, Any]:
-    from vitreous.testing import check_method
-
-    return run_contract("method", spec, lambda: check_method(spec, None if vit is None else {vit.name: vit}))
-
-
-def check_metric_contract(spec: str) -> dict[str, Any]:
-    from vitreous.testing import check_metric
-
-    return run_contract("metric", spec, lambda: check_metric(spec))
 
 
 def run_contract(kind: str, spec: str, contract: Callable[[], dict[str, str]]) -> dict[str, Any]:

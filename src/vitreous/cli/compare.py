@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import Json
+from vitreous.cli import options
 
 
 def compare(
@@ -18,7 +18,7 @@ def compare(
         typer.Option(metavar="NAME NAME", help="Which run of each folder.", show_default="the last ones"),
     ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page as well.")] = None,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Print what changed from RUN_A to RUN_B: differences over the images and classes that both have, with intervals."""
     from vitreous.cli.console import caveats_as_notes, print_json, spinner

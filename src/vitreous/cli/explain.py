@@ -9,28 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import (
-    NO_ARGUMENTS,
-    Checkpoint,
-    Device,
-    Json,
-    Model,
-    Precision,
-    Pretrained,
-    takes_model_options,
-)
+from vitreous.cli import options
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError, SpecError
 
 TABLES = 3  # up to this many images are printed as tables; more are printed as one line each
 
 
-@takes_model_options()
+@options.takes_model_options()
 def explain(
     images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders or patterns.")],
-    model: Model,
-    checkpoint: Checkpoint = None,
-    pretrained: Pretrained = True,
+    model: options.Model,
+    checkpoint: options.Checkpoint = None,
+    pretrained: options.Pretrained = True,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT_METHOD),
@@ -50,9 +41,9 @@ def explain(
             show_default="the method's own",
         ),
     ] = None,
-    device: Device = None,
-    precision: Precision = None,
-    arguments: dict[str, Any] = NO_ARGUMENTS,
+    device: options.Device = None,
+    precision: options.Precision = None,
+    arguments: dict[str, Any] = options.NO_ARGUMENTS,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the results.")] = Path(
         "vitreous-out"
     ),
@@ -65,7 +56,7 @@ def explain(
             "--shared-scale/--own-scale", help="One colour scale for all classes of an image, or one per map."
         ),
     ] = True,
-    json: Json = False,
+    json: options.Json = False,
 ) -> int:
     """Show which patches led to the prediction: an overlay per method and class, a sheet, and the raw maps."""
     from vitreous.bench.signals import stop_signals

@@ -18,7 +18,7 @@ def look_up(kind: str, name: str) -> Entry:
     spelling = name.strip().lower()
     if kind == "metric":
         spelling = spelling.replace("-", "_")
-    by_name = {known.lower(): entry for entry in entries(f"{kind}s") for known in (entry["name"], *entry["aliases"])}
+    by_name = {text.lower(): entry for entry in entries(f"{kind}s") for text in (entry["name"], *entry["aliases"])}
     for length in range(len(spelling), 0, -1):
         if spelling[:length] in by_name and (length == len(spelling) or spelling[length] in "(@+"):
             return by_name[spelling[:length]]

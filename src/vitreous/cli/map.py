@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import NO_ARGUMENTS, Model, takes_model_options
+from vitreous.cli import options
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
 
 
-@takes_model_options()
+@options.takes_model_options()
 def map(  # noqa: A001 - the verb
     data: Annotated[
         str,
@@ -21,9 +21,9 @@ def map(  # noqa: A001 - the verb
             help="A folder of images, tar or Parquet files, a URI of these, or a spec such as scenes:pair.",
         ),
     ],
-    model: Model,
+    model: options.Model,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights.")] = None,
-    arguments: dict[str, Any] = NO_ARGUMENTS,
+    arguments: dict[str, Any] = options.NO_ARGUMENTS,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT_METHOD),
@@ -34,13 +34,10 @@ def map(  # noqa: A001 - the verb
     format: Annotated[str, typer.Option(help="parquet, or safetensors beside it.")] = "parquet",  # noqa: A002
     sort: Annotated[bool, typer.Option("--sort", help="Sort all rows by key when everything is done.")] = False,
     targets: Annotated[str | None, typer.Option(help="predicted, label, pair or 'top 2'.")] = None,
-    question: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The score that is explained.", show_default="the method's own"),
-    ] = None,
+    question: options.Question = None,
     images: Annotated[int | None, typer.Option("--images", min=1, help="Number of images.", show_default="all")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
+    precision: options.RunPrecision = None,
+    device: options.RunDevice = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Images in a batch.", show_default="64 on a GPU, 16 on a CPU")
     ] = None,
@@ -57,8 +54,8 @@ def map(  # noqa: A001 - the verb
             show_default="0 on a CPU, the cores on a GPU",
         ),
     ] = None,
-    shard: Annotated[str | None, typer.Option(metavar="i/n", help="One part of the work, for job arrays.")] = None,
-    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")] = None,
+    shard: options.Shard = None,
+    ray: options.Ray = None,
     gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each replica on Ray.")] = None,
     recheck: Annotated[bool, typer.Option("--recheck", help="Compute everything again.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Compute files with failed rows again.")] = False,
@@ -87,14 +84,9 @@ def map(  # noqa: A001 - the verb
         for note in notes:
             typer.echo(f"note: {note}", err=True)
         compute = choose_pipeline(workers, ray, gpus, shard)
-        options = {
-            "device": plan.device,
-            "batch_size": batch_size or slice,
-            "decoding": decoders,
-            "recheck": recheck,
-            "retry": retry,
-        }
-        return compute_maps(job, out, compute, options, format, sort=sort, as_json=json)
+        settings = {"device": plan.device, "batch_size": batch_size or slice, "decoding": decoders}
+        settings |= {"recheck": recheck, "retry": retry}
+        return compute_maps(job, out, compute, settings, format, sort=sort, as_json=json)
 
 
 def job_of(plan: Any, data: str, shard_size: int) -> Any:
@@ -133,16 +125,16 @@ def choose_pipeline(workers: int, ray: str | None, gpus: float | None, shard: st
 
 
 def compute_maps(
-    job: Any, folder: Path, compute: Any, options: dict[str, Any], file_format: str, *, sort: bool, as_json: bool
+    job: Any, folder: Path, compute: Any, settings: dict[str, Any], file_format: str, *, sort: bool, as_json: bool
 ) -> int:
     """Compute the maps that are missing, convert or sort them if asked, and say what was done; return the exit status."""
     from vitreous.cli.console import print_json
-    from vitreous.cli.run_output import run_display
+    from vitreous.cli.run_output import print_counts, print_failures, run_display
     from vitreous.mapping.export import export_safetensors, sort_shards
     from vitreous.mapping.shard_files import complete_files
 
     with run_display(folder) as display:
-        progress = compute(job, folder, report=display, **options)
+        progress = compute(job, folder, report=display, **settings)
         if sort:
             sort_shards(folder)
         files = complete_files(folder)
@@ -153,11 +145,8 @@ def compute_maps(
         done = {"folder": str(folder), "run": job.run, "new_maps": progress.rows, "skipped": progress.skipped}
         print_json({**done, "failed": progress.failed, "files": names})
     else:
-        for sentence, count in progress.failed.items():
-            typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
-        new_rows = f"{progress.rows} new rows" if progress.rows else "nothing new"
-        skipped = f", {progress.skipped} images left out by the protocol" if progress.skipped else ""
-        typer.echo(f"{new_rows}{skipped}; results in {folder}")
+        print_failures(progress)
+        print_counts(progress, folder)
         plural, ellipsis = "" if len(names) == 1 else "s", " …" if len(names) > 3 else ""
         typer.echo(f"{len(names)} file{plural} of maps in {folder}: {', '.join(names[:3])}{ellipsis}")
     return 1 if progress.failed else 0

@@ -7,19 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
+from vitreous.cli import options
 from vitreous.core.errors import SpecError
-
-Several = list[str] | None
 
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as tis:table1; see --list.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List all tables and figures, and stop.")] = False,
     data: Annotated[
-        Several, typer.Option("--data", "-d", metavar="KEY=PATH", help="Where a dataset lies. Repeatable.")
+        list[str] | None, typer.Option("--data", "-d", metavar="KEY=PATH", help="Where a dataset lies. Repeatable.")
     ] = None,
     models: Annotated[
-        Several,
+        list[str] | None,
         typer.Option(
             "--models",
             "--model",
@@ -29,21 +28,21 @@ def reproduce(
         ),
     ] = None,
     checkpoint: Annotated[
-        Several, typer.Option(metavar="KEY=FILE", help="Local weights of a model. Repeatable.")
+        list[str] | None, typer.Option(metavar="KEY=FILE", help="Local weights of a model. Repeatable.")
     ] = None,
     images: Annotated[
         int | None,
         typer.Option("--images", min=1, help="Images of each dataset.", show_default="the paper's"),
     ] = None,
     subset: Annotated[
-        Several, typer.Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
+        list[str] | None, typer.Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/NAME")] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a batch.")] = None,
-    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")] = 1,
-    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")] = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")] = None,
+    device: options.RunDevice = None,
+    batch_size: options.BatchSize = None,
+    workers: options.Workers = 1,
+    ray: options.Ray = None,
+    gpus: options.RayGpus = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs.")] = False,
 ) -> int:
     """Reproduce a table or figure of a paper. Finished work is not computed again."""
@@ -119,14 +118,13 @@ def run_and_report(selected: Any, plan: Any, folder: Path, executor: Any) -> int
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
     from vitreous.cli.console import spinner
-    from vitreous.cli.run_output import run_display
+    from vitreous.cli.run_output import print_failures, run_display
     from vitreous.report import write_report
     from vitreous.report.tables import to_markdown
 
     with Store(folder) as store, run_display(folder) as display:
         progress = execute(plan, store, executor, report=display)
-    for sentence, count in progress.failed.items():
-        typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
+    print_failures(progress)
     with spinner("writing the report"):
         written = write_report(folder, folder / "report.html", gallery=6 if selected.shows_images else 0)
     for sentence in written.unreached:

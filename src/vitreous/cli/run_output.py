@@ -29,8 +29,10 @@ class RunDisplay:
         progress = self.progress
         if progress is None:
             return "preparing"
+        from vitreous.cli.console import format_duration
+
         left = progress.seconds_left
-        remaining = f", about {duration(left)} left" if isfinite(left) and left > 0 else ""
+        remaining = f", about {format_duration(left)} left" if isfinite(left) and left > 0 else ""
         return f"{images_done(progress)}, {rate(progress)}{remaining}"
 
 
@@ -38,12 +40,6 @@ def images_done(progress: Any) -> str:
     """Number of finished images, and of all images if it is known."""
     total = "" if progress.pictures is None else f" of {progress.pictures}"
     return f"{progress.done_pictures}{total} images"
-
-
-def duration(seconds: float) -> str:
-    from vitreous.cli.console import format_duration
-
-    return format_duration(seconds)
 
 
 def rate(progress: Any) -> str:
@@ -122,11 +118,20 @@ def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, tabl
         )
     if any(column.pictures == 1 for column in columns):
         typer.echo("note: one image gives no interval, so methods cannot be compared", err=True)
+    print_failures(progress)
+    print_counts(progress, store.folder)
+
+
+def print_failures(progress: Any) -> None:
     for sentence, count in progress.failed.items():
         typer.echo(f"failed{f' {count} times' if count > 1 else ''}: {sentence}", err=True)
+
+
+def print_counts(progress: Any, folder: Path) -> None:
+    """Print the number of new rows and of images that were left out, and the folder of the results."""
     new_rows = f"{progress.rows} new rows" if progress.rows else "nothing new"
     skipped = f", {progress.skipped} images left out by the protocol" if progress.skipped else ""
-    typer.echo(f"{new_rows}{skipped}; results in {store.folder}")
+    typer.echo(f"{new_rows}{skipped}; results in {folder}")
 
 
 def print_scores(model: str, dataset: str, columns: list[Any]) -> None:

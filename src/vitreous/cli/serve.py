@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.model_options import NO_ARGUMENTS, Checkpoint, Device, Precision, Pretrained, takes_model_options
+from vitreous.cli import options
 from vitreous.core.errors import DataError, ModelError, SpecError
 from vitreous.web.settings import DEMO, PORT, Settings
 
 MB = 1 << 20
 
 
-@takes_model_options("black_box")
+@options.takes_model_options("black_box")
 def serve(
     model: Annotated[
         list[str] | None,
@@ -22,15 +22,15 @@ def serve(
             "--model", "-m", metavar="NAME[=FILE]", help="Offer a model beside the embedded ones; repeatable."
         ),
     ] = None,
-    checkpoint: Checkpoint = None,
-    pretrained: Pretrained = True,
+    checkpoint: options.Checkpoint = None,
+    pretrained: options.Pretrained = True,
     models_folder: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Offer every checkpoint in it, named ARCHITECTURE[.anything].safetensors."),
     ] = None,
-    device: Device = None,
-    arguments: dict[str, Any] = NO_ARGUMENTS,
-    precision: Precision = None,
+    device: options.Device = None,
+    arguments: dict[str, Any] = options.NO_ARGUMENTS,
+    precision: options.Precision = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is open to other machines.")
     ] = "127.0.0.1",

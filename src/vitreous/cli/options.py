@@ -1,4 +1,4 @@
-"""Options of all verbs that load a model: weights, builder arguments, class names, preprocessing, black box."""
+"""Options that several verbs have: of the model, and of runs over a dataset."""
 
 from __future__ import annotations
 
@@ -26,6 +26,18 @@ Precision = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+# options of `bench`, `map` and `reproduce`
+Question = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The score that is explained.", show_default="the method's own")
+]
+RunPrecision = Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")]
+RunDevice = Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Images in a batch.")]
+Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")]
+Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")]
+RayGpus = Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")]
+Shard = Annotated[str | None, typer.Option(metavar="i/n", help="One part of the work, for job arrays.")]
 
 # options that `takes_model_options` adds to a verb, with their annotations; the default of all but the flag is None
 OPTIONS = {
