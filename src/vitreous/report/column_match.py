@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import nan
@@ -56,7 +56,7 @@ class FilledColumn:
     title, name
         Title in the paper, and name of what fills it.
     values
-        One value per method.
+        Value by method.
     higher
         Whether higher is better; None if the column does not judge.
     scores
@@ -67,7 +67,7 @@ class FilledColumn:
 
     title: str
     name: str
-    values: list[float]
+    values: Mapping[str, float]
     higher: bool | None
     scores: MetricScores | None = None
     scale: float = 1
@@ -106,11 +106,10 @@ def fill_column(section: ScoreSection, published: PublishedColumn) -> FilledColu
     reduced = np.asarray(scores.reduce(scores.parts), float)
     if np.isnan(reduced).all():
         return None
-    values = dict(zip(own.methods, reduced.tolist(), strict=True))
     is_fraction = parse_metric(scores.metric)[1].get("show", "fraction") == "fraction"
     scale = 100 if published.percent and is_fraction else 1
-    scaled = [values.get(method, nan) * scale for method in section.methods]
-    return FilledColumn(published.title, published.name, scaled, scores.higher_is_better, scores, scale)
+    values = dict(zip(own.methods, (reduced * scale).tolist(), strict=True))
+    return FilledColumn(published.title, published.name, values, scores.higher_is_better, scores, scale)
 
 
 def fill_difference(section: ScoreSection, published: PublishedColumn) -> FilledColumn | None:
@@ -119,7 +118,7 @@ def fill_difference(section: ScoreSection, published: PublishedColumn) -> Filled
     into, out = (fill_column(section, PublishedColumn("", metric, published.options)) for metric in metrics)
     if into is None or out is None or (into.higher, out.higher) != (True, False):
         return None
-    differences = [i - d for i, d in zip(into.values, out.values, strict=True)]
+    differences = {method: value - out.values.get(method, nan) for method, value in into.values.items()}
     return FilledColumn(published.title, published.name, differences, True)
 
 

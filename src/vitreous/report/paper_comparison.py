@@ -9,8 +9,8 @@ from math import isnan, nan
 from vitreous.core.errors import VitreousError
 from vitreous.metrics.published import PublishedTable
 from vitreous.report.column_match import FilledColumn
+from vitreous.report.filled_table import PaperTable, label_row
 from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number, format_signed
-from vitreous.report.paper_tables import PaperTable, label_row
 from vitreous.report.tables import ReportTable, TableCell, TableHead
 
 
@@ -30,32 +30,31 @@ def compare_with_paper(filled: PaperTable, published: PublishedTable) -> Iterato
         One table per group of columns that both have; methods of the paper that the run lacks are left out.
     """
     columns = [(name, column) for name, column in filled.columns.items() if name in published.columns]
-    rows = [(canonical_spec(method), method) for method in filled.methods]
-    rows = [(row, method) for row, (spec, method) in enumerate(rows) if spec in canonical_rows(published)]
+    methods = [method for method in filled.methods if canonical_spec(method) in canonical_rows(published)]
     for number, (group, members) in enumerate(groupby(columns, lambda entry: entry[0].rpartition(": ")[0])):
         own = list(members)
-        if filled.table is not None and own and rows:
+        if filled.table is not None and own and methods:
             slug, title = f"{filled.table.slug}-paper-{number}", f"{filled.table.title}: {group or published.title}"
-            yield compare_group(slug, title, own, rows, published)
+            yield compare_group(slug, title, own, methods, published)
 
 
 def compare_group(
     slug: str,
     title: str,
     columns: Sequence[tuple[str, FilledColumn]],
-    rows: Sequence[tuple[int, str]],
+    methods: Sequence[str],
     published: PublishedTable,
 ) -> ReportTable:
     """Table with the columns paper, ours and difference for every published column, and a note on each order."""
     heads: list[TableHead] = []
-    groups, cells, notes = [], [[] for _ in rows], []
+    groups, cells, notes = [], [[] for _ in methods], []
     by_method = canonical_rows(published)
     for name, column in columns:
         intervals = column.intervals()
-        printed = [by_method[canonical_spec(method)][name] for _, method in rows]
-        own_values = [column.values[row] for row, _ in rows]
+        printed = [by_method[canonical_spec(method)][name] for method in methods]
+        own_values = [column.values.get(method, nan) for method in methods]
         digits = choose_digits(printed)
-        for place, (printed_value, own_value, (_, method)) in enumerate(zip(printed, own_values, rows, strict=True)):
+        for place, (method, printed_value, own_value) in enumerate(zip(methods, printed, own_values, strict=True)):
             span = format_interval(*intervals.get(method, (nan, nan)), digits)
             cells[place] += [
                 TableCell(format_number(printed_value, digits), printed_value),
@@ -66,7 +65,7 @@ def compare_group(
         groups.append((name.rpartition(": ")[2], 3))
         notes.append(f"{name.rpartition(': ')[2]}: {describe_order(printed, own_values, column.higher)}")
     paper = published.name.partition(":")[0]
-    body = [(label_row(paper, method), own) for (_, method), own in zip(rows, cells, strict=True)]
+    body = [(label_row(paper, method), own) for method, own in zip(methods, cells, strict=True)]
     return ReportTable(slug, title, heads, body, groups=groups, notes=["Brackets hold our 95 % interval.", *notes])
 
 

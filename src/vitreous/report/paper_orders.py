@@ -9,8 +9,8 @@ from math import isnan
 from vitreous.bench.resample import Parts, difference_interval
 from vitreous.bench.scores import MetricScores
 from vitreous.metrics.published import PublishedOrder
+from vitreous.report.filled_table import PaperTable
 from vitreous.report.paper_comparison import canonical_spec
-from vitreous.report.paper_tables import PaperTable
 from vitreous.report.tables import ReportTable, TableCell, TableHead
 
 DRAWS = 400  # resamples per pair; there are up to 70 pairs, and only the sign of their interval is counted
