@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from vitreous.web.pairs import PairWork, pairs_api
 from vitreous.web.routes import api
 from vitreous.web.service import Service
 from vitreous.web.settings import Settings
+from vitreous.web.worker import compute_once
 
 if TYPE_CHECKING:
     from vitreous.pairs.towers import TextTower
@@ -68,8 +70,8 @@ def create_app(
         app.add_api_route(path, serve_file(STATIC / file), include_in_schema=False)
     app.add_api_route("/demo", serve_file(service.settings.demo), include_in_schema=False)
     app.add_middleware(Guard, settings=service.settings)
-    for kind, handler in HANDLERS.items():
-        app.add_exception_handler(kind, handler)
+    for kind, describe in RESPONSES.items():
+        app.add_exception_handler(kind, handle_with(describe))
     return app
 
 
@@ -77,7 +79,7 @@ def create_app(
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     # imports torch in the worker's thread before the first request needs it
-    service.worker.submit(("about",), ("about",), lambda batch: [describe_playground(service) for _ in batch], None)
+    service.worker.submit(("about",), ("about",), compute_once(partial(describe_playground, service)), None)
     yield
     service.worker.close(wait=5.0)
 
@@ -96,42 +98,29 @@ def serve_file(file: Path | None) -> Any:
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def respond(status: int, sentence: str) -> JSONResponse:
-    headers = {"retry-after": "1"} if status == 429 else None
-    return JSONResponse({"error": " ".join(sentence.split())}, status, headers)
+def handle_with(describe: Callable[[Any], tuple[int, str]]) -> Any:
+    """Return an exception handler that responds with a status and one sentence."""
+
+    async def respond(_: Request, problem: Exception) -> JSONResponse:
+        status, sentence = describe(problem)
+        headers = {"retry-after": "1"} if status == 429 else None
+        return JSONResponse({"error": " ".join(sentence.split())}, status, headers)
+
+    return respond
 
 
-async def on_refused(_: Request, problem: Any) -> JSONResponse:
-    return respond(problem.status, problem.sentence)
-
-
-async def on_not_available(_: Request, problem: Any) -> JSONResponse:
-    return respond(404, str(problem))
-
-
-async def on_library_error(_: Request, problem: Any) -> JSONResponse:
-    return respond(422, str(problem))
-
-
-async def on_http_error(_: Request, problem: Any) -> JSONResponse:
-    return respond(problem.status_code, str(problem.detail))
-
-
-async def on_invalid_request(_: Request, problem: Any) -> JSONResponse:
+def describe_invalid(problem: RequestValidationError) -> str:
     first = problem.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
-    return respond(422, f"{where or 'the request'}: {first['msg']}")
+    return f"{where or 'the request'}: {first['msg']}"
 
 
-async def on_unexpected(_: Request, problem: Any) -> JSONResponse:
-    return respond(500, f"unexpected {type(problem).__name__}; the server's log has the details")
-
-
-HANDLERS: dict[Any, Any] = {
-    RequestRefused: on_refused,
-    NotAvailable: on_not_available,
-    VitreousError: on_library_error,
-    HTTPException: on_http_error,
-    RequestValidationError: on_invalid_request,
-    Exception: on_unexpected,
+# status and sentence of every kind of exception
+RESPONSES: dict[Any, Callable[[Any], tuple[int, str]]] = {
+    RequestRefused: lambda problem: (problem.status, problem.sentence),
+    NotAvailable: lambda problem: (404, str(problem)),
+    VitreousError: lambda problem: (422, str(problem)),
+    HTTPException: lambda problem: (problem.status_code, str(problem.detail)),
+    RequestValidationError: lambda problem: (422, describe_invalid(problem)),
+    Exception: lambda problem: (500, f"unexpected {type(problem).__name__}; the server's log has the details"),
 }

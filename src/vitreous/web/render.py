@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from PIL import Image, ImageDraw
 
 from vitreous.web.image_store import SceneName
 from vitreous.web.model_pool import EMBEDDED
+from vitreous.web.schemas import Crop
 
 if TYPE_CHECKING:
     from vitreous.models.image_input import Preprocess
@@ -53,21 +53,7 @@ def render_thumbnail(image: Image.Image) -> Image.Image:
 # ── what preprocessing cuts off ──────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class CropFacts:
-    """The part of an image that the model sees; shares are of the image's width, height or area."""
-
-    box: tuple[float, float, float, float]  # left, top, right, bottom in pixels of the image
-    seen: float
-    left: float
-    top: float
-    right: float
-    bottom: float
-    padded: bool
-    sentence: str
-
-
-def describe_crop(size: tuple[int, int], preprocess: Preprocess) -> CropFacts:
+def describe_crop(size: tuple[int, int], preprocess: Preprocess) -> Crop:
     """Describe what a model sees of an image of this (height, width); the sentence is empty if it sees all of it."""
     height, width = size
     left, top, right, bottom = preprocess.window(size)
@@ -81,7 +67,7 @@ def describe_crop(size: tuple[int, int], preprocess: Preprocess) -> CropFacts:
     cut = {side: max(share, 0.0) for side, share in cut.items()}
     seen = max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0) / (width * height)
     padded = min(left / width, top / height, 1 - right / width, 1 - bottom / height) < -VISIBLE_SHARE
-    return CropFacts(box, seen, **cut, padded=padded, sentence=describe_cut(cut, seen, padded))
+    return Crop(box=list(box), seen=seen, **cut, padded=padded, sentence=describe_cut(cut, seen, padded))
 
 
 def describe_cut(cut: dict[str, float], seen: float, padded: bool) -> str:

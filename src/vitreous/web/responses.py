@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from vitreous.methods.attribution import Attribution
     from vitreous.web.budget import SampleBudget
-    from vitreous.web.render import CropFacts
     from vitreous.web.service import Explanation, PerturbationCurve
 
 TOP_CLASSES = 5
@@ -54,13 +53,9 @@ def prediction(
     )
 
 
-def crop(facts: CropFacts) -> schemas.Crop:
-    return schemas.Crop(**{**asdict(facts), "box": list(facts.box)})
-
-
 def sampling_plan(plan: SampleBudget) -> schemas.SamplingPlan:
     values = asdict(plan)
-    return schemas.SamplingPlan(method=values.pop("requested"), **{**values, "previews": list(plan.previews)})
+    return schemas.SamplingPlan(method=values.pop("requested"), **values)
 
 
 def samples(plan: SampleBudget) -> schemas.Samples | None:

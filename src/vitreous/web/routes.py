@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request, Response
 
-from vitreous.web import schemas
+from vitreous.core.errors import ShapeError
+from vitreous.web import render, responses, schemas
+from vitreous.web.about import describe_playground
 from vitreous.web.await_job import ERRORS, await_result, read_body
 from vitreous.web.budget import SampleBudget
+from vitreous.web.class_search import find_classes
+from vitreous.web.export_python import write_program
+from vitreous.web.export_scores import export_archive, export_json, join_classes
 from vitreous.web.image_store import ALBUM, CAPTIONS, SceneName, image_missing
+from vitreous.web.model_pool import NotAvailable
 from vitreous.web.service import ExplainPayload, Service
+from vitreous.web.worker import compute_once
 
 api = APIRouter(prefix="/api", responses=ERRORS)
 PNG: dict[int | str, Any] = {200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}}}
@@ -31,10 +39,8 @@ def get_service(request: Request) -> Service:
 @api.get("/about")
 async def about(request: Request) -> schemas.About:
     """Models, methods, colours and limits."""
-    from vitreous.web.about import describe_playground
-
     service = get_service(request)
-    facts = await await_result(request, ("about",), lambda batch: [describe_playground(service) for _ in batch], None)
+    facts = await await_result(request, ("about",), compute_once(partial(describe_playground, service)), None)
     return facts.model_copy(update={"demo": service.settings.has_demo})  # the file may have been written since
 
 
@@ -57,8 +63,6 @@ async def classes(
     name: Annotated[str, Query(min_length=1, max_length=200, description="A class name, perhaps misspelt.")],
 ) -> list[schemas.ClassName]:
     """Up to six classes whose names match or resemble a name, the best first."""
-    from vitreous.web.class_search import find_classes
-
     names = (await model_facts(request, model))["classes"]
     return [schemas.ClassName(index=index, name=names[index]) for index in find_classes(names, name)]
 
@@ -93,81 +97,69 @@ async def upload(request: Request) -> schemas.Uploaded:
 @api.get("/picture")
 async def image_facts(request: Request, picture: ImageQuery, model: ModelQuery) -> schemas.ImageFacts:
     """Size of an image, the part of it that a model sees, and the classes whose evidence is known."""
-    from vitreous.web import responses
-    from vitreous.web.render import describe_crop, find_evidence
-
     service = get_service(request)
     service.models.entry(model)
     if not service.images.has(picture):
         raise image_missing()
 
-    def measure(batch: Sequence[Any]) -> list[Any]:
+    def measure() -> tuple[list[int], schemas.Crop]:
         preprocess = service.models.vit(model).preprocess
         assert preprocess is not None
         image = service.images.get(picture)
-        return [([image.height, image.width], describe_crop((image.height, image.width), preprocess)) for _ in batch]
+        return [image.height, image.width], render.describe_crop((image.height, image.width), preprocess)
 
-    size, crop = await await_result(request, ("crop facts", model, picture), measure, None)
+    size, crop = await await_result(request, ("crop facts", model, picture), compute_once(measure), None)
     scene = SceneName.parse(picture)
     return schemas.ImageFacts(
         picture=picture,
         words="your image" if scene is None else CAPTIONS[scene.kind],
-        known=sorted(find_evidence(picture, model)),
+        known=sorted(render.find_evidence(picture, model)),
         size=size,
-        crop=responses.crop(crop),
+        crop=crop,
     )
 
 
 @api.get("/thumbnail", response_class=Response, responses=PNG)
 async def thumbnail(request: Request, picture: ImageQuery) -> Response:
     """A small square of an image."""
-    from vitreous.web.render import encode_png, render_thumbnail
-
     images = get_service(request).images
-    data = await to_thread.run_sync(lambda: encode_png(render_thumbnail(images.get(picture))), limiter=DECODERS)
+    data = await to_thread.run_sync(
+        lambda: render.encode_png(render.render_thumbnail(images.get(picture))), limiter=DECODERS
+    )
     return Response(data, media_type="image/png")
 
 
 @api.get("/seen", response_class=Response, responses=PNG)
 async def seen(request: Request, model: ModelQuery, picture: ImageQuery) -> Response:
     """The part of an image that the model sees."""
-    from vitreous.web.render import render_input
-
-    return await render_preprocessed(request, "seen", render_input, model, picture)
+    return await render_preprocessed(request, "seen", render.render_input, model, picture)
 
 
 @api.get("/crop", response_class=Response, responses=PNG)
 async def crop(request: Request, model: ModelQuery, picture: ImageQuery) -> Response:
     """The whole image, small; what the model does not see is dimmed."""
-    from vitreous.web.render import render_crop
-
-    return await render_preprocessed(request, "crop", render_crop, model, picture)
+    return await render_preprocessed(request, "crop", render.render_crop, model, picture)
 
 
-async def render_preprocessed(request: Request, kind: str, render: Any, model: str, image: str) -> Response:
-    from vitreous.web.render import encode_png
-
+async def render_preprocessed(request: Request, kind: str, draw: Any, model: str, image: str) -> Response:
     service = get_service(request)
     service.models.entry(model)
 
-    def work(batch: Sequence[Any]) -> list[bytes]:
-        preprocess = service.models.vit(model).preprocess
-        return [encode_png(render(service.images.get(image), preprocess)) for _ in batch]
+    def draw_png() -> bytes:
+        return render.encode_png(draw(service.images.get(image), service.models.vit(model).preprocess))
 
-    return Response(await await_result(request, (kind, model, image), work, None), media_type="image/png")
+    data = await await_result(request, (kind, model, image), compute_once(draw_png), None)
+    return Response(data, media_type="image/png")
 
 
 @api.get("/evidence", response_class=Response, responses=PNG)
 async def evidence(request: Request, model: ModelQuery, picture: ImageQuery, target: schemas.Target) -> Response:
     """The outline of what makes a class, where it is known."""
-    from vitreous.web.model_pool import NotAvailable
-    from vitreous.web.render import encode_png, find_evidence, render_outline
-
     get_service(request).models.entry(model)
-    masks = find_evidence(picture, model)
+    masks = render.find_evidence(picture, model)
     if target not in masks:
         raise NotAvailable(f"the evidence for class {target} is not known in that image")
-    data = await to_thread.run_sync(lambda: encode_png(render_outline(masks[target])))
+    data = await to_thread.run_sync(lambda: render.encode_png(render.render_outline(masks[target])))
     return Response(data, media_type="image/png")
 
 
@@ -177,14 +169,12 @@ async def evidence(request: Request, model: ModelQuery, picture: ImageQuery, tar
 @api.post("/says")
 async def predict(request: Request, body: schemas.PredictRequest) -> schemas.Prediction:
     """The prediction when some patches are removed; their tokens are removed from the input, nothing is painted over."""
-    from vitreous.web.responses import prediction
-
     service, facts = get_service(request), await model_facts(request, body.model)
     removed = tuple(sorted(set(body.removed)))
     payload = (body.model, body.picture, removed)
     key, batch_key = ("predict", *payload), ("predict", body.model)
     probabilities = await await_result(request, key, service.predict, payload, batch_key)
-    return prediction(probabilities, facts["classes"], removed, facts["grid"])
+    return responses.prediction(probabilities, facts["classes"], removed, facts["grid"])
 
 
 @api.get("/plan")
@@ -193,9 +183,7 @@ async def plan(request: Request, model: ModelQuery, method: Annotated[schemas.Sp
 
     A method that has no samples and does not fit is refused with 422, as by `/api/explain`.
     """
-    from vitreous.web.responses import sampling_plan
-
-    return sampling_plan(await plan_method(request, model, method))
+    return responses.sampling_plan(await plan_method(request, model, method))
 
 
 async def plan_method(request: Request, model: str, method: str) -> SampleBudget:
@@ -210,9 +198,6 @@ async def explain(request: Request, body: schemas.ExplainRequest) -> schemas.Exp
 
     A method that samples uses as many samples as fit the time limit; `samples` says how many, and `/api/plan` beforehand.
     """
-    from vitreous.web.render import find_evidence
-    from vitreous.web.responses import explained
-
     service = get_service(request)
     await check_targets(request, body.model, body.targets)
     plan = await plan_method(request, body.model, body.method)
@@ -225,7 +210,9 @@ async def explain(request: Request, body: schemas.ExplainRequest) -> schemas.Exp
     )
     explanation = await await_result(request, ("explain", payload), service.explain, payload, batch_key)
     service.check_estimate(body.model, plan, explanation.seconds)
-    return await to_thread.run_sync(lambda: explained(explanation, find_evidence(body.picture, body.model), plan))
+    return await to_thread.run_sync(
+        lambda: responses.explained(explanation, render.find_evidence(body.picture, body.model), plan)
+    )
 
 
 async def plan_single(request: Request, body: schemas.SingleRequest) -> tuple[ExplainPayload, dict[str, Any]]:
@@ -237,8 +224,6 @@ async def plan_single(request: Request, body: schemas.SingleRequest) -> tuple[Ex
 @api.post("/curve")
 async def curve(request: Request, body: schemas.SingleRequest) -> schemas.Curve:
     """Deletion and insertion: the prediction as a method's highest patches are removed, and with them alone."""
-    from vitreous.web import responses
-
     payload, facts = await plan_single(request, body)
     perturbation = await await_result(request, ("curve", payload), get_service(request).curve, payload)
     return responses.curve(perturbation, body.target, facts["classes"])
@@ -247,8 +232,6 @@ async def curve(request: Request, body: schemas.SingleRequest) -> schemas.Curve:
 @api.post("/film")
 async def film(request: Request, body: schemas.SingleRequest) -> schemas.Layers:
     """What every layer adds to a method's map, and the SkipPLUS sum from every layer on."""
-    from vitreous.web import responses
-
     payload, facts = await plan_single(request, body)
     views = await await_result(request, ("layers", payload), get_service(request).layers, payload)
     return responses.layers(views, body.target, facts["grid"])
@@ -279,23 +262,19 @@ async def scores(
     plans = [await plan_method(request, body.model, method) for method in dict.fromkeys(body.methods)]
     payloads = [ExplainPayload(body.model, body.picture, plan.spec, targets, body.question) for plan in plans]
 
-    def gather(batch: Sequence[Any]) -> list[bytes]:
-        from vitreous.web.export_scores import export_archive, export_json, join_classes
-
+    def gather() -> bytes:
         attributions = [join_classes(service.maps(payload)) for payload in payloads]
-        return [export_json(attributions) if form == "json" else export_archive(attributions) for _ in batch]
+        return export_json(attributions) if form == "json" else export_archive(attributions)
 
     media, suffix = ("application/json", "json") if form == "json" else ("application/zip", "zip")
     headers = {"content-disposition": f'attachment; filename="vitreous-scores.{suffix}"'}
-    data = await await_result(request, ("scores", form, *payloads), gather, None)
+    data = await await_result(request, ("scores", form, *payloads), compute_once(gather), None)
     return Response(data, media_type=media, headers=headers)
 
 
 @api.post("/python")
 async def python(request: Request, body: schemas.ScreenRequest) -> schemas.PythonCode:
     """The Python program that reproduces what is on the page."""
-    from vitreous.web.export_python import write_program
-
     entry = get_service(request).models.entry(body.model)
     facts = await check_targets(request, body.model, body.targets)
     plans = [await plan_method(request, body.model, method) for method in dict.fromkeys(body.methods)]
@@ -313,8 +292,6 @@ async def queue(request: Request) -> schemas.QueueState:
 
 async def check_targets(request: Request, model: str, targets: Sequence[int]) -> dict[str, Any]:
     """Return a model's facts, or raise `ShapeError` for a class that it does not have."""
-    from vitreous.core.errors import ShapeError
-
     facts = await model_facts(request, model)
     count = len(facts["classes"])
     if max(targets) >= count:

@@ -22,6 +22,11 @@ Work = Callable[[Sequence[Any]], Sequence[Any]]  # payloads of one batch → one
 MAX_BATCH = 8  # requests computed together
 
 
+def compute_once(function: Callable[[], Any]) -> Work:
+    """Work whose result does not depend on the payloads: it is computed once per batch."""
+    return lambda payloads: [function()] * len(payloads)
+
+
 class QueueFull(Exception):  # noqa: N818 - an expected condition, answered with 429
     """As many requests wait as the queue holds."""
 
