@@ -109,6 +109,7 @@ STRICT = (
     "methods",
     "metrics",
     "models",
+    "pairs",
     "testing",
     "vitreous",
 )  # attributes, too, and all the words

@@ -39,7 +39,7 @@ HOMES = {
     "vitreous.pairs.explain_pair": ("explain_pair",),
     "vitreous.pairs.pair_attribution": ("PairAttribution",),
     "vitreous.pairs.prompts": ("prompt_target",),
-    "vitreous.pairs.towers": ("TextTower",),
+    "vitreous.pairs.text_tower": ("TextTower",),
     "vitreous.core.errors": ("VitreousError", "ModelError", "SpecError", "ShapeError", "DataError", "Caveat"),
 }
 HOME_OF = {name: home for home, names in HOMES.items() for name in names}
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from vitreous.pairs.explain_pair import explain_pair as explain_pair
     from vitreous.pairs.pair_attribution import PairAttribution as PairAttribution
     from vitreous.pairs.prompts import prompt_target as prompt_target
-    from vitreous.pairs.towers import TextTower as TextTower
+    from vitreous.pairs.text_tower import TextTower as TextTower
     from vitreous.wrapping import load as load
     from vitreous.wrapping import wrap as wrap
 

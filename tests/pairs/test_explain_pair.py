@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -244,6 +245,50 @@ def test_late_interaction_adds_the_best_matches(clip, image):
     assert pair.matrix.shape == (4, 5)
 
 
+# ── inputs that differ ───────────────────────────────────────────────────────────────────────────
+
+
+def small_vit(**options) -> nn.Module:
+    options = {"img_size": 32, "num_classes": 0, "depth": 2, "embed_dim": 24, "num_heads": 2, **options}
+    model = timm.create_model("vit_tiny_patch16_224", **options).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.slow
+def test_towers_of_other_grids_pooling_and_precision_are_complete(image, subtests):
+    torch.manual_seed(0)
+    wide = torch.randn(1, 3, 48, 64)
+    average, registers = small_vit(global_pool="avg"), small_vit(reg_tokens=4)
+    plain, double, half = small_vit(), small_vit().double(), small_vit().to(torch.bfloat16)
+    for name, first, second, other, shape in (
+        ("grids", plain, small_vit(img_size=(48, 64)), wide, (4, 12)),
+        ("pooling and registers", average, registers, image, (4, 4)),
+        ("float64 and float32", double, plain, image, (4, 4)),
+        ("bfloat16 and float32", half, plain, image, (4, 4)),
+        ("float32 and float64", plain, double, image, (4, 4)),
+    ):
+        with subtests.test(name):
+            pair = vitreous.explain_pair(first, image, second, other)
+            assert pair.matrix.shape == shape
+            assert pair.full.sum().item() == pytest.approx(pair.similarity, rel=1e-5, abs=1e-6)
+    same = vitreous.explain_pair(plain, image, plain, image)
+    assert same.similarity == pytest.approx(1, abs=1e-5)
+    torch.testing.assert_close(same.matrix, same.matrix.mT)
+
+
+def test_late_interaction_of_one_token_is_the_dot_product(image):
+    torch.manual_seed(0)
+    model = small_vit().double()
+    options = {"embed_a": lambda output: output[:, None], "embed_b": lambda output: output[:, None]}
+    late = vitreous.explain_pair(model, image, model, image.flip(-1), similarity="maxsim", **options)
+    pair = vitreous.explain_pair(model, image, model, image.flip(-1), similarity="dot")
+
+    assert late.similarity == pytest.approx(pair.similarity, rel=1e-9)
+    torch.testing.assert_close(late.matrix, pair.matrix, rtol=1e-9, atol=1e-12)
+
+
 # ── refusals and drawing ─────────────────────────────────────────────────────────────────────────
 
 
@@ -260,10 +305,38 @@ def test_what_does_not_fit_is_refused_with_what_would_work(clip, image):
         (ModelError, "towers of one space", lambda: vitreous.explain_pair(
             vision, image, vitreous.TextTower(text, embed=lambda output: output.last_hidden_state[:, 0]), IDS)),
         (ShapeError, "token indices are whole numbers", lambda: tower.prepare(torch.zeros(3))),
+        (ShapeError, "one text on each side", lambda: tower.prepare(["a zebra"])),
+        (ShapeError, "cannot read a text of 22 tokens", lambda: tower.prepare(torch.ones(22, dtype=torch.long))),
+        (ShapeError, "shorter text, or one of the model's own tokenizer", lambda: tower.prepare(torch.tensor([1, 99, 2]))),
+        (SpecError, "steps=1.5; expected int", lambda: vitreous.explain_pair(vision, image, vision, image, "exclip", steps=1.5)),
+        (SpecError, "p=1.0; expected less than 1", lambda: vitreous.explain_pair(vision, image, vision, image, "fixlip", p=1.0)),
+        (SpecError, "layers 0 to 1", lambda: vitreous.explain_pair(vision, image, vision, image, "exclip", start=5)),
+        (SpecError, "at least 1", lambda: vitreous.explain_pair(vision, image, vision, image, batch_size=0)),
     ]  # fmt: skip
     for error, sentence, run in cases:
         with pytest.raises(error, match=sentence):
             run()
+
+
+def test_a_cosine_with_a_vector_of_zeros_is_refused(image):
+    model = small_vit().double()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    with pytest.raises(ShapeError, match="similarity='dot' would work"):
+        vitreous.explain_pair(model, image, model, image)
+    assert vitreous.explain_pair(model, image, model, image, similarity="dot").similarity == 0
+
+
+def test_sides_and_partners_that_do_not_exist_are_refused(image):
+    model = small_vit().double()
+    pair = vitreous.explain_pair(model, image, model, image.flip(-1))
+    with pytest.raises(ShapeError, match="not 'c'"):
+        pair.map("c")
+    for partners in ([99], [-1]):
+        with pytest.raises(ShapeError, match="0 to 3"):
+            pair.strongest(2, partners)
+    assert pair.strongest(0) == []
+    assert pair.strongest(1, [2])[0][1] == 2
 
 
 def test_pages_and_figures_show_both_sides(clip, image, tmp_path):

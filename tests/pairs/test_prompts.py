@@ -73,6 +73,48 @@ def test_prompts_in_one_call_by_the_tokenizer_that_was_saved_with_the_model(imag
         vitreous.explain(transformers.CLIPModel(config).eval(), image, target=PROMPTS)
 
 
+class PaddingTokenizer:
+    """Hugging Face's calling convention; a token per letter, 0 is padding."""
+
+    all_special_ids = (0,)
+
+    def __call__(self, texts, padding=False, max_length=None, return_tensors=None):
+        lists = [[3 + ord(letter) % 20 for letter in text] for text in ([texts] if isinstance(texts, str) else texts)]
+        size = max_length if padding == "max_length" else max(map(len, lists)) if padding else 0
+        ids = [tokens + [0] * (size - len(tokens)) for tokens in lists]
+        masks = [[1] * len(tokens) + [0] * (size - len(tokens)) for tokens in lists]
+        encoded = {"input_ids": ids, "attention_mask": masks}
+        if isinstance(texts, str):
+            return {key: rows[0] for key, rows in encoded.items()}
+        return {key: torch.tensor(rows) for key, rows in encoded.items()}
+
+
+def test_prompts_of_siglip_are_padded_as_it_was_trained():
+    """SigLIP reads the last of a fixed number of tokens: without padding, a prompt would depend on those beside it."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.SiglipConfig(
+        text_config={"vocab_size": 30, "max_position_embeddings": 8, **small},
+        vision_config={"image_size": 32, "patch_size": 16, **small},
+    )
+    model = transformers.SiglipModel(config).double().eval()
+    texts = PaddingTokenizer()
+    alone = vitreous.prompt_target(model, "dog", texts).texts[0, 0]
+    beside = vitreous.prompt_target(model, ["dog", "zebras"], texts).texts[0, 0]
+    tower = vitreous.TextTower.of_model(model, texts).prepare("dog")
+    encoded = texts(["dog"], padding="max_length", max_length=8)
+    with torch.no_grad():
+        expected = vitreous.scores.field(model.get_text_features(**encoded), ("text_embeds", "pooler_output"))[0]
+
+    torch.testing.assert_close(alone, beside)
+    torch.testing.assert_close(nn.functional.cosine_similarity(alone, expected, dim=0).item(), 1.0)
+    torch.testing.assert_close(tower.vectors[0], expected)
+    assert tower.special == (False,) * 3 + (True,) * 5
+    with pytest.raises(ShapeError, match="cannot read a text of 9 tokens"):
+        vitreous.prompt_target(model, "elephants", texts)
+
+
 def test_words_of_whole_models_are_complete():
     """Hugging Face's CLIP and SigLIP, and open_clip, each as one model with random weights."""
     transformers = pytest.importorskip("transformers")

@@ -14,7 +14,8 @@ import vitreous
 from tests.web.conftest import Served, client_of, no_cost, png
 from tests.web.test_page import Visit
 from vitreous.core.errors import ModelError
-from vitreous.pairs.towers import TextTower, without_classifier
+from vitreous.pairs.text_tower import TextTower
+from vitreous.pairs.towers import without_classifier
 from vitreous.web.budget import PassCost
 from vitreous.web.settings import Settings
 

@@ -66,7 +66,7 @@ def pair_figure(pair: PairAttribution, *, lines: int = 8, partners: Iterable[int
 
 
 def draw_side(axis: Axes, pair: PairAttribution, side: Side, partners: list[int] | None) -> None:
-    own = pair.a if side == "a" else pair.b
+    own = pair.side(side)
     attribution = pair.attribution(side, partners)
     scale = scale_of(attribution)
     axis.set_axis_off()
@@ -105,7 +105,7 @@ def framed(pair: PairAttribution, side: Side) -> tuple[Image.Image, Window]:
 
 def part_centres(pair: PairAttribution, side: Side) -> list[tuple[float, float]]:
     """Centres of all patches or words of a side in the coordinates of its drawing."""
-    own = pair.a if side == "a" else pair.b
+    own = pair.side(side)
     if own.words is not None:
         return [(0.02, index + 0.5) for index in range(len(own.words))]
     _, (left, top, right, bottom) = framed(pair, side)
@@ -142,7 +142,7 @@ def totals(pair: PairAttribution, side: Side) -> list[float]:
 
 
 def describe_side(pair: PairAttribution, side: Side) -> dict[str, Any]:
-    own = pair.a if side == "a" else pair.b
+    own = pair.side(side)
     rows, columns = own.layout.grid
     described: dict[str, Any] = {"id": side, "name": own.name, "words": own.words, "rows": rows, "columns": columns}
     if own.words is None:

@@ -27,6 +27,15 @@ def load_text_tower(name: str | Path) -> tuple[nn.Module, Any]:
     return module.eval(), tokenizer
 
 
+def padding_options(model: nn.Module) -> dict[str, Any]:
+    """Arguments of the tokenizer that the model's texts need: SigLIP reads the last of a fixed number of tokens."""
+    config = getattr(model, "config", None)
+    if not str(getattr(config, "model_type", "")).startswith("siglip"):
+        return {}
+    length = getattr(config, "text_config", config).max_position_embeddings
+    return {"padding": "max_length", "max_length": length}
+
+
 def saved_tokenizer(model: nn.Module) -> Any:
     """The tokenizer that was saved with a model, without downloading; a `ModelError` if it is not at hand."""
     place = getattr(model, "name_or_path", "")

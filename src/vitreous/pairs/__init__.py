@@ -4,6 +4,6 @@ from vitreous.pairs.explain_pair import explain_pair as explain_pair
 from vitreous.pairs.pair_attribution import PairAttribution as PairAttribution
 from vitreous.pairs.pair_attribution import TowerSide as TowerSide
 from vitreous.pairs.prompts import prompt_target as prompt_target
-from vitreous.pairs.towers import TextTower as TextTower
+from vitreous.pairs.text_tower import TextTower as TextTower
 
 __all__ = ["PairAttribution", "TextTower", "TowerSide", "explain_pair", "prompt_target"]

@@ -7,9 +7,9 @@ costs one pass per coordinate of the embedding or per subset of tokens, and neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, get_type_hints
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,6 +24,7 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.explanation import explain_batch
 from vitreous.methods.fold import at
 from vitreous.methods.method import Method
+from vitreous.methods.options import Count, Option, Options, Range, Seed, Steps, fit_options
 from vitreous.models.model import BlackBox
 from vitreous.models.vit import ViT
 from vitreous.pairs.towers import Tower
@@ -50,6 +51,10 @@ class Contributions:
     @property
     def embedding(self) -> Float[Tensor, " D"]:
         return self.tokens.sum(0) + self.rest
+
+    def to(self, like: Tensor) -> Contributions:
+        """The same vectors with the type and on the device of a tensor."""
+        return replace(self, tokens=self.tokens.to(like), rest=self.rest.to(like))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class Integrated:
         Block at whose input the tokens are taken; negative counts from the last block.
     """
 
-    steps: Annotated[int, "at least 1"] = 10
+    steps: Steps = 10
     start: int = -1
 
     def vectors(self, tower: Tower, rows: Tensor | None, batch_size: int) -> Contributions:
@@ -115,10 +120,8 @@ class Integrated:
             raise ModelError(
                 f"'exclip' runs {model.name!r} from inner tokens on, which needs a ViT; 'decompx' would work"
             )
-        if self.steps < 1 or not -model.depth <= self.start < model.depth:
-            raise SpecError(
-                f"steps={self.steps}, start={self.start}; steps from 1 and layers 0 to {model.depth - 1} would work"
-            )
+        if not -model.depth <= self.start < model.depth:
+            raise SpecError(f"'exclip' cannot take start={self.start}; layers 0 to {model.depth - 1} would work")
         start = self.start % model.depth
         question = ask("logit")
         states = [
@@ -155,14 +158,12 @@ class Coalitions:
         Seed of the subsets.
     """
 
-    samples: int = 1024
-    p: float = 0.5
-    seed: int = 0
+    samples: Count = 1024
+    p: Annotated[float, Range(0, 1, above=True, below=True)] = 0.5
+    seed: Seed = 0
 
     def draw(self, patches: int) -> Bool[Tensor, "s p"]:
         """The random subsets, one row each."""
-        if self.samples < 1 or not 0 < self.p < 1:
-            raise SpecError(f"samples={self.samples}, p={self.p}; samples from 1 and p between 0 and 1 would work")
         generator = torch.Generator().manual_seed(self.seed)
         return torch.rand(self.samples, patches, generator=generator) < self.p
 
@@ -242,4 +243,17 @@ def at_layer(method: Method, start: int | None) -> Method:
 
 
 PairMethod = Linearised | Integrated | Coalitions | Occlusion
-NAMED: dict[str, Callable[..., PairMethod]] = {"exclip": Integrated, "fixlip": Coalitions, "occlusion": Occlusion}
+NAMED: dict[str, type[Integrated | Coalitions | Occlusion]] = {
+    "exclip": Integrated,
+    "fixlip": Coalitions,
+    "occlusion": Occlusion,
+}
+
+
+def named_method(name: str, options: Mapping[str, Any]) -> PairMethod:
+    """A method of `NAMED` with its options; a `SpecError` if one does not exist or fit."""
+    annotations = get_type_hints(NAMED[name], include_extras=True)
+    typed_options: Options = {
+        field.name: Option(field.name, field.default, annotations[field.name]) for field in fields(NAMED[name])
+    }
+    return NAMED[name](**fit_options(f"{name!r} of a pair", options, typed_options))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitreous.core.errors import ModelError, SpecError
+from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.pairs.contributions import (
@@ -19,10 +19,12 @@ from vitreous.pairs.contributions import (
     Occlusion,
     PairMethod,
     at_layer,
+    named_method,
     subset_contributions,
 )
 from vitreous.pairs.pair_attribution import PairAttribution, TowerSide
-from vitreous.pairs.towers import Embed, TextTower, Tower, image_tower
+from vitreous.pairs.text_tower import TextTower
+from vitreous.pairs.towers import Embed, Tower, image_tower
 
 Similarity = Literal["cosine", "dot", "maxsim"]
 
@@ -98,6 +100,8 @@ def explain_pair(
     """
     if similarity not in ("cosine", "dot", "maxsim"):
         raise SpecError(f"similarity={similarity!r}; 'cosine', 'dot' or 'maxsim' would work")
+    if batch_size < 1:
+        raise SpecError(f"batch_size={batch_size}; at least 1 would work")
     chosen = pair_method(method, start, options)
     late = similarity == "maxsim"
     with torch.inference_mode(False):
@@ -115,9 +119,10 @@ def explain_pair(
         vectors = [
             contributions(chosen, tower, part, similarity, batch_size) for tower, part in zip(towers, rows, strict=True)
         ]
-    lengths = [part.embedding.norm() for part in vectors]
-    scale = 1.0 if similarity != "cosine" else 1 / float(lengths[0] * lengths[1])
-    total = scale * float(vectors[0].embedding @ vectors[1].embedding.to(vectors[0].embedding))
+    vectors = in_common_type(vectors)
+    embeddings = [part.embedding for part in vectors]
+    scale = 1 / product_of_lengths(embeddings) if similarity == "cosine" else 1.0
+    total = scale * float(embeddings[0] @ embeddings[1])
     name = chosen.method.spec if isinstance(chosen, Linearised) else str(method)
     settings = {} if isinstance(chosen, Linearised) else asdict(chosen)
     models = {"model_a": towers[0].model.name, "model_b": towers[1].model.name}
@@ -133,12 +138,7 @@ def explain_pair(
 def pair_method(method: str | Method, start: int | None, options: dict[str, Any]) -> PairMethod:
     """The method of a pair by its name and options."""
     if isinstance(method, str) and method in NAMED:
-        given = options if start is None else {**options, "start": start}
-        known = NAMED[method]().__dataclass_fields__
-        if unknown := sorted(given.keys() - known.keys()):
-            would = ", ".join(known) or "none"
-            raise SpecError(f"{method!r} of a pair has no option {unknown[0]!r}; its options are: {would}")
-        return NAMED[method](**given)
+        return named_method(method, options if start is None else {**options, "start": start})
     return Linearised(at_layer(resolve(method, **options), start))
 
 
@@ -162,6 +162,20 @@ def matched_rows(towers: list[Tower]) -> tuple[Tensor, Tensor]:
     """For late interaction: all output tokens of b, and for each the most similar output token of a."""
     products = towers[1].vectors @ towers[0].vectors.mT.to(towers[1].vectors)
     return products.argmax(1), torch.arange(len(products))
+
+
+def in_common_type(vectors: list[Contributions]) -> list[Contributions]:
+    """Both sides in the wider of their types, on the device of the first."""
+    types = [part.tokens.dtype for part in vectors]
+    like = torch.empty(0, dtype=torch.promote_types(*types), device=vectors[0].tokens.device)
+    return [part.to(like) for part in vectors]
+
+
+def product_of_lengths(embeddings: list[Tensor]) -> float:
+    product = float(embeddings[0].norm() * embeddings[1].norm())
+    if not product > 0:
+        raise ShapeError("the cosine with an embedding of length 0 is undefined; similarity='dot' would work")
+    return product
 
 
 def make_side(tower: Tower, vectors: Contributions) -> TowerSide:

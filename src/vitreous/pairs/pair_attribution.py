@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.core.errors import ShapeError
@@ -59,6 +59,13 @@ class TowerSide:
     def vectors(self) -> Float[Tensor, "n D"]:
         """Contribution vectors of the patches or words."""
         return self.contributions.tokens[self.contributions.prefix :]
+
+    def indices(self, parts: Iterable[int]) -> Int[Tensor, " k"]:
+        """Indices of patches or words as a tensor; a `ShapeError` if one does not exist."""
+        indices = torch.as_tensor(list(parts), dtype=torch.long)
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self.vectors):
+            raise ShapeError(f"partners {indices.tolist()} are not all among 0 to {len(self.vectors) - 1}")
+        return indices.to(self.vectors.device)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,21 +129,21 @@ class PairAttribution:
         Raises
         ------
         ShapeError
-            If a partner does not exist.
+            If there is no such side or partner.
         """
-        own, other = (self.a, self.b) if side == "a" else (self.b, self.a)
-        if partners is None:
-            vector = other.contributions.embedding
-        else:
-            indices = torch.as_tensor(list(partners), dtype=torch.long)
-            if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(other.vectors):
-                raise ShapeError(f"partners {indices.tolist()} are not all among 0 to {len(other.vectors) - 1}")
-            vector = other.vectors[indices.to(other.vectors.device)].sum(0)
+        own, other = self.side(side), self.side("b" if side == "a" else "a")
+        vector = other.contributions.embedding if partners is None else other.vectors[other.indices(partners)].sum(0)
         return (self.scale * own.vectors @ vector).view(own.layout.grid)
+
+    def side(self, side: Side) -> TowerSide:
+        """The side called "a" or "b"."""
+        if side not in ("a", "b"):
+            raise ShapeError(f"a pair has the sides 'a' and 'b', not {side!r}")
+        return self.a if side == "a" else self.b
 
     def attribution(self, side: Side, partners: Iterable[int] | None = None) -> Attribution:
         """The map of one side as an `Attribution`, for drawing, saving and metrics; parameters as for `map`."""
-        own = self.a if side == "a" else self.b
+        own = self.side(side)
         patches = self.map(side, partners).flatten()[None]
         return Attribution(
             patches,
@@ -151,14 +158,31 @@ class PairAttribution:
             provenance=self.provenance,
         )
 
-    def strongest(self, count: int = 10, partners: Sequence[int] | None = None) -> list[tuple[int, int, float]]:
-        """The pairs with the largest shares: index in a, index in b (one of `partners`, if given), share."""
-        matrix = self.matrix if partners is None else self.matrix[:, list(partners)]
-        values, places = matrix.flatten().topk(min(count, matrix.numel()))
-        cells = [
-            (*divmod(int(place), matrix.shape[1]), float(value)) for value, place in zip(values, places, strict=True)
-        ]
-        return [(i, j if partners is None else partners[j], value) for i, j, value in cells]
+    def strongest(self, count: int = 10, partners: Iterable[int] | None = None) -> list[tuple[int, int, float]]:
+        """The pairs with the largest shares, the largest first.
+
+        Parameters
+        ----------
+        count
+            Number of pairs.
+        partners
+            Patches or words of b: only pairs with one of them are counted.
+
+        Returns
+        -------
+        list
+            Index in a, index in b and share of each pair.
+
+        Raises
+        ------
+        ShapeError
+            If a partner does not exist.
+        """
+        columns = self.b.indices(range(len(self.b.vectors)) if partners is None else partners)
+        matrix = self.matrix[:, columns]
+        shares, places = matrix.flatten().topk(min(max(count, 0), matrix.numel()))
+        cells = [divmod(place, matrix.shape[1]) for place in places.tolist()]
+        return [(i, int(columns[j]), share) for (i, j), share in zip(cells, shares.tolist(), strict=True)]
 
     def plot(self, *, lines: int = 8, partners: Iterable[int] | None = None) -> Figure:
         """Draw both sides with their maps, and lines between the pairs with the largest shares.

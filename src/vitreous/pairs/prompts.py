@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from vitreous.capture.text_target import TextTarget, text_target
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.text_towers import saved_tokenizer
+from vitreous.models.text_towers import padding_options, saved_tokenizer
+from vitreous.pairs.text_tower import refuse_long_texts
 from vitreous.scores import field
 
 
@@ -42,6 +43,8 @@ def prompt_target(
     ------
     ModelError
         If the model has no text tower.
+    ShapeError
+        If there are no prompts, or one is longer than the model can read.
 
     Examples
     --------
@@ -59,16 +62,16 @@ def prompt_target(
     >>> vitreous.explain(model, torch.zeros(1, 3, 32, 32), target, "decompx+plus", "contrast").names
     ('a zebra', 'an elephant')
     """
-    asked = [prompts] if isinstance(prompts, str) else list(prompts)
-    if not asked or not all(isinstance(prompt, str) for prompt in (*asked, *against)):
+    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not texts or not all(isinstance(prompt, str) for prompt in (*texts, *against)):
         raise ShapeError(f"prompts are one or several texts, not {prompts!r}")
-    sentences = [template.replace("{}", prompt) for prompt in (*asked, *against)]
+    sentences = [template.replace("{}", prompt) for prompt in (*texts, *against)]
     with torch.no_grad(), evaluating(model):
         embeddings = encode_texts(model, sentences, tokenizer)
         scale = getattr(model, "logit_scale", None)
         factor = float(scale.exp()) if isinstance(scale, Tensor) else 1.0
-    others = embeddings[len(asked) :] if against else None
-    target = text_target(embeddings[None, : len(asked)], factor, names=asked, against=others)
+    others = embeddings[len(texts) :] if against else None
+    target = text_target(embeddings[None, : len(texts)], factor, names=texts, against=others)
     return replace(target, images=None)  # the same prompts for every image
 
 
@@ -93,13 +96,14 @@ def encode_texts(model: nn.Module, sentences: list[str], tokenizer: Any) -> Tens
     """Embeddings [texts, d] of the model's text tower."""
     device = next(model.parameters()).device
     if hasattr(model, "get_text_features"):
-        tokens = tokenizer(sentences, padding=True, return_tensors="pt")
-        tokens = (
-            {key: value.to(device) for key, value in tokens.items()} if isinstance(tokens, Mapping) else dict(tokens)
-        )
-        return field(model.get_text_features(**tokens), ("text_embeds", "pooler_output"))  # pyright: ignore[reportCallIssue]
+        tokens = dict(tokenizer(sentences, **{"padding": True, "return_tensors": "pt"} | padding_options(model)))
+        arguments = {key: value.to(device) for key, value in tokens.items()}
+        with refuse_long_texts(type(model).__name__, arguments["input_ids"].shape[1]):
+            return field(model.get_text_features(**arguments), ("text_embeds", "pooler_output"))  # pyright: ignore[reportCallIssue]
     if hasattr(model, "encode_text"):
-        return model.encode_text(tokenizer(sentences).to(device))  # pyright: ignore[reportCallIssue]
+        tokens = tokenizer(sentences).to(device)
+        with refuse_long_texts(type(model).__name__, tokens.shape[1]):
+            return model.encode_text(tokens)  # pyright: ignore[reportCallIssue]
     raise ModelError(
         f"{type(model).__name__!r} has no text tower (get_text_features or encode_text); text_target(embedding) takes a text's "
         "embedding from elsewhere"

@@ -28,7 +28,7 @@ from vitreous.web.settings import Settings
 from vitreous.web.worker import compute_once
 
 if TYPE_CHECKING:
-    from vitreous.pairs.towers import TextTower
+    from vitreous.pairs.text_tower import TextTower
 
 STATIC = Path(__file__).with_name("static")
 

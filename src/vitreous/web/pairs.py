@@ -20,7 +20,7 @@ from vitreous.web.service import Service, errors_of_spec, resolve_untrusted
 if TYPE_CHECKING:
     from vitreous.models.vit import ViT
     from vitreous.pairs.pair_attribution import PairAttribution, Side
-    from vitreous.pairs.towers import TextTower
+    from vitreous.pairs.text_tower import TextTower
 
 METHODS = ("decompx", "attnlrp", "ixg@libra", "exclip", "occlusion", "fixlip")  # offered by the page
 MAX_SHARES = 1 << 20  # numbers of an interaction matrix in a response
@@ -136,7 +136,7 @@ class PairWork:
         return [describe_pair(pair, time.monotonic() - begun)] * len(payloads)
 
     def text_tower(self, model: str) -> TextTower:
-        from vitreous.pairs.towers import TextTower
+        from vitreous.pairs.text_tower import TextTower
 
         if model not in self.texts:
             if not self.has_text(model):
@@ -182,7 +182,7 @@ def describe_pair(pair: PairAttribution, seconds: float) -> PairExplained:
 
 
 def describe_side(pair: PairAttribution, side: Side) -> PairSide:
-    own = pair.a if side == "a" else pair.b
+    own = pair.side(side)
     return PairSide(
         grid=list(own.layout.grid),
         words=None if own.words is None else list(own.words),
