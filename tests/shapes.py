@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
-from jaxtyping import config, install_import_hook
+import jaxtyping
+from jaxtyping import config, install_import_hook, jaxtyped
 
 from tests.optional_packages import is_installed
 
@@ -19,7 +24,43 @@ def install_shape_checks() -> None:
     Without beartype nothing is checked.
     """
     if os.environ.get("VITREOUS_CHECK_SHAPES", "1") != "0" and is_installed("beartype"):
+        jaxtyping.jaxtyped = check_when_called  # the hook's decorator, which modules look up when they are imported
         install_import_hook([f"vitreous.{package}" for package in CHECKED_PACKAGES], "beartype.beartype")
+
+
+def check_when_called(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Decorate as `jaxtyping.jaxtyped` does, but compile the checks of a function at its first checked call.
+
+    A function's checks take milliseconds to compile. Most functions are never called while checks are enabled, and a
+    function that is defined inside another one is decorated anew each time.
+    """
+
+    def decorate(decorated: Any) -> Any:
+        if not inspect.isclass(decorated):
+            return defer_checks(decorated, typechecker)
+        own = vars(decorated).get("__init__")
+        if dataclasses.is_dataclass(decorated) and own is not None and own.__globals__ is not globals():
+            decorated.__init__ = defer_checks(own, typechecker)
+        return decorated
+
+    return decorate
+
+
+def defer_checks(function: Callable[..., Any], typechecker: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `function`, with its checks where they are enabled."""
+    checked: Callable[..., Any] | None = None
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        nonlocal checked
+        if config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        if checked is None:
+            checked = jaxtyped(function, typechecker=typechecker)
+        return checked(*args, **kwargs)
+
+    return call
 
 
 @contextmanager
