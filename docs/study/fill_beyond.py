@@ -52,11 +52,11 @@ def kind(method: str) -> str:
 @lru_cache(None)
 def cost(method: str) -> float:
     """Forward passes, a backward counted as two; a pass over some of the patches counts by their share."""
-    from vitreous.bench.cost import evaluate_cost, option_values
+    from vitreous.bench.cost import evaluate_cost
     from vitreous.methods.spec import resolve
 
     made = resolve(method)
-    known = option_values(made)
+    known = made.settings
     sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **known}
     if "coalitions" in known:  # all patches once, and some of them so many times
         return cost(known["of"]) * (1 + known["coalitions"] * share_of(known))

@@ -21,7 +21,6 @@ from vitreous.bench.pool import list_devices
 from vitreous.bench.work_cells import WorkCell
 from vitreous.bench.worker_job import load_cached
 from vitreous.capture.probe import probe_of
-from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.models.model import BlackBox, Network
@@ -85,10 +84,8 @@ def cost_per_image(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox
     rows, sizes, unknown = targets_per_image(evaluation.targets), model_sizes(vit), []
     ahead, back = 1.0, 0.0
     for method in map(resolve, methods):
-        own = (
-            evaluate_cost(method.facts.forwards, {**sizes, **option_values(method)}),
-            evaluate_cost(method.facts.backwards, {**sizes, **option_values(method)}),
-        )
+        names = {**sizes, **method.settings}
+        own = [evaluate_cost(formula, names) for formula in (method.facts.forwards, method.facts.backwards)]
         if None in own:
             unknown.append(method.spec)
         forwards, backwards = (value or 0 for value in own)
@@ -96,7 +93,7 @@ def cost_per_image(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox
         ahead, back = ahead + forwards, back + backwards * turns
         for metric in map(resolve_metric, evaluation.metrics):
             explanations = count_explanations(metric, sizes)
-            passes = evaluate_cost(metric.forwards, {**sizes, **option_values(metric)}) if explanations is None else 0
+            passes = evaluate_cost(metric.forwards, {**sizes, **metric.settings}) if explanations is None else 0
             if passes is None:
                 unknown.append(metric.spec)
             ahead += rows * ((passes or 0) + (explanations or 0) * forwards)
@@ -121,11 +118,6 @@ def model_sizes(vit: BlackBox) -> dict[str, Any]:
     with torch.no_grad():
         width = vit.embed(torch.zeros(1, vit.channels, *vit.size, device=vit.device, dtype=vit.dtype)).shape[-1]
     return {"patches": layout.patches, "channels": width, "layers": vit.depth, "depth": vit.depth}
-
-
-def option_values(method_or_metric: Method | Metric) -> dict[str, Any]:
-    """Values of all options of a method or metric, defaults included."""
-    return method_or_metric.settings
 
 
 def count_explanations(metric: Metric, sizes: Mapping[str, Any]) -> float | None:

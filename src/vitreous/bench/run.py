@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -14,9 +15,9 @@ from vitreous.bench.labelled_batch import LabelledBatch, prepare_batch
 from vitreous.bench.plan import Plan
 from vitreous.bench.work_cells import WorkCell, open_cached
 from vitreous.bench.worker import compute, error_sentence, failure_columns
-from vitreous.bench.worker_job import Loaded, Outcome, PlanJob, ResultColumn, load_cached
+from vitreous.bench.worker_job import Outcome, PlanJob, ResultColumn, load_cached
 from vitreous.capture.precision import computing, effective_precision
-from vitreous.data import batches
+from vitreous.data import Dataset, batches
 from vitreous.explanation import precision_of
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import BlackBox
@@ -30,13 +31,15 @@ def run_cell(job: PlanJob, cell: WorkCell) -> Outcome:
     Errors of single images, methods and metrics become rows with an error message; they do not stop the cell.
     """
     begun = time.perf_counter()
-    plan, data = job.plan, job.plan.datasets[cell.dataset]
-    outcome = Outcome(cell, plan.models[cell.model].label, data.label)
-    have = load_cached(plan.models[cell.model], plan.precision, job.device or plan.device)
-    dataset = open_cached(data)
+    plan, model, data = job.plan, job.plan.models[cell.model], job.plan.datasets[cell.dataset]
+    loaded, dataset = load_cached(model, plan.precision, job.device or plan.device), open_cached(data)
+    outcome = Outcome(cell, model.label, data.label)
     outcome.places = {dataset.keys[place]: place for place in cell.places}
-    with torch.inference_mode(False), computing(base_precision(plan, have.vit), have.vit.device):
-        run_places(job, have, cell.places, plan.batch_size or plan.slice, outcome)
+    # predictions and metrics are not computed in bfloat16
+    precision = effective_precision(map_precision(plan), loaded.vit, "tf32")
+    with torch.inference_mode(False), computing(precision, loaded.vit.device):
+        run = CellRun(job, loaded.vit, loaded.weights, dataset, outcome)
+        run.run_places(cell.places, plan.batch_size or plan.slice)
     outcome.seconds = time.perf_counter() - begun
     return outcome
 
@@ -46,168 +49,168 @@ def map_precision(plan: Plan) -> str | None:
     return None if plan.precision == "float64" else plan.precision
 
 
-def base_precision(plan: Plan, vit: BlackBox) -> str | None:
-    """Precision of predictions and metrics, which are not computed in bfloat16."""
-    return effective_precision(map_precision(plan), vit, "tf32")
+@dataclass(frozen=True, eq=False)
+class CellRun:
+    """The computation of one cell.
 
+    Parameters
+    ----------
+    job
+        The plan, and the keys of rows that are known.
+    vit, weights
+        The model and the hash of its weights.
+    dataset
+        The dataset of the cell.
+    outcome
+        Result, to which rows are appended.
+    """
 
-def row_precision(job: PlanJob, have: Loaded, column: ResultColumn) -> str:
-    """Precision that the map of a column is computed in, which may be a higher one than the plan's."""
-    return precision_of(column.method, have.vit, map_precision(job.plan)) or job.plan.precision
+    job: PlanJob
+    vit: BlackBox
+    weights: str
+    dataset: Dataset
+    outcome: Outcome
 
+    @property
+    def columns(self) -> tuple[ResultColumn, ...]:
+        return self.job.columns[self.outcome.at.dataset]
 
-def run_places(job: PlanJob, have: Loaded, places: Sequence[int], size: int, outcome: Outcome) -> None:
-    """Compute images in batches of `size`; if a batch fails as a whole, its images are computed one by one."""
-    dataset, preprocess = open_cached(job.plan.datasets[outcome.at.dataset]), have.vit.preprocess
-    assert preprocess is not None
-    evaluation = job.plan.evaluations[outcome.at.dataset]
-    if evaluation.preprocess is not None:
-        preprocess = Preprocess.published(evaluation.preprocess, preprocess)
-    # threads read images ahead unless the model itself runs on the CPU
-    ahead = 0 if have.vit.device.type == "cpu" else None
-    for batch in batches(dataset, preprocess, places, size, workers=ahead):
-        outcome.skipped += len(batch.skipped)
-        for image_key, message in batch.failures:
-            append_unreadable(job, have, outcome, image_key, message)
-        if not len(batch):
-            continue
-        own = [outcome.places[image_key] for image_key in batch.keys]
-        try:
-            subject, unfit = prepare_batch(have.vit, batch, own, evaluation.targets)
-        except Exception as problem:  # noqa: BLE001 - one image must not stop the run
-            if len(batch) > 1:
-                run_places(job, have, own, 1, outcome)
-            else:
-                append_unreadable(job, have, outcome, batch.keys[0], error_sentence(problem))
-            continue
-        for image_key, message in unfit:
-            append_unreadable(job, have, outcome, image_key, message)
-        if subject is not None:
-            run_batch(job, have, subject, outcome)
+    def run_places(self, places: Sequence[int], size: int) -> None:
+        """Compute images in batches of `size`; if a batch fails as a whole, its images are computed one by one."""
+        evaluation, preprocess = self.job.plan.evaluations[self.outcome.at.dataset], self.vit.preprocess
+        assert preprocess is not None
+        if evaluation.preprocess is not None:
+            preprocess = Preprocess.published(evaluation.preprocess, preprocess)
+        # threads read images ahead unless the model itself runs on the CPU
+        ahead = 0 if self.vit.device.type == "cpu" else None
+        for batch in batches(self.dataset, preprocess, places, size, workers=ahead):
+            self.outcome.skipped += len(batch.skipped)
+            for image_key, message in batch.failures:
+                self.append_unreadable(image_key, message)
+            if not len(batch):
+                continue
+            own = [self.outcome.places[image_key] for image_key in batch.keys]
+            try:
+                subject, unfit = prepare_batch(self.vit, batch, own, evaluation.targets)
+            except Exception as problem:  # noqa: BLE001 - one image must not stop the run
+                if len(batch) > 1:
+                    self.run_places(own, 1)
+                else:
+                    self.append_unreadable(batch.keys[0], error_sentence(problem))
+                continue
+            for image_key, message in unfit:
+                self.append_unreadable(image_key, message)
+            if subject is not None:
+                self.run_batch(subject)
 
-
-def run_batch(job: PlanJob, have: Loaded, subject: LabelledBatch, outcome: Outcome) -> None:
-    """Group images by the results that they still lack, and compute each group."""
-    share, columns = subject.share, job.columns[outcome.at.dataset]
-    keys = [[row_key(job, have, subject, row, column) for column in columns] for row in range(subject.rows)]
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for index, name in enumerate(subject.keys):
-        own = keys[index * share : (index + 1) * share]
-        outcome.listed[name] = [
-            (role, int(subject.labels[index]), [text for text in row if text])
-            for role, row in zip(subject.roles, own, strict=True)
-        ]
-        missing = tuple(
-            place for place in range(len(columns)) if any(row[place] and row[place] not in job.keys for row in own)
-        )
-        # predicted and true class are the same
-        one_class = share > 1 and len(set(subject.targets[index].tolist())) == 1
-        groups.setdefault((bool(subject.labelled[index]), one_class, missing), []).append(index)
-    for (_, one_class, missing), indices in groups.items():
-        if not missing:
-            continue
-        part = subject.only(indices, [0] if one_class else None)
-        part_keys = [keys[index * share + column] for index in indices for column in range(share)]
-        if one_class:  # compute one row and use the key of whichever role needs the result
-            part_keys = [
-                [
-                    next(filter(None, keys_of_column), "")
-                    for keys_of_column in zip(*part_keys[at : at + share], strict=True)
-                ]
-                for at in range(0, len(part_keys), share)
+    def run_batch(self, subject: LabelledBatch) -> None:
+        """Group images by the results that they still lack, and compute each group."""
+        share = subject.share
+        keys = [[self.row_key(subject, row, column) for column in self.columns] for row in range(subject.rows)]
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for index, name in enumerate(subject.keys):
+            own = keys[index * share : (index + 1) * share]
+            self.outcome.listed[name] = [
+                (role, int(subject.labels[index]), [key for key in row if key])
+                for role, row in zip(subject.roles, own, strict=True)
             ]
-        run_group(job, have, part, missing, part_keys, outcome)
+            missing = tuple(
+                place
+                for place in range(len(self.columns))
+                if any(row[place] and row[place] not in self.job.keys for row in own)
+            )
+            # predicted and true class are the same
+            one_class = share > 1 and len(set(subject.targets[index].tolist())) == 1
+            groups.setdefault((bool(subject.labelled[index]), one_class, missing), []).append(index)
+        for (_, one_class, missing), indices in groups.items():
+            if not missing:
+                continue
+            part = subject.only(indices, [0] if one_class else None)
+            rows = [keys[index * share : (index + 1) * share] for index in indices]
+            if one_class:  # compute one row and use the key of whichever role needs the result
+                part_keys = [
+                    [next(filter(None, of_column), "") for of_column in zip(*own, strict=True)] for own in rows
+                ]
+            else:
+                part_keys = [row for own in rows for row in own]
+            self.run_group(part, missing, part_keys)
 
+    def run_group(self, batch: LabelledBatch, missing: Sequence[int], keys: Sequence[Sequence[str]]) -> None:
+        """Compute the missing results of images that lack the same ones: every method once, followed by its metrics."""
+        plan = self.job.plan
+        for method, group in groupby(missing, lambda place: self.columns[place].method):
+            places = list(group)
+            metrics = [self.columns[place].metric for place in places]
+            results = compute(batch, method, metrics, plan.question, map_precision(plan))
+            for place, fragments in zip(places, results, strict=True):
+                column = self.columns[place]
+                for row, fragment in enumerate(fragments):
+                    if keys[row][place]:
+                        about = {"key": keys[row][place], **batch.about(row), **fragment}
+                        self.append_row(column, about, batch.evidence(row, column.metric))
 
-def run_group(
-    job: PlanJob,
-    have: Loaded,
-    batch: LabelledBatch,
-    missing: Sequence[int],
-    keys: Sequence[Sequence[str]],
-    outcome: Outcome,
-) -> None:
-    """Compute the missing results of images that lack the same ones: every method once, followed by its metrics."""
-    columns = job.columns[outcome.at.dataset]
-    for method, places in groupby(missing, lambda place: columns[place].method):
-        column_places = list(places)
-        fragments_by_column = compute(
-            batch,
-            method,
-            [columns[place].metric for place in column_places],
-            job.plan.question,
-            map_precision(job.plan),
-        )
-        for place, fragments in zip(column_places, fragments_by_column, strict=True):
-            column = columns[place]
-            for row, fragment in enumerate(fragments):
-                if keys[row][place]:
-                    about = {"key": keys[row][place], **batch.about(row), **fragment}
-                    append_row(job, have, outcome, column, about, batch.evidence(row, column.metric))
+    def append_row(self, column: ResultColumn, columns: dict[str, Any], evidence: str) -> None:
+        """Append a row with its provenance to the outcome, and its error message to the outcome's failures."""
+        row = {
+            "error": None,
+            "model": self.outcome.model,
+            "dataset": self.outcome.dataset,
+            "method": column.spec,
+            "evidence": evidence,
+            "device": str(self.vit.device),
+            "torch": torch.__version__,
+            **self.provenance(column),
+            **columns,
+        }
+        if column.metric is not None:
+            row = {"metric": column.metric.spec, "higher_is_better": column.metric.higher_is_better, **row}
+        else:
+            row.pop("value", None)
+        self.outcome.rows[column.kind].append(row)
+        if row["error"] is not None:
+            self.outcome.failed.append(f"{row['method']} on {self.outcome.model}: {row['error']}")
 
+    def append_unreadable(self, image_key: str, message: str) -> None:
+        """Append a row with an error for every result of an image that could not be read or has no valid target."""
+        index = self.outcome.places[image_key]
+        where = {"picture": image_key, "index": index, "target": -1, "label": -1, "predicted": -1}
+        before, keys = len(self.outcome.failed), []
+        for column in self.columns:
+            own = hash_key(
+                dataset=self.outcome.dataset,
+                picture=image_key,
+                weights=self.weights,
+                method=column.method_id,
+                metric=column.metric_id,
+            )
+            keys.append(own)
+            self.append_row(column, {"key": own, **where, **failure_columns(message)}, "")
+        self.outcome.listed[image_key] = [("", -1, keys)]
+        self.outcome.failed[before:] = [message]
 
-def append_row(
-    job: PlanJob, have: Loaded, outcome: Outcome, column: ResultColumn, columns: dict[str, Any], evidence: str
-) -> None:
-    """Append a row with its provenance to the outcome, and its error message to the outcome's failures."""
-    import vitreous
+    def provenance(self, column: ResultColumn) -> dict[str, str]:
+        """What determines a result beside the image: weights, score function, precision of the map, version."""
+        import vitreous
 
-    row = {
-        "error": None,
-        "model": outcome.model,
-        "dataset": outcome.dataset,
-        "method": column.spec,
-        "question": column.method.chosen_question(job.plan.question, scalar=have.vit.scalar),
-        "weights": have.weights,
-        "evidence": evidence,
-        "precision": row_precision(job, have, column),
-        "device": str(have.vit.device),
-        "vitreous": vitreous.__version__,
-        "torch": torch.__version__,
-        **columns,
-    }
-    if column.metric is not None:
-        row = {"metric": column.metric.spec, "higher_is_better": column.metric.higher_is_better, **row}
-    else:
-        row.pop("value", None)
-    outcome.rows[column.kind].append(row)
-    if row["error"] is not None:
-        outcome.failed.append(f"{row['method']} on {outcome.model}: {row['error']}")
+        plan = self.job.plan
+        return {
+            "weights": self.weights,
+            "question": column.method.chosen_question(plan.question, scalar=self.vit.scalar),
+            # may be a higher one than the plan's
+            "precision": precision_of(column.method, self.vit, map_precision(plan)) or plan.precision,
+            "vitreous": vitreous.__version__,
+        }
 
-
-def append_unreadable(job: PlanJob, have: Loaded, outcome: Outcome, image_key: str, message: str) -> None:
-    """Append a row with an error for every result of an image that could not be read or has no valid target."""
-    where = {"picture": image_key, "index": outcome.places[image_key], "target": -1, "label": -1, "predicted": -1}
-    before, keys = len(outcome.failed), []
-    for column in job.columns[outcome.at.dataset]:
-        own = hash_key(
-            dataset=outcome.dataset,
-            picture=image_key,
-            weights=have.weights,
+    def row_key(self, subject: LabelledBatch, row: int, column: ResultColumn) -> str:
+        """Key of a row and column; an empty string if the column is not computed for the role of the row's target."""
+        if column.roles and subject.roles[row % subject.share] not in column.roles:
+            return ""
+        provenance = self.provenance(column)
+        return hash_key(
+            **{**provenance, "precision": KEY_PRECISION.get(provenance["precision"], provenance["precision"])},
+            pixels=subject.pixels[row // subject.share],
+            target=str(int(subject.targets.flatten()[row])),
             method=column.method_id,
             metric=column.metric_id,
+            evidence=subject.evidence(row, column.metric),
         )
-        keys.append(own)
-        append_row(job, have, outcome, column, {"key": own, **where, **failure_columns(message)}, "")
-    outcome.listed[image_key] = [("", -1, keys)]
-    outcome.failed[before:] = [message]
-
-
-def row_key(job: PlanJob, have: Loaded, subject: LabelledBatch, row: int, column: ResultColumn) -> str:
-    """Key of a row and column; an empty string if the column is not computed for the role of the row's target."""
-    import vitreous
-
-    if column.roles and subject.roles[row % subject.share] not in column.roles:
-        return ""
-    precision = row_precision(job, have, column)
-    return hash_key(
-        weights=have.weights,
-        pixels=subject.pixels[row // subject.share],
-        target=str(int(subject.targets.flatten()[row])),
-        method=column.method_id,
-        metric=column.metric_id,
-        evidence=subject.evidence(row, column.metric),
-        question=column.method.chosen_question(job.plan.question, scalar=have.vit.scalar),
-        precision=KEY_PRECISION.get(precision, precision),
-        vitreous=vitreous.__version__,
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -108,6 +108,11 @@ class ScoreSection:
             places.setdefault(question.picture, []).append(place)
         return tuple(map(np.array, places.values()))
 
+    @cached_property
+    def place_by_key(self) -> dict[tuple[str, int], int]:
+        """Array column of every image and target class; the first one if a class was explained in two roles."""
+        return {question.key: place for place, question in reversed([*enumerate(self.questions)])}
+
     @property
     def roles(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(question.role for question in self.questions))
@@ -189,6 +194,11 @@ class MetricScores:
         for name, (places, values) in parts.items():
             arrays[name][method_at[places], question_at[places]] = values
         return arrays
+
+    def parts_of(self, method: str, places: Sequence[int] | slice = slice(None)) -> dict[str, Float[np.ndarray, " q"]]:
+        """`parts` of one method, on all image-target pairs or on those at `places`."""
+        row = self.section.methods.index(method)
+        return {name: values[row, places] for name, values in self.parts.items()}
 
     @property
     def scores(self) -> Float[np.ndarray, "m q"]:

@@ -192,9 +192,7 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
     judged = [method for method in counts if errors[method] < counts[method]]
     units = common_questions(scores, rows, judged)
     images = [(section.questions[unit].index, section.questions[unit].picture) for unit in units]
-    places = {method: section.methods.index(method) for method in judged} if len(units) else {}
-    arrays = scores.parts
-    parts = {method: {name: part[place, units] for name, part in arrays.items()} for method, place in places.items()}
+    parts = {method: scores.parts_of(method, units.tolist()) for method in judged} if len(units) else {}
     values = {method: float(scores.reduce(own)) for method, own in parts.items()}
     drawn = resample_values(parts, scores.reduce, images, draws, seed) if len(set(images)) >= FEW else {}
     spans = {method: value_interval(parts[method], drawn[method], images, level) for method in drawn}

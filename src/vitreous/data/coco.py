@@ -13,9 +13,9 @@ import numpy as np
 
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.files import apply_orientation, orient_boxes, read_image_and_orientation
-from vitreous.data.reader import check_choice, contains, expand_path, reader, require_folder
+from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
-from vitreous.models.imagenet import index_of_wnid
+from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = "COCO: annotations/instances_<split>.json and the images in <split>/"
 SPLITS = ("val2017", "train2017", "val2014", "train2014")
@@ -109,8 +109,7 @@ def coco(
     """
     check_choice("labels", labels, ("coco", "imagenet"))
     check_choice("crowd", crowd, tuple(CROWD))
-    if not 0 <= cover <= 1:
-        raise SpecError(f"cover={cover}; a share from 0 to 1 would work (0.05 is 5 %)")
+    check_share("cover", cover)
     root = require_folder(place, LAYOUT)
     split = split or next((name for name in SPLITS if (root / name).is_dir()), SPLITS[0])
     folder = require_folder(root / split, LAYOUT)
@@ -128,12 +127,7 @@ def coco(
             f"no image of '{instances.path}' has {class_list} on {cover:.0%} of it or more; name other classes"
         )
     keys = [f"{split}/{Path(instances.images[image][0]).stem}" for image in chosen]
-    if labels == "imagenet":
-        from vitreous.models.imagenet import imagenet_classes
-
-        class_names = imagenet_classes(1000)
-    else:
-        class_names = tuple(instances.names.values())
+    class_names = imagenet_classes(1000) if labels == "imagenet" else tuple(instances.names.values())
     facts = {
         "split": split,
         "classes": ",".join(instances.names[category] for category in named),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +36,43 @@ def list_images(root: Path, skip: tuple[str, ...] = ()) -> list[str]:
         )
         paths += [(Path(folder) / name).relative_to(root).as_posix() for name in names if is_image_name(name)]
     return sorted(paths)
+
+
+def match_files(path: Path, inside: str) -> dict[Path, list[Path]]:
+    """Files by pattern, for every pattern that a path with braces stands for.
+
+    Parameters
+    ----------
+    path
+        A path or a pattern, with braces as for `expand_braces`.
+    inside
+        Pattern of the files of a folder that matches.
+    """
+    matches = {}
+    for pattern in map(Path, expand_braces(str(path))):
+        paths = sorted(pattern.parent.glob(pattern.name)) if "*" in pattern.name or "?" in pattern.name else [pattern]
+        matches[pattern] = [file for own in paths for file in (sorted(own.glob(inside)) if own.is_dir() else [own])]
+    return matches
+
+
+def expand_braces(text: str) -> list[str]:
+    """All texts that a text with ranges and alternatives in braces stands for.
+
+    Examples
+    --------
+    >>> expand_braces("a-{08..10}.tar")
+    ['a-08.tar', 'a-09.tar', 'a-10.tar']
+    """
+    pieces = re.split(r"(\{[^{}]*\})", text)
+    options = [list_alternatives(piece) if piece.startswith("{") else [piece] for piece in pieces]
+    return ["".join(choice) for choice in product(*options)]
+
+
+def list_alternatives(piece: str) -> list[str]:
+    inner = piece[1:-1]
+    if match := re.fullmatch(r"(\d+)\.\.(\d+)", inner):
+        return [str(number).zfill(len(match[1])) for number in range(int(match[1]), int(match[2]) + 1)]
+    return inner.split(",")
 
 
 def read_orientation(path: Path | bytes) -> int:

@@ -21,7 +21,7 @@ from vitreous.data.files import (
 )
 from vitreous.data.reader import reader, require_folder
 from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
-from vitreous.models.imagenet import index_of_wnid
+from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = "a folder of images (or images/), beside them labels.csv, boxes.csv and masks/ if there are any"
 LABELS = ("label", "imagenet_label")
@@ -168,11 +168,7 @@ def parse_class(row: Mapping[str, str], where: str) -> int:
 def class_names_of_table(path: Path) -> tuple[str, ...] | None:
     """ImageNet class names if the table has a column wnid or imagenet_label, else None."""
     columns = next((row for _, row in read_table(path, "file")), {})
-    if "wnid" not in columns and "imagenet_label" not in columns:
-        return None
-    from vitreous.models.imagenet import imagenet_classes
-
-    return imagenet_classes(1000)
+    return imagenet_classes(1000) if "wnid" in columns or "imagenet_label" in columns else None
 
 
 def labels_from_folders(names: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -15,7 +15,7 @@ from vitreous.data.devkit import LISTS, Ids, class_of_wnid, read_list, read_solu
 from vitreous.data.files import is_image_name, list_images, orient_boxes, parse_number, read_image_and_orientation
 from vitreous.data.reader import contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Boxes, Sample, digest
-from vitreous.models.imagenet import wnids
+from vitreous.models.imagenet import imagenet_classes, wnids
 
 LAYOUT = (
     "val/<wnid>/ILSVRC2012_val_*.JPEG, or val/ILSVRC2012_val_*.JPEG with a label file "
@@ -95,8 +95,6 @@ def imagenet_val(
     names, order = [keys[key] for key in sorted(keys)], sorted(keys)
     drawn = open_boxes(root, boxes)
     facts = {"labels": digest(f"{key} {files[keys[key]]}" for key in order), "boxes": drawn is not None}
-    from vitreous.models.imagenet import imagenet_classes
-
     return Album("imagenet-val", order, partial(read, base, order, names, files, drawn), imagenet_classes(1000), facts)
 
 

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int32
 
-from vitreous.core.errors import DataError, SpecError
+from vitreous.core.errors import DataError
 from vitreous.data.devkit import class_of_wnid
 from vitreous.data.files import list_images, read_image_and_orientation, read_mask_values
-from vitreous.data.reader import check_choice, contains, expand_path, reader, require_folder
+from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Sample, digest
-from vitreous.models.imagenet import index_of_wnid
+from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = "ImageNetS<n>/{validation,validation-segmentation}/<wnid>/<name> and ImageNetS_categories_im<n>.txt, n = 50, 300 or 919"
 OTHER, IGNORED = 0, 1000
@@ -62,8 +62,7 @@ def imagenet_s(
     """
     check_choice("split", split, ("validation", "train-semi"))
     check_choice("ignored", ignored, ("background", "exclude"))
-    if not 0 <= cover <= 1:
-        raise SpecError(f"cover={cover}; a share from 0 to 1 would work (0.05 is 5 %)")
+    check_share("cover", cover)
     root = require_folder(place, LAYOUT)
     base, painted = require_folder(root / split, LAYOUT), require_folder(root / f"{split}-segmentation", LAYOUT)
     names = [name for name in list_images(base) if name.count("/") == 1]
@@ -73,15 +72,8 @@ def imagenet_s(
     keys = [f"{split}/{name.rsplit('.', 1)[0]}" for name in names]
     ignored_value = -1 if ignored == "exclude" else 0
     facts = {"split": split, "cover": float(cover), "ignored": ignored, "categories": digest(wnids)}
-    from vitreous.models.imagenet import imagenet_classes
-
-    return Album(
-        f"imagenet-s-{len(wnids)}",
-        keys,
-        partial(read, base, painted, keys, names, wnids, float(cover), ignored_value),
-        imagenet_classes(1000),
-        facts,
-    )
+    read_index = partial(read, base, painted, keys, names, wnids, float(cover), ignored_value)
+    return Album(f"imagenet-s-{len(wnids)}", keys, read_index, imagenet_classes(1000), facts)
 
 
 def read_categories(root: Path, painted: Path, categories: str | Path | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.core.errors import DataError, SpecError, VitreousError
+from vitreous.data.files import match_files
 from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.remote import files_at, is_uri
 from vitreous.data.sample import Album, Sample, digest
@@ -129,14 +130,7 @@ def parquet_files(
 
 def local_files(path: Path) -> list[Path]:
     """Local Parquet files of a path, a folder (with its subfolders) or a pattern."""
-    from vitreous.data.shards import expand_braces
-
-    files: list[Path] = []
-    for pattern in map(Path, expand_braces(str(path))):
-        matches = sorted(pattern.parent.glob(pattern.name)) if "*" in pattern.name else [pattern]
-        files += [
-            file for match in matches for file in (sorted(match.rglob("*.parquet")) if match.is_dir() else [match])
-        ]
+    files = [file for matches in match_files(path, "**/*.parquet").values() for file in matches]
     if not files or not all(file.is_file() for file in files):
         raise DataError(f"there is no Parquet file at '{path}'; expected {LAYOUT}")
     return files

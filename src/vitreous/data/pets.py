@@ -18,7 +18,7 @@ from vitreous.data.files import (
 )
 from vitreous.data.reader import check_choice, contains, reader, require_folder
 from vitreous.data.sample import Album, Mask, Sample, digest
-from vitreous.models.imagenet import index_of_wnid
+from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = (
     "Oxford-IIIT Pet: images/*.jpg with annotations/list.txt and annotations/trimaps/, or with labels.csv and trimaps/"
@@ -96,7 +96,7 @@ def pets(
             raise DataError(
                 f"'{root}' has labels.csv, which knows no splits and ImageNet's classes only; leave them out"
             )
-        trimaps, classes = root / "trimaps", imagenet_names()
+        trimaps, classes = root / "trimaps", imagenet_classes(1000)
         entries = from_table(root / "labels.csv")
     else:
         raise DataError(f"'{root}' is not laid out as {LAYOUT}")
@@ -144,7 +144,7 @@ def read_original(root: Path, split: str, labels: str) -> tuple[dict[str, int], 
         classes = tuple(names.get(index, f"breed {index}") for index in range(1, max(names, default=0) + 1))
         return {f"{name}.jpg": breed - 1 for name, breed in entries.items()}, classes
     wnid_of = {name: WNIDS.get(name.rsplit("_", 1)[0].lower()) for name in entries}
-    return {f"{name}.jpg": index_of_wnid()[wnid] for name, wnid in wnid_of.items() if wnid}, imagenet_names()
+    return {f"{name}.jpg": index_of_wnid()[wnid] for name, wnid in wnid_of.items() if wnid}, imagenet_classes(1000)
 
 
 def read_breed_list(path: Path) -> dict[str, int]:
@@ -159,9 +159,3 @@ def read_breed_list(path: Path) -> dict[str, int]:
             raise DataError(f"line {line} of '{path}' is {text!r}; expected a name and three numbers")
         breed_by_name[fields[0]] = int(parse_number(fields[1], f"line {line} of '{path}'", "whole"))
     return breed_by_name
-
-
-def imagenet_names() -> tuple[str, ...] | None:
-    from vitreous.models.imagenet import imagenet_classes
-
-    return imagenet_classes(1000)

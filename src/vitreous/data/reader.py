@@ -163,6 +163,12 @@ def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
         raise SpecError(f"{name}={value!r}; known: {', '.join(map(repr, allowed))}")
 
 
+def check_share(name: str, value: float) -> None:
+    """Raise `SpecError` unless `value` is from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise SpecError(f"{name}={value}; a share from 0 to 1 would work (0.05 is 5 %)")
+
+
 def expand_path(place: str | Path) -> Path:
     """Path with `~` and the prefix `assets:` (the folder in the variable VITREOUS_ASSETS) expanded."""
     text = str(place)

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from vitreous.core.errors import DataError
+from vitreous.data.files import expand_braces
 
 
 def is_uri(place: str) -> bool:
@@ -47,8 +48,6 @@ def files_at(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
     DataError
         If there is no such file.
     """
-    from vitreous.data.shards import expand_braces
-
     filesystem, _ = filesystem_of(uri)
     paths: list[str] = []
     try:

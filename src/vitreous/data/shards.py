@@ -6,11 +6,9 @@ They are `key.jpg`, `key.cls`, `key.json` and `key.mask.png`.
 from __future__ import annotations
 
 import json
-import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,6 +17,7 @@ import numpy as np
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.data.files import (
     SUFFIXES,
+    match_files,
     orient_boxes,
     parse_number,
     read_mask_values,
@@ -104,35 +103,13 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
 def expand_pattern(path: Path) -> list[Path]:
     """Shards of a path, a folder or a pattern, with ranges `{000..003}` and alternatives `{a,b}` expanded."""
     shards: list[Path] = []
-    for pattern in map(Path, expand_braces(str(path))):
-        matches = sorted(pattern.parent.glob(pattern.name)) if "*" in pattern.name or "?" in pattern.name else [pattern]
-        matches = [shard for match in matches for shard in (sorted(match.glob("*.tar")) if match.is_dir() else [match])]
-        if not matches or not all(match.is_file() for match in matches):
+    for pattern, files in match_files(path, "*.tar").items():
+        if not files or not all(file.is_file() for file in files):
             raise DataError(f"there is no shard at '{pattern}'; expected {LAYOUT}")
-        shards += matches
+        shards += files
     if len({shard.stem for shard in shards}) < len(shards):
         raise DataError(f"'{path}' names shards of the same name, so keys would not be unique")
     return shards
-
-
-def expand_braces(text: str) -> list[str]:
-    """All texts that a text with ranges and alternatives in braces stands for.
-
-    Examples
-    --------
-    >>> expand_braces("a-{08..10}.tar")
-    ['a-08.tar', 'a-09.tar', 'a-10.tar']
-    """
-    pieces = re.split(r"(\{[^{}]*\})", text)
-    options = [list_alternatives(piece) if piece.startswith("{") else [piece] for piece in pieces]
-    return ["".join(choice) for choice in product(*options)]
-
-
-def list_alternatives(piece: str) -> list[str]:
-    inner = piece[1:-1]
-    if match := re.fullmatch(r"(\d+)\.\.(\d+)", inner):
-        return [str(number).zfill(len(match[1])) for number in range(int(match[1]), int(match[2]) + 1)]
-    return inner.split(",")
 
 
 def index_shard(shard: Path) -> dict[str, dict[str, AnyPart]]:

@@ -101,15 +101,17 @@ def draw_radars(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
     judging = [summary for summary in summaries if summary.judges]
     if len(judging) < FEWEST or len(section.methods) < 2:
         return None
-    charts = {"Methods against each other": order_by_rank(judging)[:MOST]}
-    for base, rows in group_folds(section.methods).items():
-        if len(rows) < len(section.methods):
-            charts[f"{base} and its folds"] = rows
     cards = []
-    for title, rows in charts.items():
+    for title, rows in {"Methods against each other": order_by_rank(judging)[:MOST], **fold_charts(section)}.items():
         for kind, axes in split_axes(judging):
             cards.append(draw_radar_card(f"{title}: {kind}" if kind else title, section, rows, axes))
     return ChartGroup("Strengths", f"{READ_RADAR}{note_left_out(section)}", cards, is_wide=True)
+
+
+def fold_charts(section: ScoreSection) -> dict[str, list[int]]:
+    """Title and methods of a chart for every base method with its folds, unless it would show all methods."""
+    groups = group_folds(section.methods).items()
+    return {f"{base} and its folds": rows for base, rows in groups if len(rows) < len(section.methods)}
 
 
 def draw_radar_card(
@@ -121,9 +123,8 @@ def draw_radar_card(
     names = [f"{summary.metric.split('(')[0]} on {summary.dataset}" if named else summary.metric for summary in axes]
     metrics = [(name, ARROWS[summary.higher_is_better]) for name, summary in zip(names, axes, strict=True)]
     methods = [(entry.name, entry.style) for entry in legend]
-    return ChartCard(
-        title, draw_radar(methods, metrics, values, [summary.scores.sign for summary in axes]), legend=legend
-    )
+    chart = draw_radar(methods, metrics, values, [summary.scores.sign for summary in axes])
+    return ChartCard(title, chart, legend=legend)
 
 
 def draw_joined_radars(
@@ -146,30 +147,22 @@ def draw_joined_radars(
     """
     groups: dict[tuple[str, str], list[tuple[ScoreSection, Sequence[MetricSummary]]]] = {}
     for section, summaries in parts:
-        groups.setdefault((families.get(section.model) or section.model, section.explained), []).append(
-            (section, summaries)
-        )
+        family = families.get(section.model) or section.model
+        groups.setdefault((family, section.explained), []).append((section, summaries))
     cards = []
     for (family, _), members in groups.items():
-        first = members[0][0]
-        axes = {
-            summary.metric: summary
-            for _, summaries in reversed(members)
-            for summary in reversed(summaries)
-            if summary.judges
-        }
-        judging = list(reversed(axes.values()))
+        section = members[0][0]
+        axes: dict[str, MetricSummary] = {}  # a metric is that of the first dataset that has it
+        for summary in (summary for _, summaries in members for summary in summaries if summary.judges):
+            axes.setdefault(summary.metric, summary)
+        judging = list(axes.values())
         if len({summary.dataset for summary in judging}) < 2 or not FEWEST <= len(judging) <= SPOKES:
             continue
-        if len(first.methods) < 2 or any(section.methods != first.methods for section, _ in members):
+        if len(section.methods) < 2 or any(other.methods != section.methods for other, _ in members):
             continue
-        rows = order_by_rank(judging)[:MOST]
-        cards.append(draw_radar_card(family, first, rows, judging, named=True))
-        cards += [
-            draw_radar_card(f"{family}: {base} and its folds", first, own, judging, named=True)
-            for base, own in group_folds(first.methods).items()
-            if len(own) < len(first.methods)
-        ]
+        charts = {f"{family}: {title}": rows for title, rows in fold_charts(section).items()}
+        for title, rows in {family: order_by_rank(judging)[:MOST], **charts}.items():
+            cards.append(draw_radar_card(title, section, rows, judging, named=True))
     return ChartGroup("Strengths over datasets", READ_RADAR, cards, is_wide=True) if cards else None
 
 
@@ -254,11 +247,7 @@ def group_starts(methods: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
     for row, method in enumerate(methods):
         if (split := split_start(method)) is not None:
             families.setdefault(split[0], []).append((split[1], row))
-    return {
-        spec_without_start: sorted(starts)
-        for spec_without_start, starts in families.items()
-        if len({start for start, _ in starts}) >= FEWEST
-    }
+    return {spec: sorted(starts) for spec, starts in families.items() if len(dict(starts)) >= FEWEST}
 
 
 def draw_sweeps(
@@ -272,19 +261,13 @@ def draw_sweeps(
     cards = []
     for summary in summaries:
         lines = []
-        for style, (spec_without_start, starts) in enumerate(families.items()):
+        for style, (spec, starts) in enumerate(families.items()):
             entries = [summary.aligned[row] for _, row in starts]
-            value, low, high = (
-                np.array([getattr(entry, name) for entry in entries]) for name in ("value", "low", "high")
-            )
-            lines.append(ChartLine(spec_without_start, style, [float(start) for start, _ in starts], value, low, high))
+            value, low, high = np.array([(entry.value, entry.low, entry.high) for entry in entries]).T
+            lines.append(ChartLine(spec, style, [float(start) for start, _ in starts], value, low, high))
         chart = draw_lines(lines, "first layer that counts", summary.metric, marks, whole=True)
         cards.append(ChartCard(f"{summary.metric} {ARROWS[summary.higher_is_better]}", chart))
     count = "1 family" if len(families) == 1 else f"{len(families)} families"
     text = f"Methods that differ in their first layer alone ({count}); 0 is PLUS. Bands are 95 % intervals."
-    return ChartGroup(
-        "First layer",
-        text,
-        cards,
-        [LegendEntry(spec_without_start, style) for style, spec_without_start in enumerate(families)],
-    )
+    legend = [LegendEntry(spec, style) for style, spec in enumerate(families)]
+    return ChartGroup("First layer", text, cards, legend)

@@ -12,7 +12,14 @@ import numpy as np
 
 from vitreous.bench.resample import difference_interval
 from vitreous.bench.scores import MetricScores, ScoreSection
-from vitreous.report.formatting import choose_digits, format_count, format_interval, format_number, format_signed
+from vitreous.report.formatting import (
+    ARROWS,
+    choose_digits,
+    format_count,
+    format_interval,
+    format_number,
+    format_signed,
+)
 from vitreous.report.rendering import render_page
 from vitreous.report.stored_run import StoredRun, read_run
 from vitreous.report.tables import ReportTable, TableCell, TableHead
@@ -145,55 +152,29 @@ def compare_runs(
 def list_changes(before: ScoreSection, after: ScoreSection) -> list[Change]:
     """Compare all methods and metrics that two sections have in common."""
     metrics = {scores.metric: scores for scores in after.metrics}
+    pairs = [(scores, metrics[scores.metric]) for scores in before.metrics if scores.metric in metrics]
     methods = [method for method in before.methods if method in after.methods]
-    places = pair_places(before, after)
-    by_metric = [
-        [compare_scores(before, after, places, method, scores, metrics[scores.metric]) for method in methods]
-        for scores in before.metrics
-        if scores.metric in metrics
-    ]
-    return [change for changes in zip(*by_metric, strict=True) for change in changes]
+    return [compare_scores(old, new, method) for method in methods for old, new in pairs]
 
 
-def pair_places(before: ScoreSection, after: ScoreSection) -> tuple[dict[tuple[str, int], int], ...]:
-    """Array columns of both sections by image and target class."""
-    return tuple(
-        {question.key: place for place, question in reversed(list(enumerate(section.questions)))}
-        for section in (before, after)
-    )
-
-
-def compare_scores(
-    before: ScoreSection,
-    after: ScoreSection,
-    places: tuple[dict[tuple[str, int], int], ...],
-    method: str,
-    column: MetricScores,
-    new_column: MetricScores,
-) -> Change:
+def compare_scores(before: MetricScores, after: MetricScores, method: str) -> Change:
     """Compare one method and metric on the image-target pairs that both sections have."""
-    rows = before.methods.index(method), after.methods.index(method)
-    old_places, new_places = places
+    section, old_places, new_places = before.section, before.section.place_by_key, after.section.place_by_key
     shared = [key for key in old_places if key in new_places]
-    old_columns, new_columns = [old_places[key] for key in shared], [new_places[key] for key in shared]
-    old = {name: part[rows[0], old_columns] for name, part in column.parts.items()}
-    new = {name: part[rows[1], new_columns] for name, part in new_column.parts.items()}
-    change, low, high = difference_interval(old, new, column.reduce, [key[0] for key in shared])
+    old = before.parts_of(method, [old_places[key] for key in shared])
+    new = after.parts_of(method, [new_places[key] for key in shared])
+    change, low, high = difference_interval(old, new, before.reduce, [image for image, _ in shared])
     both = ~np.isnan(old["score"]) & ~np.isnan(new["score"])
-    figures = [
-        float(column.reduce({name: np.where(both, part, np.nan) for name, part in side.items()}))
-        if both.any()
-        else np.nan
-        for side in (old, new)
-    ]
-    equal_count = count_equal(old["score"][both], new["score"][both])
-    answered = int(both.sum())
-    unpaired_counts = [
-        int((~np.isnan(scores_column.scores[row, list(at.values())])).sum()) - answered
-        for scores_column, row, at in ((column, rows[0], old_places), (new_column, rows[1], new_places))
-    ]
-    where = (before.model, before.dataset, before.explained, method, column.metric, new_column.higher_is_better)
-    return Change(*where, figures[0], figures[1], change, low, high, answered, equal_count, *unpaired_counts)
+    paired = int(both.sum())
+    values, unpaired = [], []
+    for scores, side in ((before, old), (after, new)):
+        paired_parts = {name: np.where(both, part, np.nan) for name, part in side.items()}
+        values.append(float(before.reduce(paired_parts)) if paired else np.nan)
+        own = scores.parts_of(method, [*scores.section.place_by_key.values()])["score"]
+        unpaired.append(int((~np.isnan(own)).sum()) - paired)
+    equal = count_equal(old["score"][both], new["score"][both])
+    where = (section.model, section.dataset, section.explained, method, before.metric, after.higher_is_better)
+    return Change(*where, *values, change, low, high, paired, equal, *unpaired)
 
 
 def count_equal(before: np.ndarray, after: np.ndarray) -> int:
@@ -227,24 +208,18 @@ def list_unpaired(before: StoredRun, after: StoredRun) -> list[tuple[str, str, s
     image-target pairs.
     """
     entries: list[tuple[str, str, str]] = []
-    sides = {"before": before, "after": after}
-    sections = {side: {b.title: b for b in run.sections} for side, run in sides.items()}
-    for side, other_side in (("before", "after"), ("after", "before")):
-        for key, section in sections[side].items():
-            where = section.title
-            counterpart = sections[other_side].get(key)
+    for side, run, other_run in (("before", before, after), ("after", after, before)):
+        counterparts = {section.title: section for section in other_run.sections}
+        for section in run.sections:
+            where, counterpart = section.title, counterparts.get(section.title)
             if counterpart is None:
                 entries.append((side, "model and dataset", where))
                 continue
-            entries += [
-                (side, "method", f"{method} ({where})")
-                for method in section.methods
-                if method not in counterpart.methods
-            ]
+            methods = [method for method in section.methods if method not in counterpart.methods]
+            entries += [(side, "method", f"{method} ({where})") for method in methods]
             metrics = {column.metric for column in counterpart.metrics}
             entries += [(side, "metric", f"{c.metric} ({where})") for c in section.metrics if c.metric not in metrics]
-            keys = {question.key for question in counterpart.questions}
-            missing = sum(key not in keys for key in {question.key for question in section.questions})
+            missing = len(section.place_by_key.keys() - counterpart.place_by_key.keys())
             entries += [(side, "questions", f"{format_count(missing, 'image')} × class ({where})")] if missing else []
     return entries
 
@@ -258,14 +233,7 @@ def change_tables(comparison: Comparison) -> list[ReportTable]:
     for change in comparison.changes:
         explained = f", {change.explained} class explained" if change.explained else ""
         changes_by_title.setdefault(f"{change.model} on {change.dataset}{explained}", []).append(change)
-    heads = [
-        TableHead("metric"),
-        TableHead("before"),
-        TableHead("after"),
-        TableHead("change"),
-        TableHead("verdict"),
-        TableHead("questions"),
-    ]
+    heads = [TableHead(name) for name in ("metric", "before", "after", "change", "verdict", "questions")]
     return [
         ReportTable(f"change-{place}", title, heads, [(change.method, change_cells(change)) for change in changes])
         for place, (title, changes) in enumerate(changes_by_title.items())
@@ -275,12 +243,10 @@ def change_tables(comparison: Comparison) -> list[ReportTable]:
 def change_cells(change: Change) -> Sequence[TableCell]:
     digits = choose_digits([change.before, change.after])
     span = format_interval(change.low, change.high, digits)
-    aside = f"{change.equal} the same" + (
-        f", {change.only_before + change.only_after} unpaired" if change.only_before + change.only_after else ""
-    )
-    arrow = {True: " ↑", False: " ↓", None: ""}[change.higher_is_better]
+    unpaired = change.only_before + change.only_after
+    aside = f"{change.equal} the same" + (f", {unpaired} unpaired" if unpaired else "")
     return (
-        TableCell(change.metric + arrow, change.metric),
+        TableCell(f"{change.metric} {ARROWS[change.higher_is_better]}".strip(), change.metric),
         TableCell(format_number(change.before, digits), change.before),
         TableCell(format_number(change.after, digits), change.after),
         TableCell(format_signed(change.change, digits), change.change, span),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vitreous.bench.cost import evaluate_cost, option_values
+from vitreous.bench.cost import evaluate_cost
 from vitreous.bench.resample import DRAWS, FEW
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, mean_ranks
@@ -119,7 +119,7 @@ def count_passes(spec: str, patches: int | None = None) -> tuple[int | str, int 
         method = resolve(spec)
     except VitreousError:
         return "?", "?"
-    names = {**option_values(method), **({} if patches is None else {"patches": patches})}
+    names = {**method.settings, **({} if patches is None else {"patches": patches})}
     forwards, backwards = (evaluate_cost(formula, names) for formula in (method.facts.forwards, method.facts.backwards))
     return (
         method.facts.forwards if forwards is None else int(forwards),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan
 
-from vitreous.bench.resample import Parts, difference_interval
+from vitreous.bench.resample import difference_interval
 from vitreous.bench.scores import MetricScores
 from vitreous.metrics.published import PublishedOrder
 from vitreous.report.filled_table import PaperTable
 from vitreous.report.paper_comparison import canonical_spec
 from vitreous.report.tables import ReportTable, TableCell, TableHead
 
+HEADS = ("where", "first is …", "comparisons", "agree", "first ahead", "ahead by interval", "behind by interval")
 DRAWS = 400  # resamples per pair; there are up to 70 pairs, and only the sign of their interval is counted
 
 
@@ -72,17 +73,8 @@ def compare_with_orders(filled: PaperTable, orders: Sequence[PublishedOrder]) ->
         words = [TableCell(order.source), TableCell(order.expected)]
         rows.append((order.says, [*words, *(TableCell(str(count), count) for count in counts)]))
     if filled.table is not None and rows:
-        names = (
-            "where",
-            "first is …",
-            "comparisons",
-            "agree",
-            "first ahead",
-            "ahead by interval",
-            "behind by interval",
-        )
         note = "A comparison is of two methods in one column; it agrees if the 95 % interval of their difference does."
-        heads = [TableHead(name) for name in names]
+        heads = [TableHead(name) for name in HEADS]
         yield ReportTable(f"{filled.table.slug}-orders", filled.table.title, heads, rows, "the paper", notes=[note])
 
 
@@ -119,14 +111,9 @@ def group_pairs(methods: Sequence[str], order: PublishedOrder) -> list[list[tupl
 
 def paired_difference(scores: MetricScores, first: str, second: str) -> PairedDifference:
     """Difference of two methods on the rows on which both are defined."""
-    methods = scores.section.methods
-    before, after = (row_of(scores.parts, methods.index(method)) for method in (second, first))
     image_ids = [question.picture for question in scores.section.questions]
+    before, after = scores.parts_of(second), scores.parts_of(first)
     value, low, high = difference_interval(before, after, scores.reduce, image_ids, DRAWS)
     if scores.higher_is_better is False:
         value, low, high = -value, -high, -low
     return PairedDifference(value, low, high)
-
-
-def row_of(parts: Mapping, place: int) -> Parts:
-    return {name: values[place] for name, values in parts.items()}

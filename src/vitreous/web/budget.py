@@ -86,9 +86,7 @@ class SampleBudget:
 
 def find_sample_option(method: Method) -> str:
     """Return the option whose value the method's number of passes is proportional to, or an empty string."""
-    from vitreous.bench.cost import option_values
-
-    values = option_values(method)
+    values = method.settings
     for name in re.findall(r"[a-z_]+", f"{method.facts.forwards} {method.facts.backwards}"):
         if isinstance(values.get(name), int) and not isinstance(values[name], bool):
             return name
@@ -116,12 +114,12 @@ def plan_samples(
     SpecError
         If the method has no samples to reduce and its estimated time exceeds the limit.
     """
-    from vitreous.bench.cost import evaluate_cost, option_values
+    from vitreous.bench.cost import evaluate_cost
 
     option = find_sample_option(method)
     if not option:
         return plan_fixed(method, sizes, cost, limit)
-    names = {**sizes(), **option_values(method)}
+    names = {**sizes(), **method.settings}
     requested = int(names[option])
 
     def count_passes(samples: int) -> tuple[float, float]:
