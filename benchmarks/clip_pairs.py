@@ -78,7 +78,7 @@ def explain(weights: Path, pets: str, out: Path, count: int, device: str, method
         animals = [coverage(sample.mask, grid, size[0]) for sample in (left, right)]
         for method, options in (METHODS[index] for index in methods):
             begun = time.perf_counter()
-            pair = vitreous.explain_pair(tower, left.picture, tower, right.picture, method, batch_size=64, **options)
+            pair = vitreous.explain_pair(tower, left.image, tower, right.image, method, batch_size=64, **options)
             missing = abs(float(pair.full.double().sum()) - pair.similarity)
             name = method + "".join(f" {key}={value}" for key, value in options.items())
             row = {"a": left.key, "b": right.key, "method": name, "similarity": pair.similarity, "missing": missing}

@@ -97,8 +97,8 @@ class RateMeter:
         self.step = max(1, images // 200)
 
     def __call__(self, progress: MapProgress) -> None:
-        if not self.points or progress.done_pictures >= self.points[-1][1] + self.step:
-            self.points.append((time.perf_counter(), progress.done_pictures, memory_mib()))
+        if not self.points or progress.done_images >= self.points[-1][1] + self.step:
+            self.points.append((time.perf_counter(), progress.done_images, memory_mib()))
 
     def rate(self, images: int) -> float:
         steady = [point for point in self.points if point[1] >= WARM * images]

@@ -36,7 +36,7 @@ def throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
     moments = []
     for outcome in processes(workers, threads)(PlanJob(plan), split_plan(plan)):
         assert not outcome.failed, outcome.failed
-        moments.append((time.perf_counter(), outcome.pictures))
+        moments.append((time.perf_counter(), outcome.image_count))
     warm = 2 * workers - 1
     begun = moments[warm][0]
     return sum(count for _, count in moments[warm + 1 :]) / (moments[-1][0] - begun)

@@ -276,7 +276,7 @@ def trained(given: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tens
         )
     scenes = [vitreous.scenes.draw(("single", "pair")[i % 2], seed=7, index=i) for i in range(given.images)]
     if files:
-        images = vit.preprocess.batch([scene.picture for scene in scenes])
+        images = vit.preprocess.batch([scene.image for scene in scenes])
         return load, images, f"ViT-Ti/16 as trained, {{}} scenes (no photographs), on {place}"
     return load, torch.stack(list(map(vitreous.scenes.tensor, scenes))), f"the embedded model, {{}} scenes, on {place}"
 

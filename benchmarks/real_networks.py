@@ -178,7 +178,7 @@ def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) 
     network = mask_network(module, ["encoder.stages.2.blocks.*", "encoder.stages.3.blocks.*"])
     rows: list[dict[str, Any]] = []
     for sample in samples(pets, count):
-        images = network_input(network, sample.picture)
+        images = network_input(network, sample.image)
         objects = as_mask(sample.mask, SIDE)
         row, column = innermost_point(objects[0] > 0)
         module.points = torch.tensor([[[[float(column), float(row)]]]])
@@ -235,7 +235,7 @@ def explain_similarity(weights: Path, pets: str, out: Path, count: int, device: 
     network = vitreous.see_through(module, "CLIP ViT-B/16", size=(224, 224), preprocess=preprocess)
     print(f"{network}: missing share {network.missing:.1e}", flush=True)
     chosen = [samples(pets, count), samples(pets, count, second=True)]
-    images = [torch.cat([network_input(network, sample.picture) for sample in side]) for side in chosen]
+    images = [torch.cat([network_input(network, sample.image) for sample in side]) for side in chosen]
     with torch.no_grad():
         first, second = (nn.functional.normalize(module(side).image_embeds, dim=-1) for side in images)
     mean = torch.cat([first, second]).mean(0)

@@ -50,7 +50,7 @@ assert main([*line.split(), "--metric", "mass_in_top(fraction=0.5)", "--out", "r
 print("--- library")
 vit = vitreous.load("small:tiny")
 dataset = open_dataset(Path("some.stripes"))
-images = [sample.picture for sample in dataset]
+images = [sample.image for sample in dataset]
 attribution = vitreous.explain(vit, images, target="blue", method="meanhead")
 result = vitreous.evaluate(vit, images, attribution, "mass_in_top")
 print(len(dataset), tuple(attribution.patches.shape), tuple(result.scores.shape))

@@ -65,7 +65,7 @@ class Labelled(Dataset):
         sample = self.samples[index]
         if sample.label is None:
             raise ModelError(f"{sample.key!r} has no label to learn from")
-        return self.transform(sample.picture), sample.label
+        return self.transform(sample.image), sample.label
 
 
 def read_recipe(name: str) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def sheet_of(name: str, title: str, column: FilledColumn) -> Sheet:
     section = scores.section
     return Sheet(
         labels[section.model], section.dataset, "", title, column.higher, section.methods,
-        tuple(target.picture for target in section.questions), scores.parts,
+        tuple(target.image for target in section.questions), scores.parts,
         lambda parts: column.scale * scores.reduce(parts),
         np.array([target.probability for target in section.questions]),
     )  # fmt: skip

@@ -128,7 +128,7 @@ def run(name: str, asked: argparse.Namespace, end: float) -> str:
     failed = sum(told.failed.values())
     for sentence, often in list(told.failed.items())[:5]:
         print(f"  failed {often} ×: {sentence}", flush=True)
-    return f"{told.pictures} images, {told.rows} new rows" + (f", {failed} failed" if failed else "")
+    return f"{told.images} images, {told.rows} new rows" + (f", {failed} failed" if failed else "")
 
 
 def until(end: float) -> Callable[[Any], None]:

@@ -53,7 +53,7 @@ def read_store(folder: Path) -> list[Sheet]:
     for block in read_run(folder).sections:
         shared = {
             "model": block.model, "dataset": block.dataset, "explained": block.explained, "methods": block.methods,
-            "pictures": tuple(one.picture for one in block.questions), "roles": tuple(one.role for one in block.questions),
+            "pictures": tuple(one.image for one in block.questions), "roles": tuple(one.role for one in block.questions),
             "probability": np.array([one.probability for one in block.questions]),
         }  # fmt: skip
         own = [

@@ -62,8 +62,8 @@ def test_the_summary_of_a_stream_is_that_of_the_table(roles, tmp_path):
         table = store.table()
         whole, streamed = summarise(to_frame(table), draws=50), summarise_store(store, draws=50)
 
-    assert [(summary.metric, summary.role, summary.pictures) for summary in streamed] == [
-        (summary.metric, summary.role, summary.pictures) for summary in whole
+    assert [(summary.metric, summary.role, summary.image_count) for summary in streamed] == [
+        (summary.metric, summary.role, summary.image_count) for summary in whole
     ]
     for summary, other in zip(streamed, whole, strict=True):
         for entry, expected in zip(summary.entries, other.entries, strict=True):

@@ -92,7 +92,7 @@ def test_pictures_that_a_method_failed_on_count_for_nobody():
 def test_one_picture_has_no_interval_and_tells_nothing_apart():
     column, found = told(rows_of({"a": [0.9], "b": [0.1]}))
 
-    assert column.pictures == 1
+    assert column.image_count == 1
     assert [entry.rank for entry in found.values()] == [1, 2]
     assert all(np.isnan([entry.low, entry.high]).all() and entry.tied for entry in found.values())
 

@@ -27,7 +27,7 @@ def test_imagenet_with_boxes(assets):
         sample = dataset[index]
         assert sample.label == int(own[0]["label"])
         assert sample.boxes.tolist() == [[float(row[one]) for one in ("x0", "y0", "x1", "y1")] for row in own]
-        assert sample.picture.size == (int(own[0]["width"]), int(own[0]["height"]))
+        assert sample.image.size == (int(own[0]["width"]), int(own[0]["height"]))
 
 
 def test_pets_with_trimaps(assets):

@@ -44,9 +44,9 @@ def test_a_batch_holds_what_the_model_sees_of_each():
     (batch,) = batches(album(samples), SEES)
 
     assert batch.keys == ("a", "b", "c")
-    assert torch.equal(batch.images, SEES.batch([one.picture for one in samples]))
+    assert torch.equal(batch.images, SEES.batch([one.image for one in samples]))
     assert batch.labels.tolist() == [3, -1, 1]
-    assert [one.size for one in batch.pictures] == [(40, 30), (30, 40), (40, 30)]
+    assert [one.size for one in batch.originals] == [(40, 30), (30, 40), (40, 30)]
     assert torch.equal(batch.objects[0], SEES.masks(samples[0].mask))
     assert (batch.objects[1] == -1).all()  # nobody drew one
     assert (batch.objects[2] == 0).all()  # cut away

@@ -83,7 +83,7 @@ def test_test_pictures_as_published(ten):
 
     assert (len(dataset), dataset.name, dataset.classes) == (4, "cifar10", ("plane", "car", "bird", "cat"))
     assert [dataset[index].label for index in range(4)] == [3, 0, 1, 2]
-    pixels = np.asarray(dataset[2].picture)
+    pixels = np.asarray(dataset[2].image)
     stored = rows(4, 0)[2]
     for row, column in ((0, 0), (5, 17), (31, 31)):
         for colour in range(3):
@@ -96,7 +96,7 @@ def test_training_pictures_are_five_files(ten):
     assert len(dataset) == 10
     assert dataset.keys[9] == "train/00009"
     assert [dataset[2 * part - 2].label for part in range(1, 6)] == [1, 2, 3, 0, 1]
-    assert np.array_equal(np.asarray(dataset[9].picture)[..., 0], rows(2, 5)[1][:1024].reshape(32, 32))
+    assert np.array_equal(np.asarray(dataset[9].image)[..., 0], rows(2, 5)[1][:1024].reshape(32, 32))
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])

@@ -23,7 +23,7 @@ def test_pictures_alone(tmp_path):
     assert dataset.classes is None
     sample = dataset[1]
     assert (sample.key, sample.label, sample.mask, sample.boxes) == ("b.PNG", None, None, None)
-    assert sample.picture.tobytes() == noise().tobytes()
+    assert sample.image.tobytes() == noise().tobytes()
 
 
 def test_labels_boxes_and_masks_beside_them(tmp_path):
@@ -113,8 +113,8 @@ def test_annotations_turn_with_their_picture(tmp_path, orientation):
 
     sample = open_dataset(tmp_path)[0]
 
-    white = np.asarray(sample.picture)[..., 0] > 0
-    assert sample.picture.size == ((10, 16) if orientation >= 5 else (16, 10))
+    white = np.asarray(sample.image)[..., 0] > 0
+    assert sample.image.size == ((10, 16) if orientation >= 5 else (16, 10))
     assert np.array_equal(sample.mask == 1, white)
     rows, columns = np.flatnonzero(white.any(1)), np.flatnonzero(white.any(0))
     assert sample.boxes.tolist() == [[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]]

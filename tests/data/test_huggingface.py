@@ -51,7 +51,7 @@ def test_columns_are_found_by_their_types_and_broken_rows_are_failures():
     assert dataset.classes == ("a", "b", "c")
     assert dataset.keys[0] == "validation/00000000"
     assert batch.labels.tolist() == [2, -1]
-    assert batch.pictures[0].tobytes() == noise(seed=0).tobytes()
+    assert batch.originals[0].tobytes() == noise(seed=0).tobytes()
     assert (batch.objects[0] == 1).all()
     assert (batch.objects[1] == -1).all()
     assert batch.failures[0][0] == "validation/00000001"
@@ -78,7 +78,7 @@ def test_columns_can_be_chosen():
 
     assert chosen[1].label == 8
     assert chosen.classes is None
-    assert chosen[1].picture.tobytes() == noise(seed=5).tobytes()
+    assert chosen[1].image.tobytes() == noise(seed=5).tobytes()
     with pytest.raises(SpecError, match=r"no column 'foto'; it has image, label"):
         from_hf(other, image="foto")
     with pytest.raises(SpecError, match="2 columns of images"):

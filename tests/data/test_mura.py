@@ -32,7 +32,7 @@ def test_the_list_gives_the_order(archive, inner):
     assert list(dataset.keys) == NAMES
     assert dataset.classes == ("negative", "positive")
     assert [dataset[index].label for index in range(3)] == [1, 1, 0]
-    assert dataset[0].picture.mode == "RGB"
+    assert dataset[0].image.mode == "RGB"
 
 
 def test_folders_do_without_a_list(archive):

@@ -191,7 +191,7 @@ def test_data_sets_travel_to_other_processes():
     copy = pickle.loads(pickle.dumps(dataset))
 
     assert copy.describe() == dataset.describe()
-    assert copy[2].picture.tobytes() == dataset[2].picture.tobytes()
+    assert copy[2].image.tobytes() == dataset[2].image.tobytes()
 
 
 def test_a_missing_package_is_one_sentence():

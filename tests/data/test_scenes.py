@@ -16,7 +16,7 @@ def test_a_pair_has_two_masks(part):
     for index in range(4):
         sample, scene = dataset[index], draw("pair", 7, index)
         own, other = scene.objects
-        assert np.array_equal(np.asarray(sample.picture), scene.image)
+        assert np.array_equal(np.asarray(sample.image), scene.image)
         assert (sample.label, list(sample.rivals)) == (scene.target, [other.label])
         wanted = [one.mask if part == "object" else one.evidence for one in (own, other)]
         assert np.array_equal(sample.mask == 1, wanted[0])
@@ -30,5 +30,5 @@ def test_kinds_take_their_options():
 
     assert [stamped[index].label for index in range(2)] == [3, 3]
     assert stamped[0].rivals == {}
-    assert np.array_equal(np.asarray(stamped[1].picture), draw("shortcut", 0, 1, mark="moved", label=3).image)
+    assert np.array_equal(np.asarray(stamped[1].image), draw("shortcut", 0, 1, mark="moved", label=3).image)
     assert open_dataset("scenes:").describe()["kind"] == "single"

@@ -47,7 +47,7 @@ def test_pictures_and_outlines(matlab):
         sample = dataset[index]
         pixels = np.asarray(noise(*size, index))
         expected = np.repeat(pixels[..., :1], 3, 2) if index == 1 else pixels
-        assert np.array_equal(np.asarray(sample.picture), expected)
+        assert np.array_equal(np.asarray(sample.image), expected)
         assert np.array_equal(sample.mask, outline(index))
         assert sample.label is None
 

@@ -51,7 +51,7 @@ def test_pictures_classes_masks_and_boxes(tmp_path):
     assert dataset.keys == ["s-000/sub/000", "s-000/001", "s-000/002"]
     assert [one.label for one in (first, second, third)] == [7, 3, None]
     assert np.array_equal(first.mask, IDS)
-    assert second.picture.tobytes() == noise(seed=1).tobytes()
+    assert second.image.tobytes() == noise(seed=1).tobytes()
     assert second.boxes.tolist() == [[1, 2, 3, 4]]
 
 
@@ -101,8 +101,8 @@ def test_annotations_turn_with_their_picture(tmp_path):
 
     sample = open_dataset(shard(tmp_path / "s.tar", {"a.png": picture, "a.mask.png": encoded(Image.fromarray(IDS))}))[0]
 
-    assert sample.picture.size == (8, 12)
-    assert np.array_equal(np.asarray(sample.picture)[..., 0] > 0, sample.mask == 1)
+    assert sample.image.size == (8, 12)
+    assert np.array_equal(np.asarray(sample.image)[..., 0] > 0, sample.mask == 1)
 
 
 def test_a_shard_cut_short_or_packed_is_refused(tmp_path):

@@ -117,7 +117,7 @@ def test_a_run_prints_plain_lines_and_an_interruption_says_what_is_kept(log):
     def interrupted_run() -> None:
         with run_display(Path("runs/x")) as display:
             log.wait_for("preparing (")
-            display(Progress(cells=2, pictures=8, done_pictures=4, rows=12))
+            display(Progress(cells=2, images=8, done_images=4, rows=12))
             log.wait_for("4 of 8 images, ")
             raise KeyboardInterrupt
 

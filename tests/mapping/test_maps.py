@@ -75,7 +75,7 @@ def test_a_folder_is_measured_with_the_images_that_were_explained(tmp_path):
     scored = list(stored.evaluate(vit, "deletion_aopc", batch_size=5))
     assert [row.key for row, _ in scored] == [row.key for row in stored.rows()]
     for (row, score), (_, sample) in list(zip(scored, stored.samples(), strict=True))[::5]:
-        image = vit.preprocess(sample.picture)[None]
+        image = vit.preprocess(sample.image)[None]
         expected = vitreous.evaluate(vit, image, row.attribution, "deletion_aopc").scores
         assert score == pytest.approx(float(expected), abs=1e-4)
         assert (sample.key, sample.label) == (row.key, row.label)

@@ -84,7 +84,7 @@ def test_every_layout_gives_the_same_rows(finished, files, tmp_path):
     for number, spec in enumerate(specs):
         done = run(spec, tmp_path / f"maps-{number}")
         rows = rows_in(tmp_path / f"maps-{number}")
-        assert (done.done_pictures, len(rows), sum(done.failed.values())) == (COUNT, COUNT, 1), spec
+        assert (done.done_images, len(rows), sum(done.failed.values())) == (COUNT, COUNT, 1), spec
         assert len({row["key"] for row in rows}) == COUNT
         assert_same_rows(rows, expected, "key", "index", "label", "error")
     labels = [row["label"] for row in rows_in(tmp_path / "maps-0")]
@@ -197,7 +197,7 @@ def test_processes_and_replicas_give_the_same_rows(finished, tmp_path):
     run(finished[0], tmp_path / "decoded", decoding=2, batch_size=1)  # more batches than slots of shared memory
     done = run_replicas(known_job(finished[0]), tmp_path / "replicas", 2, device="cpu", batch_size=3)
 
-    assert (done.done_pictures, done.rows) == (COUNT, COUNT)
+    assert (done.done_images, done.rows) == (COUNT, COUNT)
     assert_same_rows(rows_in(tmp_path / "decoded"), rows_in(finished[1]))
     assert_same_rows(rows_in(tmp_path / "replicas"), rows_in(finished[1]))
 
@@ -225,7 +225,7 @@ def test_what_happens_in_decoding_processes_is_told(finished, files, tmp_path, m
         with pytest.raises(DataError, match=r"a decoding process died .* run the same command again"):
             run(spec, tmp_path / "maps", decoding=2, batch_size=1, shard_size=48)
     assert len(pids) == 3
-    assert run(spec, tmp_path / "maps", shard_size=48).done_pictures == 48
+    assert run(spec, tmp_path / "maps", shard_size=48).done_images == 48
 
     (Path(spec) / "t1.tar").write_bytes(b"x" * 2000)
     with pytest.raises(DataError, match=r"t1\.tar' is damaged or not a plain tar file"):

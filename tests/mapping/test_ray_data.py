@@ -59,7 +59,7 @@ def test_a_lost_node_loses_and_doubles_no_row(cluster, tmp_path):
     )
 
     assert lost
-    assert (done.done_pictures, done.rows) == (IMAGES, IMAGES)
+    assert (done.done_images, done.rows) == (IMAGES, IMAGES)
     assert_same_rows(rows_in(tmp_path / "maps"), rows_in(tmp_path / "unbroken"))
 
     again = sorted((tmp_path / "maps").glob("*.parquet"))

@@ -107,7 +107,7 @@ def test_a_picture_that_could_not_be_read_asks_nothing(tmp_path: Path) -> None:
     rows += [row(method=m, picture="bad", index=2, target=-1, error="'bad' is damaged") for m in ("a", "b")]
     block = block_of(tmp_path, rows)
 
-    assert [question.picture for question in block.questions] == ["p0", "p1"]
+    assert [question.image for question in block.questions] == ["p0", "p1"]
     assert block.failures == {"'bad' is damaged": 2}
     assert standings_of(block)[0].values.tolist() == pytest.approx([0.85, 0.15])
 

@@ -11,7 +11,7 @@ import operator
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Estimate:
     ----------
     model
         Label of the model.
-    cells, pictures
+    cells, images
         Number of cells and images to compute.
     forwards, backwards
         Number of forward and backward passes, each counted per image, over all images.
@@ -49,11 +49,15 @@ class Estimate:
 
     model: str
     cells: int
-    pictures: int
+    images: int
     forwards: float = 0
     backwards: float = 0
     seconds: float = 0
     unknown: list[str] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """The estimate as JSON values; images are called pictures there."""
+        return {"pictures" if name == "images" else name: value for name, value in asdict(self).items()}
 
 
 def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:

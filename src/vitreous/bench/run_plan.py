@@ -24,7 +24,7 @@ class Progress(RunProgress):
 
     Parameters
     ----------
-    pictures, done_pictures, known_pictures, rows, skipped, failed, begun
+    images, done_images, known_images, rows, skipped, failed, begun
         As for `RunProgress`.
     cells, done_cells
         Number of cells, and those that are finished, including those that the store had before.
@@ -38,7 +38,7 @@ class Progress(RunProgress):
 
     def add(self, outcome: Outcome) -> None:
         self.done_cells += 1
-        self.done_pictures += outcome.pictures
+        self.done_images += outcome.image_count
         self.skipped += outcome.skipped
         for sentence in outcome.failed:
             self.add_failure(sentence)

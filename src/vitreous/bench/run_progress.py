@@ -15,9 +15,9 @@ class RunProgress:
 
     Parameters
     ----------
-    pictures
+    images
         Number of images; None if it is not known before they are read.
-    done_pictures, known_pictures
+    done_images, known_images
         Images that are done, and those of them that were done before this run began.
     rows
         New rows.
@@ -29,23 +29,23 @@ class RunProgress:
         Start of the run on the monotonic clock.
     """
 
-    pictures: int | None
-    done_pictures: int = 0
-    known_pictures: int = 0
+    images: int | None
+    done_images: int = 0
+    known_images: int = 0
     rows: int = 0
     skipped: int = 0
     failed: dict[str, int] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
 
     @property
-    def pictures_per_second(self) -> float:
-        return (self.done_pictures - self.known_pictures) / max(time.monotonic() - self.begun, 1e-9)
+    def images_per_second(self) -> float:
+        return (self.done_images - self.known_images) / max(time.monotonic() - self.begun, 1e-9)
 
     @property
     def seconds_left(self) -> float:
         """Estimated remaining time; NaN if it is not known."""
-        rate = self.pictures_per_second
-        return (self.pictures - self.done_pictures) / rate if rate and self.pictures is not None else math.nan
+        rate = self.images_per_second
+        return (self.images - self.done_images) / rate if rate and self.images is not None else math.nan
 
     def add_failure(self, message: str, count: int = 1) -> None:
         """Count a failure; memory is bounded, whatever the number of broken images."""

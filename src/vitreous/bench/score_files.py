@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 QUESTION = ["picture", "index", "target", "role"]  # columns that identify an image and target class
+TARGET = ["picture", "index", "target", "target_name", "role", "label", "predicted", "probability"]  # of `ImageTarget`
 PROVENANCE = ("weights", "precision", "device", "vitreous", "torch", "question")
 # columns with few different values
 FACTS = ["method", "metric", "role", "is_read", "higher_is_better", "error", "protocol", *PROVENANCE]
@@ -25,8 +26,8 @@ NUMBERS = ("value", "seconds", "map_seconds", "peak_mib")
 MISSING = {"picture": "", "index": -1, "role": "", "label": -1, "predicted": -1, "probability": np.nan}
 # columns of the store that are read
 SUMMARISED = (
-    "model", "dataset", *QUESTION, "target_name", "label", "predicted", "probability", "method", "metric", *NUMBERS,
-    "higher_is_better", "parts", "curve", "levels", "error", "protocol", *PROVENANCE,
+    "model", "dataset", *TARGET, "method", "metric", *NUMBERS, "higher_is_better", "parts", "curve", "levels", "error",
+    "protocol", *PROVENANCE,
 )  # fmt: skip
 CACHE_BYTES = 1 << 28
 CELLS_AT_ONCE = 64  # cells whose facts are merged
@@ -34,9 +35,9 @@ CELLS_AT_ONCE = 64  # cells whose facts are merged
 
 @dataclass(frozen=True, slots=True)
 class ImageTarget:
-    """One image and the class that was explained; it has one row per method and metric."""
+    """One image and the class that was explained; it has one row per method and metric. Fields are as in `TARGET`."""
 
-    picture: str
+    image: str
     index: int
     target: int
     target_name: str
@@ -48,7 +49,7 @@ class ImageTarget:
     @property
     def key(self) -> tuple[str, int]:
         """Image and target class, which pair rows of two runs."""
-        return self.picture, self.target
+        return self.image, self.target
 
 
 class TemporaryBatches:
@@ -162,10 +163,10 @@ class SectionFiles:
         local = frame.groupby(QUESTION, sort=False, dropna=False).ngroup().to_numpy()
         first_rows = np.unique(local, return_index=True)[1]
         numbers = []
-        for record in table.select(list(ImageTarget.__slots__)).take(first_rows).to_pylist():
+        for record in table.select(TARGET).take(first_rows).to_pylist():
             defaults = {**MISSING, "target_name": f"class {record['target']}"}
-            question = ImageTarget(**{k: defaults[k] if v is None else v for k, v in record.items()})
-            key = (question.picture, question.index, question.target, question.role)
+            question = ImageTarget(*(defaults[name] if record[name] is None else record[name] for name in TARGET))
+            key = (question.image, question.index, question.target, question.role)
             if key not in self._question_at:
                 self._question_at[key] = len(self.questions)
                 self.questions.append(question)

@@ -105,7 +105,7 @@ class ScoreSection:
         """For every image the indices of its image-target pairs; they are resampled together."""
         places: dict[str, list[int]] = {}
         for place, question in enumerate(self.questions):
-            places.setdefault(question.picture, []).append(place)
+            places.setdefault(question.image, []).append(place)
         return tuple(map(np.array, places.values()))
 
     @cached_property

@@ -25,6 +25,7 @@ from vitreous.bench.resample import (
 from vitreous.bench.score_files import SUMMARISED, collect_sections
 from vitreous.bench.scores import MetricScores, ScoreSection, count_rows, make_sections, split_sections
 from vitreous.bench.store import Store
+from vitreous.core.deprecation import renamed_attributes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +76,7 @@ class MethodSummary:
     peak_mib: float = nan
 
 
+@renamed_attributes(pictures="image_count")
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
     """Results of all methods by one metric, for one model on one dataset.
@@ -87,7 +89,7 @@ class MetricSummary:
         Role of the explained class if both predicted and true classes were explained; else empty.
     higher_is_better
         None if the metric has no better direction.
-    pictures
+    image_count
         Number of images used.
     entries
         One entry per method, in the order of the plan.
@@ -100,7 +102,7 @@ class MetricSummary:
     metric: str
     role: str
     higher_is_better: bool | None
-    pictures: int
+    image_count: int
     entries: tuple[MethodSummary, ...]
     scores: MetricScores = field(repr=False)
 
@@ -110,8 +112,8 @@ class MetricSummary:
 
     def plain(self) -> dict[str, Any]:
         """The summary as JSON values."""
-        names = ("model", "dataset", "metric", "role", "higher_is_better", "pictures")
-        return {name: getattr(self, name) for name in names} | {"entries": [asdict(entry) for entry in self.entries]}
+        facts = {name: getattr(self, name) for name in ("model", "dataset", "metric", "role", "higher_is_better")}
+        return {**facts, "pictures": self.image_count, "entries": [asdict(entry) for entry in self.entries]}
 
     @property
     def aligned(self) -> list[MethodSummary]:
@@ -191,7 +193,7 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
     counts, errors = count_rows(facts, "method"), count_rows(failed_facts, "method")
     judged = [method for method in counts if errors[method] < counts[method]]
     units = common_questions(scores, rows, judged)
-    images = [(section.questions[unit].index, section.questions[unit].picture) for unit in units]
+    images = [(section.questions[unit].index, section.questions[unit].image) for unit in units]
     parts = {method: scores.parts_of(method, units.tolist()) for method in judged} if len(units) else {}
     values = {method: float(scores.reduce(own)) for method, own in parts.items()}
     drawn = resample_values(parts, scores.reduce, images, draws, seed) if len(set(images)) >= FEW else {}
@@ -243,8 +245,8 @@ def common_questions(scores: MetricScores, rows: pa.Table, judged: Sequence[str]
     is_judged = np.array([method in judged for method in section.files.methods])
     failed = rows.filter(rows["failed"].to_numpy() & is_judged[rows["method_at"].to_numpy()])
     failed_questions = [section.files.questions[at] for at in failed["question_at"].unique().to_pylist()]
-    lost_images = {(question.index, question.picture) for question in failed_questions}
-    keep_mask = np.array([(question.index, question.picture) not in lost_images for question in section.questions])
+    lost_images = {(question.index, question.image) for question in failed_questions}
+    keep_mask = np.array([(question.index, question.image) not in lost_images for question in section.questions])
     return np.flatnonzero(scores.answered[working].all(0) & keep_mask) if working else np.empty(0, int)
 
 

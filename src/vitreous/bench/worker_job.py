@@ -156,7 +156,7 @@ class Outcome:
         return self.at.number
 
     @property
-    def pictures(self) -> int:
+    def image_count(self) -> int:
         return len(self.at.places)
 
     @property

@@ -182,15 +182,13 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
     with spinner("calibrating", lines=True):
         estimates = estimate(plan, [cell for cell in cells if cell.number not in done_cells])
     if as_json:
-        from dataclasses import asdict
-
         counts = {"folder": str(place), "cells": len(cells), "known": len(done_cells)}
-        print_json({**counts, "estimates": [asdict(entry) for entry in estimates]})
+        print_json({**counts, "estimates": [entry.plain() for entry in estimates]})
         return 0
     names = ("cells", "pictures", "forwards", "backwards", "about")
     table = new_table("model", *names, right=names)
     for entry in estimates:
-        counts = (str(entry.cells), str(entry.pictures), f"{entry.forwards:,.0f}", f"{entry.backwards:,.0f}")
+        counts = (str(entry.cells), str(entry.images), f"{entry.forwards:,.0f}", f"{entry.backwards:,.0f}")
         table.add_row(entry.model, *counts, format_duration(entry.seconds / workers))
     print_table(table)
     typer.echo(

@@ -38,13 +38,13 @@ class RunDisplay:
 
 def images_done(progress: Any) -> str:
     """Number of finished images, and of all images if it is known."""
-    total = "" if progress.pictures is None else f" of {progress.pictures}"
-    return f"{progress.done_pictures}{total} images"
+    total = "" if progress.images is None else f" of {progress.images}"
+    return f"{progress.done_images}{total} images"
 
 
 def rate(progress: Any) -> str:
     failures = f", {sum(progress.failed.values())} failures" if progress.failed else ""
-    return f"{progress.pictures_per_second:.2f} images/s{failures}"
+    return f"{progress.images_per_second:.2f} images/s{failures}"
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def run_display(folder: Path) -> Iterator[RunDisplay]:
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("images", total=None, rate="")
             display.show = lambda progress: bar.update(
-                task, total=progress.pictures, completed=progress.done_pictures, rate=rate(progress)
+                task, total=progress.images, completed=progress.done_images, rate=rate(progress)
             )
             yield display
     except KeyboardInterrupt as interruption:
@@ -91,7 +91,7 @@ def resumable() -> Iterator[None]:
 
 
 def describe_kept(progress: Any, folder: Path) -> str:
-    if progress is None or progress.done_pictures == 0:
+    if progress is None or progress.done_images == 0:
         return "nothing new was computed"
     rows = f", {progress.rows} new rows" if progress.rows else ""
     return f"{images_done(progress)} are done and kept in {folder}{rows}"
@@ -104,7 +104,7 @@ def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, tabl
 
     columns = summarise_store(store) if table and plan.metrics else []
     if as_json:
-        done = {"folder": str(store.folder), "run": plan.run, "pictures": progress.pictures, "new_rows": progress.rows}
+        done = {"folder": str(store.folder), "run": plan.run, "pictures": progress.images, "new_rows": progress.rows}
         scores = [column.plain() for column in columns]
         print_json({**done, "skipped": progress.skipped, "failed": progress.failed, "columns": scores})
         return
@@ -116,7 +116,7 @@ def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, tabl
         typer.echo(
             "mean [95 % interval over images]; * best, = not significantly different from the best, ↑ ↓ direction that is better"
         )
-    if any(column.pictures == 1 for column in columns):
+    if any(column.image_count == 1 for column in columns):
         typer.echo("note: one image gives no interval, so methods cannot be compared", err=True)
     print_failures(progress)
     print_counts(progress, store.folder)
@@ -147,7 +147,7 @@ def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
     figures = [[format_entry(entry) for entry in column.entries] for column in columns]
     widths = [max(map(len, (name, *own))) + 2 for name, own in zip(names, figures, strict=True)]
     room = open_console().width - max(map(len, ("method", *methods))) - 2
-    count = columns[0].pictures
+    count = columns[0].image_count
     typer.echo(f"{model} on {dataset}, {count} image{'' if count == 1 else 's'}")
     start = 0
     while start < len(names):

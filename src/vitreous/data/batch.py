@@ -17,6 +17,7 @@ from jaxtyping import Float, Int, Int8
 from PIL import Image
 from torch import Tensor
 
+from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.sample import Dataset, Sample
 from vitreous.models.image_input import Preprocess
@@ -26,6 +27,7 @@ Corners: TypeAlias = Float[Tensor, "_ 4"]
 Convert: TypeAlias = Callable[[Image.Image], Tensor]  # image to model input, or to its colours before normalisation
 
 
+@renamed_attributes(pictures="originals")
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Model inputs with their annotations, and the keys of images that are missing. A batch may be empty.
@@ -38,7 +40,7 @@ class Batch:
         Model inputs.
     labels
         Class indices; -1 if unknown.
-    pictures
+    originals
         The original images.
     objects
         Masks of the object of the label: 1 object, 0 not, -1 ignored; all -1 for an image without a mask. None if no
@@ -59,7 +61,7 @@ class Batch:
     keys: tuple[str, ...]
     images: Float[Tensor, "b 3 H W"]
     labels: Int[Tensor, " b"]
-    pictures: list[Image.Image]
+    originals: list[Image.Image]
     objects: Int8[Tensor, "b H W"] | None = None
     boxes: list[Corners | None] | None = None
     rivals: Int8[Tensor, "b H W"] | None = None
@@ -77,7 +79,7 @@ class Row:
 
     key: str
     image: Tensor | None = None
-    picture: Image.Image | None = None
+    original: Image.Image | None = None
     label: int = -1
     mask: Seen | None = None
     boxes: Corners | None = None
@@ -174,9 +176,9 @@ def preprocess_sample(sample: Sample, preprocess: Preprocess, convert: Convert) 
         if label is None or share < sample.cover:
             return Row(sample.key, skipped=f"the largest class covers {share:.1%} of what the model sees")
         mask, rivals = present[label], {rival: rival_mask for rival, rival_mask in present.items() if rival != label}
-    boxes = None if sample.boxes is None else preprocess.boxes(sample.boxes, sample.picture)
+    boxes = None if sample.boxes is None else preprocess.boxes(sample.boxes, sample.image)
     shown = -1 if label is None else label
-    return Row(sample.key, convert(sample.picture), sample.picture, shown, mask, boxes, rivals)
+    return Row(sample.key, convert(sample.image), sample.image, shown, mask, boxes, rivals)
 
 
 def collate(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
@@ -195,7 +197,7 @@ def collate(rows: Sequence[Row], size: tuple[int, int]) -> Batch:
         keys=tuple(row.key for row in good),
         images=torch.stack([row.image for row in good if row.image is not None]) if good else torch.empty(0, 3, *size),
         labels=torch.tensor([row.label for row in good], dtype=torch.long),
-        pictures=[row.picture for row in good if row.picture is not None],
+        originals=[row.original for row in good if row.original is not None],
         objects=stacked([row.mask for row in good]),
         boxes=[row.boxes for row in good] if any(row.boxes is not None for row in good) else None,
         rivals=rivals,

@@ -12,12 +12,14 @@ import numpy as np
 from jaxtyping import Float, Int8
 from PIL import Image
 
+from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import DataError
 
 Mask: TypeAlias = Int8[np.ndarray, "H W"]  # 1 object, 0 not, -1 ignored
 Boxes: TypeAlias = Float[np.ndarray, "_ 4"]  # x0 y0 x1 y1; right and lower edges are exclusive
 
 
+@renamed_attributes(picture="image")
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """An image with its class, masks and boxes. Masks and boxes are in pixels of this image.
@@ -26,7 +28,7 @@ class Sample:
     ----------
     key
         Unique in its dataset, and independent of the folder that the dataset is in.
-    picture
+    image
         The image, upright and in RGB.
     label
         Class index, or None if unknown.
@@ -47,7 +49,7 @@ class Sample:
     """
 
     key: str
-    picture: Image.Image
+    image: Image.Image
     label: int | None = None
     mask: Mask | None = None
     boxes: Boxes | None = None
@@ -59,10 +61,10 @@ class Sample:
             raise DataError(f"a box of {self.key!r} ends before it begins; expected x0 ≤ x1 and y0 ≤ y1")
         masks = [*self.rivals.values(), *([] if self.mask is None else [self.mask])]
         for height, width in {mask.shape for mask in masks}:
-            if (width, height) != self.picture.size:
+            if (width, height) != self.image.size:
                 raise DataError(
                     f"the mask of {self.key!r} has {width}×{height} pixels and its image "
-                    f"{self.picture.width}×{self.picture.height}; they must be alike"
+                    f"{self.image.width}×{self.image.height}; they must be alike"
                 )
 
 

@@ -80,9 +80,7 @@ def run_replicas(job: MapJob, folder: Path, workers: int, **options: Unpack[MapO
 
 def add_difference(progress: MapProgress, before: MapProgress, after: MapProgress) -> None:
     """Add what a replica has done between two of its reports."""
-    progress.done_pictures += (after.done_pictures - after.known_pictures) - (
-        before.done_pictures - before.known_pictures
-    )
+    progress.done_images += (after.done_images - after.known_images) - (before.done_images - before.known_images)
     progress.rows += after.rows - before.rows
     progress.skipped += after.skipped - before.skipped
     for error, count in after.failed.items():

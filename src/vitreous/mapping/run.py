@@ -28,7 +28,7 @@ class MapProgress(RunProgress):
     """State of a run; `failed` counts rows."""
 
     def add(self, rows: SliceRows) -> None:
-        self.done_pictures += rows.range.stop - rows.range.start
+        self.done_images += rows.range.stop - rows.range.start
         self.rows += len(rows.table)
         self.skipped += rows.skipped
         for error in rows.table["error"].drop_null().to_pylist():
@@ -110,7 +110,7 @@ def run_map(
         closing(decode(source, explainer.preprocess, list_slices, processes, batch_size)) as batches,
     ):
         explain_slices(explainer, batches, add)
-    if not progress.done_pictures and source.images is None and share.count == 1:
+    if not progress.done_images and source.images is None and share.count == 1:
         raise DataError(f"there is no image in '{job.spec}'")
     return progress
 

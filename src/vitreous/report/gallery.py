@@ -107,7 +107,7 @@ def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], 
     turns = chain.from_iterable(zip_longest(ordered_places[:half], reversed(ordered_places[half:])))
     places: dict[str, int] = {}
     for place in [*(place for place in turns if place is not None), *np.flatnonzero(np.isnan(margins)).tolist()]:
-        places.setdefault(section.questions[place].picture, place)
+        places.setdefault(section.questions[place].image, place)
     return [(place, float(margins[place])) for place in list(places.values())[:count]]
 
 

@@ -62,9 +62,9 @@ class MapLoader:
 
     def image(self, question: ImageTarget) -> Image.Image:
         """Read the image; raise `DataError` if the dataset no longer has it at the same index."""
-        if not 0 <= question.index < len(self.dataset) or self.dataset.keys[question.index] != question.picture:
-            raise DataError(f"{self.section.dataset} no longer has {question.picture!r} where it was")
-        return self.dataset[question.index].picture
+        if not 0 <= question.index < len(self.dataset) or self.dataset.keys[question.index] != question.image:
+            raise DataError(f"{self.section.dataset} no longer has {question.image!r} where it was")
+        return self.dataset[question.index].image
 
     def mask(self, question: ImageTarget) -> np.ndarray | None:
         """Mask of the explained class in the pixels of the original image; None if there is none."""
@@ -91,7 +91,7 @@ class MapLoader:
         assert self.vit.preprocess is not None  # runs on datasets need preprocessing
         image = self.vit.preprocess(original)
         if row["pixels"] and hash_tensor(image) != row["pixels"]:
-            raise DataError(f"{question.picture!r} of {self.section.dataset} is no longer the image that was measured")
+            raise DataError(f"{question.image!r} of {self.section.dataset} is no longer the image that was measured")
         layout = self.vit.layout((image.shape[-2], image.shape[-1]))
         grid = torch.tensor(np.array(row["grid"], np.float32) * np.float32(row["scale"]))[None]
         scores: dict[str, Any] = {"patches": grid}

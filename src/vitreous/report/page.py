@@ -183,7 +183,7 @@ def make_page(
         "method": len({method for section in sections for method in section.methods}),
         "metric": len({scores.metric for section in sections for scores in section.metrics}),
     }
-    images = len({question.picture for section in sections for question in section.questions})
+    images = len({question.image for section in sections for question in section.questions})
     scope = " × ".join(format_count(count, noun) for noun, count in counts.items())
     protocols = {scores.metric: scores.protocol for section in reversed(sections) for scores in section.metrics}
     metrics = dict.fromkeys(scores.metric for section in sections for scores in section.metrics)

@@ -78,7 +78,7 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
     """Images that the model takes for another class: maps of the label and of the predicted class."""
     title = "Target and predicted class where they disagree"
     wrong = {
-        question.picture: question for question in loader.section.questions if 0 <= question.label != question.predicted
+        question.image: question for question in loader.section.questions if 0 <= question.label != question.predicted
     }
     if not wrong:
         return PaperFigure(title, missing="the model predicts the label of every image")
@@ -161,7 +161,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary], most_ima
     title = "Several classes in one image"
     targets: dict[str, dict[int, ImageTarget]] = {}
     for question in loader.section.questions:
-        targets.setdefault(question.picture, {}).setdefault(question.target, question)
+        targets.setdefault(question.image, {}).setdefault(question.target, question)
     targets_by_image = [list(questions.values()) for questions in targets.values() if len(questions) > 1]
     ranked = [loader.section.methods[row] for row in order_by_rank(summaries)]
     best = [method for method in ranked if class_specific(method)][:MOST]
@@ -181,7 +181,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary], most_ima
             for method in methods:
                 image = overlay_image(loader.attribution(method, question), longest=480)
                 cards.append(make_card(image, method, is_spec=True))
-        strips.append(ImageStrip(cards, 1 + len(methods), remark=questions[0].picture))
+        strips.append(ImageStrip(cards, 1 + len(methods), remark=questions[0].image))
     text = "The same image, explained for each of its classes (SkipPLUS, fig. 6); class-agnostic methods are left out."
     return PaperFigure(title, text, strips)
 

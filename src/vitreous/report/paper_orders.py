@@ -111,7 +111,7 @@ def group_pairs(methods: Sequence[str], order: PublishedOrder) -> list[list[tupl
 
 def paired_difference(scores: MetricScores, first: str, second: str) -> PairedDifference:
     """Difference of two methods on the rows on which both are defined."""
-    image_ids = [question.picture for question in scores.section.questions]
+    image_ids = [question.image for question in scores.section.questions]
     before, after = scores.parts_of(second), scores.parts_of(first)
     value, low, high = difference_interval(before, after, scores.reduce, image_ids, DRAWS)
     if scores.higher_is_better is False:

@@ -50,10 +50,10 @@ class StoredRun:
         import pyarrow.compute as pc
 
         pairs = zip(section.files.questions, section.files.cells, strict=True)
-        cells = dict.fromkeys(cell for own, cell in pairs if own.picture == question.picture)
+        cells = dict.fromkeys(cell for own, cell in pairs if own.image == question.image)
         with Store(self.folder, create=False) as store:
             tables = store.scan(self.name, "maps", cells=[*cells])
-            is_own = (pc.field("picture") == question.picture) & (pc.field("target") == question.target)
+            is_own = (pc.field("picture") == question.image) & (pc.field("target") == question.target)
             return to_frame(
                 pa.concat_tables([schema("maps").empty_table(), *(table.filter(is_own) for table in tables)])
             )
