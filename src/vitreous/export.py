@@ -15,6 +15,7 @@ from torch import Tensor
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.map_arrays import resize_maps
 from vitreous.methods.recipe import LayerSignal
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
@@ -58,21 +59,24 @@ def masks(
     """
     if (top is None) == (threshold is None):
         raise SpecError("give either top= (a share of the patches) or threshold= (a share of the largest score)")
+    if not isinstance(attribution, Attribution):
+        raise ShapeError(f"masks are of the result of vitreous.explain, not of a {type(attribution).__name__!r}")
     maps = attribution.maps()
+    if maps.ndim != 3:
+        raise ShapeError("masks are of images, and these maps are of clips; .maps() has the scores of every time step")
     flat = maps.flatten(1)
     if top is not None:
-        if not 0 < top <= 1:
-            raise SpecError(f"top={top}; a share of the patches above 0 and up to 1 would work")
+        if not isinstance(top, float | int) or not 0 < top <= 1:
+            raise SpecError(f"top={top!r}; a share of the patches above 0 and up to 1 would work")
         count = max(1, round(top * flat.shape[1]))
         chosen = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, flat.topk(count, 1).indices, True)
     else:
         assert threshold is not None
-        if not 0 <= threshold <= 1:
-            raise SpecError(f"threshold={threshold}; a share of the largest score from 0 to 1 would work")
+        if not isinstance(threshold, float | int) or not 0 <= threshold <= 1:
+            raise SpecError(f"threshold={threshold!r}; a share of the largest score from 0 to 1 would work")
         chosen = flat > threshold * flat.amax(1, keepdim=True)
-    height, width = size or attribution.layout.size
-    grid = chosen.view_as(maps)[:, None].float()
-    return torch.nn.functional.interpolate(grid, (height, width), mode="nearest")[:, 0] > 0.5
+    height_and_width = attribution.layout.size if size is None else size
+    return resize_maps(chosen.view_as(maps).float(), height_and_width, "nearest") > 0.5
 
 
 def coco_rle(mask: Any) -> dict[str, Any]:
@@ -225,5 +229,6 @@ def onnx(model: Any, path: str | Path, method: str = "decompx+skipplus") -> Path
     except Exception as problem:
         raise ModelError(f"{vit.name!r} with {method!r} cannot be exported: {unsupported(problem)}") from problem
     assert program is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
     program.save(str(path))
     return path

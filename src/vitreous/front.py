@@ -123,8 +123,9 @@ def explain(
     torch.Size([1, 112, 112])
     """
     check_batch_size(batch_size)
-    if hold not in (None, True, False):
-        raise SpecError(f"hold={hold!r}; True, False or None would work")
+    for name, value in {"hold": hold, "differentiable": differentiable, "cuda_graph": cuda_graph}.items():
+        if not (value is None or isinstance(value, bool)):
+            raise SpecError(f"{name}={value!r}; True, False or None would work")
     chosen = resolve(method, **options)
     vit = described_model(model, chosen, size_of(images), score is not None)
     vit = vit if score is None else scored(vit, score)
@@ -159,7 +160,7 @@ def explain(
             )
             for rows in batches
         ]
-    attribution = with_faint_caution(join(parts), score_function)
+    attribution = with_faint_caution(refuse_undefined(join(parts), vit, score_function), score_function)
     targets_per_image = len(attribution) // len(tensor)
     shown = vit.clip.frames_first(tensor) if isinstance(vit, Network) and vit.clip is not None else tensor
     return replace(
@@ -189,6 +190,17 @@ def prompts_as_target(model: Any, target: Any) -> Any:
 def as_target(target: Any) -> Target:
     """Return the `target` of `explain` as a `Target`: everything but a target is taken as classes."""
     return target if isinstance(target, Target) else ClassTarget(target)
+
+
+def refuse_undefined(attribution: Attribution, vit: BlackBox, score_function: Question) -> Attribution:
+    """Return the attribution; raise an error if the model's logits or the explained scores are not finite."""
+    for values, error in (
+        (attribution.logits, ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")),
+        (attribution.score, ShapeError(f"the explained score ({score_function.name!r}) is not finite")),
+    ):
+        if values is not None and not values.isfinite().all():
+            raise error
+    return attribution
 
 
 def with_faint_caution(attribution: Attribution, score_function: Question) -> Attribution:

@@ -140,7 +140,7 @@ def evaluate(
     refuse_unrepeatable(maps, chosen)
     if images is None and isinstance(attribution, Attribution):  # a stored attribution has one image per row
         share = 1
-    elif len(maps) % len(tensor):
+    elif len(maps) % len(tensor) or not same_images(maps, len(maps) // len(tensor)):
         raise ShapeError(f"there are {len(maps)} maps of {len(tensor)} images")
     else:
         share = len(maps) // len(tensor)
@@ -148,9 +148,7 @@ def evaluate(
         "labels": None if labels is None else classes(vit, labels, len(tensor)),
         "objects": masks(objects, "objects"),
         "rivals": masks(rivals, "rivals"),
-        "boxes": None
-        if boxes is None
-        else [None if image_boxes is None else corners(image_boxes) for image_boxes in boxes],
+        "boxes": corners_of_images(boxes),
     }
     rows = {name: spread(name, value, len(tensor), share) for name, value in annotations.items() if value is not None}
     again = remade(maps, method)
@@ -235,6 +233,14 @@ def refuse_unrepeatable(attribution: Attribution, metrics: Sequence[Metric]) -> 
         )
 
 
+def same_images(attribution: Attribution, share: int) -> bool:
+    """Whether each `share` consecutive rows are of one image, as far as the images are stored."""
+    if share == 1 or attribution.images is None:
+        return True
+    groups = attribution.images.unflatten(0, (-1, share))
+    return bool((groups == groups[:, :1]).all())
+
+
 def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> Attribution:
     """Convert a tensor of maps (per patch, patch grid or pixels) to an `Attribution`."""
     layout = vit.layout((images.shape[-2], images.shape[-1]))
@@ -245,6 +251,8 @@ def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> 
         raise ShapeError(
             f"maps are a tensor [{targets.numel()} patches] or [{targets.numel()} H W], one per image and target"
         )
+    if maps.is_complex():
+        raise ShapeError(f"maps are real numbers, not {maps.dtype}")
     if maps.ndim == 2 and maps.shape[-1] == layout.patches:
         return Attribution(maps, layout, targets.flatten(), "given")
     if maps.ndim == 3 and tuple(maps.shape[1:]) == layout.grid:
@@ -261,7 +269,10 @@ def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> 
 def masks(mask: Tensor | None, name: str) -> Tensor | None:
     if mask is None:
         return None
-    mask = torch.as_tensor(mask)
+    try:
+        mask = torch.as_tensor(mask)
+    except (TypeError, ValueError, RuntimeError):
+        raise ShapeError(f"{name} must be a tensor or an array [b H W], not {type(mask).__name__!r}") from None
     if mask.ndim != 3 or mask.is_floating_point():
         raise ShapeError(f"{name} must be whole numbers or booleans [b H W], not {mask.dtype} {list(mask.shape)}")
     if odd := sorted(set(mask.unique().tolist()) - {-1, 0, 1}):
@@ -275,11 +286,22 @@ def classes(vit: BlackBox, labels: Any, images: int) -> Int[Tensor, " b"]:
     try:
         listed = [labels_list] * images if isinstance(labels_list, str | int) else list(labels_list)
         indices = torch.tensor([class_index(vit, label) for label in listed], dtype=torch.long)
+    except ShapeError:
+        raise
     except (TypeError, ValueError):
         raise ShapeError(f"labels are one class per image, not {labels_list!r}") from None
     if odd := [label for label in indices.tolist() if not -1 <= label < vit.outputs]:
         raise ShapeError(f"label {odd[0]} is not a class: the model has 0 to {vit.outputs - 1}, and −1 says unknown")
     return indices
+
+
+def corners_of_images(boxes: Any) -> list[Tensor | None] | None:
+    """Boxes of every image as tensors [k 4]; None for an image without boxes."""
+    if boxes is None:
+        return None
+    if not isinstance(boxes, list | tuple | Tensor | np.ndarray):
+        raise ShapeError(f"boxes are a list with a tensor [k 4] or None for every image, not {type(boxes).__name__!r}")
+    return [None if image_boxes is None else corners(image_boxes) for image_boxes in boxes]
 
 
 def corners(boxes: Any) -> Tensor:

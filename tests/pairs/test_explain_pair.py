@@ -311,7 +311,7 @@ def test_what_does_not_fit_is_refused_with_what_would_work(clip, image):
         (SpecError, "steps=1.5; expected int", lambda: vitreous.explain_pair(vision, image, vision, image, "exclip", steps=1.5)),
         (SpecError, "p=1.0; expected less than 1", lambda: vitreous.explain_pair(vision, image, vision, image, "fixlip", p=1.0)),
         (SpecError, "layers 0 to 1", lambda: vitreous.explain_pair(vision, image, vision, image, "exclip", start=5)),
-        (SpecError, "at least 1", lambda: vitreous.explain_pair(vision, image, vision, image, batch_size=0)),
+        (SpecError, "a whole number from 1 on", lambda: vitreous.explain_pair(vision, image, vision, image, batch_size=0)),
     ]  # fmt: skip
     for error, sentence, run in cases:
         with pytest.raises(error, match=sentence):

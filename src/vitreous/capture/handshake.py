@@ -9,6 +9,7 @@ import torch
 
 from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import ModelError, NotAdaptedError, VitreousError, describe_error
+from vitreous.models.black_box import refuse_inference_tensors
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.outputs import with_outputs
 from vitreous.models.vit import LinearPool, ViT
@@ -72,6 +73,7 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
     """
     if vit.device.type == "meta":
         raise ModelError(f"{vit.name!r} lies on the device 'meta' and has no values; load its weights onto 'cpu' first")
+    refuse_inference_tensors(vit.module, vit.name)
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(2, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
     try:

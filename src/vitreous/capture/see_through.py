@@ -20,7 +20,13 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.token_places import size_of
 from vitreous.capture.trace import backward, trace
 from vitreous.core.errors import ModelError, ShapeError, VitreousError, describe_error
-from vitreous.models.black_box import classes_of, expected_channels, preprocess_of, refuse_without_parameters
+from vitreous.models.black_box import (
+    classes_of,
+    expected_channels,
+    preprocess_of,
+    refuse_inference_tensors,
+    refuse_without_parameters,
+)
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.layout import Clip, Layout, layout_of
 from vitreous.models.model import Inputs, Network, NetworkBlock, TokenGrid, forward_of, logits_of, tensors_of
@@ -221,6 +227,8 @@ def unplaced_layout(size: tuple[int, int]) -> Layout:
 
 
 def refuse_unsuited(module: nn.Module, name: str) -> None:
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"a network is an nn.Module, not {type(module).__name__!r}")
     if isinstance(module, torch.jit.ScriptModule):
         raise ModelError(
             f"{name!r} is a scripted model (torch.jit), whose operations cannot be seen; the model it was made from would work"
@@ -232,6 +240,7 @@ def refuse_unsuited(module: nn.Module, name: str) -> None:
             "work, and black_box=True needs no gradients"
         )
     refuse_without_parameters(module, name)
+    refuse_inference_tensors(module, name)
 
 
 def refuse_random(name: str, first: Any, second: Any) -> None:

@@ -113,17 +113,17 @@ def class_indices(vit: BlackBox, target: Any, images: int) -> Int[Tensor, "b k"]
         raise ShapeError("target must be a class, not True or False")
     if isinstance(target, str | int):
         target = [target] * images
-    if isinstance(target, set | frozenset | dict):
+    if isinstance(target, set | frozenset | dict | bytes):
         raise ShapeError(f"target must be a list, which has an order, not a {type(target).__name__}")
     if not isinstance(target, Tensor):
         try:
             rows = [[class_index(vit, t) for t in (row if isinstance(row, list | tuple) else [row])] for row in target]
-            target = torch.tensor(rows)
+            target = torch.tensor(rows, dtype=torch.long) if not any(rows) else torch.tensor(rows)
         except ShapeError:
             raise
         except (TypeError, ValueError, OverflowError, RuntimeError):
             raise ShapeError(
-                f"target must be a class, one per image, or [pictures, k]; got {target!r} for {images} images"
+                f"target must be a class, one per image, or [images, k]; got {target!r} for {images} images"
             ) from None
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ShapeError(
@@ -154,9 +154,9 @@ def class_index(vit: BlackBox, target: Any) -> int:
         if isinstance(target, bool) or int(target) != target:
             raise ValueError(target)
         return int(target)
-    if target.lstrip("-").isdigit():
-        return int(target)
     names = [name.lower() for name in vit.classes or ()]
+    if target.lstrip("-").isdigit() and target not in names:
+        return int(target)
     if names.count(target.lower()) > 1:
         several = [str(i) for i, name in enumerate(names) if name == target.lower()]
         raise ShapeError(f"{target!r} is the name of classes {', '.join(several)}; give the index")

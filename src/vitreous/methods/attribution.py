@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -264,16 +264,21 @@ class Attribution:
             parts["biases"] = self.bias
         return parts
 
-    def __getitem__(self, row: int | slice) -> Attribution:
-        """Attribution of one row or a slice of rows."""
+    def __getitem__(self, row: int | slice | Sequence[int] | Tensor | np.ndarray) -> Attribution:
+        """Attribution of one row, a slice of rows, or the rows of a list of indices or a mask."""
         from dataclasses import replace
 
         if isinstance(row, int):
-            row = range(len(self))[row]
-            row = slice(row, row + 1)
-        cut = {name: None if (t := getattr(self, name)) is None else t[row] for name in TENSORS}
-        originals = None if self.originals is None else self.originals[row]
-        return replace(self, **cut, originals=originals, names=None if self.names is None else self.names[row])
+            place = range(len(self))[row]
+            row = slice(place, place + 1)
+        indices = range(len(self))[row] if isinstance(row, slice) else row_indices(row, len(self))
+        rows = row if isinstance(row, slice) else indices
+        cut = {name: None if (t := getattr(self, name)) is None else t[rows] for name in TENSORS}
+        lists = {
+            name: None if (entries := getattr(self, name)) is None else tuple(entries[index] for index in indices)
+            for name in ("originals", "names")
+        }
+        return replace(self, **cut, **lists)
 
     def to(self, device: torch.device | str) -> Attribution:
         """Copy with all tensors on `device`."""
@@ -390,3 +395,13 @@ class Attribution:
         if self.score is not None and in_units_of_the_score:
             negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
         return negligible & finite.any(-1)
+
+
+def row_indices(rows: Any, count: int) -> list[int]:
+    """Indices of the rows that a list of indices or a mask selects."""
+    try:
+        return [int(index) for index in torch.arange(count)[torch.atleast_1d(torch.as_tensor(rows)).cpu()]]
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        raise ShapeError(
+            f"rows {rows!r}: an index, a slice, a list of indices or a mask of {count} rows would work"
+        ) from None

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.core.errors import ShapeError
 from vitreous.models.layout import Layout
+
+
+def check_size(size: Any) -> None:
+    """Raise ShapeError unless `size` is a height and a width."""
+    numbers = list(size) if isinstance(size, tuple | list) else []
+    if len(numbers) != 2 or not all(isinstance(length, int) and length > 0 for length in numbers):
+        raise ShapeError(f"size={size!r}; (height, width) in pixels would work")
 
 
 def resize_maps(maps: Float[Tensor, "r h w"], size: tuple[int, int], mode: str) -> Float[Tensor, "r height width"]:
     """Maps resized to `size` by interpolation."""
+    check_size(size)
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
     corners = None if mode == "nearest" else False

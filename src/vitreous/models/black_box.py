@@ -69,6 +69,14 @@ def refuse_without_parameters(module: nn.Module, name: str) -> None:
         raise ModelError(f"{name!r} has no parameters, so its device and precision are not known")
 
 
+def refuse_inference_tensors(module: nn.Module, name: str) -> None:
+    if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
+        raise ModelError(
+            f"{name!r} was created under torch.inference_mode(), so no gradient passes through it; create or load it "
+            "outside of it, or under torch.no_grad()"
+        )
+
+
 def pixel_layout(size: tuple[int, int]) -> Layout:
     """Layout in which every pixel is a patch."""
     return Layout(size, (1, 1), 0)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.front import check_batch_size
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.pairs.contributions import (
@@ -100,8 +101,7 @@ def explain_pair(
     """
     if similarity not in ("cosine", "dot", "maxsim"):
         raise SpecError(f"similarity={similarity!r}; 'cosine', 'dot' or 'maxsim' would work")
-    if batch_size < 1:
-        raise SpecError(f"batch_size={batch_size}; at least 1 would work")
+    check_batch_size(batch_size)
     chosen = pair_method(method, start, options)
     late = similarity == "maxsim"
     with torch.inference_mode(False):

@@ -201,12 +201,16 @@ class PairAttribution:
     def save(self, path: str | Path) -> Path:
         """Write a page (`.html`) where a patch or word that is pointed at shows its partners, or arrays (`.npz`).
 
+        Missing folders are created.
+
         Raises
         ------
         ShapeError
             If the suffix is neither of these.
         """
         path = Path(path)
+        if path.suffix in (".html", ".npz"):
+            path.parent.mkdir(parents=True, exist_ok=True)
         match path.suffix:
             case ".html":
                 from vitreous.draw.pairs import pair_page

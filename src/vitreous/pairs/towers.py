@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.forward import adapter_logits
-from vitreous.core.errors import ModelError, ShapeError
-from vitreous.front import as_images
+from vitreous.core.errors import ModelError, ShapeError, SpecError, VitreousError, describe_error
+from vitreous.front import as_images, refuse_not_finite
 from vitreous.models.model import BlackBox, Layout, Network, Outputs, forward_of
 from vitreous.models.tensor_types import Images, Logits, Pooled
 from vitreous.models.vit import ViT
@@ -75,11 +75,26 @@ class Tower:
         return self.model.layout((self.entry.shape[-2], self.entry.shape[-1]))
 
 
+def applied(embed: Embed, output: Any) -> Tensor:
+    """The result of the caller's `embed`, which has to be a tensor."""
+    try:
+        vectors = embed(output)
+    except VitreousError:
+        raise
+    except Exception as problem:
+        raise ShapeError(
+            f"embed failed on the model's output {type(output).__name__!r} ({describe_error(problem)})"
+        ) from problem
+    if not isinstance(vectors, Tensor):
+        raise ShapeError(f"embed returned {type(vectors).__name__!r}; a tensor [inputs, D] would work")
+    return vectors
+
+
 def pooled_vector(names: Sequence[str], embed: Embed | None) -> Embed:
     """Read the embedding [b D] of what a model returns; of a sequence [b n D], the first token."""
 
     def read(output: Any) -> Tensor:
-        vector = field_of(output, names) if embed is None else embed(output)
+        vector = field_of(output, names) if embed is None else applied(embed, output)
         vector = vector[:, 0] if embed is None and vector.ndim == 3 else vector
         if vector.ndim != 2:
             raise ShapeError(f"an embedding is [inputs, D], not {list(vector.shape)}; embed=… may say where it is")
@@ -92,7 +107,7 @@ def token_vectors(names: Sequence[str], embed: Embed | None) -> Embed:
     """Read the embeddings [b m D] of the output tokens of what a model returns, for late interaction."""
 
     def read(output: Any) -> Tensor:
-        vectors = field_of(output, names) if embed is None else embed(output)
+        vectors = field_of(output, names) if embed is None else applied(embed, output)
         if vectors.ndim != 3:
             raise ShapeError(
                 f"late interaction needs one embedding per output token [inputs, tokens, D], not {list(vectors.shape)}; "
@@ -136,6 +151,8 @@ def image_tower(model: Any, image: Any, embed: Embed | None, late: bool) -> Towe
     late
         Whether the module returns one embedding per output token.
     """
+    if embed is not None and not callable(embed):
+        raise SpecError(f"embed={embed!r}; a function of what the model returns would work")
     vision = as_model(model)
     if isinstance(vision, ViT) and (embed is not None or late):
         from vitreous.capture.see_through import see_through
@@ -148,7 +165,9 @@ def image_tower(model: Any, image: Any, embed: Embed | None, late: bool) -> Towe
     originals, tensor = as_images(vision, image)
     if len(tensor) != 1:
         raise ShapeError(f"a pair has one image on each side, not {len(tensor)}")
+    refuse_not_finite(tensor)
     tensor = tensor.to(vision.device, vision.dtype)
+    vision.layout((tensor.shape[-2], tensor.shape[-1]))  # fails for a size that the model does not take
     if not isinstance(vision, ViT):
         read = token_vectors(EMBEDDINGS[-1:], embed) if late else pooled_vector(EMBEDDINGS, embed)
         vision = replace(vision, read=read, forward=forward_of(vision.module, read, vision.inputs))

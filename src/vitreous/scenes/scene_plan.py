@@ -116,6 +116,9 @@ def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, ma
         raise SpecError(f"no kind of scene {kind!r}; known: {', '.join(KINDS)}")
     if mark not in MARKS:
         raise SpecError(f"a stamp cannot be {mark!r}; it can be {', '.join(MARKS)}")
+    for name, value in {"seed": seed, "index": index}.items():
+        if not isinstance(value, int | np.integer) or value < 0:
+            raise SpecError(f"{name}={value!r}; a whole number from 0 on would work")
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, index, tuple(KINDS).index(kind)))))
     ground = _ground(rng)
     angle = rng.uniform(0, 2 * math.pi)
