@@ -294,6 +294,18 @@ def test_results_cannot_go_where_a_file_is(tmp_path, capsys):
     assert "cannot be made a folder" in capsys.readouterr().err
 
 
+def test_maps_and_the_demo_page_cannot_go_where_a_file_is(tmp_path, capsys, monkeypatch):
+    (tmp_path / "out").write_text("")
+    monkeypatch.setattr("vitreous.demo.run", lambda *_, **__: [])
+    monkeypatch.setattr("vitreous.demo.page", lambda shows: "page")
+    maps = ["map", "scenes:single?count=1", "--model", "scenes", "--method", "ixg", "--out", str(tmp_path / "out")]
+
+    assert main(maps) == 2
+    assert "cannot be made a folder for maps" in capsys.readouterr().err
+    assert main(["demo", "--out", str(tmp_path / "out" / "demo.html")]) == 2
+    assert "demo.html' cannot be written" in capsys.readouterr().err
+
+
 def test_a_fault_of_the_program_is_one_sentence_and_70(tmp_path, capsys, monkeypatch):
     def broken(*_):
         raise RuntimeError("the abacus\nfell")

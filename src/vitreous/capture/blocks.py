@@ -141,8 +141,8 @@ def candidate_blocks(
 
 def named_blocks(module: nn.Module, pattern: str | Sequence[str]) -> list[tuple[str, nn.Module]]:
     """Modules whose names match a pattern such as "layers.*.blocks.*"; * stands for one part of the name."""
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern) if isinstance(pattern, Sequence) else [None]
-    if not all(isinstance(name, str) for name in patterns):
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern) if isinstance(pattern, Sequence) else []
+    if not patterns or not all(isinstance(name, str) for name in patterns):
         raise ModelError(f"blocks={pattern!r}; a name such as 'layers.*.blocks.*', or a list of names would work")
     chosen = [
         (name, part)

@@ -18,14 +18,12 @@ def demo(
 
     from vitreous.cli.console import new_table, open_console, print_table
     from vitreous.demo import CHAPTERS, METHODS, page, run
+    from vitreous.report.page import write_text
 
     with Progress(console=open_console(stderr=True), transient=True) as progress:
         task = progress.add_task("explaining", total=len(CHAPTERS) * len(METHODS))
         shows = run(images, seed=seed, step=lambda: progress.advance(task))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_name(out.name + ".part")
-    unfinished.write_text(page(shows), encoding="utf-8")
-    unfinished.replace(out)
+    write_text(out, page(shows))
     columns = [f"{show.chapter.title}: {score}" for show in shows for score in ("peak", "AP")]
     table = new_table("method", *columns, right=columns)
     for row, method in enumerate(METHODS):

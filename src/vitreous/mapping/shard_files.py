@@ -250,9 +250,12 @@ def inspect_folder(
     Raises
     ------
     DataError
-        If the folder holds maps of another job.
+        If the folder holds maps of another job, or cannot be created.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise DataError(f"'{folder}' cannot be made a folder for maps: {problem.strerror}") from None
     state = FolderState()
     states: dict[str, ShardState] = {}
     for path in sorted(folder.glob("maps-*.parquet")):
