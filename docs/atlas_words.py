@@ -11,8 +11,9 @@ import vitreous
 from vitreous.explanation import cautions
 from vitreous.methods import load_all
 from vitreous.methods.combination_table import ENDINGS, Cell, cells, two_readings
-from vitreous.methods.fold import Fold
+from vitreous.methods.fold import Fold, plus, rollout, skipplus
 from vitreous.methods.method import METHODS, SPELLINGS, Method
+from vitreous.methods.option_meanings import SHARED, option_meanings, parameters
 from vitreous.methods.options import written
 
 HERE = Path(__file__).parent
@@ -109,7 +110,7 @@ def passes(count: float, kind: str) -> str:
 def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str], vit: Any) -> list[str]:
     method = METHODS[name]
     known = [(key, value) for key, value in method.known_options.items() if key != "preset"]
-    options = ", ".join(f"`{key}={value!r}`" for key, value in known)
+    options = options_text(method, known)
     presets = ", ".join(f"`preset={preset!r}` ({setting(method.presets[preset])})" for preset in method.presets)
     also = ", ".join(f"`{alias}`" for alias, spec in SPELLINGS.items() if spec == name)
     mind = cautions(method, vit)
@@ -124,15 +125,34 @@ def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str]
         "Patents": "see [a note on LRP](lrp-patent.md)" if name in ("transatt", "partiallrp", "lrp") else "",
     }
     fewer = ", ".join(f"{value} {key}" for key, value in FEWER.get(name, {}).items())
-    picture = f"![{name} on three scenes](images/methods/{name}.png)" + (f"<br>*{fewer} here*" if fewer else "")
-    told = [f"- **{label}**: {said}" for label, said in lines.items() if said]
-    return [f"### {name}", "", method.facts.title, "", f"    {method.facts.formula}", "", *told, "", picture, ""]
+    image = f"![{name} on three scenes](images/methods/{name}.png)" + (f"<br>*{fewer} here*" if fewer else "")
+    facts_list = [f"- **{label}**: {text}" for label, text in lines.items() if text]
+    return [f"### {name}", "", method.facts.title, "", f"    {method.facts.formula}", "", *facts_list, "", image, ""]
+
+
+def options_text(method: Method, known: list[tuple[str, Any]]) -> str:
+    """Options of a method: those of every method or of its fold by name, the others with their meaning."""
+    shared = {"question", "row", *(() if method.fold is None else method.fold.signature.options)}
+    meanings = option_meanings(method)
+    by_name = ", ".join(f"`{key}={value!r}`" for key, value in known if key in shared)
+    own = "".join(f"\n    - `{key}={value!r}`: {meanings[key]}" for key, value in known if key not in shared)
+    return f"{by_name} ([meaning](#shared-options)){own}" if by_name else own
+
+
+def shared_options_text() -> list[str]:
+    """A section about the options that many methods have."""
+    described = {name: SHARED[name] for name in ("question", "row")}
+    for fold in (rollout, skipplus, plus):
+        texts = parameters(fold.signature.call)
+        described |= {name: text for name, text in texts.items() if not text.startswith("As in `")}
+    described["start"] = "First layer of the sum or roll-out; negative counts from the last layer, None is the middle."
+    return ["## Shared options", "", *(f"- `{name}`: {text}" for name, text in described.items()), ""]
 
 
 def setting(preset: Mapping[str, Any]) -> str:
     """What a preset sets, as it would be written."""
-    told = (f"+{v.name}{written(v.options)}" if isinstance(v, Fold) else f"{k}={v!r}" for k, v in preset.items())
-    return ", ".join(told) or "the defaults"
+    settings = (f"+{v.name}{written(v.options)}" if isinstance(v, Fold) else f"{k}={v!r}" for k, v in preset.items())
+    return ", ".join(settings) or "the defaults"
 
 
 def methods_page(costs: dict[str, list[float]], asked: str) -> str:
@@ -148,7 +168,7 @@ def methods_page(costs: dict[str, list[float]], asked: str) -> str:
         f"three images, explained with the embedded model `scenes`: {asked}. What decides is outlined in green. Red speaks",
         "for the class and blue against it; maps that are never negative go from dark (least) to bright (most).",
         "",
-        "![The three pictures](images/methods/pictures.png)",
+        "![The three images](images/methods/pictures.png)",
         "",
         "**Letters.** " + LETTERS,
         "",
@@ -161,6 +181,7 @@ def methods_page(costs: dict[str, list[float]], asked: str) -> str:
     page += [
         f"| {family} | {' · '.join(f'[{name}](#{name})' for name in names)} |" for family, names in families().items()
     ]
+    page += ["", *shared_options_text()]
     for family, names in families().items():
         page += ["", f"## {family}", ""]
         for name in names:

@@ -128,3 +128,24 @@ def test_what_a_picture_decides_is_said_to():
     for name, word in UNKNOWN.items():
         assert word in vitreous.resolve(name).facts.forwards
         assert COSTS[name][0] > 1
+
+
+def test_every_option_of_every_method_has_a_meaning():
+    unexplained = [
+        f"{method['name']}({option}=)"
+        for method in vitreous.list_methods()
+        if method["origin"] == "vitreous"
+        for option, meaning in method["meanings"].items()
+        if not meaning
+    ]
+
+    assert unexplained == []
+
+
+def test_the_command_line_says_what_options_mean(capsys, monkeypatch):
+    from vitreous.cli.main import main
+
+    monkeypatch.setenv("COLUMNS", "200")
+
+    assert main(["methods", "rise"]) == 0
+    assert "Cells per side of the random grid." in capsys.readouterr().out

@@ -33,9 +33,10 @@ def facts(method: Method) -> dict[str, Any]:
     dict
         JSON-serialisable. `capability` is the least that a model must be: "black box" (any classifier), "network" (states and
         gradients at blocks) or "ViT" (an adapter knows its parts). `options` holds only those with a plain default, `composes` says whether the method accepts a
-        fold, `origin` is the package that registered it.
+        fold, `meanings` describes every option, `origin` is the package that registered it.
     """
     from vitreous.methods.method import METHODS, SPELLINGS
+    from vitreous.methods.option_meanings import option_meanings
     from vitreous.methods.recipe import ProbeFunction
 
     layers = method.recipe.per_layer if isinstance(method.recipe, ProbeFunction) else method.recipe
@@ -60,6 +61,7 @@ def facts(method: Method) -> dict[str, Any]:
         "precision": method.facts.precision,
         "paper": method.facts.paper,
         "options": options,
+        "meanings": option_meanings(method),
         "presets": sorted(method.presets),
         "aliases": sorted(alias for alias, spec in SPELLINGS.items() if spec == method.name),
         "origin": METHODS.owner(method.name).split(".")[0],

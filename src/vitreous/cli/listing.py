@@ -53,7 +53,8 @@ def print_entry(entry: Entry, facts: Mapping[str, str], *, as_json: bool) -> Non
     options = [f"{key}={value!r}" for key, value in entry["options"].items() if key != "preset"]
     presets = [f"{entry['name']}(preset={preset!r})" for preset in entry["presets"]]
     common = {"paper": entry["paper"], "also called": ", ".join(entry["aliases"])}
-    common |= {"presets": ", ".join(presets), "options": ", ".join(options)}
+    meanings = {key: text for key, text in entry.get("meanings", {}).items() if key not in ("preset", "question")}
+    common |= {"presets": ", ".join(presets), "options": ", ".join(options), **meanings}
     table = new_table("", "")
     table.show_header = False
     for name, fact in {**facts, **common}.items():

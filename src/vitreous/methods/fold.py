@@ -221,12 +221,12 @@ def plus(
     lengths: bool = False,
     normalise: Scaling = "none",
 ) -> TokenScores:
-    """PLUS: the sum over all layers. `mode` "layers" adds each layer's map, "restart" each start's roll-out.
+    """PLUS: the sum over all layers.
 
     Parameters
     ----------
     mode
-        None is "layers". A restart uses the settings of the method's own roll-out where it has one.
+        "layers" adds each layer's map, "restart" the roll-out from each layer on; None is "layers". A restart uses the settings of the method's own roll-out where it has one.
     biases
         For methods that add bias shares to tokens: count each bias "once", or at every layer from which it is reached
         ("repeat"). The default is "repeat" for restarts, else "once".

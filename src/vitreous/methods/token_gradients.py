@@ -196,7 +196,13 @@ temper = token_times_gradient(
     paper="qiang2022attcat",
 )
 def cat(layer: Layer, of: Literal["input", "output"] = "input") -> TokenScores:
-    """Token times gradient, summed over all layers; `of` the "input" (SkipPLUS) or the "output" (paper) of each block."""
+    """Token times gradient, summed over all layers.
+
+    Parameters
+    ----------
+    of
+        Whether tokens are the "input" (SkipPLUS) or the "output" (paper) of each block.
+    """
     if of == "input":
         return input_x_gradient(layer)
     return (layer.output * layer.output_grad).sum(-1)
