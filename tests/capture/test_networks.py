@@ -12,10 +12,10 @@ from torch import Tensor, nn
 import vitreous
 from tests.models.families import FAMILIES, pictures, seen, tiny
 from vitreous.capture.blocks import find_blocks
+from vitreous.capture.gate_rules import ratio_activation
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.network_probe import spread
 from vitreous.capture.operation_registry import RULES
-from vitreous.capture.operation_rules import ratio_activation
 from vitreous.capture.operations import LinearisedForward
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import METHODS

@@ -17,10 +17,19 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.differentiable_operations import DifferentiableForward, HeldResidualSum, Phase
-from vitreous.capture.forward import Reading, Step, attention_pool, classified, present, rows_on, run_block
+from vitreous.capture.differentiable_operations import DifferentiableForward
+from vitreous.capture.forward import (
+    Reading,
+    Step,
+    attention_pool,
+    classified,
+    pooling_weights,
+    present,
+    rows_on,
+    run_block,
+)
 from vitreous.capture.layer import Gradients, Layer, presence_grad, weave
-from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.linearise import PLAIN, Linearisation, Phase, ResidualSum
 from vitreous.capture.network_probe import NetworkLayer, NetworkProbe, needs_vit
 from vitreous.capture.probe import Probe
 from vitreous.capture.trace import Trace, trace
@@ -76,7 +85,7 @@ class HeldResidual(Linearisation):
     def add(self, stream: Tensor, update: Tensor) -> Tensor:
         if self.residual == 0:
             return stream + update
-        return HeldResidualSum.apply(stream, update, self.residual, self.phase)
+        return ResidualSum.apply(stream, update, self.residual, self.phase)
 
     def add_and_normalise(self, norm: Any, stream: Tensor, update: Tensor | None = None) -> tuple[Tensor, Tensor]:
         total = stream if update is None else self.add(stream, update)
@@ -226,11 +235,10 @@ class DifferentiableProbe(Probe):
             presence = torch.zeros_like(normed[..., 0]).requires_grad_()
             pooled, readout = present(rows, presence) @ normed, rows.mean(0).expand(len(normed), -1)
         else:
-            mode.attention_weights.clear()
             with mode:
                 key, value = pool.key_value(normed[:, pool.skip :])
-                pooled, readout = attention_pool(pool, pool.query(), key, value, PLAIN, None)
-            pooling = (mode.attention_weights[0], pool.skip)
+                pooled, weights = attention_pool(pool, pool.query(), key, value, PLAIN, None)
+            pooling, readout = (weights, pool.skip), pooling_weights(pool, weights)
         with mode:
             logits = classified(vit, vit.pooled_norm(pooled))
         return TrackedForward(mode, steps, first, presence, pooling, logits, readout.detach())

@@ -227,7 +227,8 @@ def run_head(
             pooled, readout = present(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
         else:
             key_presence = None if presence is None else presence[:, None, None, pool.skip :]
-            pooled, readout = attention_pool(pool, query, key, value, lin, pooled_tap, key_presence)
+            pooled, weights = attention_pool(pool, query, key, value, lin, pooled_tap, key_presence)
+            readout = pooling_weights(pool, weights)
         with evaluating(vit.module):  # the head may contain dropout in training mode
             logits = classified(vit, normalise(lin, vit.pooled_norm, pooled, pooled_tap), lin)
     token_taps = () if token_tap is None else tuple(token_tap.outputs)
@@ -271,14 +272,19 @@ def attention_pool(
     lin: Linearisation,
     tap: Tap | None,
     presence: Float[Tensor, "b 1 1 n"] | None = None,
-) -> tuple[Tensor, Float[Tensor, "b all"]]:
-    """Return the pooled tokens, and the pooler's attention averaged over heads and queries (0 for skipped tokens)."""
+) -> tuple[Tensor, Float[Tensor, "b h q n"]]:
+    """Return the pooled tokens, and the pooler's attention to the tokens that it does not skip."""
     q = normalise(lin, pool.q_norm, query, None).expand(len(k), -1, -1, -1)
     k = normalise(lin, pool.k_norm, k, tap)
     mixed, weights = mix(*lin.attention(q, k, v), presence, pool.scale, attention=True, temperature=lin.softmax)
     pooled = pool.project(mixed.transpose(1, 2).flatten(2))
     pooled = pooled if pool.feed is None else pooled + feed(pool.feed, pooled, lin, tap)
-    return pooled, F.pad(weights.mean((1, 2)), (pool.skip, 0))
+    return pooled, weights
+
+
+def pooling_weights(pool: AttentionPool, attention: Float[Tensor, "b h q n"]) -> Float[Tensor, "b all"]:
+    """Attention of a pooler, averaged over heads and queries; 0 for skipped tokens."""
+    return F.pad(attention.mean((1, 2)), (pool.skip, 0))
 
 
 def run_blocks(vit: ViT, tokens: Tokens, place: Place) -> Tokens:

@@ -151,36 +151,57 @@ def epsilon(norm: Any, x: Tensor) -> float:
     return torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
 
 
+class Phase:
+    """Whether the linearised backward pass of a differentiable explanation is running."""
+
+    __slots__ = ("linearised",)
+
+    def __init__(self) -> None:
+        self.linearised = False
+
+
+def is_inactive(phase: Phase | None) -> bool:
+    """Whether a backward pass is that of a loss on a map, in which the rules of the linearisation do not apply."""
+    return phase is not None and not phase.linearised
+
+
 def damp(x: Tensor, factor: float | int) -> Tensor:
     """Return x with its gradient multiplied by `factor`."""
     if factor == 1:
         return x
-    return x.detach() if factor == 0 else Damp.apply(x, factor)
+    return x.detach() if factor == 0 else Damp.apply(factor, None, x)[0]
 
 
 class Damp(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float | int) -> Tensor:
-        ctx.factor = factor
-        return x.view_as(x)
+    """Identity of tensors whose gradients are multiplied by `factor`; if a phase is given, only while it is linearised."""
 
     @staticmethod
-    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, None]:
-        (upstream,) = upstreams
-        return upstream * ctx.factor, None
+    def forward(ctx: Any, factor: float | int, phase: Phase | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.factor, ctx.phase = factor, phase
+        return tuple(x.view_as(x) for x in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor | None, ...]:
+        if is_inactive(ctx.phase):
+            return None, None, *upstreams
+        return None, None, *(None if ctx.factor == 0 else upstream * ctx.factor for upstream in upstreams)
 
 
-def softmax_at(temperature: float | int, softmax: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+def softmax_at(
+    temperature: float | int,
+    softmax: Callable[[Tensor], Tensor],
+    scores: Tensor,
+    hold: Callable[[Tensor], Tensor] = Tensor.detach,
+) -> Tensor:
     """Return softmax(scores); its backward pass has the Jacobian of the softmax at another temperature.
 
     Differentiating temperature · softmax(scores / temperature) gives that Jacobian without the factor 1 / temperature.
+    `hold` makes a tensor a constant of the backward pass.
     """
     if temperature == 1 or not scores.requires_grad:
         return softmax(scores)
-    with torch.no_grad():
-        weights = softmax(scores)
     heated = temperature * softmax(scores / temperature)
-    return weights + (heated - heated.detach())  # the difference is exactly 0
+    return softmax(hold(scores)) + (heated - hold(heated))  # the difference is exactly 0
 
 
 def attention_at(
@@ -214,25 +235,28 @@ def attention_at(
 
 
 class ResidualSum(Function):
-    """Sum of the residual stream and an update, with ResLRP's rule in the backward pass."""
+    """Sum of the residual stream and an update, with ResLRP's rule in the backward pass; `phase` as for `Damp`."""
 
     @staticmethod
-    def forward(ctx: Any, stream: Tensor, update: Tensor, gamma: float | int) -> Tensor:
-        ctx.gamma = gamma
+    def forward(ctx: Any, stream: Tensor, update: Tensor, gamma: float | int, phase: Phase | None = None) -> Tensor:
+        ctx.gamma, ctx.phase = gamma, phase
         ctx.save_for_backward(stream, update)
         return stream + update
 
     @staticmethod
-    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (upstream,) = upstreams
+        if is_inactive(ctx.phase):
+            return upstream, upstream, None, None
         stream, update = ctx.saved_tensors
         total = stream + update
         # signs are compared instead of the product's, which may underflow
         weights = [1 + ctx.gamma * (part.sign() * total.sign() > 0) for part in (stream, update)]
+        divisor = weights[0] * stream + weights[1] * update
         # where the total is 0 both shares tend to 0; where both parts are 0 the sum is left as it is
-        share = total / (weights[0] * stream + weights[1] * update)
-        share = torch.where(total == 0, ((stream == 0) & (update == 0)).to(total), share)
-        return upstream * share * weights[0], upstream * share * weights[1], None
+        nothing = (stream == 0) & (update == 0)
+        share = torch.where(total == 0, nothing.to(total), total / torch.where(divisor == 0, 1, divisor))
+        return upstream * share * weights[0], upstream * share * weights[1], None, None
 
 
 class FrozenLayerNorm(Function):

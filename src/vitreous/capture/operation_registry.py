@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import Tensor
@@ -34,9 +35,7 @@ class Added:
     version: int  # of `output` when it was recorded; another one later means that it was changed in place
 
 
-@dataclass(
-    slots=True, eq=False
-)  # not frozen: it is made for every call, and frozen fields take three times as long to set
+@dataclass(slots=True, eq=False)  # not frozen: it is made for every call, and frozen fields take longer to set
 class Call:
     """One call of a torch function, as a rule sees it."""
 
@@ -49,6 +48,21 @@ class Call:
     def linearisation(self) -> Linearisation:
         return self.mode.linearisation
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether the backward pass is recorded: the rule needs a second derivative."""
+        return self.mode.differentiable
+
+    @property
+    def input(self) -> Any:
+        """The first argument."""
+        return self.args[0] if self.args else self.kwargs["input"]
+
+    @property
+    def operands(self) -> tuple[Any, Any]:
+        """The two arguments of an arithmetic operation."""
+        return self.args[0], self.args[1] if len(self.args) > 1 else self.kwargs["other"]
+
     def bind(self, *names: str) -> dict[str, Any]:
         """Positional and keyword arguments by name."""
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
@@ -56,6 +70,12 @@ class Call:
     def run(self) -> Any:
         """The function as the model called it."""
         return self.function(*self.args, **self.kwargs)
+
+    def run_on(self, x: Tensor) -> Any:
+        """The function with `x` in place of its first argument."""
+        if self.args:
+            return self.function(x, *self.args[1:], **self.kwargs)
+        return self.function(**{**self.kwargs, "input": x})
 
     def hold(self, x: Tensor) -> Tensor:
         """The tensor as a constant of the linearised backward pass."""
@@ -99,7 +119,7 @@ def operation_rule(*functions: Callable[..., Any] | str, differentiable: bool = 
     Examples
     --------
     >>> import vitreous
-    >>> from vitreous.capture.operation_rules import ratio_activation
+    >>> from vitreous.capture.gate_rules import ratio_activation
     >>> _ = vitreous.operation_rule("my_activation")(ratio_activation)
     """
 
@@ -112,6 +132,8 @@ def operation_rule(*functions: Callable[..., Any] | str, differentiable: bool = 
 
     return register
 
+
+built_in_rule = partial(operation_rule, differentiable=True)
 
 TENSOR_ATTRIBUTES = frozenset(["T", "mT", "H", "mH", "data"])  # other attributes of a tensor are no tensors
 

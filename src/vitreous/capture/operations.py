@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from vitreous.capture import operation_rules
+from vitreous.capture import affine_rules, attention_rules, gate_rules, norm_rules  # noqa: F401 - registers the rules
 from vitreous.capture.linearise import Linearisation, damp
 from vitreous.capture.operation_registry import (
     RULES,
@@ -84,16 +84,16 @@ def run_sum(
     for value in args[:2]:
         first = value[0] if type(value) in (list, tuple) and value else value
         if getattr(first, "_vitreous_role", None) is not None:
-            operation_rules.assign_role(Call(function, args, kwargs, mode), output)
+            affine_rules.assign_role(Call(function, args, kwargs, mode), output)
             break
     return output
 
 
 # Rules that only record constants and roles, and what is left of them where constants are not recorded.
 WITHOUT_CONSTANTS: dict[Rule, Handler] = {
-    operation_rules.linear: run,
-    operation_rules.convolution: run,
-    operation_rules.affine: run_sum,
+    affine_rules.linear: run,
+    affine_rules.convolution: run,
+    affine_rules.affine: run_sum,
 }
 
 
@@ -115,7 +115,7 @@ class LinearisedForward(TorchFunctionMode):
         If the linearisation has a rule for skip connections.
     """
 
-    keeps_parameters = False  # whether parameters are part of the graph
+    differentiable = False  # whether the backward pass is recorded, with parameters in the graph
     active = True  # whether rules apply; `Tracer` sets it at the first block
 
     def __init__(

@@ -151,7 +151,7 @@ def trace(
     """
     mode = mode or LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
     mode.detaches_parameters = has_trainable_parameters(module)
-    tracer = Tracer(mode, down_to, copy, cut or (copy and not mode.keeps_parameters))
+    tracer = Tracer(mode, down_to, copy, cut or (copy and not mode.differentiable))
     token = ACTIVE.set(tracer)
     try:
         with ExitStack() as stack:
@@ -160,9 +160,8 @@ def trace(
                 stack.callback(before.remove)
                 stack.callback(block.register_forward_hook(tracer.leave).remove)
             stack.enter_context(evaluating(module))
-            stack.enter_context(
-                torch.set_grad_enabled(mode.keeps_parameters)
-            )  # restores the caller's flag; `enter` switches it on
+            # restores the caller's flag; `enter` switches it on
+            stack.enter_context(torch.set_grad_enabled(mode.differentiable))
             stack.enter_context(mode)
             output = forward()
     finally:
