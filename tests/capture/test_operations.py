@@ -103,7 +103,7 @@ def test_shares_of_inputs_and_constants_add_up_to_the_score_at_every_block(name)
     blocks = list(model.get_submodule(where).children())
 
     for point in COMPLETE:
-        traced = trace(model, lambda: model(x), blocks, LINEARISATIONS[point], constants=True)
+        traced = trace(model, lambda: model(x), blocks, LinearisedForward(LINEARISATIONS[point], record_constants=True))
         score = traced.output[:, 1].sum()
         steps = list(backward(traced, score, measure=True))
 
@@ -124,7 +124,7 @@ def test_gradients_by_operation_are_those_of_the_adapter(name, point):
     layers = Probe(from_timm(model), x, targets).layers(LINEARISATIONS[point], attention=False)
     expected = {layer.index: layer.hidden_grad for layer in layers}
 
-    traced = trace(model, lambda: model(x), list(model.blocks), LINEARISATIONS[point])
+    traced = trace(model, lambda: model(x), list(model.blocks), LinearisedForward(LINEARISATIONS[point]))
     steps = backward(traced, traced.output.gather(1, targets[:, None]).sum())
 
     for step in steps:
@@ -143,7 +143,7 @@ def test_written_out_attention_has_the_rules_of_the_fused_one():
     for fused in (True, False):
         for block in model.blocks:
             block.attn.fused_attn = fused
-        traced = trace(model, lambda: model(x), list(model.blocks), lin)
+        traced = trace(model, lambda: model(x), list(model.blocks), LinearisedForward(lin))
         gradients.append([step.gradient for step in backward(traced, traced.output[:, 1].sum())])
 
     for fused, written in zip(*gradients, strict=True):
@@ -156,7 +156,7 @@ def test_a_trace_stops_where_it_is_told_and_leaves_nothing_behind():
     for parameter in model.parameters():
         parameter.requires_grad_(True)
 
-    traced = trace(model, lambda: model(x), list(model.blocks), LINEARISATIONS["decompx"], down_to=2)
+    traced = trace(model, lambda: model(x), list(model.blocks), LinearisedForward(LINEARISATIONS["decompx"]), down_to=2)
 
     assert [segment.index for segment in traced.segments] == [2]
     assert not traced.segments[0].entered.requires_grad
@@ -174,7 +174,7 @@ def test_an_exception_in_the_forward_leaves_nothing_behind():
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        trace(model, fail, list(model.blocks), LINEARISATIONS["decompx"])
+        trace(model, fail, list(model.blocks), LinearisedForward(LINEARISATIONS["decompx"]))
 
     assert all(not block._forward_hooks and not block._forward_pre_hooks for block in model.blocks)
     assert torch.is_grad_enabled()

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import vitreous
 from vitreous.capture.linearise import LINEARISATIONS
+from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import backward, share, trace
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.eval_mode import evaluating
@@ -221,7 +222,7 @@ def test_the_rest_of_a_text_is_the_share_of_its_biases(clip):
 
     shares = []
     for coordinate in range(6):
-        traced = trace(text, call, blocks, LINEARISATIONS["decompx"], constants=True)
+        traced = trace(text, call, blocks, LinearisedForward(LINEARISATIONS["decompx"], record_constants=True))
         steps = list(backward(traced, traced.output[coordinate]))
         shares.append(sum(share(added.constant, grad).sum() for step in steps for added, grad in step.added))
     pair = vitreous.explain_pair(vitreous.TextTower(text), IDS, vitreous.TextTower(text), IDS)

@@ -98,7 +98,7 @@ class BlackBoxProbe:
         """
         if len(images) != len(self.images):
             raise ShapeError(f"the probe asks about {len(self.images)} images, not {len(images)}; make a new Probe")
-        return type(self)(self.model, images, self.targets.view(len(self.images), -1), self.question, self.hold)
+        return type(self)(self.model, images, self.target_table, self.question, self.hold)
 
     def asking(self: AnyProbe, question: str | Question | Any) -> AnyProbe:
         """Return a probe with another score function (`question`); forward results are shared in both directions."""
@@ -125,7 +125,7 @@ class BlackBoxProbe:
         """
         entry = slice(image, image + 1)
         pixels = self.originals[entry] if replacement is None else replacement[None]
-        targets = self.targets.view(len(self.images), -1)[entry]
+        targets = self.target_table[entry]
         other = type(self)(self.model, pixels, targets, self.question, self.hold)
         if replacement is None:
             states, reading = self._cache.states, self._cache.reading
@@ -169,6 +169,11 @@ class BlackBoxProbe:
         return self._chosen_targets.flatten()
 
     @property
+    def target_table(self) -> Int[Tensor, "b k"]:
+        """Target classes, one row per image."""
+        return self.targets.view(len(self.images), -1)
+
+    @property
     def targets_per_image(self) -> int:
         return 1 if self._chosen_targets is None else self._chosen_targets.shape[1]
 
@@ -210,6 +215,10 @@ class BlackBoxProbe:
                 "for its value, and wrap(model, outputs='binary') says that it is the logit of a binary classifier"
             )
         return self.question(logits, targets)
+
+    def target_scores(self, logits: Logits) -> list[Float[Tensor, " b"]]:
+        """Apply the score function for every target of each image: one tensor per target."""
+        return [self.answer(logits, targets) for targets in self.target_table.unbind(1)]
 
     def _reader(self, rows: int) -> Read:
         """Return a function from logits [m c] to scores [m k].
@@ -284,8 +293,7 @@ class BlackBoxProbe:
         """Gradient of the score in the pixels, through a function from images to logits."""
         images = self.images.detach().requires_grad_()
         with torch.enable_grad():
-            logits = logits_of(images)
-            scores = [self.answer(logits, t).sum() for t in self.targets.view(len(images), -1).unbind(1)]
+            scores = [score.sum() for score in self.target_scores(logits_of(images))]
         return weave([torch.autograd.grad(s, images, retain_graph=s is not scores[-1])[0] for s in scores])
 
     # ── what only other kinds of models have ─────────────────────────────────────────────────────

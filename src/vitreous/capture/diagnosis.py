@@ -105,7 +105,7 @@ def operations_without_rule(
         The score of what `forward` returns.
     """
     mode = OperationCheck(linearisation)
-    traced = trace(module, forward, blocks, linearisation, copy=True, mode=mode)
+    traced = trace(module, forward, blocks, mode)
     with torch.enable_grad():
         score = score_of(traced.output)
     if score is None:

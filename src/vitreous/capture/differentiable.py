@@ -7,7 +7,6 @@ autograd, so that gradients of the map reach parameters and images by ordinary d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,14 +29,14 @@ from vitreous.capture.forward import (
 )
 from vitreous.capture.layer import Gradients, Layer, presence_grad, weave
 from vitreous.capture.linearise import PLAIN, Linearisation, Phase, ResidualSum
-from vitreous.capture.network_probe import NetworkLayer, NetworkProbe, needs_vit
+from vitreous.capture.network_probe import NetworkProbe, Walk
 from vitreous.capture.probe import Probe
-from vitreous.capture.trace import Trace, trace
+from vitreous.capture.trace import Trace
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.tensor_types import Tokens
-from vitreous.models.vit import LinearPool, ViT
+from vitreous.models.tensor_types import Logits, Tokens
+from vitreous.models.vit import AttentionPool, LinearPool, ViT
 
 
 def keeps_graph(scores: Tensor | None) -> bool:
@@ -66,6 +65,17 @@ def differentiable_probe(model: BlackBox, images: Tensor, *arguments: Any) -> Pr
     return DifferentiableNetworkProbe(model, images, *arguments)
 
 
+class GraphKeeping(NetworkProbe):
+    """A probe whose images and layers keep their graph; parameters as for `Probe`."""
+
+    keeps_graph = True
+
+    def __init__(self, model: Network, images: Tensor, *arguments: Any) -> None:
+        super().__init__(model, images, *arguments)
+        self.images = images.to(model.device, model.dtype)  # with the graph of the images
+        check_trainable(model, images)
+
+
 def refuse_biases(biases: bool) -> None:
     if biases:
         raise SpecError(
@@ -92,42 +102,6 @@ class HeldResidual(Linearisation):
         return total, norm(total)
 
 
-class TrackedLayer(Layer):
-    """A layer whose states keep their graph."""
-
-    __slots__ = ()
-
-    @property
-    def hidden(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.hidden)
-
-    @property
-    def normed(self) -> Float[Tensor, "r n d"]:
-        assert self.step.normed is not None
-        return self.rows(self.step.normed)
-
-    @property
-    def mid(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.mid)
-
-    @property
-    def output(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.output)
-
-    @property
-    def value(self) -> Float[Tensor, "r h n e"]:
-        return self.rows(self.step.value)
-
-    @property
-    def attention(self) -> Float[Tensor, "r h n n"]:
-        assert self.step.attention is not None
-        return self.rows(self.step.attention)
-
-    def positive_attention(self, weight: Float[Tensor, "r h n"] | None = None) -> Float[Tensor, "r n n"]:
-        product = self.attention * self.attention_grad.clamp(min=0)
-        return (product if weight is None else product * weight[:, :, None]).mean(1)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TrackedForward:
     """States of the blocks and of the head, with their graph.
@@ -140,12 +114,8 @@ class TrackedForward:
         States of the blocks from `first` on.
     first
         Number of the first block.
-    normed
-        Tokens after the last norm.
-    presence
-        Logarithms of the weights of tokens in a linear pooling: zeros, whose gradient is read.
     pooling
-        Attention of the pooling and the number of tokens that it leaves out; None if pooling is linear.
+        Attention of the pooling, or for a linear pooling zeros, the logarithms of the weights of tokens in it.
     logits, readout
         Output of the head.
     """
@@ -153,22 +123,12 @@ class TrackedForward:
     mode: DifferentiableForward
     steps: list[Step]
     first: int
-    presence: Float[Tensor, "b n"] | None
-    pooling: tuple[Tensor, int] | None
+    pooling: Tensor
     logits: Tensor
     readout: Float[Tensor, "b n"]
 
-    @property
-    def states(self) -> dict[str, list[Tensor]]:
-        """Tensors whose gradients are read, by kind."""
-        steps = self.steps
-        states = {"hidden": [step.hidden for step in steps], "output": [step.output for step in steps]}
-        states["attention"] = [step.attention for step in steps if step.attention is not None]
-        states["normed"] = [step.normed for step in steps if step.normed is not None]
-        return states
 
-
-class DifferentiableProbe(Probe):
+class DifferentiableProbe(GraphKeeping, Probe):
     """A probe of a `ViT` whose layers are differentiable functions of the model's parameters and of the images.
 
     It takes one forward pass and one recorded backward pass per target, and holds the whole graph. Parameters as for
@@ -181,11 +141,6 @@ class DifferentiableProbe(Probe):
     """
 
     accounts_biases = False
-
-    def __init__(self, model: ViT, images: Tensor, *arguments: Any) -> None:
-        super().__init__(model, images, *arguments)
-        self.images = images.to(model.device, model.dtype)  # with the graph of the images
-        check_trainable(model, images)
 
     @property
     def states(self) -> list[Tokens]:
@@ -201,21 +156,13 @@ class DifferentiableProbe(Probe):
     def _plain_forward(self) -> TrackedForward:
         return self._track(PLAIN, 0)
 
-    @contextmanager
-    def _running(self, mode: DifferentiableForward) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.enter_context(torch.enable_grad())
-            stack.enter_context(evaluating(self.vit.module))
-            stack.enter_context(mode.marking(self.vit.module))
-            yield
-
     def _track(self, lin: Linearisation, first: int) -> TrackedForward:
         """Run the model by its parts; rules apply from block `first` on."""
         vit = self.vit
         mode = DifferentiableForward(replace(lin, residual=0))
         skip_rule = HeldResidual(residual=lin.residual, phase=mode.phase)
         steps: list[Step] = []
-        with self._running(mode):
+        with torch.enable_grad(), evaluating(vit.module), mode.marking(vit.module):
             x = vit.embed(self.images)
             for block in vit.blocks[:first]:
                 x = run_block(block, x, self.place, attention=True).output
@@ -224,48 +171,40 @@ class DifferentiableProbe(Probe):
                 with mode:
                     steps.append(run_block(block, entered, self.place, skip_rule, attention=True))
                 x = steps[-1].output
-            return self._head(mode, steps, first, x)
+            return TrackedForward(mode, steps, first, *self._head(mode, x))
 
-    def _head(self, mode: DifferentiableForward, steps: list[Step], first: int, tokens: Tokens) -> TrackedForward:
-        vit, pool, presence, pooling = self.vit, self.vit.pool, None, None
+    def _head(self, mode: DifferentiableForward, tokens: Tokens) -> tuple[Tensor, Logits, Float[Tensor, "b n"]]:
+        """Run the head; return the last three fields of `TrackedForward`."""
+        vit, pool = self.vit, self.vit.pool
         with mode:
             normed = vit.norm(tokens)
         if isinstance(pool, LinearPool):
             rows = rows_on(pool, normed)
-            presence = torch.zeros_like(normed[..., 0]).requires_grad_()
-            pooled, readout = present(rows, presence) @ normed, rows.mean(0).expand(len(normed), -1)
+            pooling = torch.zeros_like(normed[..., 0]).requires_grad_()
+            pooled, readout = present(rows, pooling) @ normed, rows.mean(0).expand(len(normed), -1)
         else:
             with mode:
                 key, value = pool.key_value(normed[:, pool.skip :])
-                pooled, weights = attention_pool(pool, pool.query(), key, value, PLAIN, None)
-            pooling, readout = (weights, pool.skip), pooling_weights(pool, weights)
+                pooled, pooling = attention_pool(pool, pool.query(), key, value, PLAIN, None)
+            readout = pooling_weights(pool, pooling)
         with mode:
             logits = classified(vit, vit.pooled_norm(pooled))
-        return TrackedForward(mode, steps, first, presence, pooling, logits, readout.detach())
+        return pooling, logits, readout.detach()
 
-    def layers(
-        self,
-        lin: Linearisation = PLAIN,
-        attention: bool = True,
-        *,
-        gradients: bool = True,
-        biases: bool = False,
-        normed: bool = False,
-        presence: bool = False,
-        down_to: int = 0,
-    ) -> Iterator[Layer]:
-        refuse_biases(biases)
-        forward = self._plain_forward if lin == PLAIN and down_to == 0 else self._track(lin, down_to)
+    def _walk(self, walk: Walk, down_to: int) -> Iterator[Layer]:
+        refuse_biases(walk.biases)
+        forward = self._plain_forward if walk.lin == PLAIN and down_to == 0 else self._track(walk.lin, down_to)
         readout = forward.readout.repeat_interleave(self.targets_per_image, 0)
-        grads = self._gradients(forward) if gradients else {}
-        if gradients and presence:
-            matrices = [self.rows_of(step.attention) for step in forward.steps]
-            grads["presence"] = list(map(presence_grad, matrices, grads["attention"]))
-            grads["presence"][-1] = grads["presence"][-1] + grads["pooling"][0]
+        gradients = [{} for _ in forward.steps]
+        if walk.gradients:
+            gradients, at_pooling = self._gradients(forward)
+            if walk.presence:
+                for step, own in zip(forward.steps, gradients, strict=True):
+                    own["presence"] = presence_grad(self._per_row(step.attention), own["attention"])
+                gradients[-1]["presence"] = gradients[-1]["presence"] + at_pooling
         for offset in reversed(range(len(forward.steps))):
             index = forward.first + offset
-            own = {kind: tensors[offset] for kind, tensors in grads.items() if kind != "pooling"}
-            yield TrackedLayer(
+            yield Layer(
                 index,
                 self.vit.depth,
                 self.layout,
@@ -274,59 +213,37 @@ class DifferentiableProbe(Probe):
                 forward.steps[offset],
                 self.targets_per_image,
                 readout,
-                Gradients(**own),
+                Gradients(**gradients[offset]),
+                has_graph=True,
             )
 
-    def rows_of(self, per_image: Tensor | None) -> Tensor:
+    def _per_row(self, per_image: Tensor | None) -> Tensor:
         assert per_image is not None
         return per_image.repeat_interleave(self.targets_per_image, 0)
 
-    def _gradients(self, forward: TrackedForward) -> dict[str, list[Tensor]]:
-        """Gradients by kind and block, rows ordered as in `Layer`; "pooling" are those in the presence of tokens there."""
-        states = forward.states
-        kinds = [kind for kind, tensors in states.items() for _ in tensors]
-        pooling = forward.presence if forward.pooling is None else forward.pooling[0]
-        assert pooling is not None
-        inputs = [*(tensor for tensors in states.values() for tensor in tensors), pooling]
-        columns: list[list[Tensor]] = []
+    def _gradients(self, forward: TrackedForward) -> tuple[list[dict[str, Tensor]], Float[Tensor, "r n"]]:
+        """Gradients of every block by kind, rows ordered as in `Layer`, and those in the presence of tokens at the pooling."""
+        kinds = ("hidden", "output", "attention", "normed")
+        tensors = {(i, kind): getattr(step, kind) for i, step in enumerate(forward.steps) for kind in kinds}
         with torch.enable_grad():
-            for targets in self.targets.view(len(self.images), -1).unbind(1):
-                score = self.answer(forward.logits, targets).sum()
-                columns.append(forward.mode.gradients(score, inputs))
-            woven = [weave(list(column)) for column in zip(*columns, strict=True)]
-            by_kind: dict[str, list[Tensor]] = {kind: [] for kind in states}
-            for kind, gradient in zip(kinds, woven[:-1], strict=True):
-                by_kind[kind].append(gradient)
-            at_pooling = woven[-1]
-            if forward.pooling is not None:
-                weights, skipped = forward.pooling
-                at_pooling = F.pad(presence_grad(self.rows_of(weights), at_pooling), (skipped, 0))
-        return {**by_kind, "pooling": [at_pooling]}
+            columns = [
+                forward.mode.gradients(score.sum(), [*tensors.values(), forward.pooling])
+                for score in self.target_scores(forward.logits)
+            ]
+            *woven, at_pooling = (weave(list(column)) for column in zip(*columns, strict=True))
+            if isinstance(self.vit.pool, AttentionPool):
+                slope = presence_grad(self._per_row(forward.pooling), at_pooling)
+                at_pooling = F.pad(slope, (self.vit.pool.skip, 0))
+        gradients: list[dict[str, Tensor]] = [{} for _ in forward.steps]
+        for (i, kind), gradient in zip(tensors, woven, strict=True):
+            gradients[i][kind] = gradient
+        return gradients, at_pooling
 
 
 # ── networks ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class TrackedNetworkLayer(NetworkLayer):
-    """A layer of a network whose states keep their graph."""
-
-    __slots__ = ()
-
-    @property
-    def hidden(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.tokens.tokens(self.segment.leaf))
-
-    @property
-    def output(self) -> Float[Tensor, "r n d"]:
-        output = self.segment.output
-        if output is None or not self.tokens.holds(output.shape):
-            raise SpecError(
-                "the output of a block has other tokens than its input in this model; of='input' would work"
-            )
-        return self.rows(self.tokens.tokens(output))
-
-
-class DifferentiableNetworkProbe(NetworkProbe):
+class DifferentiableNetworkProbe(GraphKeeping, NetworkProbe):
     """A probe of a network whose layers are differentiable functions of its parameters and of the images.
 
     Parameters as for `NetworkProbe`.
@@ -337,64 +254,29 @@ class DifferentiableNetworkProbe(NetworkProbe):
         If neither a parameter nor the images require gradients.
     """
 
-    def __init__(self, model: Network, images: Tensor, *arguments: Any) -> None:
-        super().__init__(model, images, *arguments)
-        self.images = images.to(model.device, model.dtype)  # with the graph of the images
-        check_trainable(model, images)
-
-    def layers(
-        self,
-        lin: Linearisation = PLAIN,
-        attention: bool = False,
-        *,
-        gradients: bool = True,
-        biases: bool = False,
-        normed: bool = False,
-        presence: bool = False,
-        down_to: int = 0,
-    ) -> Iterator[Any]:
-        if attention or presence:
-            raise ModelError(needs_vit(self.model, "attention matrices"))
-        refuse_biases(biases)
-        mode = DifferentiableForward(lin, copy_recorded=self.model.copy, active=False)
-        traced = self._trace_with(mode, down_to)
-        scores = self._scores(traced)
-        segments = traced.segments
-        grads: list[dict[str, Tensor]] = [{} for _ in segments]
-        if gradients:
-            grads = self._segment_gradients(mode, traced, scores)
-        for segment, own in zip(reversed(segments), reversed(grads), strict=True):
-            plain = self._layer(segment, Gradients(**own))
-            yield TrackedNetworkLayer(*(getattr(plain, name) for name in plain.__dataclass_fields__))
-
-    def _trace_with(self, mode: DifferentiableForward, down_to: int) -> Trace:
+    def _walk(self, walk: Walk, down_to: int) -> Iterator[Any]:
+        self._refuse_attention(walk)
+        refuse_biases(walk.biases)
+        mode = DifferentiableForward(walk.lin, copy_recorded=self.model.copy, active=False)
         with mode.marking(self.model.module):
-            return trace(
-                self.model.module,
-                lambda: self.model.call(self.images),
-                [block.module for block in self.model.blocks],
-                mode.linearisation,
-                down_to=down_to,
-                copy=self.model.copy,
-                cut=False,
-                mode=mode,
-            )
+            traced = self._trace(mode, down_to)
+        scores = self._scores(traced)
+        gradients = self._segment_gradients(mode, traced, scores) if walk.gradients else [{}] * len(traced.segments)
+        for segment, own in zip(reversed(traced.segments), reversed(gradients), strict=True):
+            yield self._layer(segment, Gradients(**own))
 
     def _segment_gradients(
         self, mode: DifferentiableForward, traced: Trace, scores: list[Tensor]
     ) -> list[dict[str, Tensor]]:
-        inputs: list[Tensor] = []
-        places: list[tuple[int, str]] = []
-        for index, segment in enumerate(traced.segments):
-            inputs.append(segment.leaf)
-            places.append((index, "hidden"))
-            tokens = self.model.blocks[segment.index].tokens
-            if segment.output is not None and tokens.holds(segment.output.shape):
-                inputs.append(segment.output)
-                places.append((index, "output"))
-        columns = [mode.gradients(score.sum(), inputs) for score in scores]
-        grads: list[dict[str, Tensor]] = [{} for _ in traced.segments]
-        for (index, kind), *parts in zip(places, *columns, strict=True):
-            tokens = self.model.blocks[traced.segments[index].index].tokens
-            grads[index][kind] = weave([tokens.tokens(part) for part in parts])
-        return grads
+        """Gradients of every block call by kind, rows ordered as in `Layer`."""
+        grids = [self.model.blocks[segment.index].tokens for segment in traced.segments]
+        tensors: dict[tuple[int, str], Tensor] = {}
+        for i, segment in enumerate(traced.segments):
+            tensors[i, "hidden"] = segment.leaf
+            if segment.output is not None and grids[i].holds(segment.output.shape):
+                tensors[i, "output"] = segment.output
+        columns = [mode.gradients(score.sum(), list(tensors.values())) for score in scores]
+        gradients: list[dict[str, Tensor]] = [{} for _ in traced.segments]
+        for (i, kind), *parts in zip(tensors, *columns, strict=True):
+            gradients[i][kind] = weave([grids[i].tokens(part) for part in parts])
+        return gradients

@@ -56,8 +56,8 @@ class Layer(metaclass=ABCMeta):
 
     `NetworkLayer` is registered as a `Layer`: it has `hidden`, `output`, their gradients and `biases`.
 
-    Tensors are detached and have one row per image and target (r), ordered image by image, then target by target. With
-    n tokens of width d and h heads of width e:
+    Tensors have one row per image and target (r), ordered image by image, then target by target; they are detached
+    unless `has_graph`. With n tokens of width d and h heads of width e:
 
     - `hidden`, `mid`, `output` [r n d]: input, state after the attention branch, and output of the block;
     - `normed` [r n d]: output of the first norm; `value` [r h n e]: values; `attention` [r h n n]: attention matrix;
@@ -78,6 +78,7 @@ class Layer(metaclass=ABCMeta):
     readout: Float[Tensor, "r n"]
     gradients: Gradients = Gradients()
     relevance: Relevance | None = None
+    has_graph: bool = False
 
     @property
     def unplaced(self) -> None:
@@ -96,40 +97,45 @@ class Layer(metaclass=ABCMeta):
         """Repeat a tensor per image to one row per image and target."""
         return per_image if self.targets == 1 else per_image.repeat_interleave(self.targets, 0)
 
+    def state(self, tensor: Tensor) -> Tensor:
+        """A state of the forward pass, one row per image and target."""
+        return self.rows(self.full(tensor if self.has_graph else tensor.detach()))
+
     @property
     def hidden(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.hidden.detach())
+        return self.state(self.step.hidden)
 
     @property
     def normed(self) -> Float[Tensor, "r n d"]:
         normed = self.step.normed
-        return self.rows(
-            self.block.attend.norm(self.step.hidden.detach()) if normed is None else self.full(normed.detach())
-        )
+        return self.state(self.block.attend.norm(self.step.hidden.detach()) if normed is None else normed)
 
     @property
     def mid(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.mid.detach())
+        return self.state(self.step.mid)
 
     @property
     def output(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.step.output.detach())
+        return self.state(self.step.output)
 
     @property
     def value(self) -> Float[Tensor, "r h n e"]:
-        return self.rows(self.full(self.step.value.detach()))
+        return self.state(self.step.value)
 
     @property
     def attention(self) -> Float[Tensor, "r h n n"]:
         if self.step.attention is None:
             raise SpecError("this layer holds no attention matrix; register the method with attention=True")
-        return self.rows(self.full(self.step.attention.detach()))
+        return self.state(self.step.attention)
 
     def positive_attention(self, weight: Float[Tensor, "r h n"] | None = None) -> Float[Tensor, "r n n"]:
         """mean_h A relu(G) w of attention A and its gradient G; `weight` w, of each head and token looked at, is 1 by default."""
         gradient = requested("attention", self.gradients.attention, "attention=True and class_specific=True")
         if self.step.attention is None:
             return self.attention  # raises
+        if self.has_graph:
+            product = self.attention * gradient.clamp(min=0)
+            return (product if weight is None else product * weight[:, :, None]).mean(1)
         return self.full(positive_mean(self.rows(self.step.attention.detach()), gradient, weight))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from jaxtyping import Float
@@ -23,13 +23,17 @@ from vitreous.models.layout import Layout, layout_of
 from vitreous.models.model import Network, TokenGrid
 from vitreous.models.tensor_types import Images
 
+if TYPE_CHECKING:
+    from vitreous.capture.relevance import Rules
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetworkLayer:
     """States of one block of a network, and gradients of the score.
 
-    Tensors are detached and have one row per image and target (r), ordered image by image, then target by target. The
-    tokens of a block are those at its own resolution; `to_grid` brings scores to the resolution of the map.
+    Tensors have one row per image and target (r), ordered image by image, then target by target; they are detached
+    unless `has_graph`. The tokens of a block are those at its own resolution; `to_grid` brings scores to the resolution
+    of the map.
 
     Attributes
     ----------
@@ -57,6 +61,7 @@ class NetworkLayer:
     readout: Float[Tensor, "r n"]
     gradients: Gradients
     unplaced: Float[Tensor, " r"] | None = None
+    has_graph: bool = False
 
     def rows(self, per_image: Tensor) -> Tensor:
         """Repeat a tensor per image to one row per image and target."""
@@ -66,9 +71,13 @@ class NetworkLayer:
         """Scores of this block's tokens on the grid of the map; sums are preserved."""
         return spread(scores, self.layout, self.map_layout)
 
+    def state(self, tensor: Tensor) -> Float[Tensor, "r n d"]:
+        """A state of the forward pass as tokens, one row per image and target."""
+        return self.rows(self.tokens.tokens(tensor if self.has_graph else tensor.detach()))
+
     @property
     def hidden(self) -> Float[Tensor, "r n d"]:
-        return self.rows(self.tokens.tokens(self.segment.leaf.detach()))
+        return self.state(self.segment.leaf)
 
     @property
     def output(self) -> Float[Tensor, "r n d"]:
@@ -76,7 +85,7 @@ class NetworkLayer:
             raise SpecError(
                 "the output of a block has other tokens than its input in this model; of='input' would work"
             )
-        return self.rows(self.tokens.tokens(self.segment.output.detach()))
+        return self.state(self.segment.output)
 
     @property
     def normed(self) -> NoReturn:
@@ -126,6 +135,19 @@ def spread(scores: Float[Tensor, "r n"], coarse: Layout, fine: Layout) -> Float[
     return torch.cat([others, maps.flatten(1)], 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Options of one pass over the blocks: the arguments of `NetworkProbe.layers`, and the rules to propagate relevance by."""
+
+    lin: Linearisation
+    attention: bool
+    gradients: bool
+    biases: bool
+    normed: bool
+    presence: bool
+    relevance: Rules | None = None
+
+
 class NetworkProbe(BlackBoxProbe):
     """A network applied to a batch of images, with targets and a score function.
 
@@ -134,68 +156,74 @@ class NetworkProbe(BlackBoxProbe):
     """
 
     black_box = False
+    has_attention = False  # whether layers have attention matrices
+    keeps_graph = False  # whether layers keep the graph of parameters and images
     model: Network
 
     def layers(
         self,
         lin: Linearisation = PLAIN,
-        attention: bool = False,
+        attention: bool | None = None,
         *,
         gradients: bool = True,
         biases: bool = False,
         normed: bool = False,
         presence: bool = False,
         down_to: int = 0,
-    ) -> Iterator[Any]:
-        """Iterate over the block calls from the last to `down_to`, with their states and the gradients of the score.
+    ) -> Iterator[Layer]:
+        """Iterate over the blocks from the last to `down_to`, with their states and the gradients of the score.
 
-        Takes one forward pass of the model itself and one backward pass per target, which runs only as far as the
-        caller iterates.
+        Takes one forward pass and one backward pass per target, which runs only as far as the caller iterates.
 
         Parameters
         ----------
         lin
             Which factors the backward pass treats as constants.
-        attention, normed, presence
-            Not available without an adapter.
+        attention
+            Whether attention matrices (and their gradients) are computed; otherwise fused attention is used. None: they
+            are for a `ViT`. A network without an adapter has none, as it has neither `normed` nor `presence`.
         gradients
-            Whether gradients are computed.
+            Whether gradients are computed; otherwise layers hold forward states only.
         biases
-            Whether the shares of biases and other constants are computed.
+            Whether the shares of biases and other constants are computed (`Layer.biases`).
+        normed
+            Whether the gradient at the output of the first norm is computed (`Layer.normed_grad`).
+        presence
+            Whether the gradient in the presence of each token is computed (`Layer.presence_grad`); needs `attention`.
         down_to
-            Index of the lowest block call to visit.
+            Index of the lowest block to visit.
 
         Yields
         ------
-        NetworkLayer
+        Layer
         """
-        if attention or presence:
-            raise ModelError(needs_vit(self.model, "attention matrices"))
-        traced = self._trace(lin, biases, down_to)
+        attention = self.has_attention if attention is None else attention
+        return self._walk(Walk(lin, attention, gradients, biases, normed, presence), down_to)
+
+    def _walk(self, walk: Walk, down_to: int) -> Iterator[Any]:
+        """Yield the layers of `layers`."""
+        self._refuse_attention(walk)
+        traced = self._trace(
+            LinearisedForward(walk.lin, record_constants=walk.biases, copy_recorded=self.model.copy), down_to
+        )
         columns = [score.sum() for score in self._scores(traced)]
         self.bias_shares = BiasShares(
             head=self.images.new_zeros(self.rows, self.layout.tokens), pooled=self.images.new_zeros(self.rows)
         )
-        if not gradients:
-            for segment in reversed(traced.segments):
-                yield self._layer(segment, Gradients())
+        if not walk.gradients:
+            yield from (self._layer(segment, Gradients()) for segment in reversed(traced.segments))
             return
         for steps in zip(*(backward(traced, score, outputs=True) for score in columns), strict=True):
-            yield self._step_layer(list(steps), biases)
+            yield self._step_layer(list(steps), walk.biases)
 
-    def _trace(self, lin: Linearisation, constants: bool, down_to: int) -> Trace:
-        images = self.images.detach()
+    def _refuse_attention(self, walk: Walk) -> None:
+        if walk.attention or walk.presence:
+            raise ModelError(needs_vit(self.model, "attention matrices"))
+
+    def _trace(self, mode: LinearisedForward, down_to: int) -> Trace:
+        images = self.images if mode.differentiable else self.images.detach()
         modules = [block.module for block in self.model.blocks]
-        return trace(
-            self.model.module,
-            lambda: self.model.call(images),
-            modules,
-            lin,
-            down_to=down_to,
-            constants=constants,
-            copy=self.model.copy,
-            cut=False,
-        )
+        return trace(self.model.module, lambda: self.model.call(images), modules, mode, down_to=down_to, cut=False)
 
     def _scores(self, traced: Trace) -> list[Float[Tensor, " b"]]:
         """Scores with graph, one tensor per target; the logits are cached.
@@ -208,7 +236,7 @@ class NetworkProbe(BlackBoxProbe):
         if self._cache.reading is None:
             self._cache.reading = Reading(logits.detach(), logits.new_zeros(len(logits), 0))
         with torch.enable_grad():
-            return [self.answer(logits, targets) for targets in self.targets.view(len(self.images), -1).unbind(1)]
+            return self.target_scores(logits)
 
     def _step_layer(self, steps: list[Backward], biases: bool) -> NetworkLayer:
         segment = steps[0].segment
@@ -259,6 +287,7 @@ class NetworkProbe(BlackBoxProbe):
             readout,
             gradients,
             unplaced,
+            self.keeps_graph,
         )
 
     def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r c H W"]:

@@ -123,8 +123,7 @@ def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> 
 
 def owned(probe: AnyProbe, images: Float[Tensor, "m colours H W"], owner: Tensor) -> AnyProbe:
     """Return a probe for other images, where image i has the targets of the probe's image `owner[i]`."""
-    targets = probe.targets.view(len(probe.images), -1)[owner]
-    return type(probe)(probe.model, images, targets, probe.question, probe.hold)
+    return type(probe)(probe.model, images, probe.target_table[owner], probe.question, probe.hold)
 
 
 def entering(probe: BlackBoxProbe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> Probe:
@@ -174,12 +173,11 @@ def early_attention_gradient(
     pool
         "head": the model's own pooling; "mean": the mean of all tokens, prefix included.
     """
-    columns = probe.targets.view(len(probe.images), -1).unbind(1)
     with torch.enable_grad():
         x = layer.step.hidden.detach().requires_grad_()
         step = run_block(layer.block, x, layer.place, lin, attention=True)
         logits = run_head(probe.vit, step.output, lin).logits if pool == "head" else of_mean(probe, step.output, lin)
-        scores = [probe.answer(logits, targets).sum() for targets in columns]
+        scores = [score.sum() for score in probe.target_scores(logits)]
     assert step.attention is not None
     gradients = [
         torch.autograd.grad(score, step.attention, retain_graph=score is not scores[-1])[0] for score in scores

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,7 +19,7 @@ from vitreous.capture.head_backward import Top, top_of
 from vitreous.capture.layer import Layer, backward, presence_grad, weave, weave_gradients
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
-from vitreous.capture.network_probe import NetworkProbe
+from vitreous.capture.network_probe import NetworkProbe, Walk
 from vitreous.capture.packed import outputs_of_subsets
 from vitreous.capture.pixels import Read
 from vitreous.capture.score_function import Question
@@ -27,22 +27,6 @@ from vitreous.core.errors import ShapeError
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import Images, Keep, Logits, Tokens
 from vitreous.models.vit import Place, ViT
-
-if TYPE_CHECKING:
-    from vitreous.capture.relevance import Rules
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """Options of one pass over the blocks: the arguments of `Probe.layers`, and the rules to propagate relevance by."""
-
-    lin: Linearisation
-    attention: bool
-    gradients: bool
-    biases: bool
-    normed: bool
-    presence: bool
-    relevance: Rules | None = None
 
 
 class Probe(NetworkProbe):
@@ -80,6 +64,7 @@ class Probe(NetworkProbe):
     torch.Size([1, 1, 20])
     """
 
+    has_attention = True
     model: ViT  # pyright: ignore[reportIncompatibleVariableOverride] - a probe of a ViT holds a ViT
 
     @property
@@ -124,60 +109,24 @@ class Probe(NetworkProbe):
 
     # ── layers ───────────────────────────────────────────────────────────────────────────────────
 
-    def layers(
-        self,
-        lin: Linearisation = PLAIN,
-        attention: bool = True,
-        *,
-        gradients: bool = True,
-        biases: bool = False,
-        normed: bool = False,
-        presence: bool = False,
-        down_to: int = 0,
-    ) -> Iterator[Layer]:
-        """Iterate over the blocks from the last to `down_to`, with their states and the gradients of the score.
-
-        Takes one forward pass and one backward pass per target. The graph of a block ends at its input, so the backward
-        pass runs only as far as the caller iterates, and each block can be freed after use.
-
-        Parameters
-        ----------
-        lin
-            Which factors the backward pass treats as constants.
-        attention
-            Whether attention matrices (and their gradients) are computed; otherwise fused attention is used.
-        gradients
-            Whether gradients are computed; otherwise layers hold forward states only.
-        biases
-            Whether the share of every bias is computed (`Layer.biases`).
-        normed
-            Whether the gradient at the output of the first norm is computed (`Layer.normed_grad`).
-        presence
-            Whether the gradient in the presence of each token is computed (`Layer.presence_grad`); needs `attention`.
-        down_to
-            Index of the lowest block to visit.
-
-        Yields
-        ------
-        Layer
-        """
-        walk = Walk(lin, attention, gradients, biases, normed, presence)
+    def _walk(self, walk: Walk, down_to: int) -> Iterator[Layer]:
+        """Yield the layers of `layers`. The graph of a block ends at its input, so each block can be freed after use."""
         steps = self._forward(walk, down_to)
-        top = self._top(walk) if gradients else None
+        top = self._top(walk) if walk.gradients else None
         readout = self.reading.readout.repeat_interleave(self.targets_per_image, 0)
         upstream = top.grads if top is not None else []
         for index in reversed(range(down_to, self.vit.depth)):
             step = steps.pop() if steps else self._run(index, self.states[index], walk)
             common = (index, self.vit.depth, self.layout, self.place, self.vit.blocks[index], step)
-            if not gradients:
+            if not walk.gradients:
                 yield Layer(*common, self.targets_per_image, readout)
                 continue
-            columns = [backward(step, g, normed, keep=g is not upstream[-1]) for g in upstream]
+            columns = [backward(step, g, walk.normed, keep=g is not upstream[-1]) for g in upstream]
             row_gradients = weave_gradients(columns)
-            if biases and row_gradients.biases is None:  # a block without biases
+            if walk.biases and row_gradients.biases is None:  # a block without biases
                 assert row_gradients.hidden is not None
                 row_gradients = replace(row_gradients, biases=torch.zeros_like(row_gradients.hidden[..., 0]))
-            if presence and step.attention is not None:
+            if walk.presence and step.attention is not None:
                 assert row_gradients.attention is not None
                 matrix = step.attention.detach().repeat_interleave(len(columns), 0)
                 slope = presence_grad(matrix, row_gradients.attention)
@@ -188,16 +137,16 @@ class Probe(NetworkProbe):
             upstream = [column.hidden for column in columns if column.hidden is not None]
 
     def _top(self, walk: Walk) -> Top:
-        top = top_of(self.vit, self.states[-1], self._target_scores, walk.lin, walk.biases, walk.presence)
+        top = top_of(self.vit, self.states[-1], self._scores_of_head, walk.lin, walk.biases, walk.presence)
         if top.biases is not None and top.pooled_biases is not None:
             self.bias_shares = BiasShares(top.biases, top.pooled_biases)
         return top
 
-    def _target_scores(self, reading: Reading) -> list[Float[Tensor, " b"]]:
+    def _scores_of_head(self, reading: Reading) -> list[Float[Tensor, " b"]]:
         """Scores with graph, one tensor per target. Caches the logits, so that the arg-max needs no extra forward."""
         if self._cache.reading is None:
             self._cache.reading = Reading(reading.logits.detach(), reading.readout)
-        return [self.answer(reading.logits, targets) for targets in self.targets.view(len(self.images), -1).unbind(1)]
+        return self.target_scores(reading.logits)
 
     def _forward(self, walk: Walk, down_to: int) -> list[Step]:
         """Run the encoder; return the steps from block `down_to` on, or none if they would not fit into memory."""

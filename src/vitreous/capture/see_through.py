@@ -347,7 +347,7 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
     for copy in (False, True):
         try:
             mode = LowestPrecision(lin, record_constants=True, copy_recorded=copy)
-            traced = trace(model.module, lambda: call(image), modules, lin, copy=copy, mode=mode)
+            traced = trace(model.module, lambda: call(image), modules, mode)
             if traced.changed_in_place:
                 continue
             refuse_other_values(model, output, traced.output)

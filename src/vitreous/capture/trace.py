@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.capture.linearise import Linearisation
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import evaluating, parts
@@ -62,8 +61,8 @@ class Trace:
 class Tracer:
     """Cuts the graph at the blocks' inputs while a forward runs."""
 
-    def __init__(self, mode: LinearisedForward, down_to: int, copy_leaves: bool, cut: bool) -> None:
-        self.mode, self.down_to, self.copy_leaves, self.cut = mode, down_to, copy_leaves, cut
+    def __init__(self, mode: LinearisedForward, down_to: int, cut: bool) -> None:
+        self.mode, self.down_to, self.cut = mode, down_to, cut
         self.calls = 0
         self.segments: list[Segment] = []
         self.open: list[Segment] = []
@@ -78,9 +77,11 @@ class Tracer:
         self.mode.active = True
         with torch._C.DisableTorchFunction():  # these operations are ours, not the model's
             key, x = first_tensor(args, kwargs)
-            entered = x.clone() if self.copy_leaves else x  # neither the state nor its history changes with x then
+            entered = (
+                x.clone() if self.mode.copy_recorded else x
+            )  # neither the state nor its history changes with x then
             leaf = entered.view_as(entered) if not self.cut and x.requires_grad else entered.detach().requires_grad_()
-            entering = leaf.clone() if self.copy_leaves else leaf
+            entering = leaf.clone() if self.mode.copy_recorded else leaf
         segment = Segment(index, entered, leaf)
         self.close_constants()
         self.segments.append(segment)
@@ -113,13 +114,10 @@ def trace(
     module: nn.Module,
     forward: Callable[[], Any],
     blocks: Sequence[nn.Module],
-    linearisation: Linearisation,
+    mode: LinearisedForward,
     *,
     down_to: int = 0,
-    constants: bool = False,
-    copy: bool = False,
     cut: bool = True,
-    mode: LinearisedForward | None = None,
 ) -> Trace:
     """Run a forward with the backward rules of a linearisation, cut at the inputs of blocks.
 
@@ -131,27 +129,21 @@ def trace(
         Calls the model and returns what the model returns.
     blocks
         Modules at whose inputs the graph is cut.
-    linearisation
-        The backward rules.
+    mode
+        The backward rules. If it copies what it records, for models that change tensors in place, blocks are given
+        copies too.
     down_to
         The first block call that is part of the graph; what comes before runs without one.
-    constants
-        Whether added constants are recorded, for their shares of a score.
-    copy
-        Give blocks copies and record copies, for models that change tensors in place.
     cut
         Whether the graph is cut at every block call, which shows what gets lost at each; otherwise only at the first, and
         one backward pass reaches them all. A model that changes tensors in place has to be cut.
-    mode
-        The mode to run under; by default one for `linearisation`.
 
     Returns
     -------
     Trace
     """
-    mode = mode or LinearisedForward(linearisation, record_constants=constants, copy_recorded=copy)
     mode.detaches_parameters = has_trainable_parameters(module)
-    tracer = Tracer(mode, down_to, copy, cut or (copy and not mode.differentiable))
+    tracer = Tracer(mode, down_to, cut or (mode.copy_recorded and not mode.differentiable))
     token = ACTIVE.set(tracer)
     try:
         with ExitStack() as stack:
