@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import vitreous
 from tests.cases import each
 from tests.models.families import FAMILIES, SIZE, SMALL, build, made, named, pictures, seen, shaken, tiny
-from vitreous.capture.handshake import compare_with_model, handshake
+from vitreous.capture.handshake import compare_with_model
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.methods import load_all
@@ -172,7 +172,7 @@ def test_what_is_not_known_is_refused_by_name(case: str) -> None:
     build_it, words = REFUSED[case]
 
     with pytest.raises(ModelError, match=words):
-        handshake(from_timm(build_it(), case))
+        compare_with_model(from_timm(build_it(), case))
 
 
 def test_parallel_blocks_are_refused_by_name_wherever_they_stand() -> None:
@@ -203,11 +203,11 @@ def test_a_subclass_that_says_something_else_is_refused(kind: type[VisionTransfo
     vit = from_timm(shaken(kind(**SMALL)), kind.__name__)
 
     with pytest.raises(ModelError, match=rf"'{kind.__name__}'.*is its forward overridden"):
-        handshake(vit)
+        compare_with_model(vit)
 
 
 def test_a_subclass_that_says_the_same_is_believed() -> None:
-    assert handshake(from_timm(shaken(Faithful(**SMALL)))) < 1e-12
+    assert compare_with_model(from_timm(shaken(Faithful(**SMALL)))).gap < 1e-12
 
 
 def test_a_hook_that_changes_values_is_noticed() -> None:
@@ -215,7 +215,7 @@ def test_a_hook_that_changes_values_is_noticed() -> None:
     model.blocks[1].register_forward_hook(lambda module, args, output: output * 1.01)
 
     with pytest.raises(ModelError, match="hooks attached"):
-        handshake(from_timm(model))
+        compare_with_model(from_timm(model))
 
 
 def test_weights_that_are_not_numbers_are_noticed() -> None:
@@ -224,7 +224,7 @@ def test_weights_that_are_not_numbers_are_noticed() -> None:
         model.head.weight[0, 0] = torch.nan
 
     with pytest.raises(ModelError, match="not finite"):
-        handshake(from_timm(model))
+        compare_with_model(from_timm(model))
 
 
 # ── never touched ────────────────────────────────────────────────────────────────────────────────
@@ -286,7 +286,7 @@ def test_no_method_leaves_a_trace_on_the_model(family: str) -> None:
     model = used(build(family))
     before, random_before = fingerprint(model), torch.get_rng_state()
     vit, refused = from_timm(model, family), {}
-    handshake(vit)
+    compare_with_model(vit)
 
     for name in OWN if family == "vit" or family in MIXED_HEADS else FEW:
         try:
@@ -337,7 +337,7 @@ def test_a_failed_handshake_leaves_no_trace() -> None:
     before = fingerprint(model)
 
     with pytest.raises(ModelError):
-        handshake(from_timm(model))
+        compare_with_model(from_timm(model))
 
     assert changed(before, fingerprint(model)) == []
 
@@ -366,7 +366,7 @@ def test_a_model_in_training_is_explained_as_it_will_be_used(family: str, spec: 
     model.train()
 
     vit = from_timm(model)
-    handshake(vit)
+    compare_with_model(vit)
     training = vitreous.resolve(spec)(Probe(vit, pictures(), targets))
 
     torch.testing.assert_close(training.patches, rested.patches, rtol=1e-12, atol=1e-14)

@@ -21,7 +21,7 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.token_places import IN_ANY_ORDER, expected_grids, measure_grid, size_of
 from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating
+from vitreous.models.eval_mode import StopForward, evaluating
 from vitreous.models.layout import Clip
 from vitreous.models.model import NetworkBlock, TokenGrid
 from vitreous.models.tensor_types import Images
@@ -171,10 +171,6 @@ def dependent_inputs(
     return [replace(call, state=call.state.detach()) for call in calls if call.state.requires_grad]
 
 
-class LastCall(Exception):  # noqa: N818 - not an error
-    """Ends a forward whose remaining blocks are not needed."""
-
-
 def observe_inputs(
     module: nn.Module, forward: Forward, images: Images, blocks: dict[str, nn.Module], last: int | None = None
 ) -> list[BlockInput]:
@@ -189,11 +185,11 @@ def observe_inputs(
             state = torch.empty(0)  # called without a tensor; counted, but no block
         calls.append(BlockInput(len(calls), names[block], block, state))
         if last is not None and len(calls) > last:
-            raise LastCall
+            raise StopForward
 
     handles = [block.register_forward_pre_hook(note, with_kwargs=True) for block in names]
     try:
-        with evaluating(module), suppress(LastCall):
+        with evaluating(module), suppress(StopForward):
             forward(images)
     finally:
         for handle in handles:

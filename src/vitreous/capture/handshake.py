@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitreous.capture.forward import adapter_logits
-from vitreous.core.errors import ModelError, NotAdaptedError, VitreousError, describe_error
+from vitreous.core.errors import ModelError, NotAdaptedError, unexpected_errors_as
 from vitreous.models.black_box import refuse_inference_tensors
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.outputs import with_outputs
@@ -24,24 +24,6 @@ class Agreement:
     gap: float  # largest difference of the logits, relative to the largest logit
     count: int  # number of outputs of the model
     affine: bool  # whether the classifier is affine
-
-
-def handshake(vit: ViT, seed: int = 0) -> float:
-    """Return the largest difference between the logits of adapter and model, relative to the largest logit.
-
-    Parameters
-    ----------
-    vit
-        The adapted model.
-    seed
-        Seed of the random batch.
-
-    Raises
-    ------
-    ModelError
-        If the difference exceeds the tolerance of the model's precision, or the model cannot be run.
-    """
-    return compare_with_model(vit, seed).gap
 
 
 def confirm(vit: ViT, classes: Any = None, outputs: str | None = None) -> ViT:
@@ -76,17 +58,15 @@ def compare_with_model(vit: ViT, seed: int = 0) -> Agreement:
     refuse_inference_tensors(vit.module, vit.name)
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(2, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
-    try:
-        with torch.no_grad(), evaluating(vit.module):
-            own, ours = vit.forward(images), adapter_logits(vit, images)
-    except VitreousError:
-        raise
-    except Exception as problem:
-        reason = describe_error(problem)
-        raise NotAdaptedError(
+
+    def not_run(reason: str) -> NotAdaptedError:
+        return NotAdaptedError(
             f"{vit.name!r} cannot be run on a random image of {vit.size[0]}x{vit.size[1]} ({reason}); "
             "a model whose own forward takes such an image would work"
-        ) from problem
+        )
+
+    with unexpected_errors_as(not_run), torch.no_grad(), evaluating(vit.module):
+        own, ours = vit.forward(images), adapter_logits(vit, images)
     if own.shape != ours.shape:
         raise NotAdaptedError(f"{vit.name!r} answers with shape {tuple(own.shape)}, its parts with {tuple(ours.shape)}")
     if not own.isfinite().all():

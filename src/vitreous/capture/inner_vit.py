@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from torch import Tensor, nn
 from vitreous.capture.forward import run_blocks
 from vitreous.capture.handshake import TOLERANCE, agreed, compare_with_model
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.models.eval_mode import evaluating
+from vitreous.models.eval_mode import StopForward, evaluating
 from vitreous.models.load import adapt
 from vitreous.models.model import forward_of, logits_of
 from vitreous.models.tensor_types import Images, Logits, Tokens
-from vitreous.models.vit import LinearPool, Place, ViT, mean_rows, token_rows
+from vitreous.models.vit import LinearPool, Place, ViT, mean_rows, token_and_mean_rows, token_rows
 
 
 def find_inner_vit(module: nn.Module, name: str | None = None) -> ViT | None:
@@ -79,11 +80,11 @@ def descriptions(module: nn.Module, path: str, vit: ViT, name: str) -> Iterator[
     if first is None or first.argument is None or first.argument.shape != images.shape:
         return
     if not torch.equal(first.argument, images):  # changed inside the module, such as normalised
-        whole = replace(whole, embed=Entrance(module, names[first.module], vit.embed))
+        whole = replace(whole, embed=partial(embed_inside, module, names[first.module], vit.embed))
     own = [call.output for call in calls if call.module is vit.module]
     if len(own) == 1 and isinstance(own[0], Tensor) and own[0].ndim == 2:
-        rest = Rest(module, path, vit.size, vit.channels)
-        yield replace(whole, classify=lambda pooled: rest.run(vit.classify(pooled)))  # after its own head
+        rest = partial(run_rest, module, path, vit.size, vit.channels)
+        yield replace(whole, classify=lambda pooled: rest(vit.classify(pooled)))  # after its own head
     yield from pooled_descriptions(module, path, vit, whole, images, calls)
 
 
@@ -94,11 +95,10 @@ def pooled_descriptions(
     layout = whole.layout(whole.size)
     with torch.no_grad(), evaluating(module):
         tokens = run_blocks(whole, whole.embed(images), Place(layout))
-    close = closeness(vit)
     normed = [
         call
         for call in calls
-        if is_norm(call.module) and close(call.argument, tokens) and close_shape(call.output, tokens)
+        if is_norm(call.module) and close(call.argument, tokens) and getattr(call.output, "shape", None) == tokens.shape
     ]
     norm: nn.Module = normed[-1].module if normed else nn.Identity()
     read: Tokens = normed[-1].output if normed else tokens
@@ -106,52 +106,47 @@ def pooled_descriptions(
     if blocks is None:
         return
     names = {part: key for key, part in module.named_modules()}
-    for rows in poolings(vit, layout.prefix):
+    for rows in poolings(layout.prefix):
         pooled = rows(read.shape[1]).to(read) @ read
         readers = [call for call in calls if close(call.argument, pooled.flatten(1))]
         if not readers or sum(call.module is readers[-1].module for call in calls) > 1:
             continue
         reader = readers[-1].module  # the last module that still receives what was pooled, after dropout and the like
         after = is_norm(reader)
-        rest = Rest(module, names[reader], vit.size, vit.channels, f"{path}.{blocks}", None if after else reader)
         yield replace(
             whole,
             norm=norm,
             pool=LinearPool(rows),
             pooled_norm=reader if after and pooled.shape[1] == 1 else nn.Identity(),
-            classify=rest.run,
+            classify=partial(
+                run_rest,
+                module,
+                names[reader],
+                vit.size,
+                vit.channels,
+                skipped=f"{path}.{blocks}",
+                applied=None if after else reader,
+            ),
         )
 
 
-def poolings(vit: ViT, prefix: int) -> list[Callable[[int], Tensor]]:
+def poolings(prefix: int) -> list[Callable[[int], Tensor]]:
     """Ways to pool tokens: the class token, means with and without the prefix, and class token and mean together."""
-    means = [mean_rows(prefix), *([mean_rows(0)] if prefix else [])]
     if not prefix:
-        return means
-
-    def both(n: int) -> Tensor:
-        return torch.cat([token_rows(0)(n).double(), mean_rows(prefix)(n)])
-
-    return [token_rows(0), *means, both]
+        return [mean_rows(0)]
+    return [token_rows(0), mean_rows(prefix), mean_rows(0), token_and_mean_rows(prefix)]
 
 
 def is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.LayerNorm) or "rmsnorm" in type(module).__name__.lower()
 
 
-def closeness(vit: ViT) -> Callable[[Tensor | None, Tensor], bool]:
-    tolerance = TOLERANCE.get(vit.dtype, 1e-3)
-
-    def close(tensor: Tensor | None, expected: Tensor) -> bool:
-        if tensor is None or tensor.shape != expected.shape:
-            return False
-        return bool((tensor - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-6))
-
-    return close
-
-
-def close_shape(output: Any, like: Tensor) -> bool:
-    return isinstance(output, Tensor) and output.shape == like.shape
+def close(tensor: Tensor | None, expected: Tensor) -> bool:
+    """Whether a tensor is the expected one, within the tolerance of the handshake."""
+    if tensor is None or tensor.shape != expected.shape:
+        return False
+    tolerance = TOLERANCE.get(expected.dtype, 1e-3)
+    return bool((tensor - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-6))
 
 
 # ── one forward, observed ────────────────────────────────────────────────────────────────────────
@@ -195,7 +190,15 @@ def observed_calls(module: nn.Module, images: Images) -> list[ModuleCall]:
 # ── the rest of the module ───────────────────────────────────────────────────────────────────────
 
 
-class Rest:
+def run_rest(
+    module: nn.Module,
+    path: str,
+    size: tuple[int, int],
+    channels: int,
+    pooled: Tensor,
+    skipped: str = "",
+    applied: nn.Module | None = None,
+) -> Logits:
     """What a module computes after one of its submodules.
 
     Parameters
@@ -206,54 +209,31 @@ class Rest:
         Name of the submodule whose result is given.
     size, channels
         Of the images that the module takes; blank ones are passed, of which the result does not depend.
+    pooled
+        What the submodule gives (or receives): [b d], or pooled vectors [b q d].
     skipped
         Name of a list of blocks to leave out, since their result is not needed.
     applied
         Apply this module to what is given, in place of returning it.
     """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        path: str,
-        size: tuple[int, int],
-        channels: int,
-        skipped: str = "",
-        applied: nn.Module | None = None,
-    ) -> None:
-        self.module, self.path, self.size, self.channels = module, path, size, channels
-        self.skipped, self.applied = skipped, applied
-
-    def run(self, pooled: Tensor) -> Logits:
-        """Logits of the module where its submodule gives (or receives) `pooled` [b d], or pooled vectors [b q d]."""
-        pooled = pooled.flatten(1)
-        stand_in = StandIn(lambda *_, **__: pooled if self.applied is None else self.applied(pooled))
-        copy = with_replaced(self.module, self.path, stand_in)
-        if self.skipped:
-            copy = with_replaced(copy, self.skipped, type(copy.get_submodule(self.skipped))())
-        return logits_of(copy(pooled.new_zeros(len(pooled), self.channels, *self.size)))
+    pooled = pooled.flatten(1)
+    copy = with_replaced(module, path, StandIn(lambda *_, **__: pooled if applied is None else applied(pooled)))
+    if skipped:
+        copy = with_replaced(copy, skipped, type(copy.get_submodule(skipped))())
+    return logits_of(copy(pooled.new_zeros(len(pooled), channels, *size)))
 
 
-class Entrance:
+def embed_inside(module: nn.Module, path: str, embed: Callable[[Images], Tokens], images: Images) -> Tokens:
     """The embedding of a transformer inside a module that changes images before it passes them on."""
+    entered: list[Tensor] = []
 
-    def __init__(self, module: nn.Module, path: str, embed: Callable[[Images], Tokens]) -> None:
-        self.module, self.path, self.embed = module, path, embed
+    def take(tensor: Tensor, *_: Any, **__: Any) -> Any:
+        entered.append(tensor)
+        raise StopForward
 
-    def __call__(self, images: Images) -> Tokens:
-        entered: list[Tensor] = []
-
-        def take(tensor: Tensor, *_: Any, **__: Any) -> Any:
-            entered.append(tensor)
-            raise Entered
-
-        with evaluating(self.module), suppress(Entered):
-            with_replaced(self.module, self.path, StandIn(take))(images)
-        return self.embed(entered[0])
-
-
-class Entered(Exception):  # noqa: N818 - not an error
-    """Ends a forward whose rest is not needed."""
+    with evaluating(module), suppress(StopForward):
+        with_replaced(module, path, StandIn(take))(images)
+    return embed(entered[0])
 
 
 class StandIn(nn.Module):

@@ -194,35 +194,15 @@ class Probe(NetworkProbe):
         yield first.biases
         yield from (layer.biases for layer in layers)
 
-    def embedded(self) -> tuple[Images, Tokens]:
-        """Return the images as leaves, and their tokens with graph; the tokens are also cached."""
+    def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r colours H W"]:
+        """Gradient of the score in the pixels, under a linearisation of the blocks and the head."""
         images = self.images.detach().requires_grad_()
         with torch.enable_grad():
             tokens = embed(self.vit, images)
-        self.__dict__.setdefault("tokens", tokens.detach())
-        return images, tokens
-
-    def pixel_grad(
-        self, hidden_grad: Float[Tensor, "r n d"], embedded: tuple[Images, Tokens] | None = None
-    ) -> Float[Tensor, "r colours H W"]:
-        """Backpropagate a gradient at the first block's input to the pixels.
-
-        Parameters
-        ----------
-        hidden_grad
-            Gradient of the score at the tokens.
-        embedded
-            Result of `embedded()`, if the caller already has it.
-        """
-        images, tokens = embedded or self.embedded()
-        columns = hidden_grad.view(len(images), -1, *hidden_grad.shape[1:]).unbind(1)
+        self.__dict__.setdefault("tokens", tokens.detach())  # the layers use them
+        columns = self.token_gradient(lin).unflatten(0, (len(images), -1)).unbind(1)
         last = len(columns) - 1
         return weave([torch.autograd.grad(tokens, images, g, retain_graph=i < last)[0] for i, g in enumerate(columns)])
-
-    def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r colours H W"]:
-        """Gradient of the score in the pixels, under a linearisation of the blocks and the head."""
-        embedded = self.embedded()  # before the layers, which use its tokens
-        return self.pixel_grad(self.token_gradient(lin), embedded)
 
     def token_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r n d"]:
         """Gradient of the score at the input of the first block."""

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from vitreous.core.errors import ShapeError, SpecError, VitreousError, describe_error
+from vitreous.core.errors import ShapeError, SpecError, unexpected_errors_as
 from vitreous.core.registry import Registry
 
 Rows = Float[Tensor, "r c"]
@@ -132,13 +132,9 @@ def ask(question: str | Question | Callable[..., Any]) -> Question:
     name, count = getattr(question, "__name__", "custom"), required_arguments(question)
 
     def function(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
-        try:
+        shape = list(logits.shape)
+        with unexpected_errors_as(lambda why: ShapeError(f"question {name!r} failed on logits {shape} ({why})")):
             score = question(logits) if count == 1 else question(logits, targets)
-        except VitreousError:
-            raise
-        except Exception as problem:
-            reason = describe_error(problem)
-            raise ShapeError(f"question {name!r} failed on logits {list(logits.shape)} ({reason})") from problem
         if not isinstance(score, Tensor) or score.shape != targets.shape:
             returned = list(score.shape) if isinstance(score, Tensor) else f"a {type(score).__name__}"
             raise ShapeError(f"a question must answer with one number per row [{len(targets)}], not {returned}")

@@ -75,7 +75,7 @@ def run_file(file: Path) -> None:
 
 def model_facts(vit: Any) -> dict[str, Any]:
     """Properties of a model as JSON values."""
-    from vitreous.capture.handshake import handshake
+    from vitreous.capture.handshake import compare_with_model
     from vitreous.models.model import Network
     from vitreous.models.vit import ViT
 
@@ -83,7 +83,7 @@ def model_facts(vit: Any) -> dict[str, Any]:
         return {"seen as": "black box", "because": vit.reason, "input": list(vit.size), "outputs": vit.outputs}
     layout = vit.layout(vit.size)
     if isinstance(vit, ViT):
-        checked = {"seen as": "ViT", "largest logit difference": float(handshake(vit))}
+        checked = {"seen as": "ViT", "largest logit difference": compare_with_model(vit).gap}
     else:
         checked = {"seen as": "network", "because": vit.reason, "missing share": vit.missing}
     return {

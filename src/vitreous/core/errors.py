@@ -9,6 +9,9 @@ VitreousError
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 
 class VitreousError(Exception):
     """Base class of the errors that the library raises.
@@ -101,3 +104,14 @@ class Caveat(UserWarning):
 def describe_error(problem: BaseException) -> str:
     """Type and message of an unexpected error on one line, for the text of one of our own errors."""
     return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+
+
+@contextmanager
+def unexpected_errors_as(error: Callable[[str], VitreousError]) -> Iterator[None]:
+    """Context that raises unexpected errors as `error(reason)`; errors of the library pass as they are."""
+    try:
+        yield
+    except VitreousError:
+        raise
+    except Exception as problem:
+        raise error(describe_error(problem)) from problem

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitreous.core.errors import ModelError, VitreousError, describe_error
+from vitreous.core.errors import ModelError, unexpected_errors_as
+from vitreous.models.expected_input import expected_channels
 from vitreous.models.image_input import Preprocess
 from vitreous.models.model import BlackBox, Layout, forward_of, logits_of
 from vitreous.models.outputs import check_declared, checked_names, with_outputs
@@ -98,13 +99,9 @@ def greet(vit: BlackBox, images: Images) -> BlackBox:
     ModelError
         If the model fails on the image, does not return finite logits [1, classes], or its class names do not fit.
     """
-    try:
+    shape = list(images.shape[1:])
+    with unexpected_errors_as(lambda why: ModelError(f"{vit.name!r} cannot be run on an image {shape} ({why})")):
         own = vit.forward(images[:1].to(vit.device, vit.dtype))
-    except VitreousError:
-        raise
-    except Exception as problem:
-        reason = describe_error(problem)
-        raise ModelError(f"{vit.name!r} cannot be run on an image {list(images.shape[1:])} ({reason})") from problem
     if own.ndim != 2 or len(own) != 1 or not own.shape[-1]:
         raise ModelError(
             f"{vit.name!r} answers an image with shape {tuple(own.shape)}; a classifier answers with (1, classes), and score=… "
@@ -114,15 +111,6 @@ def greet(vit: BlackBox, images: Images) -> BlackBox:
         raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
     set_names = None if vit.classes == classes_of(vit.module) else vit.classes
     return with_outputs(vit, own.shape[-1], set_names, "binary" if vit.binary else None)
-
-
-def expected_channels(module: nn.Module) -> int:
-    """Channels of the images: the input channels of the first convolution that no other one can feed, else 3."""
-    convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d)]
-    if not convolutions or (first := convolutions[0].in_channels) == 3:  # decoders may give 3 channels as well
-        return 3
-    produced = {part.out_channels for part in convolutions}
-    return next((part.in_channels for part in convolutions if part.in_channels not in produced), first)
 
 
 def preprocess_of(module: nn.Module) -> Preprocess | None:

@@ -1,4 +1,4 @@
-"""Evaluation mode: switch a model to it temporarily."""
+"""Run a model: evaluation mode for the time of a forward, and an early end of it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+class StopForward(Exception):  # noqa: N818 - not an error
+    """Raised by a hook to end a forward whose rest is not needed."""
 
 
 def parts(module: nn.Module) -> set[nn.Module]:

@@ -28,6 +28,7 @@ from vitreous.models.vit import (
     LinearPool,
     ViT,
     mean_rows,
+    token_and_mean_rows,
     token_rows,
 )
 
@@ -196,13 +197,10 @@ def beit(model: Any, name: str) -> ViT:
 def dinov2(model: Any, name: str) -> ViT:
     body, prefix = model.base_model, 1 + getattr(model.config, "num_register_tokens", 0)
 
-    def rows(n: int) -> Float[Tensor, "q n"]:
-        return torch.cat([token_rows(0)(n).double(), mean_rows(prefix)(n)])
-
     def classify(pooled: Pooled) -> Logits:
         return model.classifier(pooled.flatten(1))
 
-    blocks = map(dinov2_block, body.encoder.layer)
+    blocks, rows = map(dinov2_block, body.encoder.layer), token_and_mean_rows(prefix)
     return assemble(model, name, body, prefix, blocks, body.layernorm, rows, classify=classify, any_size=True)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.core.errors import ShapeError, SpecError, VitreousError, describe_error
+from vitreous.core.errors import ShapeError, SpecError, unexpected_errors_as
 from vitreous.models.model import AnyModel, Outputs, forward_of, tensors_of
 from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
@@ -54,15 +54,9 @@ def scored(model: AnyModel, score: Any) -> AnyModel:
 
 def one_per_image(score: Callable[..., object], output: Any, name: str) -> Logits:
     """Scores [b 1]; raise a `ShapeError` unless `score` gives one floating-point number per image."""
-    try:
+    kind = type(output).__name__
+    with unexpected_errors_as(lambda why: ShapeError(f"score {name!r} failed on the model's output {kind!r} ({why})")):
         values = score(output)
-    except VitreousError:
-        raise
-    except Exception as problem:
-        reason = describe_error(problem)
-        raise ShapeError(
-            f"score {name!r} failed on the model's output {type(output).__name__!r} ({reason})"
-        ) from problem
     if not isinstance(values, Tensor) or values.ndim != 1 or not values.is_floating_point():
         description = (
             f"{values.dtype} of shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__

@@ -45,9 +45,7 @@ from vitreous.models.vit import (
     Place,
     ViT,
     mean_rows,
-    no_bias,
     token_rows,
-    unmoved,
 )
 
 
@@ -137,22 +135,21 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
         If the class or one of its parts is not supported.
     """
     match model:
-        case VisionTransformerDistilled():
-            blocks, pool, classify = plain_blocks(model), LinearPool(token_rows(0, 1)), partial(distilled_heads, model)
         case vision_transformer.VisionTransformer():
-            blocks, pool, classify = plain_blocks(model), pool_of(model), partial(one_head, model)
+            blocks = blocks_of(model, vision_transformer.Block, Attention)
         case eva.Eva():
-            blocks, pool, classify = eva_blocks(model), pool_of(model), partial(one_head, model)
+            blocks = blocks_of(model, eva.EvaBlock, eva.EvaAttention, AttentionRope)
         case beit.Beit():
-            blocks, pool, classify = beit_blocks(model), pool_of(model), partial(one_head, model)
+            blocks = blocks_of(model, beit.Block, beit.Attention)
         case _:
             raise ModelError(
                 f"{type(model).__name__!r} is not a family that Vitreous can see through; "
                 "known in timm: VisionTransformer (ViT, DeiT, CLIP, SigLIP, DINOv2), distilled DeiT, Beit, Eva (EVA, EVA02, DINOv3)"
             )
+    distilled, headless = isinstance(model, VisionTransformerDistilled), isinstance(model.head, nn.Identity)
+    pool = LinearPool(token_rows(0, 1)) if distilled else pool_of(model)
     require_type(model.patch_embed, PatchEmbed, part_name="a patch embedding")
-    headless = isinstance(model.head, nn.Identity)
-    if headless and isinstance(model, VisionTransformerDistilled):
+    if headless and distilled:
         raise ModelError(f"{name!r} has no classifier (num_classes=0); give it a head with num_classes=…")
     patches: Any = model.patch_embed
     (height, width), patch = patches.img_size, tuple(patches.patch_size)
@@ -166,7 +163,7 @@ def from_timm(model: Any, name: str = "timm model") -> ViT:
         norm=getattr(model, "norm", None) or nn.Identity(),  # MAE's subclasses delete it where they average tokens
         pool=pool,
         pooled_norm=getattr(model, "fc_norm", None) or nn.Identity(),
-        classify=classify,
+        classify=partial(distilled_heads if distilled else one_head, model),
         layout=partial(layout_of, model),
         forward=model,
         size=(height, width),
@@ -235,7 +232,7 @@ def latent_pool(pool: Any, prefix: int) -> AttentionPool:
         k, v = pool.kv(x).unflatten(-1, (2, pool.num_heads, -1)).permute(2, 0, 3, 1, 4)
         return k, v
 
-    feed = None if pool.mlp is None else feed_of(pool.norm, pool.mlp, lambda x: x)
+    feed = None if pool.mlp is None else feed_of(pool.norm, pool.mlp)
     return AttentionPool(query, key_value, pool.proj, pool.scale, prefix, pool.q_norm, pool.k_norm, feed)
 
 
@@ -250,52 +247,42 @@ def require_type(part: Any, *types: type, part_name: str) -> Any:
     return part
 
 
-def plain_blocks(model: Any) -> tuple[Block, ...]:
-    def block(b: Any) -> Block:
-        require_type(b, vision_transformer.Block, part_name="a block")
-        attn = require_type(b.attn, Attention, part_name="attention")
-        for scale in (b.ls1, b.ls2):
-            require_type(scale, nn.Identity, LayerScale, part_name="layer scale")
-        attend = attend_of(b.norm1, attn, b.ls1, layer_scale=lambda: getattr(b.ls1, "gamma", None))
-        return Block(attend, feed_of(b.norm2, b.mlp, b.ls2, lambda: getattr(b.ls2, "gamma", None)))
+def blocks_of(model: Any, kind: type, *attention: type) -> tuple[Block, ...]:
+    """Blocks of a transformer, all of one type, with attention of one of these types."""
 
-    return tuple(block(b) for b in model.blocks)
-
-
-def eva_blocks(model: Any) -> tuple[Block, ...]:
     def block(index: int, b: Any) -> Block:
-        require_type(b, eva.EvaBlock, part_name="a block")
-        attn = require_type(b.attn, eva.EvaAttention, AttentionRope, part_name="attention")
-        rotate = unmoved if model.rope is None else partial(rotated, model, index, attn)
-        attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), rotate=rotate, layer_scale=lambda: b.gamma_1)
-        return Block(attend, feed_of(b.norm2, b.mlp, scaled_by(b, "gamma_2"), lambda: b.gamma_2))
+        require_type(b, kind, part_name="a block")
+        attn = require_type(b.attn, *attention, part_name="attention")
+        positions: dict[str, Any] = {}
+        if getattr(model, "rope", None) is not None:
+            positions["rotate"] = partial(rotated, model, index, attn)
+        if relative_tables(model, attn):
+            positions["bias"] = lambda place: place.gather_pairs(torch.stack(relative_tables(model, attn)).sum(0))
+        attend = attend_of(b.norm1, attn, *layer_scale_of(b, 1), **positions)
+        return Block(attend, feed_of(b.norm2, b.mlp, *layer_scale_of(b, 2)))
 
     return tuple(block(i, b) for i, b in enumerate(model.blocks))
 
 
-def beit_blocks(model: Any) -> tuple[Block, ...]:
-    def block(b: Any) -> Block:
-        require_type(b, beit.Block, part_name="a block")
-        attn = require_type(b.attn, beit.Attention, part_name="attention")
-        relative = model.rel_pos_bias is not None or attn.relative_position_bias_table is not None
-        bias = partial(relative_bias, model, attn) if relative else no_bias
-        attend = attend_of(b.norm1, attn, scaled_by(b, "gamma_1"), bias=bias, layer_scale=lambda: b.gamma_1)
-        return Block(attend, feed_of(b.norm2, b.mlp, scaled_by(b, "gamma_2"), lambda: b.gamma_2))
+def layer_scale_of(block: Any, branch: int) -> tuple[Callable[[Tokens], Tokens], Callable[[], Tensor | None]]:
+    """Layer scale of branch 1 or 2 of a block, and its factor per channel, which may be None; read at every call."""
+    if isinstance(block, vision_transformer.Block):
+        module = require_type(getattr(block, f"ls{branch}"), nn.Identity, LayerScale, part_name="layer scale")
+        return module, lambda: getattr(module, "gamma", None)
 
-    return tuple(block(b) for b in model.blocks)
+    def factor() -> Tensor | None:
+        return getattr(block, f"gamma_{branch}")
 
-
-def scaled_by(block: nn.Module, gamma: str) -> Callable[[Tokens], Tokens]:
-    """Layer scale of a block, which may be None; read at every call."""
-
-    def scale(x: Tokens) -> Tokens:
-        factor = getattr(block, gamma)
-        return x if factor is None else x * factor
-
-    return scale
+    return lambda x: x if (gamma := factor()) is None else x * gamma, factor
 
 
-def attend_of(norm: nn.Module, attn: Any, scale: Callable[[Tokens], Tokens], **positions: Any) -> Attend:
+def attend_of(
+    norm: nn.Module,
+    attn: Any,
+    scale: Callable[[Tokens], Tokens],
+    factor: Callable[[], Tensor | None],
+    **positions: Any,
+) -> Attend:
     if getattr(attn, "gate", None) is not None:
         raise ModelError("gated attention output (gated=True) is not known")
     identity = nn.Identity()
@@ -307,6 +294,7 @@ def attend_of(norm: nn.Module, attn: Any, scale: Callable[[Tokens], Tokens], **p
         q_norm=getattr(attn, "q_norm", identity),
         k_norm=getattr(attn, "k_norm", identity),
         inner_norm=getattr(attn, "norm", identity),
+        layer_scale=factor,
         **positions,
     )
 
@@ -340,14 +328,21 @@ def rotated(model: Any, index: int, attn: Any, heads: PerHead, place: Place) -> 
     return torch.cat([front, turned.to(heads.dtype)], dim=2)
 
 
-def relative_bias(model: Any, attn: Any, place: Place) -> Float[Tensor, "b h n n"]:
-    tables = [attn._get_rel_pos_bias()[0]] if attn.relative_position_bias_table is not None else []
-    tables += [model.rel_pos_bias()] if model.rel_pos_bias is not None else []
-    return place.gather_pairs(torch.stack(tables).sum(0))
+def relative_tables(model: Any, attn: Any) -> list[Float[Tensor, "h n n"]]:
+    """Tables of relative position biases (BEiT): the block's own, and the one that all blocks share."""
+    tables = []
+    if getattr(attn, "relative_position_bias_table", None) is not None:
+        tables.append(attn._get_rel_pos_bias()[0])
+    if getattr(model, "rel_pos_bias", None) is not None:
+        tables.append(model.rel_pos_bias())
+    return tables
 
 
 def feed_of(
-    norm: nn.Module, mlp: Any, scale: Callable[[Tokens], Tokens], factor: Callable[[], Tensor | None] = lambda: None
+    norm: nn.Module,
+    mlp: Any,
+    scale: Callable[[Tokens], Tokens] = nn.Identity(),  # noqa: B008 - without state
+    factor: Callable[[], Tensor | None] = lambda: None,
 ) -> Feed:
     def contract(hidden: Hidden) -> Tokens:
         return scale(mlp.fc2(hidden))

@@ -119,6 +119,11 @@ def mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "q n"]]:
     return rows
 
 
+def token_and_mean_rows(prefix: int) -> Callable[[int], Float[Tensor, "2 n"]]:
+    """Return `LinearPool` weights of the first token, and of the mean of the tokens after the first `prefix` ones."""
+    return lambda n: torch.cat([token_rows(0)(n).double(), mean_rows(prefix)(n)])
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class ViT(Network):
     """A vision transformer split into parts that all supported families share, together with the original module.
