@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -20,6 +21,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitreous.capture.handshake import confirm
+from vitreous.models.load import adapt, build_named, model_label, with_origin
 from vitreous.models.timm import from_timm
 from vitreous.models.vit import ViT
 
@@ -142,6 +144,12 @@ def tiny(family: str) -> nn.Module:
 
 
 @cache
+def described(name: str, checkpoint: Path | None = None, **options: Any) -> ViT:
+    """A model by its name through the adapter of its library, without the handshake."""
+    named = build_named(name, checkpoint=checkpoint, **options)
+    return with_origin(adapt(named.module, model_label(name)), named, checkpoint)
+
+
 def seen(family: str) -> ViT:
     """The same model through the adapter, after the handshake."""
     return confirm(from_timm(tiny(family), family), outputs="binary" if family == "vit-one-output" else None)

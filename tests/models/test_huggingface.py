@@ -13,11 +13,11 @@ from torch.overrides import TorchFunctionMode
 
 from tests.cases import each
 from tests.lazy import LazyModule
+from tests.models.families import described
 from tests.models.runner import run_parts
 from vitreous.core.errors import DataError, ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.huggingface import from_huggingface
-from vitreous.models.load import build
 from vitreous.testing import check_model
 
 transformers = LazyModule("transformers")
@@ -244,7 +244,7 @@ def folder(tmp_path):
 def test_a_local_folder_loads_with_its_pictures(folder):
     path, model = folder
 
-    vit = build(f"hf:{path}", device="cpu")
+    vit = described(f"hf:{path}", device="cpu")
 
     assert not vit.module.training
     assert vit.preprocess(Image.new("RGB", (50, 40))).shape == (3, 24, 24)
@@ -258,7 +258,7 @@ def test_a_checkpoint_loads_into_a_local_config(folder, file):
     torch.save({"model": {f"module.{key}": value for key, value in model.state_dict().items()}}, path / "weights.pth")
     (path / "preprocessor_config.json").unlink()
 
-    vit = build(f"hf:{path}", checkpoint=path / file)
+    vit = described(f"hf:{path}", checkpoint=path / file)
 
     torch.testing.assert_close(vit.forward(pictures().float()), from_huggingface(model).forward(pictures().float()))
     assert vit.preprocess is None
@@ -268,13 +268,13 @@ def test_random_weights_need_a_config_alone(folder):
     path, _ = folder
     (path / "model.safetensors").unlink()
 
-    vit = build(f"hf:{path}", pretrained=False, num_labels=7)
+    vit = described(f"hf:{path}", pretrained=False, num_labels=7)
 
     assert vit.forward(pictures().float()).shape == (2, 7)
     assert vit.origin.weights == "random"
     assert not vit.module.training
     with pytest.raises(ModelError, match=r"could not be loaded: .*model.safetensors.*local folder"):
-        build(f"hf:{path}")
+        described(f"hf:{path}")
 
 
 def test_weights_that_do_not_fit_are_refused(folder):
@@ -287,15 +287,15 @@ def test_weights_that_do_not_fit_are_refused(folder):
     with pytest.raises(
         ModelError, match=r"1 mis-shaped \(.*cls_classifier.bias.*1 missing \(distillation_classifier.weight"
     ):
-        build(f"hf:{path}", checkpoint=path / "odd.pth")
+        described(f"hf:{path}", checkpoint=path / "odd.pth")
     with pytest.raises(DataError, match="no checkpoint at"):
-        build(f"hf:{path}", checkpoint=path / "none.pth")
+        described(f"hf:{path}", checkpoint=path / "none.pth")
     with pytest.raises(ModelError, match="never run"):
-        build(f"hf:{path}", trust_remote_code=True)
+        described(f"hf:{path}", trust_remote_code=True)
     with pytest.raises(ModelError, match="img_size is no setting of DeiTConfig"):
-        build(f"hf:{path}", img_size=32)
+        described(f"hf:{path}", img_size=32)
     with pytest.raises(ModelError, match="device 'nowhere'"):
-        build(f"hf:{path}", device="nowhere")
+        described(f"hf:{path}", device="nowhere")
 
 
 def test_code_in_a_folder_is_not_run(folder):
@@ -309,7 +309,7 @@ def test_code_in_a_folder_is_not_run(folder):
     (path / "evil.py").write_text("raise SystemExit('code from the folder was run')")
 
     with pytest.raises(ModelError, match="could not be loaded"):
-        build(f"hf:{path}")
+        described(f"hf:{path}")
 
 
 def test_without_the_hub_one_sentence_says_so(monkeypatch):
@@ -320,7 +320,7 @@ def test_without_the_hub_one_sentence_says_so(monkeypatch):
     with pytest.raises(
         ModelError, match=r"'google/vit' could not be loaded: We couldn't connect .*local folder"
     ) as caught:
-        build("hf:google/vit")
+        described("hf:google/vit")
 
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__

@@ -11,10 +11,10 @@ from PIL import Image
 from torch import nn
 from torchvision.models import vision_transformer as tv
 
+from tests.models.families import described
 from tests.models.runner import run_parts
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.load import build
 from vitreous.models.torchvision import from_torchvision
 from vitreous.testing import check_model
 
@@ -105,19 +105,19 @@ def test_what_is_not_known_is_refused_by_name():
     with pytest.raises(ModelError, match=r"'Linear'.*known in torchvision: VisionTransformer"):
         from_torchvision(nn.Linear(3, 3))
     with pytest.raises(ModelError, match="torchvision has no model 'vit_b_61'; did you mean 'vit_b_16'"):
-        build("torchvision:vit_b_61")
+        described("torchvision:vit_b_61")
     with pytest.raises(ModelError, match=r"no model 'nothing like it'; .*vit_b_16"):
-        build("torchvision:nothing like it")
+        described("torchvision:nothing like it")
     with pytest.raises(ModelError, match=r"'AlexNet'.*known in torchvision: VisionTransformer"):
-        build("torchvision:alexnet", pretrained=False)
+        described("torchvision:alexnet", pretrained=False)
     with pytest.raises(ModelError, match="no weights 'V9' for 'vit_b_16'; known: IMAGENET1K_V1"):
-        build("torchvision:vit_b_16", weights="V9")
+        described("torchvision:vit_b_16", weights="V9")
     with pytest.raises(ShapeError, match="takes 24x24 images, not 24x32; load it with image_size"):
         from_torchvision(tiny()).layout((24, 32))
 
 
 def test_random_weights_come_with_pictures_and_size(small_b_16):
-    vit = build("torchvision:vit_b_16", pretrained=False, image_size=48)
+    vit = described("torchvision:vit_b_16", pretrained=False, image_size=48)
 
     assert vit.size == (48, 48)
     assert not vit.module.training
@@ -133,8 +133,8 @@ def test_a_checkpoint_says_its_size_and_classes(small_b_16, tmp_path):
         {"state_dict": {f"module.{key}": value for key, value in made.state_dict().items()}}, tmp_path / "made.pth"
     )
 
-    same = build("torchvision:vit_b_16", checkpoint=tmp_path / "made.pth")
-    larger = build("torchvision:vit_b_16", checkpoint=tmp_path / "made.pth", image_size=96)
+    same = described("torchvision:vit_b_16", checkpoint=tmp_path / "made.pth")
+    larger = described("torchvision:vit_b_16", checkpoint=tmp_path / "made.pth", image_size=96)
 
     assert same.size == (64, 64)
     assert all(torch.equal(a, b) for a, b in zip(same.module.parameters(), made.parameters(), strict=True))
@@ -149,9 +149,9 @@ def test_weights_that_do_not_fit_are_refused(small_b_16, tmp_path):
     torch.save(tiny(24).state_dict(), tmp_path / "patches.pth")
 
     with pytest.raises(ModelError, match=r"do not fit 'vit_b_16': \d+ mis-shaped \(.* for .*unexpected"):
-        build("torchvision:vit_b_16", checkpoint=tmp_path / "odd.pth")
+        described("torchvision:vit_b_16", checkpoint=tmp_path / "odd.pth")
     with pytest.raises(ModelError, match=r"cannot build 'vit_b_16' with .*24.*indivisible by patch"):
-        build("torchvision:vit_b_16", checkpoint=tmp_path / "patches.pth")
+        described("torchvision:vit_b_16", checkpoint=tmp_path / "patches.pth")
 
 
 def test_pretrained_weights_are_never_unpickled(small_b_16, monkeypatch):
@@ -162,7 +162,7 @@ def test_pretrained_weights_are_never_unpickled(small_b_16, monkeypatch):
         return made.state_dict()
 
     monkeypatch.setattr(tv.ViT_B_16_Weights, "get_state_dict", fetched)
-    vit = build("torchvision:vit_b_16", weights="IMAGENET1K_SWAG_E2E_V1")
+    vit = described("torchvision:vit_b_16", weights="IMAGENET1K_SWAG_E2E_V1")
 
     assert asked == {"progress": False, "check_hash": True, "weights_only": True}
     assert vit.classes[0] == "tench"
@@ -176,7 +176,7 @@ def test_without_network_one_sentence_says_so(monkeypatch):
 
     monkeypatch.setattr(tv.ViT_B_16_Weights, "get_state_dict", unreachable)
     with pytest.raises(ModelError, match=r"'vit_b_16' could not be fetched .*checkpoint=") as caught:
-        build("torchvision:vit_b_16")
+        described("torchvision:vit_b_16")
 
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__

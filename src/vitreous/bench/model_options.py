@@ -15,7 +15,7 @@ from vitreous.front import load, wrap
 from vitreous.models.black_box import greet
 from vitreous.models.class_names import read_class_names
 from vitreous.models.image_input import Preprocess, Triple
-from vitreous.models.load import build_module
+from vitreous.models.load import build_named
 from vitreous.models.model import BlackBox
 
 
@@ -104,13 +104,9 @@ def load_black_box(
     options: ModelOptions,
     names: tuple[str, ...] | None,
 ) -> BlackBox:
-    built = build_module(name, checkpoint, pretrained, builder)
-    try:
-        module = built.module.eval().to(device or "cpu")
-    except (RuntimeError, AssertionError) as problem:
-        raise ModelError(f"device {device!r} is not available here ({str(problem).splitlines()[0]})") from None
+    built = build_named(name, checkpoint=checkpoint, pretrained=pretrained, device=device or "cpu", **builder)
     classes = built.classes if names is None else names
-    vit = wrap(module, name, preprocess=built.preprocess, classes=classes, black_box=True)
+    vit = wrap(built.module, name, preprocess=built.preprocess, classes=classes, black_box=True)
     preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
     origin = replace(vit.origin, checkpoint=None if checkpoint is None else str(checkpoint))

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.forward import run_block, run_head
-from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
 from vitreous.models.eval_mode import evaluating
@@ -31,7 +30,6 @@ def patched_logits(probe: Probe, into: Sequence[Tokens], start: int, stop: int) 
     """
     vit, prefix, patches = probe.vit, probe.layout.prefix, probe.layout.patches
     tokens = probe.tokens
-    room = rows_that_fit(tokens.shape[1], tokens.shape[2], tokens.element_size(), tokens.device)
     tally, scores_of_images = Tally(len(probe.images) * patches), []
     for image in range(len(probe.images)):
 
@@ -46,5 +44,7 @@ def patched_logits(probe: Probe, into: Sequence[Tokens], start: int, stop: int) 
             return run_head(vit, x).logits
 
         with evaluating(vit.module):
-            scores_of_images.append(torch.cat([part for _, part in pieces(run_patches, patches, room, tally)]))
+            scores_of_images.append(
+                torch.cat([part for _, part in pieces(run_patches, patches, probe.images_that_fit, tally)])
+            )
     return torch.stack(scores_of_images)

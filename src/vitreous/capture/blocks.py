@@ -23,8 +23,8 @@ from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
 from vitreous.models.eval_mode import StopForward, evaluating
 from vitreous.models.layout import Clip
-from vitreous.models.model import NetworkBlock, TokenGrid
 from vitreous.models.tensor_types import Images
+from vitreous.models.token_grid import NetworkBlock, TokenGrid
 
 WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
 

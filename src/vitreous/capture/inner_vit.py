@@ -20,7 +20,7 @@ from vitreous.capture.handshake import TOLERANCE, agreed, compare_with_model
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.eval_mode import StopForward, evaluating
 from vitreous.models.load import adapt
-from vitreous.models.model import forward_of, logits_of
+from vitreous.models.model_call import forward_of, logits_of
 from vitreous.models.tensor_types import Images, Logits, Tokens
 from vitreous.models.vit import LinearPool, Place, ViT, mean_rows, token_and_mean_rows, token_rows
 

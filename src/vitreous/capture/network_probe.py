@@ -20,8 +20,9 @@ from vitreous.capture.trace import Backward, Segment, Trace, backward, share, tr
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.layout import Layout, layout_of
-from vitreous.models.model import Network, TokenGrid
+from vitreous.models.model import Network
 from vitreous.models.tensor_types import Images
+from vitreous.models.token_grid import TokenGrid
 
 if TYPE_CHECKING:
     from vitreous.capture.relevance import Rules

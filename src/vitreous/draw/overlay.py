@@ -13,7 +13,8 @@ from torch import Tensor
 from vitreous.core.errors import ShapeError
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, scale_of, tone_base
 from vitreous.methods.attribution import Attribution
-from vitreous.models.image_input import open_image, resample
+from vitreous.models.image_geometry import resample
+from vitreous.models.image_input import open_image
 from vitreous.models.layout import ClipLayout
 from vitreous.models.transforms import OpaquePreprocess
 

@@ -24,7 +24,7 @@ from vitreous.methods.attribution_files import (
     save_attribution,
 )
 from vitreous.methods.map_arrays import resize_maps
-from vitreous.models.image_input import size_of
+from vitreous.models.image_geometry import size_of
 from vitreous.models.layout import ClipLayout, Layout
 
 if TYPE_CHECKING:

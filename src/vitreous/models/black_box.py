@@ -10,7 +10,8 @@ from torch import nn
 from vitreous.core.errors import ModelError, unexpected_errors_as
 from vitreous.models.expected_input import expected_channels
 from vitreous.models.image_input import Preprocess
-from vitreous.models.model import BlackBox, Layout, forward_of, logits_of
+from vitreous.models.model import BlackBox, Layout
+from vitreous.models.model_call import forward_of, logits_of
 from vitreous.models.outputs import check_declared, checked_names, with_outputs
 from vitreous.models.tensor_types import Images
 

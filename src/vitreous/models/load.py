@@ -1,4 +1,4 @@
-"""Build a `ViT` from a model name or from an existing module."""
+"""Build a module by its name, and describe a module as a `ViT` by its adapter."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from vitreous.models.model_registry import NamedModule, find_adapter, find_sourc
 from vitreous.models.vit import ViT
 
 
-def build(
+def build_named(
     name: str,
     *,
     checkpoint: str | Path | None = None,
     pretrained: bool = True,
     device: str | torch.device | None = None,
     **kwargs: Any,
-) -> ViT:
-    """Build a model by name, in eval mode and with `requires_grad` of its parameters set to False.
+) -> NamedModule:
+    """Build a module by name, in eval mode and with `requires_grad` of its parameters set to False.
 
     Parameters
     ----------
@@ -40,32 +40,26 @@ def build(
     **kwargs
         Arguments of the library's builder.
 
-    Returns
-    -------
-    ViT
-        Not yet compared with the module's own logits; `vitreous.load` does that.
-
     Raises
     ------
     ModelError
-        If the name, checkpoint or device is invalid, the weights cannot be fetched or do not fit, or the architecture
-        is not supported.
+        If the name, checkpoint or device is invalid, the library has no such model, or the weights cannot be fetched or
+        do not fit.
     """
-    named = build_named(name, checkpoint=checkpoint, pretrained=pretrained, device=device, **kwargs)
-    return with_origin(adapt(named.module, model_label(name)), named, checkpoint)
-
-
-def build_named(
-    name: str,
-    *,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = True,
-    device: str | torch.device | None = None,
-    **kwargs: Any,
-) -> NamedModule:
-    """Build a module by name on a device, in eval mode and without gradients of its parameters; see `build`."""
     check_device(device)
-    named = build_module(name, checkpoint, pretrained, kwargs)
+    if not isinstance(name, str) or not name.strip():
+        raise ModelError(f"a model name is text such as 'timm:vit_base_patch16_224', not {name!r}")
+    origin, rest = find_source(name)
+    if not rest.strip():
+        examples = [family.example.removeprefix(f"{origin.name}:") for family in origin.families[:1]]
+        hint = "".join(f", as in '{origin.name}:{example}'" for example in examples)
+        raise ModelError(f"{name!r} names no model; write it behind the colon{hint}")
+    if checkpoint is not None and not isinstance(checkpoint, str | Path):
+        raise ModelError(f"checkpoint is the path of a local .safetensors or .pth file, not {checkpoint!r}")
+    built = origin.create(rest, checkpoint=checkpoint, pretrained=pretrained, **kwargs)
+    named = built if isinstance(built, NamedModule) else NamedModule(built)
+    if not isinstance(named.module, nn.Module):
+        raise ModelError(f"the source {origin.name!r} returned {type(built).__name__!r} for {rest!r}, not an nn.Module")
     named.module.eval().requires_grad_(False)
     if device is not None:
         try:
@@ -89,37 +83,6 @@ def with_origin(model: AnyModel, named: NamedModule, checkpoint: str | Path | No
         classes=named.classes or model.classes,
         origin=replace(model.origin.updated(named.origin), checkpoint=str(checkpoint) if checkpoint else None),
     )
-
-
-def build_module(name: str, checkpoint: str | Path | None, pretrained: bool, kwargs: dict[str, Any]) -> NamedModule:
-    """Build any classifier by a name such as 'timm:resnet50', also one of an architecture without adapter.
-
-    Parameters
-    ----------
-    name, checkpoint, pretrained
-        As for `build`.
-    kwargs
-        Arguments of the model's builder.
-
-    Raises
-    ------
-    ModelError
-        If name or checkpoint is invalid, the library has no such model, or the weights cannot be fetched or do not fit.
-    """
-    if not isinstance(name, str) or not name.strip():
-        raise ModelError(f"a model name is text such as 'timm:vit_base_patch16_224', not {name!r}")
-    origin, rest = find_source(name)
-    if not rest.strip():
-        examples = [family.example.removeprefix(f"{origin.name}:") for family in origin.families[:1]]
-        hint = "".join(f", as in '{origin.name}:{example}'" for example in examples)
-        raise ModelError(f"{name!r} names no model; write it behind the colon{hint}")
-    if checkpoint is not None and not isinstance(checkpoint, str | Path):
-        raise ModelError(f"checkpoint is the path of a local .safetensors or .pth file, not {checkpoint!r}")
-    built = origin.create(rest, checkpoint=checkpoint, pretrained=pretrained, **kwargs)
-    named = built if isinstance(built, NamedModule) else NamedModule(built)
-    if not isinstance(named.module, nn.Module):
-        raise ModelError(f"the source {origin.name!r} returned {type(built).__name__!r} for {rest!r}, not an nn.Module")
-    return named
 
 
 def check_device(device: Any) -> None:

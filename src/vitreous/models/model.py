@@ -10,18 +10,17 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vitreous.core.errors import ModelError, ShapeError
-from vitreous.models.eval_mode import evaluating
+from vitreous.core.errors import ModelError
 from vitreous.models.layout import Clip, Layout
+from vitreous.models.model_call import Inputs, call_module, forward_of, logits_of
 from vitreous.models.tensor_types import Images, Logits
 
 if TYPE_CHECKING:
@@ -104,64 +103,6 @@ RECORD_KEYS = {
     "weights": "weights",
     "checkpoint": "checkpoint",
 }  # of a provenance record → fields of `ModelOrigin`
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
-    """Arguments of a model that takes more than images.
-
-    Attributes
-    ----------
-    image
-        Name of the argument that receives the images.
-    others
-        The other arguments. Tensors hold one entry [1 ...], which is repeated for every image.
-    """
-
-    image: str
-    others: Mapping[str, Any]
-
-    def of(self, images: Images) -> dict[str, Any]:
-        """The arguments for a batch of images."""
-        repeated = {
-            key: value.to(images.device).expand(len(images), *value.shape[1:]) if isinstance(value, Tensor) else value
-            for key, value in self.others.items()
-        }
-        return {self.image: images, **repeated}
-
-
-def tensors_of(output: Any) -> list[Tensor]:
-    """All floating-point tensors in what a model returns (a tensor, list, dict or Hugging Face output), in order."""
-    if isinstance(output, Tensor):
-        return [output] if output.is_floating_point() else []
-    if isinstance(output, Mapping):
-        return [tensor for value in output.values() for tensor in tensors_of(value)]
-    if isinstance(output, list | tuple):
-        return [tensor for value in output for tensor in tensors_of(value)]
-    return []
-
-
-def logits_of(output: Any) -> Tensor:
-    """Logits of what a model returns: its field `logits`, the first item of a tuple or list, or the tensor itself."""
-    logits = getattr(output, "logits", output)
-    logits = logits[0] if isinstance(logits, tuple | list) and len(logits) else logits
-    if not isinstance(logits, Tensor):
-        raise ShapeError(
-            f"the model answers with {type(logits).__name__!r}, in which no logits were found; score=… may say what to explain"
-        )
-    return logits
-
-
-def forward_of(
-    module: nn.Module, read: Callable[[Any], Tensor], inputs: Inputs | None = None
-) -> Callable[[Images], Tensor]:
-    """A function from images to logits: the module's own forward in eval mode, then `read`."""
-
-    def forward(images: Images) -> Tensor:
-        with evaluating(module):
-            return read(module(images) if inputs is None else module(**inputs.of(images)))
-
-    return forward
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
@@ -282,86 +223,11 @@ class BlackBox:
 
     def call(self, images: Images) -> Any:
         """Whatever the module returns for images."""
-        return self.module(images) if self.inputs is None else self.module(**self.inputs.of(images))
+        return call_module(self.module, self.inputs, images)
 
     def __repr__(self) -> str:
         height, width = self.size
         return f"{type(self).__name__}({self.name!r}, {height}x{width}, {self.dtype}, {self.device})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenGrid:
-    """Where the tokens of a tensor lie in the image.
-
-    Attributes
-    ----------
-    form
-        "sequence" [b n d], "packed" [(b n) d], "framed" [(b t) n d] (the frames of clips as images), "windows"
-        [b windows n d], "channels_last" [b rows columns d] or "channels_first" [b d rows columns]; the latter two in a
-        clip with time steps before rows.
-    grid
-        Rows and columns of the patches, with time steps before them in a clip.
-    order
-        Positions in a sequence: first of the tokens that belong to no patch, then of the patches, row by row.
-    others
-        Number of tokens that belong to no patch (class, distillation and detection tokens, registers).
-    """
-
-    form: Literal["sequence", "packed", "framed", "windows", "channels_last", "channels_first"]
-    grid: tuple[int, ...]
-    order: Tensor | None = None
-    others: int = 0
-
-    @property
-    def patches(self) -> int:
-        return math.prod(self.grid)
-
-    @property
-    def count(self) -> int:
-        """Number of tokens of one image or clip."""
-        return self.others + self.patches
-
-    def tokens(self, x: Tensor) -> Tensor:
-        """A tensor of this form as [b n d]: tokens that belong to no patch first, then the patches, row by row."""
-        match self.form:
-            case "channels_last":
-                return x.flatten(1, -2)
-            case "channels_first":
-                return x.flatten(2).mT
-            case "packed" | "framed" | "windows":
-                x = x.reshape(-1, self.count, x.shape[-1])
-        return x if self.order is None else x[:, self.order.to(x.device)]
-
-    def images_in(self, shape: torch.Size | tuple[int, ...]) -> int:
-        """Number of images whose tokens a tensor of this shape can hold in this form; 0 if it cannot hold any."""
-        match self.form:
-            case "channels_last":
-                fits = len(shape) == len(self.grid) + 2 and tuple(shape[1:-1]) == self.grid
-            case "channels_first":
-                fits = len(shape) == len(self.grid) + 2 and tuple(shape[2:]) == self.grid
-            case "windows":
-                fits = len(shape) == 4 and shape[1] * shape[2] == self.count
-            case "packed":
-                return shape[0] // self.count if len(shape) == 2 and shape[0] % self.count == 0 else 0
-            case "framed":
-                fits = len(shape) == 3 and shape[1] * self.grid[0] == self.count and shape[0] % self.grid[0] == 0
-                return shape[0] // self.grid[0] if fits else 0
-            case _:
-                fits = len(shape) == 3 and shape[1] == self.count
-        return shape[0] if fits else 0
-
-    def holds(self, shape: torch.Size | tuple[int, ...]) -> bool:
-        """Whether a tensor of this shape can hold these tokens in this form."""
-        return self.images_in(shape) > 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NetworkBlock:
-    """One call of a block of a network: its module, and where the tokens at its input lie."""
-
-    name: str
-    module: nn.Module
-    tokens: TokenGrid
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -20,12 +20,8 @@ class Place:
     layout: Layout
     index: TokenIndex | None = None
 
-    def gather(self, table: Float[Tensor, "h all c"]) -> Float[Tensor, "b h n c"]:
-        """Entries of a per-token table for the current tokens; the batch axis has length 1 if none were removed."""
-        return table[None] if self.index is None else table[:, self.index].movedim(0, 1)
-
     def gather_pairs(self, table: Float[Tensor, "h all all"]) -> Float[Tensor, "b h n n"]:
-        """Entries of a token-to-token table for the current tokens, with a batch axis as in `gather`."""
+        """Entries of a token-to-token table for the current tokens; the batch axis has length 1 if none were removed."""
         if self.index is None:
             return table[None]
         rows, columns = self.index[:, :, None], self.index[:, None, :]

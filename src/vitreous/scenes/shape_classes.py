@@ -200,17 +200,5 @@ def tulip(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     s.detail(diamond(p, (0.0, -0.1), 0.05, 0.3), c.cream, 0.6)
 
 
-THINGS = {
-    "fish": fish,
-    "leaf": leaf,
-    "mug": mug,
-    "key": key,
-    "mushroom": mushroom,
-    "starfish": starfish,
-    "gear": gear,
-    "umbrella": umbrella,
-    "butterfly": butterfly,
-    "sailboat": sailboat,
-    "snail": snail,
-    "tulip": tulip,
-}
+SHAPES = (fish, leaf, mug, key, mushroom, starfish, gear, umbrella, butterfly, sailboat, snail, tulip)
+THINGS = {shape.__name__: shape for shape in SHAPES}
