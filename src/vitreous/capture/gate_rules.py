@@ -33,11 +33,13 @@ def ratio_activation(call: Call) -> Tensor:
     if not depends(x):
         return call.run()
     name = name_of(call.function)
-    has_flag = len(call.args) > 1 and isinstance(call.args[1], bool)  # `inplace` as the second argument
-    in_place = bool(call.kwargs.get("inplace")) or (has_flag and call.args[1])
+    flag = call.args[1] if len(call.args) > 1 else None  # `inplace` as the second argument, if it is a bool
+    in_place = flag is True or bool(call.kwargs.get("inplace"))
     if is_exact and not in_place and not call.differentiable:
         return give_role(call.hand_out(call.run()), Role.ACTIVATION)
-    act = function_of_input(OUT_OF_PLACE.get(name, call.function), () if has_flag else call.args[1:], call.kwargs)
+    act = function_of_input(
+        OUT_OF_PLACE.get(name, call.function), () if isinstance(flag, bool) else call.args[1:], call.kwargs
+    )
     overwrites = name.endswith("_") or (call.differentiable and in_place)  # the caller may go on with x itself
     entered = x.clone() if overwrites else x
     if is_exact:
