@@ -168,11 +168,11 @@ def divide(call: Call) -> Tensor:
     dividend, divisor = call.operands
     reflected = name_of(call.function) in ("__rtruediv__", "__rdiv__")
     dividend, divisor = (divisor, dividend) if reflected else (dividend, divisor)
-    held = depends(divisor) and call.linearisation.norm != "exact"
-    divisor = call.hold(divisor) if held else divisor
+    is_statistic = depends(divisor) and call.linearisation.norm != "exact"
+    divisor = call.hold(divisor) if is_statistic else divisor
     if reflected:
         return dividend / divisor
     options = {key: value for key, value in call.kwargs.items() if key != "other"}
-    output = call.function(dividend, divisor, **options) if held else call.run()
+    output = call.function(dividend, divisor, **options) if is_statistic else call.run()
     pass_role(dividend, output)
     return output
