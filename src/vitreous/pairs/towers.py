@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.completeness import check_completeness
 from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import ModelError, ShapeError, SpecError, VitreousError, describe_error
 from vitreous.front import as_images, refuse_not_finite
