@@ -34,7 +34,7 @@ from vitreous.data import open_dataset
 from vitreous.models.checkpoint import read_checkpoint
 from vitreous.models.image_input import Preprocess
 from vitreous.models.timm_keys import timm_keys
-from vitreous.models.timm_source import fitted
+from vitreous.models.timm_source import convert_weights
 
 HERE = Path(__file__).parent
 LEFT_OUT = ("head.", "head_dist.", "decoder_", "mask_token")  # of another task
@@ -90,7 +90,7 @@ def build_model(config: dict[str, Any], classes: int, init: Path | None, pretrai
     if init is None:
         return model
     state = timm_keys(read_checkpoint(init), config["model"])
-    state = fitted(model, {key: value for key, value in state.items() if not key.startswith(LEFT_OUT)})
+    state = convert_weights(model, {key: value for key, value in state.items() if not key.startswith(LEFT_OUT)})
     try:
         left = model.load_state_dict(state, strict=False)
     except RuntimeError as problem:

@@ -16,7 +16,7 @@ from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
 from vitreous.capture.handshake import confirm
 from vitreous.capture.score_function import PROBABILITIES, Question, ask
-from vitreous.capture.see_through import examined, fits
+from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
@@ -27,11 +27,11 @@ from vitreous.methods.capability import black_box_methods
 from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method
 from vitreous.methods.spec import resolve
-from vitreous.models.black_box import greet, opaque
+from vitreous.models.black_box import describe_black_box, with_observed_outputs
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.scored import scored
+from vitreous.models.scored import with_score
 from vitreous.models.tensor_types import Images
 from vitreous.models.vit import ViT
 from vitreous.wrapping import as_network, load, network_of, wrap
@@ -128,7 +128,7 @@ def explain(
             raise SpecError(f"{name}={value!r}; True, False or None would work")
     chosen = resolve(method, **options)
     vit = described_model(model, chosen, size_of(images), score is not None)
-    vit = vit if score is None else scored(vit, score)
+    vit = vit if score is None else with_score(vit, score)
     chosen, chosen_target = chosen.for_model(vit), as_target(prompts_as_target(model, target))
     precision_of(chosen, vit, precision)  # fail before images are read
     if question is not None:
@@ -289,7 +289,7 @@ def described_model(model: Any, method: Method, size: tuple[int, int] | None, sc
             raise ModelError(
                 f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods(METHODS)}"
             ) from None
-        return opaque(model, str(problem))
+        return describe_black_box(model, str(problem))
 
 
 def size_of(images: Any) -> tuple[int, int] | None:
@@ -305,8 +305,8 @@ def answered(vit: BlackBox, images: Images) -> BlackBox:
     if isinstance(vit, ViT):
         return vit if vit.output_type is not None else confirm(vit)
     if isinstance(vit, Network) and not fits(vit, images):
-        vit = examined(vit, images[:1].to(vit.device, vit.dtype))
-    return vit if isinstance(vit, Network) and vit.output_type is not None else greet(vit, images)
+        vit = examine(vit, images[:1].to(vit.device, vit.dtype))
+    return vit if isinstance(vit, Network) and vit.output_type is not None else with_observed_outputs(vit, images)
 
 
 def check_batch_size(batch_size: Any) -> None:

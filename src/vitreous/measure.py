@@ -24,7 +24,7 @@ from vitreous.metrics.metric import METRICS, Metric, resolve_metric
 from vitreous.metrics.metric_result import MetricResult, join_results
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.scored import scored
+from vitreous.models.scored import with_score
 
 
 @overload
@@ -125,7 +125,7 @@ def evaluate(
         if isinstance(model, str)
         else wrapped(model, opaque, attribution)
     )
-    vit = vit if score is None else scored(vit, score)
+    vit = vit if score is None else with_score(vit, score)
     if isinstance(vit, Network) and vit.clip is not None:
         raise ModelError(
             f"metrics compare maps with images, and {vit.name!r} takes clips; explain, .maps() and .plot() work on clips"

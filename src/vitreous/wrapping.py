@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from vitreous.capture.handshake import Agreement, agreed, compare_with_model
+from vitreous.capture.handshake import Agreement, compare_with_model, with_agreement
 from vitreous.capture.inner_vit import find_inner_vit
 from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.models.adapters import unwrapped
-from vitreous.models.black_box import opaque
+from vitreous.models.adapters import unwrap
+from vitreous.models.black_box import describe_black_box
 from vitreous.models.load import adapt, build_named, model_label, with_origin
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.outputs import check_declared, checked_names, with_outputs
@@ -169,7 +169,7 @@ def wrap(
     classes = checked_names(classes)
     preprocess = None if preprocess is None else as_preprocess(preprocess)
     if black_box:
-        return opaque(model, name=name, preprocess=preprocess, classes=classes, outputs=outputs)
+        return describe_black_box(model, name=name, preprocess=preprocess, classes=classes, outputs=outputs)
     described = describe(model, name, preprocess=preprocess, size=size)
     return with_declared_outputs(described, classes, outputs)
 
@@ -183,10 +183,10 @@ def describe(
     module: nn.Module, name: str | None = None, *, preprocess: Any = None, size: tuple[int, ...] | None = None
 ) -> Network:
     """Describe a module as a `ViT`, or else as a `Network`; parameters as for `wrap`."""
-    module = unwrapped(module)
+    module = unwrap(module)
     refuse_unsuited(module, name or type(module).__name__)
     try:
-        vit = adapted(module, name)
+        vit = describe_by_adapter(module, name)
     except NotAdaptedError as problem:
         if (inside := find_inner_vit(module, name)) is not None:
             return inside if preprocess is None else replace(inside, preprocess=preprocess)
@@ -197,7 +197,7 @@ def describe(
     return vit if preprocess is None else replace(vit, preprocess=preprocess)
 
 
-def adapted(module: nn.Module, name: str | None) -> ViT:
+def describe_by_adapter(module: nn.Module, name: str | None) -> ViT:
     """Describe a module by its adapter after the handshake, whose result is reused for the same module."""
     vit, structure, remembered = adapt(module, name), structure_of(module), WRAPPED.get(module)
     if remembered is not None and remembered[0] == structure:
@@ -205,7 +205,7 @@ def adapted(module: nn.Module, name: str | None) -> ViT:
     else:
         agreement = compare_with_model(vit)
         WRAPPED[module] = (structure, agreement)
-    return agreed(vit, agreement)
+    return with_agreement(vit, agreement)
 
 
 def as_network(
@@ -217,7 +217,7 @@ def as_network(
     size: tuple[int, ...] | None = None,
 ) -> Network:
     """Describe a module as a `Network`; `reason` says why it is no `ViT`, other parameters as for `wrap`."""
-    return replace(see_through(unwrapped(module), name, size=size, preprocess=preprocess), reason=reason)
+    return replace(see_through(unwrap(module), name, size=size, preprocess=preprocess), reason=reason)
 
 
 def network_of(model: BlackBox, size: tuple[int, ...] | None = None) -> BlackBox:

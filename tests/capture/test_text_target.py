@@ -17,7 +17,7 @@ from vitreous.capture.handshake import compare_with_model
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
-from vitreous.models.text_head import likened
+from vitreous.models.text_head import compare_with_texts
 from vitreous.testing import check_method
 
 load_all()
@@ -271,7 +271,7 @@ def test_every_class_specific_method_explains_a_text(plain, name):
 
 @pytest.mark.slow
 def test_the_law_holds_for_a_tower_that_is_asked_about_texts(plain):
-    answering = likened(plain, F.normalize(texts(5, WIDE), dim=-1), 2.0)
+    answering = compare_with_texts(plain, F.normalize(texts(5, WIDE), dim=-1), 2.0)
 
     assert compare_with_model(answering).gap < 1e-9
     for method in ("decompx+skipplus", "decompx", "genatt", "tis", "occlusion", "legrad"):
@@ -356,7 +356,7 @@ def test_texts_have_names_and_the_provenance_says_what_was_asked(tower, tmp_path
 def test_sampling_methods_ask_the_same_question(plain):
     """Occlusion of a text is the cosine lost when a patch leaves."""
     images, text = pictures(plain), texts(2, WIDE)
-    probe = vitreous.Probe(likened(plain, F.normalize(text, dim=-1), 1.0), images, torch.tensor([0, 1]))
+    probe = vitreous.Probe(compare_with_texts(plain, F.normalize(text, dim=-1), 1.0), images, torch.tensor([0, 1]))
     keep = ~torch.eye(probe.layout.patches, dtype=torch.bool).expand(2, -1, -1)
 
     found = vitreous.explain(plain, images, vitreous.text_target(text), "occlusion")

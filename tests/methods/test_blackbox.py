@@ -21,7 +21,7 @@ from vitreous.capture.progress import pieces, reporting
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS
-from vitreous.models.black_box import opaque
+from vitreous.models.black_box import describe_black_box
 from vitreous.testing import fingerprint
 
 load_all()
@@ -138,15 +138,17 @@ def test_a_model_that_is_no_classifier_is_refused():
     with pytest.raises(ModelError, match=r"answers an image with shape \(1, 8, 30, 30\)"):
         vitreous.explain(nn.Sequential(nn.Conv2d(3, 8, 3)), images(), method="rise(masks=3)")
     with pytest.raises(ModelError, match="has no classifier"):
-        opaque(SwinTransformer(img_size=32, embed_dim=8, depths=(1,), num_heads=(1,), window_size=4, num_classes=0))
+        describe_black_box(
+            SwinTransformer(img_size=32, embed_dim=8, depths=(1,), num_heads=(1,), window_size=4, num_classes=0)
+        )
     with pytest.raises(ShapeError, match="not a class: the model has classes 0 to 4"):
         vitreous.explain(convolutional(), images(), 7, "rise(masks=3)")
     with pytest.raises(ModelError, match="'LazyReader' has no parameters"):
-        opaque(type("LazyReader", (nn.Module,), {})())
+        describe_black_box(type("LazyReader", (nn.Module,), {})())
 
 
 def test_a_black_box_has_no_tokens_and_says_so():
-    probe = BlackBoxProbe(opaque(swin()), images())
+    probe = BlackBoxProbe(describe_black_box(swin()), images())
 
     for ask in (
         lambda: probe.tokens,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitreous.capture.subsets import Sizes
-from vitreous.capture.threads import crew
+from vitreous.capture.threads import thread_pool
 from vitreous.methods import masks, random_control
 from vitreous.methods.path_methods import several
 from vitreous.metrics import imputation
@@ -77,8 +77,8 @@ def test_uniform_noise_is_uniform_and_its_neighbours_are_strangers():
 
 
 def test_threads_stay_and_every_process_has_its_own():
-    assert crew(os.getpid()) is crew(os.getpid())
-    assert crew(os.getpid()) is not crew(os.getppid())
+    assert thread_pool(os.getpid()) is thread_pool(os.getpid())
+    assert thread_pool(os.getpid()) is not thread_pool(os.getppid())
 
 
 def test_draws_of_one_source_follow_each_other(at_work):

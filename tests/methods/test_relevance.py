@@ -11,7 +11,7 @@ from tests.methods.published import agree, agrees, arrays, golden, probe_of  # n
 from tests.methods.relevance_reference import TARGETS, Walk, walked
 from tests.models.families import pictures, seen
 from vitreous.capture.probe import Probe
-from vitreous.capture.relevance import RULES, relevances
+from vitreous.capture.relevance import RULES, propagate_relevance
 from vitreous.core.errors import Caveat, ModelError, SpecError
 from vitreous.methods.spec import resolve
 from vitreous.testing import check_method, tiny_vits
@@ -224,7 +224,7 @@ def test_published_maps_are_reproduced(golden, file, spec):  # noqa: F811
 def test_published_relevance_is_reproduced_layer_by_layer(golden):  # noqa: F811
     stored = arrays(golden, "transatt_layers")
     probe = probe_of(golden, "top", 1)
-    for layer in relevances(probe, probe.layers(), RULES["ours"]):
+    for layer in propagate_relevance(probe, probe.layers(), RULES["ours"]):
         for found, key in (
             (layer.relevance.attention, "attn_relevance"),
             (layer.attention_grad, "attn_grad"),

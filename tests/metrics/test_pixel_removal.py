@@ -35,7 +35,7 @@ from vitreous.metrics.baselines import baseline_of
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.order import pixel_ranks
 from vitreous.metrics.pixel_removal import grid
-from vitreous.models.black_box import greet
+from vitreous.models.black_box import with_observed_outputs
 
 PIXELS = 24 * 32
 
@@ -223,7 +223,7 @@ def test_equal_pixels_go_patch_by_patch():
 
 def test_black_boxes_are_measured_by_their_pixels():
     box = replace(vitreous.wrap(tiny("vit"), black_box=True), preprocess=None)
-    box = greet(box, images())
+    box = with_observed_outputs(box, images())
     attribution = maps(probe("vit"), pixels=True)
     targets = attribution.targets
     spec = "deletion(steps=6)"

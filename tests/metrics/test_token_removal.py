@@ -28,7 +28,7 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.metrics.metric import resolve_metric
-from vitreous.models.black_box import greet
+from vitreous.models.black_box import with_observed_outputs
 
 TENTHS = [tenth / 10 for tenth in range(1, 10)]
 NAMES = ("deletion_accuracy", "deletion_aopc", "insertion_accuracy", "insertion_aopc")
@@ -226,6 +226,6 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence():
     with pytest.raises(ShapeError, match="2 maps"):
         measured("deletion_aopc", attribution[:2], asked)
     box = vitreous.wrap(tiny("vit"), black_box=True)
-    box = greet(box, images())
+    box = with_observed_outputs(box, images())
     with pytest.raises(ModelError, match="black box"):
         vitreous.evaluate(box, images(), torch.zeros(COUNT, 24, 32).double(), "deletion_aopc", target=[0, 0, 0])

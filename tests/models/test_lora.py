@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import vitreous
 from tests.models.families import build, pictures
 from vitreous.core.errors import ModelError
-from vitreous.models.adapters import adapted_model, base_layer
+from vitreous.models.adapters import base_layer, unwrap_peft
 
 RANK = 3
 
@@ -186,8 +186,8 @@ def test_a_peft_model_is_seen_through(monkeypatch):
     adapted, merged = (with_lora(build("vit"), "qkv") for _ in range(2))
     shell = peft_shell(adapted, monkeypatch)
 
-    assert adapted_model(shell) is adapted
-    assert adapted_model(adapted) is adapted
+    assert unwrap_peft(shell) is adapted
+    assert unwrap_peft(adapted) is adapted
     same_maps(shell, merge(merged), pictures(), "temper")
 
 

@@ -15,7 +15,7 @@ from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.draw.captions import describe_rank, describe_target, label, probability
 from vitreous.draw.scale import scale_of
 from vitreous.methods.attribution import Attribution
-from vitreous.models.black_box import greet
+from vitreous.models.black_box import with_observed_outputs
 from vitreous.models.model import Layout, Outputs
 from vitreous.models.timm import from_timm
 
@@ -239,7 +239,7 @@ def test_names_that_a_replaced_head_left_behind_are_dropped():
     model.num_classes = 1000  # as a timm model says whose head was replaced by hand
 
     assert vitreous.wrap(model).classes is None
-    assert greet(vitreous.wrap(model, black_box=True), pictures()).classes is None
+    assert with_observed_outputs(vitreous.wrap(model, black_box=True), pictures()).classes is None
 
 
 # ── parts put together by hand ───────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import torch
 
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.front import load, wrap
-from vitreous.models.black_box import greet
+from vitreous.models.black_box import with_observed_outputs
 from vitreous.models.class_names import read_class_names
 from vitreous.models.image_input import Preprocess, Triple
 from vitreous.models.load import build_named
@@ -110,7 +110,7 @@ def load_black_box(
     preprocess = change_preprocess(vit.preprocess, options, name, vit.size)
     vit = replace(vit, preprocess=preprocess, size=vit.size if preprocess is None else preprocess.size)
     origin = replace(vit.origin, checkpoint=None if checkpoint is None else str(checkpoint))
-    return greet(replace(vit, origin=origin), torch.zeros(1, vit.channels, *vit.size))
+    return with_observed_outputs(replace(vit, origin=origin), torch.zeros(1, vit.channels, *vit.size))
 
 
 def check_input_size(vit: BlackBox, size: tuple[int, int]) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.memory import rows_that_fit
-from vitreous.capture.path_gradients import AT_ONCE, owned
+from vitreous.capture.path_gradients import AT_ONCE, probe_other_images
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
 from vitreous.capture.subsets import Sizes, tokens_of
@@ -18,9 +18,9 @@ from vitreous.models.tensor_types import Keep
 from vitreous.models.vit import Place
 
 
-def among(probe: Probe, index: Int[Tensor, "m n"], owner: Int[Tensor, " m"]) -> Probe:
+def probe_with_tokens(probe: Probe, index: Int[Tensor, "m n"], owner: Int[Tensor, " m"]) -> Probe:
     """Return a probe where row i is the probe's image `owner[i]`, with only the tokens at positions `index[i]`."""
-    part = owned(probe, probe.images[owner], owner)
+    part = probe_other_images(probe, probe.images[owner], owner)
     part.tokens, part.place = probe.tokens[owner[:, None], index], Place(probe.layout, index)
     return part
 
@@ -43,13 +43,13 @@ def in_coalitions(probe: Probe, keep: Keep, scores: Callable[[Probe], Float[Tens
     flat, tally = keep.flatten(0, 1), Tally(images * several)
     patch_scores = torch.zeros(len(flat), k, patches, dtype=probe.tokens.dtype, device=keep.device)
     for count, same in Sizes.of(keep):
-        walk = partial(walked, probe, flat, several, same, count, scores)
+        walk = partial(score_piece, probe, flat, several, same, count, scores)
         for piece, part in pieces(walk, len(same), at_once(probe, count), tally):
             patch_scores[same[piece]] = part.to(patch_scores)
     return patch_scores.view(images, several, k, patches).transpose(1, 2).flatten(0, 1)
 
 
-def walked(
+def score_piece(
     probe: Probe,
     keep: Bool[Tensor, "all p"],
     several: int,
@@ -61,7 +61,7 @@ def walked(
     """Scores per patch of a piece of the coalitions of one size (`count` patches)."""
     rows, prefix, k = same[piece], probe.layout.prefix, probe.targets_per_image
     index = tokens_of(keep[rows], prefix)[:, : prefix + count]
-    part = scores(among(probe, index, rows // several))[:, prefix:].view(len(rows), k, count)
+    part = scores(probe_with_tokens(probe, index, rows // several))[:, prefix:].view(len(rows), k, count)
     place = (index[:, prefix:] - prefix)[:, None].expand(-1, k, -1)
     return part.new_zeros(len(rows), k, keep.shape[1]).scatter(2, place, part)
 

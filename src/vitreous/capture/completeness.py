@@ -73,14 +73,14 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
             refuse_other_values(model, output, traced.output)
             refuse_probabilities(model, traced.output)
             with torch.enable_grad():
-                score = projected(traced.output)
+                score = random_score(traced.output)
             if score is None:
                 raise ModelError(
                     f"the outputs of {model.name!r} have no gradient path to the images; a model that is differentiable would work"
                 )
             if not score.item() and traced.segments[-1].output is not None:  # a head that was initialised with zeros
                 with torch.enable_grad():
-                    score = projected(traced.segments[-1].output) or score
+                    score = random_score(traced.segments[-1].output) or score
             scale = abs(score.item())
             steps = [
                 (abs(step.missing) / max(scale, 1e-30), step.segment.index)
@@ -99,7 +99,7 @@ def check_completeness(model: Network, image: Images, call: Callable[[Images], A
             f"{model.name!r} changes states in place that were recorded, in a way that cannot be followed; a model that makes new "
             "tensors instead would work, and black_box=True needs none of this"
         )
-    lost = operations_without_rule(model.module, lambda: call(image), modules, lin, projected)
+    lost = operations_without_rule(model.module, lambda: call(image), modules, lin, random_score)
     named = f" ({lost} has no rule that keeps it)" if lost else ""
     raise ModelError(
         f"{model.name!r} cannot be seen through: {worst:.2g} of a score is lost after block {names[place]!r}{named}; "
@@ -133,7 +133,7 @@ def refuse_probabilities(model: Network, output: Any) -> None:
         )
 
 
-def projected(output: Any) -> Tensor | None:
+def random_score(output: Any) -> Tensor | None:
     """A random linear function of the logits, as a score for the check; of all outputs if there are no logits.
 
     None without a gradient.

@@ -36,12 +36,12 @@ class OperationCheck(LinearisedForward):
             try:
                 local = self.repeat(func, args, kwargs)
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
-                local = None  # a call that cannot be repeated on copies of its inputs is not judged
+                local = None  # a call that cannot be repeated on copies of its inputs is not checked
             finally:
                 self.busy = False
         output = super().__torch_function__(func, types, args, kwargs)
         if local is not None and isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(lambda gradient, local=local: self.judge(name_of(func), gradient, *local))
+            output.register_hook(lambda gradient, local=local: self.check(name_of(func), gradient, *local))
         return output
 
     def repeat(
@@ -76,7 +76,7 @@ class OperationCheck(LinearisedForward):
         constants: list[Tensor | None] = [*([None] * len(leaves)), *(added.constant for added in inner.added)]
         return output, [*leaves, *(added.output for added in inner.added)], constants
 
-    def judge(
+    def check(
         self, name: str, gradient: Tensor, output: Tensor, inputs: list[Tensor], constants: list[Tensor | None]
     ) -> None:
         """Add up what is lost of output times gradient."""

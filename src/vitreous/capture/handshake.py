@@ -28,10 +28,10 @@ class Agreement:
 
 def confirm(vit: ViT, classes: Any = None, outputs: str | None = None) -> ViT:
     """Do the handshake and return `vit` with its outputs set; `classes` and `outputs` as for `vitreous.wrap`."""
-    return agreed(vit, compare_with_model(vit), classes, outputs)
+    return with_agreement(vit, compare_with_model(vit), classes, outputs)
 
 
-def agreed(vit: ViT, agreement: Agreement, classes: Any = None, outputs: str | None = None) -> ViT:
+def with_agreement(vit: ViT, agreement: Agreement, classes: Any = None, outputs: str | None = None) -> ViT:
     """Return `vit` with its outputs set from the result of an earlier handshake of the same module."""
     return with_outputs(replace(vit, affine=agreement.affine), agreement.count, classes, outputs)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.capture.forward import run_blocks
-from vitreous.capture.handshake import TOLERANCE, agreed, compare_with_model
+from vitreous.capture.handshake import TOLERANCE, compare_with_model, with_agreement
 from vitreous.core.errors import ModelError, NotAdaptedError
 from vitreous.models.eval_mode import StopForward, evaluating
 from vitreous.models.load import adapt
@@ -35,7 +35,7 @@ def find_inner_vit(module: nn.Module, name: str | None = None) -> ViT | None:
     """
     for vit in inner_vits(module, name or type(module).__name__):
         with suppress(NotAdaptedError):
-            return agreed(vit, compare_with_model(vit))
+            return with_agreement(vit, compare_with_model(vit))
     return None
 
 

@@ -37,7 +37,7 @@ class Added:
 
 @dataclass(slots=True, eq=False)  # not frozen: it is made for every call, and frozen fields take longer to set
 class Call:
-    """One call of a torch function, as a rule sees it."""
+    """One call of a torch function: the argument of a rule."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -168,7 +168,7 @@ def role_of(value: Any) -> Role | None:
 
 
 def give_role(value: Tensor, role: Role | None, source: Tensor | None = None) -> Tensor:
-    """`source`: what a gate was computed from, to tell x * sigmoid(x), an activation, from a gate."""
+    """`source`: what a gate was computed from, to distinguish x * sigmoid(x), an activation, from a gate."""
     if role is not None:
         value._vitreous_role = role  # type: ignore[attr-defined]
     if source is not None:

@@ -21,7 +21,7 @@ means, concatenation, reshaping                        where their shares are ne
 
 Under a complete linearisation (`Linearisation.complete`) the forward is then a linear function of the input and the recorded
 constants, so their shares add up to the output. `vitreous.capture.trace.backward` reports what is missing at every block.
-The rule for skip connections (`residual`) is refused: a sum of two tensors does not say whether it is one.
+The rule for skip connections (`residual`) is refused: a sum of two tensors does not show whether it is one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run_sum(
     return output
 
 
-# Rules that only record constants and roles, and what is left of them where constants are not recorded.
+# Handlers of rules that only record constants and roles, for passes that record no constants.
 WITHOUT_CONSTANTS: dict[Rule, Handler] = {
     affine_rules.linear: run,
     affine_rules.convolution: run,
@@ -137,9 +137,9 @@ class LinearisedForward(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # Called for every operation and every attribute of a tensor (some 1,400 times in a Swin-B): a GPU waits for it.
+        # Called for every operation and every attribute of a tensor: some 1,400 times in a Swin-B, while a GPU is idle.
         if not torch.is_grad_enabled():
-            # a view of a parameter asks for gradients even here (a class token that is expanded now and joined later)
+            # a view of a parameter requires gradients even here (a class token that is expanded now and joined later)
             own_args = tuple(map(without_parameters, args)) if self.detaches_parameters else args
             return func(*own_args, **kwargs) if kwargs else func(*own_args)
         try:
@@ -149,13 +149,13 @@ class LinearisedForward(TorchFunctionMode):
         if handler is None:
             return func(*args, **kwargs) if kwargs else func(*args)
         if self.detaches_parameters:
-            # parameters that ask for gradients would look like tensors that depend on the input
+            # parameters that require gradients would look like tensors that depend on the input
             args = tuple(map(without_parameters, args))
             kwargs = {key: without_parameters(value) for key, value in kwargs.items()} if kwargs else kwargs
         return handler(self, func, args, kwargs or {})
 
     def handler_of(self, function: Callable[..., Any]) -> Handler | None:
-        """What is done in place of calling a function; None if it is only called."""
+        """Function that handles the calls of a torch function; None if it is only called."""
         rule = RULES.get(name_of(function))
         if rule is not None:
             quick = None if self.record_constants else WITHOUT_CONSTANTS.get(rule)

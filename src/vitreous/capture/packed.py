@@ -68,7 +68,7 @@ def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index
     places = [Place(layout, index) for index in indices if index.shape[1]]  # empty sequences have no attention
     with in_blocks(tokens.device):
         for block in vit.blocks:
-            mid = tokens + attended(block.attend, tokens, places)
+            mid = tokens + run_attention(block.attend, tokens, places)
             tokens = mid + feed(block.feed, mid, PLAIN)
     rows = vit.norm(tokens)[0].split([index.numel() for index in indices])
     read = torch.cat([pooled(vit.pool, part.unflatten(0, shape)) for part, shape in zip(rows, shapes, strict=True)])
@@ -76,10 +76,10 @@ def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index
         return classified(vit, vit.pooled_norm(read))
 
 
-def attended(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
+def run_attention(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
     """Output of the attention branch; every sequence attends to its own tokens only."""
     q, k, v = attend.qkv(attend.norm(x))
-    parts = (apart(heads, places) for heads in (attend.q_norm(q), attend.k_norm(k), v))
+    parts = (split_by_length(heads, places) for heads in (attend.q_norm(q), attend.k_norm(k), v))
     mixed = []
     for place, queries, keys, values in zip(places, *parts, strict=True):
         queries, keys = attend.rotate(queries, place), attend.rotate(keys, place)
@@ -95,7 +95,7 @@ def pooled(pool: LinearPool | AttentionPool, x: Tokens) -> Pooled:
     return attention_pool(pool, pool.query(), *pool.key_value(x[:, pool.skip :]), PLAIN, None)[0]
 
 
-def apart(heads: Float[Tensor, "1 h all e"], places: Sequence[Place]) -> list[Float[Tensor, "_ h _ e"]]:
+def split_by_length(heads: Float[Tensor, "1 h all e"], places: Sequence[Place]) -> list[Float[Tensor, "_ h _ e"]]:
     """Split packed heads into one tensor [k h n e] per length."""
     shapes = [place.index.shape for place in places if place.index is not None]
     parts = heads[0].split([k * n for k, n in shapes], dim=1)

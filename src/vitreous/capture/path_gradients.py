@@ -31,7 +31,7 @@ def at_once(probe: BlackBoxProbe) -> int:
     return max(1, AT_ONCE // probe.rows)
 
 
-def inside(probe: BlackBoxProbe, start: int) -> int:
+def check_start(probe: BlackBoxProbe, start: int) -> int:
     """Return `start` if the model has a block of that index; raise a `SpecError` otherwise."""
     if not 0 <= start < probe.vit.depth:
         raise SpecError(f"start={start}, but the model has layers 0 to {probe.vit.depth - 1}")
@@ -56,7 +56,7 @@ def pixel_gradients(
     def gradient(part: BlackBoxProbe) -> Tensor:
         return part.pixel_gradient()
 
-    return at_points(probe, variants, lambda images, owner: owned(probe, images, owner), gradient, tally)
+    return at_points(probe, variants, lambda images, owner: probe_other_images(probe, images, owner), gradient, tally)
 
 
 def token_gradients(
@@ -83,10 +83,10 @@ def token_gradients(
     """
 
     def gradient(part: BlackBoxProbe) -> Tensor:
-        assert isinstance(part, Probe)  # of `entering`
+        assert isinstance(part, Probe)  # of `probe_from_block`
         return part.token_gradient(lin)
 
-    return at_points(probe, tokens, lambda x, owner: entering(probe, x, owner, start), gradient, tally)
+    return at_points(probe, tokens, lambda x, owner: probe_from_block(probe, x, owner, start), gradient, tally)
 
 
 def last_attention_gradients(
@@ -97,7 +97,7 @@ def last_attention_gradients(
     def gradient(part: BlackBoxProbe) -> Tensor:
         return next(part.layers(attention=True, down_to=part.vit.depth - 1)).attention_grad
 
-    return at_points(probe, variants, lambda images, owner: owned(probe, images, owner), gradient, tally)
+    return at_points(probe, variants, lambda images, owner: probe_other_images(probe, images, owner), gradient, tally)
 
 
 def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> Float[Tensor, " r"]:
@@ -113,7 +113,7 @@ def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> 
         Index of the block.
     """
     owner = torch.arange(len(points), device=points.device)
-    part = owned(probe, points, owner) if start is None else entering(probe, points, owner, start)
+    part = probe_other_images(probe, points, owner) if start is None else probe_from_block(probe, points, owner, start)
     with torch.no_grad():
         return part.answer(part.reading.logits.repeat_interleave(part.targets_per_image, 0), part.targets)
 
@@ -121,17 +121,17 @@ def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> 
 # ── points in small batches ──────────────────────────────────────────────────────────────────────
 
 
-def owned(probe: AnyProbe, images: Float[Tensor, "m colours H W"], owner: Tensor) -> AnyProbe:
+def probe_other_images(probe: AnyProbe, images: Float[Tensor, "m colours H W"], owner: Tensor) -> AnyProbe:
     """Return a probe for other images, where image i has the targets of the probe's image `owner[i]`."""
     return type(probe)(probe.model, images, probe.target_table[owner], probe.question, probe.hold)
 
 
-def entering(probe: BlackBoxProbe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> Probe:
+def probe_from_block(probe: BlackBoxProbe, tokens: Float[Tensor, "m n d"], owner: Tensor, start: int) -> Probe:
     """Return a probe for the sub-network from block `start` on, with these input tokens."""
     if not isinstance(probe, Probe):
         raise ModelError(f"{probe.model.name!r} has no tokens that can be replaced; space='pixels' would work")
     below = replace(probe.vit, blocks=probe.vit.blocks[start:])
-    part = owned(probe, probe.images[owner], owner)
+    part = probe_other_images(probe, probe.images[owner], owner)
     part.model, part.tokens = below, tokens
     return part
 
@@ -176,7 +176,11 @@ def early_attention_gradient(
     with torch.enable_grad():
         x = layer.step.hidden.detach().requires_grad_()
         step = run_block(layer.block, x, layer.place, lin, attention=True)
-        logits = run_head(probe.vit, step.output, lin).logits if pool == "head" else of_mean(probe, step.output, lin)
+        logits = (
+            run_head(probe.vit, step.output, lin).logits
+            if pool == "head"
+            else logits_of_mean_token(probe, step.output, lin)
+        )
         scores = [score.sum() for score in probe.target_scores(logits)]
     assert step.attention is not None
     gradients = [
@@ -185,7 +189,9 @@ def early_attention_gradient(
     return layer.full(weave(gradients))
 
 
-def of_mean(probe: BlackBoxProbe, tokens: Float[Tensor, "b n d"], lin: Linearisation) -> Float[Tensor, "b c"]:
+def logits_of_mean_token(
+    probe: BlackBoxProbe, tokens: Float[Tensor, "b n d"], lin: Linearisation
+) -> Float[Tensor, "b c"]:
     """Logits when every input of the head is the mean of all tokens, prefix included."""
     vit = probe.vit
     if not isinstance(vit.pool, LinearPool):

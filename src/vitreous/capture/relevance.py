@@ -92,7 +92,7 @@ def fork(x: Tokens, first: Tokens, second: Tokens) -> Tokens:
 # ── blocks and head ──────────────────────────────────────────────────────────────────────────────
 
 
-def relevances(probe: Probe, layers: Iterable[Layer], rules: Rules) -> Iterator[Layer]:
+def propagate_relevance(probe: Probe, layers: Iterable[Layer], rules: Rules) -> Iterator[Layer]:
     """Yield every layer with the relevance of its input and of its attention.
 
     Parameters
@@ -116,13 +116,13 @@ def relevances(probe: Probe, layers: Iterable[Layer], rules: Rules) -> Iterator[
     """
     R = None
     for layer in layers:
-        R = of_head(probe, rules) if R is None else R
-        R, attention = of_block(layer, R, rules)
+        R = propagate_head(probe, rules) if R is None else R
+        R, attention = propagate_block(layer, R, rules)
         yield replace(layer, relevance=Relevance(R, attention))
 
 
 @torch.no_grad()
-def of_block(layer: Layer, R: Tokens, rules: Rules) -> tuple[Tokens, Float[Tensor, "r h n n"]]:
+def propagate_block(layer: Layer, R: Tokens, rules: Rules) -> tuple[Tokens, Float[Tensor, "r h n n"]]:
     """Relevance of a block's input and of its attention, given the relevance R of its output."""
     attend, feed = layer.block.attend, layer.block.feed
     refuse(layer)
@@ -137,20 +137,20 @@ def of_block(layer: Layer, R: Tokens, rules: Rules) -> tuple[Tokens, Float[Tenso
     R = linear(R, normed, affine(lambda t: feed.expand(t)[0], normed)[0], rules)
     R = fork(mid, R_skip, R)
 
-    mixed = side_by_side(attention @ value)
+    mixed = concatenate_heads(attention @ value)
     project, shift = affine(attend.project, mixed)
     R_skip, R = add(R, x, mixed @ project.T + shift, rules)
     R = linear(R, mixed, project, rules).unflatten(-1, (value.shape[1], -1)).transpose(1, 2)
     R_attention, R_v = product(R, attention, value)
     q, k, _ = attend.qkv(layer.normed)
     R_q, R_k = product(R_attention, q, k.mT)
-    R = side_by_side(torch.cat([R_q, R_k.mT, R_v], 1))
-    R = linear(R, layer.normed, affine(lambda t: side_by_side(torch.cat(attend.qkv(t), 1)), x)[0], rules)
+    R = concatenate_heads(torch.cat([R_q, R_k.mT, R_v], 1))
+    R = linear(R, layer.normed, affine(lambda t: concatenate_heads(torch.cat(attend.qkv(t), 1)), x)[0], rules)
     return fork(x, R_skip, R), R_attention
 
 
 @torch.no_grad()
-def of_head(probe: Probe, rules: Rules) -> Tokens:
+def propagate_head(probe: Probe, rules: Rules) -> Tokens:
     """Relevance of the encoder's output."""
     vit, k = probe.vit, probe.targets_per_image
     if not isinstance(vit.pool, LinearPool):
@@ -160,11 +160,11 @@ def of_head(probe: Probe, rules: Rules) -> Tokens:
     pooled = rows @ tokens
     read = vit.pooled_norm(pooled)
     weight, _ = affine(lambda t: vit.classify(t[0].unflatten(-1, read.shape[1:]))[None], read.flatten(1)[:, None])
-    R = linear(at_the_logits(probe), read.flatten(1), weight, rules).view_as(read)
+    R = linear(logit_gradient(probe), read.flatten(1), weight, rules).view_as(read)
     return tokens * (rows.T @ sd(R, pooled))
 
 
-def at_the_logits(probe: Probe) -> Float[Tensor, "r c"]:
+def logit_gradient(probe: Probe) -> Float[Tensor, "r c"]:
     """Gradient of the score function in the logits: one-hot for "logit"."""
     logits = probe.reading.logits.repeat_interleave(probe.targets_per_image, 0).detach().requires_grad_()
     with torch.enable_grad():
@@ -179,7 +179,7 @@ def affine(function: Callable[[Tensor], Tensor], like: Float[Tensor, "r n i"]) -
     return (values[1:] - values[0]).T, values[0]
 
 
-def side_by_side(heads: Heads) -> Tokens:
+def concatenate_heads(heads: Heads) -> Tokens:
     """Concatenate heads: [r h n e] → [r n h·e]."""
     return heads.transpose(1, 2).flatten(2)
 
@@ -189,8 +189,8 @@ def refuse(layer: Layer) -> None:
     attend, feed = layer.block.attend, layer.block.feed
     unknown = {
         "a gated MLP": len(feed.expand(layer.normed[:1, :1])) > 1,
-        "a norm inside attention or MLP": any(named(n) for n in (attend.inner_norm, feed.inner_norm)),
-        "a norm of queries and keys": any(named(n) for n in (attend.q_norm, attend.k_norm)),
+        "a norm inside attention or MLP": any(is_present(n) for n in (attend.inner_norm, feed.inner_norm)),
+        "a norm of queries and keys": any(is_present(n) for n in (attend.q_norm, attend.k_norm)),
         "rotary positions": attend.rotate is not unmoved,
         "relative positions": attend.bias(layer.place) is not None,
     }
@@ -199,7 +199,7 @@ def refuse(layer: Layer) -> None:
             raise ModelError(f"relevance has no rule for {part}, which this model has")
 
 
-def named(norm: nn.Module) -> bool:
+def is_present(norm: nn.Module) -> bool:
     """Whether a norm is present."""
     return not isinstance(norm, nn.Identity)
 
@@ -208,7 +208,7 @@ def named(norm: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def of_pixels(probe: Probe, R: Tokens, rules: Rules) -> Float[Tensor, "r colours H W"]:
+def propagate_to_pixels(probe: Probe, R: Tokens, rules: Rules) -> Float[Tensor, "r colours H W"]:
     """Relevance of pixels, given the relevance R of the first block's input.
 
     Position embeddings keep their share. The patch embedding uses the z^B rule, with the smallest and the largest value

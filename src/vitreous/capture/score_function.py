@@ -50,23 +50,23 @@ class Question:
         return self.function(logits, targets)
 
 
-def chosen(values: Rows, targets: Targets) -> Float[Tensor, " r"]:
+def select_target(values: Rows, targets: Targets) -> Float[Tensor, " r"]:
     return values.gather(-1, targets[:, None])[:, 0]
 
 
 def logit(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """Logit of the target class."""
-    return chosen(logits, targets)
+    return select_target(logits, targets)
 
 
 def probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """Softmax probability of the target class."""
-    return precise_sigmoid(led(logits, targets))
+    return precise_sigmoid(log_odds(logits, targets))
 
 
 def sigmoid(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """Sigmoid of the target's logit, independent of the other classes: for multi-label heads."""
-    return precise_sigmoid(chosen(logits, targets))
+    return precise_sigmoid(select_target(logits, targets))
 
 
 def precise_sigmoid(z: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
@@ -76,22 +76,22 @@ def precise_sigmoid(z: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
 
 def log_probability(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """Logarithm of the softmax probability of the target class: the negative cross-entropy."""
-    return -softplus(-led(logits, targets))
+    return -softplus(-log_odds(logits, targets))
 
 
-def led(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
+def log_odds(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """Log-odds of the target class against all others together.
 
     Keeps 1 − p accurate for confident predictions, where a softmax rounds it to 0.
     """
     others = logits.scatter(-1, targets[:, None], torch.finfo(logits.dtype).min)
-    return chosen(logits, targets) - others.logsumexp(-1)
+    return select_target(logits, targets) - others.logsumexp(-1)
 
 
 def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     """Logit of the target class minus the largest other logit."""
     others = logits.scatter(-1, targets[:, None], -torch.inf)
-    return chosen(logits, targets) - others.amax(-1)
+    return select_target(logits, targets) - others.amax(-1)
 
 
 RATHER = "why this class rather than another"

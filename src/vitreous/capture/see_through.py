@@ -52,7 +52,7 @@ def see_through(
     name
         Name of the model; its class name by default.
     size
-        Height and width of its images, or (frames, height, width) of its clips; by default what its configuration says,
+        Height and width of its images, or (frames, height, width) of its clips; by default those of its configuration,
         or 224 x 224. Clips are [b t c H W] if the configuration has `num_frames`, as in Hugging Face, else [b c t H W].
     blocks
         Names of its blocks such as "layers.*.blocks.*"; by default they are found.
@@ -103,12 +103,12 @@ def see_through(
         blocks=(),
         clip=clip,
     )
-    return examined(model, random_image(module, size, clip), blocks)
+    return examine(model, random_image(module, size, clip), blocks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examination:
-    """What was found out about a network for one image size; holds no reference to its module."""
+    """Findings about a network for one image size; holds no reference to its module."""
 
     blocks: tuple[tuple[str, TokenGrid], ...]  # names of the blocks in the order of their calls
     layout: Layout
@@ -137,7 +137,7 @@ class Examination:
 EXAMINED: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Examination]] = WeakKeyDictionary()
 
 
-def examined(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:
+def examine(model: Network, image: Images, blocks: str | Sequence[str] | None = None) -> Network:
     """The network with blocks, token places and completeness found on an image [1 c H W] or a clip.
 
     `blocks` as for `see_through`; those that the network has already are found again for another image size.
@@ -167,19 +167,19 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
     size = size_of(image, clip)
     if any(length % cells for length, cells in zip(size, fine, strict=True)):
         raise ModelError(
-            f"images of {by(size)} do not divide into the {by(fine)} tokens of {model.name!r}; images whose "
+            f"images of {join_lengths(size)} do not divide into the {join_lengths(fine)} tokens of {model.name!r}; images whose "
             "sides are multiples of its stride would work"
         )
     uneven = [grid for block in located if (grid := block.tokens.grid) and not nests(grid, fine)]
     if uneven:
         raise ModelError(
-            f"the {by(uneven[0])} tokens of a block of {model.name!r} do not cover whole tokens of its finest grid "
-            f"{by(fine)}; images of another size, or blocks=… of one resolution would work"
+            f"the {join_lengths(uneven[0])} tokens of a block of {model.name!r} do not cover whole tokens of its finest grid "
+            f"{join_lengths(fine)}; images of another size, or blocks=… of one resolution would work"
         )
     layout = layout_of(fine, size, max(block.tokens.others for block in located))
     model = replace(model, blocks=located)
     count = None
-    with suppress(ShapeError):  # no logits: a score has to say what is explained
+    with suppress(ShapeError):  # no logits: the user's score function reads the outputs
         count = logits.shape[-1] if (logits := logits_of(first)).ndim == 2 else None
     copy, missing = check_completeness(model, image, call, first)
     findings = Examination(tuple((b.name, b.tokens) for b in located), layout, copy, missing, count, clip)
@@ -189,7 +189,7 @@ def examined(model: Network, image: Images, blocks: str | Sequence[str] | None =
     return findings.describe(model)
 
 
-def by(lengths: Sequence[int]) -> str:
+def join_lengths(lengths: Sequence[int]) -> str:
     return "x".join(map(str, lengths))
 
 

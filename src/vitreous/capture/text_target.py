@@ -21,7 +21,7 @@ from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images
-from vitreous.models.text_head import likened
+from vitreous.models.text_head import compare_with_texts
 
 
 @renamed_attributes(asked="explained", pictures="images")
@@ -107,7 +107,7 @@ class TextTarget:
         """Return the probe of a batch: a model whose outputs are the cosines with all texts of the batch."""
         first = torch.arange(len(images)) * (0 if self.images is None else self.together)
         targets = first[:, None] + torch.arange(self.explained)
-        model = likened(vit, self.texts.flatten(0, 1), self.scale)
+        model = compare_with_texts(vit, self.texts.flatten(0, 1), self.scale)
         return probe_of(model, images, targets, question, hold, differentiable=differentiable)
 
     def own(self, cosines: Rows, targets: Targets) -> Float[Tensor, "r all"]:
@@ -178,19 +178,19 @@ def text_target(
     >>> vitreous.explain(tower, torch.randn(1, 3, 224, 224), target, "ixg").patches.shape
     torch.Size([1, 196])
     """
-    vectors = unit(embedding, "a text embedding", (1, 2, 3))
+    vectors = normalise_embeddings(embedding, "a text embedding", (1, 2, 3))
     images = None if vectors.ndim == 1 else len(vectors)
     texts = vectors.reshape(images or 1, -1, vectors.shape[-1])
     count = texts.shape[1]
     if against is not None:
-        others = torch.atleast_2d(unit(against, "against", (1, 2)))
+        others = torch.atleast_2d(normalise_embeddings(against, "against", (1, 2)))
         if others.shape[-1] != texts.shape[-1]:
             raise ShapeError(f"against has {others.shape[-1]} numbers per text, the embedding {texts.shape[-1]}")
         texts = torch.cat([texts, others.to(texts).expand(len(texts), -1, -1)], 1)
-    return TextTarget(texts, count, images, number(scale), None if names is None else flattened(names))
+    return TextTarget(texts, count, images, check_scale(scale), None if names is None else flatten_names(names))
 
 
-def number(scale: Any) -> float:
+def check_scale(scale: Any) -> float:
     """Validate `scale` and return it as a float."""
     if isinstance(scale, Tensor) and scale.numel() == 1:
         scale = scale.detach().item()
@@ -200,10 +200,10 @@ def number(scale: Any) -> float:
     return float(scale)
 
 
-def unit(embedding: Any, name: str, axes: tuple[int, ...]) -> Float[Tensor, "*any d"]:
+def normalise_embeddings(embedding: Any, name: str, axes: tuple[int, ...]) -> Float[Tensor, "*any d"]:
     """Validate embeddings and return them with unit length, in float64 on the CPU."""
     try:
-        vectors = embedding if isinstance(embedding, Tensor) else stacked(embedding)
+        vectors = embedding if isinstance(embedding, Tensor) else stack_vectors(embedding)
     except (TypeError, ValueError, RuntimeError):
         raise ShapeError(f"{name} is a tensor, an array or a list of these of one shape, not {embedding!r}") from None
     shapes = " or ".join(("[d]", "[b d]", "[b k d]") if name != "against" else ("[d]", "[a d]"))
@@ -219,16 +219,16 @@ def unit(embedding: Any, name: str, axes: tuple[int, ...]) -> Float[Tensor, "*an
         return vectors / length
 
 
-def stacked(embedding: Any) -> Tensor:
+def stack_vectors(embedding: Any) -> Tensor:
     """Stack a (nested) list of vectors into one tensor."""
     if isinstance(embedding, list | tuple) and any(
         isinstance(e, Tensor | np.ndarray | list | tuple) for e in embedding
     ):
-        return torch.stack([stacked(e) for e in embedding])
+        return torch.stack([stack_vectors(e) for e in embedding])
     return embedding if isinstance(embedding, Tensor) else torch.as_tensor(embedding)
 
 
-def flattened(names: str | Sequence[Any]) -> tuple[str, ...]:
+def flatten_names(names: str | Sequence[Any]) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
-    return tuple(name for part in names for name in ((part,) if isinstance(part, str) else flattened(part)))
+    return tuple(name for part in names for name in ((part,) if isinstance(part, str) else flatten_names(part)))

@@ -14,13 +14,13 @@ Found = TypeVar("Found")
 MOST = 16
 
 
-def by_threads(work: Callable[..., Found], *rows: Iterable[Any]) -> list[Found]:
+def map_in_threads(work: Callable[..., Found], *rows: Iterable[Any]) -> list[Found]:
     """Apply `work` to every row: in threads if there is a GPU, else serially, since the model uses all CPU cores."""
-    return list((crew(os.getpid()).map if torch.cuda.is_available() else map)(work, *rows))
+    return list((thread_pool(os.getpid()).map if torch.cuda.is_available() else map)(work, *rows))
 
 
 @cache
-def crew(process: int) -> ThreadPoolExecutor:
+def thread_pool(process: int) -> ThreadPoolExecutor:
     """Return the thread pool of a process; a forked process gets its own.
 
     The pool is reused, since starting threads takes longer than their work.

@@ -37,7 +37,7 @@ def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
     if state.ndim == 2:
         return [replace(grid, form="packed") for grid in expected_sequences(len(state), size)]
     if state.ndim == len(size) == 3 and len(state) == size[0] > 1:
-        return [framed(grid, size[0]) for grid in expected_sequences(state.shape[1], size[1:])]
+        return [as_frames(grid, size[0]) for grid in expected_sequences(state.shape[1], size[1:])]
     if len(state) != 1 or state.ndim not in (3, len(size) + 2):
         return []
     if state.ndim == 3:
@@ -45,11 +45,11 @@ def expected_grids(state: Tensor, size: tuple[int, ...]) -> list[TokenGrid]:
     last, first = covers(state.shape[1:-1], size), covers(state.shape[2:], size)
     if first and not (last and state.shape[1] < state.shape[-1]):
         return [TokenGrid("channels_first", tuple(state.shape[2:]))]
-    windows = list(windowed(state, size))
+    windows = list(expected_windows(state, size))
     return [TokenGrid("channels_last", tuple(state.shape[1:-1])), *windows] if last else windows
 
 
-def windowed(state: Tensor, size: tuple[int, ...]) -> Iterator[TokenGrid]:
+def expected_windows(state: Tensor, size: tuple[int, ...]) -> Iterator[TokenGrid]:
     """Grids of an image whose tokens are given by square windows [1 windows n d]."""
     if len(size) == 2 and 1 < state.shape[2] == math.isqrt(state.shape[2]) ** 2:
         grids = expected_sequences(state.shape[1] * state.shape[2], size)
@@ -93,7 +93,7 @@ def expected_sequences(count: int, size: tuple[int, ...]) -> Iterator[TokenGrid]
             return
 
 
-def framed(grid: TokenGrid, frames: int) -> TokenGrid:
+def as_frames(grid: TokenGrid, frames: int) -> TokenGrid:
     """The grid of a clip whose frames are given as images."""
     return TokenGrid("framed", (frames, *grid.grid), None, frames * grid.others)
 
@@ -131,7 +131,7 @@ def measure_grid(
             cells = stretch(bit, size).to(image.device)
             cells = cells if clip is None else clip.over_channels(cells)
             pairs.append((change(torch.where(cells, noise, image)), change(torch.where(cells, image, noise))))
-        return decoded_grid(expected, pairs)
+        return decode_grid(expected, pairs)
 
     try:
         measured = draw(0)
@@ -140,7 +140,7 @@ def measure_grid(
             return measured if all(same_order(measured, draw(seed)) for seed in again) else None
         if expected.form not in IN_ANY_ORDER or clip is not None:
             return None
-        return sorted_grid(expected, size, *centres(image, change))
+        return sort_grid(expected, size, *measure_centres(image, change))
     except RuntimeError:  # the shape of the input depends on the image
         return None
 
@@ -157,7 +157,7 @@ def same_order(first: TokenGrid, second: TokenGrid | None) -> bool:
     return torch.equal(first.order, second.order)
 
 
-def centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def measure_centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Row and column in pixels of the centre of what each token depends on, and how strongly it depends on the image.
 
     Noise whose variance grows along an axis changes a token by the mean of that ramp over what the token depends on.
@@ -173,7 +173,7 @@ def centres(image: Images, change: Callable[[Images], Tensor]) -> tuple[Tensor, 
     return sums[1] / total * (height - 1), sums[2] / total * (width - 1), sums[0]
 
 
-def sorted_grid(
+def sort_grid(
     expected: TokenGrid, size: tuple[int, ...], row: Tensor, column: Tensor, strength: Tensor
 ) -> TokenGrid | None:
     """The grid with tokens ordered by their centres, or None unless the centres separate into rows and columns."""
@@ -188,7 +188,7 @@ def sorted_grid(
     apart = rows[1:].amin(1) > rows[:-1].amax(1) if len(rows) > 1 else torch.ones(1, dtype=torch.bool)
     if not apart.all() or not (columns[:, 1:].amin(0) > columns[:, :-1].amax(0)).all():
         return None
-    return replace(expected, order=with_others(order.flatten(), expected.count))
+    return replace(expected, order=prepend_others(order.flatten(), expected.count))
 
 
 def cell_bits(grid: tuple[int, ...]) -> list[Tensor]:
@@ -219,11 +219,11 @@ def stretch(mask: Tensor, size: tuple[int, ...]) -> Tensor:
     return mask
 
 
-def decoded_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
+def decode_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
     """The grid whose order of tokens is spelled by the measured bits, or None if they do not spell a whole grid."""
     grid, count = expected.grid, expected.count
     bits = (torch.stack([a > b for a, b in pairs]).long()).split([bits_of(cells) for cells in grid])
-    position = [decoded(own) if len(own) else torch.zeros(count, dtype=torch.long) for own in bits]
+    position = [decode_positions(own) if len(own) else torch.zeros(count, dtype=torch.long) for own in bits]
     places = torch.unravel_index(torch.arange(expected.patches), grid)
     for front in dict.fromkeys((expected.others, *range(expected.others))):
         own = torch.arange(front, front + expected.patches)
@@ -232,7 +232,7 @@ def decoded_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
             for along, place, cells in zip(position, places, grid, strict=True)
         ]
         if torch.stack(near).all(0).double().mean() >= AGREEING:
-            return replace(expected, order=None if front == expected.others else with_others(own, count))
+            return replace(expected, order=None if front == expected.others else prepend_others(own, count))
     if expected.form not in IN_ANY_ORDER:
         return None
     place = torch.zeros(count, dtype=torch.long)
@@ -243,16 +243,16 @@ def decoded_grid(expected: TokenGrid, pairs: list[Pair]) -> TokenGrid | None:
     inside = torch.stack([along[own] < cells for along, cells in zip(position, grid, strict=True)]).all()
     if not inside or len(place[own].unique()) < expected.patches:
         return None
-    return replace(expected, order=with_others(own[place[own].argsort()], count))
+    return replace(expected, order=prepend_others(own[place[own].argsort()], count))
 
 
-def decoded(bits: Tensor) -> Tensor:
+def decode_positions(bits: Tensor) -> Tensor:
     """Whole numbers [n] of the bits [k n] of their Gray codes, the lowest first."""
     plain = bits.flip(0).cumsum(0).flip(0) % 2  # a bit of the number is the parity of the higher bits of its code
     return (plain << torch.arange(len(bits))[:, None]).sum(0)
 
 
-def with_others(own: Tensor, count: int) -> Tensor:
+def prepend_others(own: Tensor, count: int) -> Tensor:
     """Positions of the tokens that belong to no patch, then those of the patches."""
     outside = torch.ones(count, dtype=torch.bool).index_fill(0, own, False)
     return torch.cat([outside.nonzero()[:, 0], own])

@@ -97,7 +97,7 @@ class Tracer:
         segment.output = output if isinstance(output, Tensor) else first_tensor(tuple(output), {})[1]
 
     def close_constants(self) -> None:
-        """Hand what was recorded since the last cut to the segment that it belongs to."""
+        """Move the constants recorded since the last cut to the segment that they belong to."""
         if self.segments:
             self.segments[-1].added.extend(self.mode.added)
         self.mode.added.clear()
@@ -173,7 +173,7 @@ def has_trainable_parameters(module: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward:
-    """What a score says of one block call."""
+    """Gradients of a score at one block call."""
 
     segment: Segment
     gradient: Tensor  # at the block's input

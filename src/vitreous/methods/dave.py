@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.linearise import LIBRA
-from vitreous.capture.path_gradients import AT_ONCE, owned
+from vitreous.capture.path_gradients import AT_ONCE, probe_other_images
 from vitreous.capture.probe import Probe
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Range, Seed
@@ -88,7 +88,9 @@ def copies_of(
     together = max(1, AT_ONCE // several)
     gradients = torch.cat(
         [
-            owned(probe, part, torch.zeros(len(part), dtype=torch.long, device=image.device)).pixel_gradient(LIBRA)
+            probe_other_images(
+                probe, part, torch.zeros(len(part), dtype=torch.long, device=image.device)
+            ).pixel_gradient(LIBRA)
             for part in torch.stack(copies).split(together)
         ]
     ).unflatten(0, (samples, several))

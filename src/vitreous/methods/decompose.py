@@ -23,7 +23,7 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import DECOMPX
 from vitreous.capture.probe import Probe, Walk
 from vitreous.capture.progress import Tally
-from vitreous.capture.relevance import affine, at_the_logits, side_by_side
+from vitreous.capture.relevance import affine, concatenate_heads, logit_gradient
 from vitreous.capture.value_vectors import secant, tangent
 from vitreous.core.errors import ModelError
 from vitreous.methods.token_gradients import input_x_gradient, token_times_gradient
@@ -96,7 +96,7 @@ def with_biases(probe: Probe, layer: Layer, bias: str) -> TokenScores:
 
 def first_order_score(probe: Probe) -> Float[Tensor, " r"]:
     """First-order score Σ_c logit_c · ∂t/∂logit_c; equal to the score if the score function is linear."""
-    return (at_the_logits(probe) * probe.reading.logits.repeat_interleave(probe.targets_per_image, 0)).sum(-1)
+    return (logit_gradient(probe) * probe.reading.logits.repeat_interleave(probe.targets_per_image, 0)).sum(-1)
 
 
 decompx = token_times_gradient(
@@ -167,7 +167,7 @@ class Split:
 @torch.no_grad()
 def forward_shares(probe: Probe, start: int, split: Split) -> TokenScores:
     """Shares of the tokens entering block `start`; one decomposition per image serves all its targets."""
-    logit_gradients = at_the_logits(probe).unflatten(0, (len(probe.images), -1))  # [b k c]
+    logit_gradients = logit_gradient(probe).unflatten(0, (len(probe.images), -1))  # [b k c]
     tally = Tally(len(logit_gradients) * (probe.vit.depth - start))
     return torch.cat([w @ logit_parts(probe, image, start, split, tally).T for image, w in enumerate(logit_gradients)])
 
@@ -198,17 +198,17 @@ def attention_parts(block: Block, step: Step, D: Parts) -> Parts:
     assert attention is not None
     if not isinstance(attend.inner_norm, nn.Identity) or not isinstance(block.feed.inner_norm, nn.Identity):
         raise ModelError("biases by likeness are not defined for a norm inside attention or MLP; use bias='equal'")
-    value, _ = affine(lambda t: side_by_side(attend.qkv(t)[2]), step.hidden)
+    value, _ = affine(lambda t: concatenate_heads(attend.qkv(t)[2]), step.hidden)
     project, _ = affine(attend.project, D.new_zeros(1, 1, len(value)))
     for chunk in sources(D, len(value)):
         heads = (chunk @ value.T).unflatten(-1, (attention.shape[1], -1)).transpose(1, 2)
-        chunk.copy_(side_by_side(attention[0] @ heads) @ project.T)
+        chunk.copy_(concatenate_heads(attention[0] @ heads) @ project.T)
     return D
 
 
 def merged_bias(block: Block, step: Step) -> Float[Tensor, " d"]:
     """W_o b_v + b_o, one bias as in published code: the value bias passes unchanged because attention rows sum to 1."""
-    value = side_by_side(block.attend.qkv(torch.zeros_like(step.hidden[:, :1]))[2])
+    value = concatenate_heads(block.attend.qkv(torch.zeros_like(step.hidden[:, :1]))[2])
     return block.attend.project(value)[0, 0]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.path_gradients import at_once, inside, pixel_gradients, score_at, token_gradients
+from vitreous.capture.path_gradients import at_once, check_start, pixel_gradients, score_at, token_gradients
 from vitreous.capture.progress import Tally
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Number, Positive, Seed, Steps
@@ -248,7 +248,7 @@ def ig(
     start
         Block for `space="tokens"`.
     """
-    layer = None if space == "pixels" else inside(probe, start)
+    layer = None if space == "pixels" else check_start(probe, start)
     end = probe.images if layer is None else probe.states[layer]
     mean = along(probe, end, baseline, quadrature(rule, steps, rounded), layer, PLAIN)
     shares = (end - baseline).repeat_interleave(probe.targets_per_image, 0) * mean

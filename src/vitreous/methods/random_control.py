@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.threads import by_threads
+from vitreous.capture.threads import map_in_threads
 from vitreous.methods.method import method
 from vitreous.methods.options import Seed
 from vitreous.models.tensor_types import Images, PatchScores
@@ -30,7 +30,7 @@ def content_seeds(images: Images, seed: int) -> list[int]:
         digest = hashlib.blake2b(image.data, digest_size=8, salt=str(seed).encode()[:16]).digest()
         return int.from_bytes(digest, "little") >> 1
 
-    return by_threads(content_seed, images.cpu().float().flatten(1).contiguous().numpy())
+    return map_in_threads(content_seed, images.cpu().float().flatten(1).contiguous().numpy())
 
 
 def generators(images: Images, seed: int) -> list[torch.Generator]:
@@ -65,7 +65,7 @@ def drawn(
     for first in range(0, len(sources), together):
         place = result[first : first + together]
         buffer = place if device.type == "cpu" else torch.empty(place.shape, dtype=dtype, pin_memory=pinned)
-        by_threads(draw, buffer.unbind(), sources[first : first + together])
+        map_in_threads(draw, buffer.unbind(), sources[first : first + together])
         if buffer is not place:
             place.copy_(buffer, non_blocking=pinned)  # torch reuses pinned memory only after the copy
     return result

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.capture.probe import Probe, Walk
-from vitreous.capture.relevance import RULES, Rules, of_pixels, relevances
+from vitreous.capture.relevance import RULES, Rules, propagate_relevance, propagate_to_pixels
 from vitreous.methods.fold import last
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.method import Method, method
@@ -165,7 +165,7 @@ def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Ten
     joint
         Whether positive and negative parts share one denominator.
     """
-    layers = relevances(probe, probe.layers(gradients=False), chosen(rules, joint))
+    layers = propagate_relevance(probe, probe.layers(gradients=False), chosen(rules, joint))
     relevance = deque(layers, maxlen=1)[0].relevance  # of the first block, which comes last
     assert relevance is not None
-    return of_pixels(probe, relevance.tokens, chosen(rules, joint)).sum(1)
+    return propagate_to_pixels(probe, relevance.tokens, chosen(rules, joint)).sum(1)

@@ -13,7 +13,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
 from vitreous.capture.network_probe import NetworkProbe
 from vitreous.capture.probe import Probe, Walk
-from vitreous.capture.relevance import relevances
+from vitreous.capture.relevance import propagate_relevance
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.bias_accounting import BiasAccounting
@@ -108,7 +108,7 @@ def iterate_layers(
         layers = with_exact_presence(layers, probe.layers(attention=True, presence=True, down_to=down_to))
     if walk.relevance is not None:
         assert isinstance(probe, Probe)  # other models are refused by `Method.for_model`
-        layers = relevances(probe, layers, walk.relevance)
+        layers = propagate_relevance(probe, layers, walk.relevance)
     if settings.get("row", "readout") == "readout":
         return layers
     if not probe.layout.prefix:

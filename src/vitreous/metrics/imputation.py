@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.capture.threads import by_threads
+from vitreous.capture.threads import map_in_threads
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.masks import noise as noise_of
@@ -85,7 +85,7 @@ def imputed(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     """Replace every pixel that is not visible by the weighted mean of its neighbours inside the image."""
     together = max(1, ROOM // visible[0].numel())
     # SuperLU releases the GIL, so the threads run in parallel
-    return torch.cat(by_threads(solved, images.split(together), visible.split(together)))
+    return torch.cat(map_in_threads(solved, images.split(together), visible.split(together)))
 
 
 def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:

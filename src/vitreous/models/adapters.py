@@ -14,14 +14,14 @@ def base_layer(layer: Any) -> Any:
     return layer
 
 
-def unwrapped(model: Any) -> Any:
+def unwrap(model: Any) -> Any:
     """Return the model inside torch.compile, data-parallel training and PEFT; any other model is returned unchanged."""
-    while (inner := adapted_model(shelled(model))) is not model:
+    while (inner := unwrap_peft(unwrap_parallel(model))) is not model:
         model = inner
     return model
 
 
-def shelled(model: Any) -> Any:
+def unwrap_parallel(model: Any) -> Any:
     """Return the model inside a compiled or data-parallel one.
 
     Only the types of torch are unwrapped: a module of the user with an attribute `module` may compute more than that.
@@ -32,17 +32,17 @@ def shelled(model: Any) -> Any:
     return inner if isinstance(inner, nn.Module) and type(model).__name__ == "OptimizedModule" else model
 
 
-def adapted_model(model: Any) -> Any:
+def unwrap_peft(model: Any) -> Any:
     """Return the model inside a PEFT model, including its adapted layers; any other model is returned unchanged.
 
     A PEFT model contains a tuner (such as `LoraModel`), which contains the model whose layers it has replaced. Prompt
     tuning has no tuner and changes the input of the model, so such a model is returned unchanged.
     """
-    tuner = getattr(model, "base_model", None) if from_peft(model) else model
-    inner = getattr(tuner, "model", None) if tuner is not None and from_peft(tuner) else None
+    tuner = getattr(model, "base_model", None) if is_from_peft(model) else model
+    inner = getattr(tuner, "model", None) if tuner is not None and is_from_peft(tuner) else None
     return inner if isinstance(inner, nn.Module) else model
 
 
-def from_peft(module: Any) -> bool:
+def is_from_peft(module: Any) -> bool:
     """Whether the module's class, or one of its base classes, is defined in peft."""
     return any(ancestor.__module__.split(".")[0] == "peft" for ancestor in type(module).__mro__)

@@ -16,7 +16,7 @@ from vitreous.models.outputs import check_declared, checked_names, with_outputs
 from vitreous.models.tensor_types import Images
 
 
-def opaque(
+def describe_black_box(
     module: nn.Module,
     why: str = "asked for",
     name: str | None = None,
@@ -85,13 +85,13 @@ def pixel_layout(size: tuple[int, int]) -> Layout:
 
 
 @torch.no_grad()
-def greet(vit: BlackBox, images: Images) -> BlackBox:
+def with_observed_outputs(vit: BlackBox, images: Images) -> BlackBox:
     """Run a black box on one image and set the number and meaning of its outputs.
 
     Parameters
     ----------
     vit
-        A model from `opaque`.
+        A model from `describe_black_box`.
     images
         A batch of model inputs, of which the first is used.
 

@@ -1,4 +1,4 @@
-"""The images that a module of any architecture takes, as far as its configuration says."""
+"""The images that a module of any architecture takes, as far as its configuration states."""
 
 from __future__ import annotations
 

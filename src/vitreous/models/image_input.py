@@ -99,7 +99,7 @@ class Preprocess(ImageGeometry):
     def normalise(self, colours: UInt8[Tensor, "*b 3 H W"]) -> Float[Tensor, "*b 3 H W"]:
         """Convert colours from 0 to 255 to model inputs, on the device of the colours.
 
-        A GPU's work before it is not waited for.
+        The copy to a GPU does not block the host.
         """
         mean, std = (
             channels(values).to(colours.device, non_blocking=colours.is_cuda) for values in (self.mean, self.std)

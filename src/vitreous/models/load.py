@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.models.adapters import unwrapped
+from vitreous.models.adapters import unwrap
 from vitreous.models.model import AnyModel
 from vitreous.models.model_registry import NamedModule, find_adapter, find_source
 from vitreous.models.vit import ViT
@@ -113,7 +113,7 @@ def adapt(model: nn.Module, name: str | None = None) -> ViT:
     NotAdaptedError
         If there is no adapter for the module, or its adapter does not support it.
     """
-    model = unwrapped(model)
+    model = unwrap(model)
     adapter = find_adapter(model)
     if adapter is None:
         raise NotAdaptedError(

@@ -24,16 +24,16 @@ GROUP = "vitreous.models"
 
 @dataclass(frozen=True, slots=True)
 class NamedModule:
-    """A module that was built by name, with what its library says about it.
+    """A module that was built by name, with the preprocessing, class names and origin that its library states.
 
     Parameters
     ----------
     module
         The module.
     preprocess
-        Conversion of images to tensors; None keeps what the adapter says.
+        Conversion of images to tensors; None keeps that of the adapter.
     classes
-        Class names in the order of the outputs; None keeps what the adapter says.
+        Class names in the order of the outputs; None keeps those of the adapter.
     origin
         Where the module and its weights come from, for provenance records.
     facts
@@ -111,7 +111,7 @@ def adapter(name: str, *, matches: Callable[[nn.Module], bool]) -> Callable[[D],
     name
         Name of the adapter, usually that of the library.
     matches
-        Whether a module is one for this adapter. Adapters of plugins are asked before those of this package.
+        Whether a module is one for this adapter. Adapters of plugins are tried before those of this package.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
 
 
-def scored(model: AnyModel, score: Any) -> AnyModel:
+def with_score(model: AnyModel, score: Any) -> AnyModel:
     """The model with one output per image: a score of whatever its module returns.
 
     Parameters

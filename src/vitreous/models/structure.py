@@ -1,4 +1,4 @@
-"""Fingerprint of a module's structure, to reuse what was found out about it."""
+"""Fingerprint of a module's structure, to reuse findings about it."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.models.model import AnyModel, Outputs
-from vitreous.models.tensor_types import Images, Logits, Pooled
+from vitreous.models.tensor_types import Logits
 from vitreous.models.vit import ViT
 
 
-def likened(vit: AnyModel, texts: Float[Tensor, "t d"], scale: float) -> AnyModel:
+def compare_with_texts(vit: AnyModel, texts: Float[Tensor, "t d"], scale: float) -> AnyModel:
     """Return `vit` with logits `scale` · cosine(image embedding, text embedding), one per text.
 
     Parameters
@@ -33,23 +33,15 @@ def likened(vit: AnyModel, texts: Float[Tensor, "t d"], scale: float) -> AnyMode
     """
     rows = (scale * texts).to(vit.device, vit.dtype)
 
-    def classify(pooled: Pooled) -> Logits:
-        assert isinstance(vit, ViT)
-        return vit.classify(pooled) @ rows.T
-
-    def length(pooled: Pooled) -> Float[Tensor, "b 1"]:
-        assert isinstance(vit, ViT)
-        return vit.classify(pooled).norm(dim=-1, keepdim=True)
-
-    def read(output: Any) -> Logits:
-        embedding = vit.read(output)
+    def cosines(embedding: Tensor) -> Logits:
         return embedding @ rows.T / embedding.norm(dim=-1, keepdim=True)
 
-    def forward(images: Images) -> Logits:
-        embedding = vit.forward(images)
-        return embedding @ rows.T / embedding.norm(dim=-1, keepdim=True)
-
-    changes: dict[str, Any] = {"forward": forward, "read": read, "output_type": Outputs("classes", len(rows))}
+    changes: dict[str, Any] = {
+        "forward": lambda images: cosines(vit.forward(images)),
+        "read": lambda output: cosines(vit.read(output)),
+        "output_type": Outputs("classes", len(rows)),
+    }
     if isinstance(vit, ViT):
-        changes |= {"classify": classify, "length": length}
+        changes["classify"] = lambda pooled: vit.classify(pooled) @ rows.T
+        changes["length"] = lambda pooled: vit.classify(pooled).norm(dim=-1, keepdim=True)
     return replace(vit, classes=None, **changes)

@@ -37,7 +37,7 @@ def padding_options(model: nn.Module) -> dict[str, Any]:
 
 
 def saved_tokenizer(model: nn.Module) -> Any:
-    """The tokenizer that was saved with a model, without downloading; a `ModelError` if it is not at hand."""
+    """The tokenizer that was saved with a model, without downloading; a `ModelError` if there is none."""
     place = getattr(model, "name_or_path", "")
     try:
         from transformers import AutoTokenizer

@@ -43,7 +43,7 @@ from vitreous.models.vit import (
 
 
 def preprocess_of(model: Any, size: int | Sequence[int] | None) -> Preprocess:
-    """Preprocessing of timm's data config, for the image size of the model; `size` if the model does not say its own."""
+    """Preprocessing of timm's data config, for the image size of the model; `size` if the model does not state its own."""
     config = resolve_model_data_config(model)
     size = getattr(getattr(model, "patch_embed", None), "img_size", None) or size
     if size is not None:  # the config has the image size of the weights

@@ -55,12 +55,12 @@ def create_timm(
     except (TypeError, AssertionError, ValueError, ArithmeticError) as problem:
         raise ModelError(f"timm cannot build {name!r} with {kwargs}: {problem}") from None
     if state is not None:
-        load_into(model, fitted(model, state), name)
+        load_into(model, convert_weights(model, state), name)
     preprocess = preprocess_of(model, kwargs.get("img_size")) if kwargs.get("in_chans", 3) == 3 else None
     return NamedModule(model, preprocess, imagenet_classes(model.num_classes))
 
 
-def fitted(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+def convert_weights(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
     """Convert weights of another image size or an older naming to those of `model`, if timm has a conversion."""
     own = model.state_dict()
     if "blocks.0.ls1.gamma" in own and "blocks.0.gamma_1" in state:  # DeiT-III as published; BEiT keeps these names

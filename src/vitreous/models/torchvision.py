@@ -103,7 +103,7 @@ def create_torchvision(
     preprocess, classes = Preprocess.from_torchvision(entry.transforms()), tuple(entry.meta["categories"])
     if name.startswith("vit_"):
         model = create_transformer(name, entry, checkpoint, pretrained, kwargs)
-        preprocess = resized(preprocess, model.image_size)
+        preprocess = resize_preprocess(preprocess, model.image_size)
         outputs = base_layer(head_of(model)).out_features
     else:
         model = create_other(name, entry, checkpoint, pretrained, kwargs)
@@ -121,7 +121,7 @@ def create_transformer(
         kwargs = settings_of(state) | kwargs
     model: Any = call_builder(name, None, kwargs)
     if state is not None:
-        load_into(model, fitted(state, model), name)
+        load_into(model, interpolate_positions(state, model), name)
     return model
 
 
@@ -178,14 +178,14 @@ def settings_of(state: dict[str, Tensor]) -> dict[str, int]:
     return settings
 
 
-def fitted(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
+def interpolate_positions(state: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor]:
     """Weights with the position embedding interpolated to the model's image size."""
     if "encoder.pos_embedding" not in state:
         return state
     return interpolate_embeddings(model.image_size, model.patch_size, OrderedDict(state))
 
 
-def resized(own: Preprocess, size: int) -> Preprocess:
+def resize_preprocess(own: Preprocess, size: int) -> Preprocess:
     """Preprocessing of the weights, scaled to the image size of the model."""
     box = None if own.resize is None else round(own.resize[0] * size / own.size[0])
     return replace(own, size=(size, size), resize=None if box is None else (box, box))
