@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitreous.capture.forward import run_blocks
 from vitreous.capture.handshake import TOLERANCE, compare_with_model, with_agreement
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.models.eval_mode import StopForward, evaluating
+from vitreous.models.eval_mode import StopForward, evaluating, temporary
 from vitreous.models.load import adapt
 from vitreous.models.model_call import forward_of, logits_of
 from vitreous.models.tensor_types import Images, Logits, Tokens
@@ -178,12 +178,8 @@ def observed_calls(module: nn.Module, images: Images) -> list[ModuleCall]:
     inside = [part for part in module.modules() if part is not module]
     handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in inside]
     handles += [part.register_forward_hook(end) for part in inside]
-    try:
-        with evaluating(module):
-            module(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with temporary(handles), evaluating(module):
+        module(images)
     return calls
 
 

@@ -185,40 +185,9 @@ def pass_role(source: Any, outputs: Any) -> None:
             give_role(output, role)
 
 
-ROLE_PRESERVING = frozenset(
-    [
-        "__getitem__",
-        "bfloat16",
-        "chunk",
-        "clone",
-        "contiguous",
-        "double",
-        "dropout",
-        "expand",
-        "expand_as",
-        "flatten",
-        "float",
-        "half",
-        "movedim",
-        "narrow",
-        "permute",
-        "repeat",
-        "repeat_interleave",
-        "reshape",
-        "roll",
-        "select",
-        "split",
-        "squeeze",
-        "swapaxes",
-        "to",
-        "transpose",
-        "type",
-        "type_as",
-        "unbind",
-        "unflatten",
-        "unsqueeze",
-        "view",
-        "view_as",
-        "masked_fill_",
-    ]
-)
+ROLE_PRESERVING = frozenset([
+    "__getitem__", "bfloat16", "chunk", "clone", "contiguous", "double", "dropout", "expand", "expand_as", "flatten",
+    "float", "half", "movedim", "narrow", "permute", "repeat", "repeat_interleave", "reshape", "roll", "select",
+    "split", "squeeze", "swapaxes", "to", "transpose", "type", "type_as", "unbind", "unflatten", "unsqueeze", "view",
+    "view_as", "masked_fill_",
+])  # fmt: skip

@@ -157,13 +157,10 @@ class Probe(NetworkProbe):
         states = self._carried([self.tokens], down_to) if cached is None else cached[: down_to + 1]
         steps: list[Step] = []
         for index in range(down_to, self.vit.depth):
-            with weighing(walk.gradients and not steps and self.hold is None) as saved_bytes:
+            is_weighed = self.hold is None and index == down_to  # the first block shows what a graph takes
+            with weighing(walk.gradients and is_weighed) as saved_bytes:
                 steps.append(self._run(index, states[-1], walk))
-            if (
-                index == down_to
-                and self.hold is None
-                and not self._fits(saved_bytes(), steps[0], self.vit.depth - down_to)
-            ):
+            if is_weighed and not self._fits(saved_bytes(), steps[0], self.vit.depth - down_to):
                 steps.clear()  # free the graph before the remaining blocks run
                 self._cache.states = cached or self._carried(states, self.vit.depth)
                 return []
@@ -174,9 +171,8 @@ class Probe(NetworkProbe):
 
     def _fits(self, saved_bytes: int, step: Step, blocks: int) -> bool:
         matrix = 0 if step.attention is None else step.attention.nbytes
-        return (max(saved_bytes, matrix) + step.output.nbytes) * blocks + matrix * 2 < free_bytes(
-            self.images.device
-        ) / 2
+        needed = (max(saved_bytes, matrix) + step.output.nbytes) * blocks + matrix * 2
+        return needed < free_bytes(self.images.device) / 2
 
     def _run(self, index: int, x: Tokens, walk: Walk) -> Step:
         with torch.set_grad_enabled(walk.gradients):

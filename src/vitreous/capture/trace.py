@@ -8,7 +8,6 @@ consumer stops. Hooks exist only while `trace` runs and act only in the context 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating, parts
+from vitreous.models.eval_mode import evaluating, parts, temporary
 
 ACTIVE: ContextVar[Tracer | None] = ContextVar("vitreous_tracer", default=None)
 
@@ -144,17 +143,13 @@ def trace(
     """
     mode.detaches_parameters = has_trainable_parameters(module)
     tracer = Tracer(mode, down_to, cut or (mode.copy_recorded and not mode.differentiable))
+    distinct = dict.fromkeys(blocks)
+    handles = [block.register_forward_pre_hook(tracer.enter, prepend=True, with_kwargs=True) for block in distinct]
+    handles += [block.register_forward_hook(tracer.leave) for block in distinct]
     token = ACTIVE.set(tracer)
     try:
-        with ExitStack() as stack:
-            for block in dict.fromkeys(blocks):
-                before = block.register_forward_pre_hook(tracer.enter, prepend=True, with_kwargs=True)
-                stack.callback(before.remove)
-                stack.callback(block.register_forward_hook(tracer.leave).remove)
-            stack.enter_context(evaluating(module))
-            # restores the caller's flag; `enter` switches it on
-            stack.enter_context(torch.set_grad_enabled(mode.differentiable))
-            stack.enter_context(mode)
+        # the gradient flag is the caller's again afterwards; `enter` switches it on
+        with temporary(handles), evaluating(module), torch.set_grad_enabled(mode.differentiable), mode:
             output = forward()
     finally:
         ACTIVE.reset(token)

@@ -1,11 +1,12 @@
-"""Run a model: evaluation mode for the time of a forward, and an early end of it."""
+"""Evaluation mode and hooks for the time of a forward, and an early end of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 
 @contextmanager
@@ -20,6 +21,17 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+@contextmanager
+def temporary(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Context manager: hooks that were registered are removed on exit."""
+    handles = list(handles)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class StopForward(Exception):  # noqa: N818 - not an error
