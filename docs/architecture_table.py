@@ -42,19 +42,19 @@ def examine(case: Case) -> Finding:
     return Finding(case, model.depth, ", ".join(grids), model.missing, "", time.process_time() - start)
 
 
-def row(found: Finding) -> str:
-    refusal = found.refusal.split(": ", 1)[-1].split(";")[0]
-    share = f"refused: {refusal}" if found.refusal else f"{found.missing:.0e}"
-    return f"| `{found.case.name}` | {found.case.library} | {found.blocks or '–'} | {found.grid or '–'} | {share} |"
+def row(finding: Finding) -> str:
+    refusal = finding.refusal.split(": ", 1)[-1].split(";")[0]
+    share = f"refused: {refusal}" if finding.refusal else f"{finding.missing:.0e}"
+    return f"| `{finding.case.name}` | {finding.case.library} | {finding.blocks or '–'} | {finding.grid or '–'} | {share} |"
 
 
 def page(rows: dict[str, str]) -> str:
     """The page with the rows of all architectures, in the order of the cases."""
     lines = [rows[case.name] for case in SMALL if case.name in rows]
-    seen = sum("| refused: " not in line for line in lines)
+    count = sum("| refused: " not in line for line in lines)
     return (
         "# Architectures\n\n"
-        f"{seen} of {len(lines)} architectures are seen through: small models with random weights, in float64. The "
+        f"{count} of {len(lines)} architectures are seen through: small models with random weights, in float64. The "
         "missing share is what the completeness check loses of a score at the worst block, relative to the score; 1e-6 to "
         "1e-8 where a model computes norms in float32, whatever its weights. Grids of videos are time × rows × columns. "
         "Written by `docs/architecture_table.py`.\n\n"
@@ -75,13 +75,13 @@ def main(names: list[str]) -> None:
         if names and case.name not in names:
             continue
         try:
-            found = examine(case)
+            finding = examine(case)
         except (RuntimeError, TypeError, ValueError, AttributeError) as problem:  # not in this version of the library
             print(f"{case.name}: {type(problem).__name__}: {problem}", file=sys.stderr, flush=True)
             continue
-        rows[case.name] = row(found)
-        seconds += found.seconds
-        print(f"{rows[case.name]} {found.seconds:.1f} s", flush=True)
+        rows[case.name] = row(finding)
+        seconds += finding.seconds
+        print(f"{rows[case.name]} {finding.seconds:.1f} s", flush=True)
     print(f"{seconds:.0f} s of CPU", file=sys.stderr)
     PAGE.write_text(page(rows))
 

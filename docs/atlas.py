@@ -41,12 +41,12 @@ LARGEST = 25_000  # bytes of an image
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A scene, and the thing in it that is asked about."""
+class SceneTarget:
+    """A scene, and the object in it that is explained."""
 
     kind: str
     index: int
-    thing: int
+    object_index: int
     why: str
     seed: int = 1
 
@@ -55,22 +55,22 @@ class Asked:
         return scenes.draw(self.kind, self.seed, self.index)
 
     @property
-    def picture(self) -> Image.Image:
+    def image(self) -> Image.Image:
         return Image.fromarray(self.scene.image)
 
 
-PICTURES = (
-    Asked("single", 1, 0, "one thing"),
-    Asked("pair", 4, 0, "two things, one of them asked about"),
-    Asked("part", 0, 0, "one of two paired classes, which differ in the pip alone"),
+TARGETS = (
+    SceneTarget("single", 1, 0, "one object"),
+    SceneTarget("pair", 4, 0, "two objects, one of them explained"),
+    SceneTarget("part", 0, 0, "one of two paired classes, which differ in the pip alone"),
 )
 
 
 def built_in() -> list[str]:
-    return sorted(one["name"] for one in vitreous.list_methods() if one["origin"] == "vitreous")
+    return sorted(method["name"] for method in vitreous.list_methods() if method["origin"] == "vitreous")
 
 
-def shown(name: str) -> Method:
+def shown_method(name: str) -> Method:
     """A method as it is shown here."""
     return vitreous.resolve(name, **FEWER.get(name, {}))
 
@@ -78,54 +78,56 @@ def shown(name: str) -> Method:
 # ── images and costs ───────────────────────────────────────────────────────────────────────────
 
 
-def explained(vit: Any, name: str) -> tuple[Attribution, list[float]]:
+def explain_targets(vit: Any, name: str) -> tuple[Attribution, list[float]]:
     """The three maps, and the passes that they took, per image."""
-    counter, pictures = Counter(), [asked.picture for asked in PICTURES]
-    targets = [asked.scene.objects[asked.thing].label for asked in PICTURES]
+    counter, images = Counter(), [target.image for target in TARGETS]
+    targets = [target.scene.objects[target.object_index].label for target in TARGETS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
         with counter.watching(vit) as watched:
-            found = vitreous.explain(watched, pictures, targets, shown(name))
-    whole = len(pictures) * vit.depth
-    return found, [round(counter.forwards / whole, 2), round(counter.backwards / whole, 2)]
+            attribution = vitreous.explain(watched, images, targets, shown_method(name))
+    whole = len(images) * vit.depth
+    return attribution, [round(counter.forwards / whole, 2), round(counter.backwards / whole, 2)]
 
 
-def strip(found: Attribution | None = None) -> Image.Image:
+def strip(attribution: Attribution | None = None) -> Image.Image:
     """The images, what decides outlined in green; with maps over them, each with its own scale."""
     wide, gap, top = 1.42, 0.12, 0.2
     board = Board(3 * wide + 4 * gap)
-    for column, asked in enumerate(PICTURES):
-        x, name = gap + column * (wide + gap), asked.scene.objects[asked.thing].name
+    for column, target in enumerate(TARGETS):
+        x, name = gap + column * (wide + gap), target.scene.objects[target.object_index].name
         board.write(x + wide / 2, 0.04, [name], 8, ha="center")
-        if found is None:
-            board.place_image(x, top, wide, wide, outlined(asked.picture.resize((480, 480)), asked), None)
+        if attribution is None:
+            board.place_image(x, top, wide, wide, outlined(target.image.resize((480, 480)), target), None)
             continue
-        scale = scale_of(found[column])
-        over = outlined(overlay_image(found, column, scale=scale, longest=480), asked)
+        scale = scale_of(attribution[column])
+        over = outlined(overlay_image(attribution, column, scale=scale, longest=480), target)
         board.place_image(x, top, wide, wide, over, None)
         board.bar(x + 0.14, top + wide + 0.06, wide - 0.28, scale, OPACITY)
         unit = f"× 10{str(scale.exponent).translate(RAISED)}" if scale.exponent else ""
         board.write(x + wide / 2, top + wide + 0.31, [unit], 6.5, ha="center", color=FAINT)
     stream = BytesIO()
-    board.closed(top + wide + (0.06 if found is None else 0.47)).savefig(stream, format="png", dpi=110)
+    board.closed(top + wide + (0.06 if attribution is None else 0.47)).savefig(stream, format="png", dpi=110)
     return Image.open(stream).convert("RGB")
 
 
-def keep(picture: Image.Image, name: str) -> None:
-    """A small file: as many colours as fit."""
+def save_small(image: Image.Image, name: str) -> None:
+    """Save the image with as many colours as fit into a small file."""
     for colours in (80, 56, 40, 24):
-        few = picture.quantize(colours, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
+        few = image.quantize(colours, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
         few.save(IMAGES / f"{name}.png", optimize=True)
         if (IMAGES / f"{name}.png").stat().st_size <= LARGEST:
             return
 
 
-def outlined(picture: Image.Image, asked: Asked) -> Image.Image:
-    mask = Image.fromarray(asked.scene.objects[asked.thing].evidence).resize(picture.size, Image.Resampling.NEAREST)
+def outlined(image: Image.Image, target: SceneTarget) -> Image.Image:
+    mask = Image.fromarray(target.scene.objects[target.object_index].evidence).resize(
+        image.size, Image.Resampling.NEAREST
+    )
     inside = np.pad(np.asarray(mask), 2)
     near = np.lib.stride_tricks.sliding_window_view(inside, (5, 5))
     return Image.fromarray(
-        np.where((near.any((2, 3)) & ~near.all((2, 3)))[..., None], (0, 170, 60), picture).astype("u1")
+        np.where((near.any((2, 3)) & ~near.all((2, 3)))[..., None], (0, 170, 60), image).astype("u1")
     )
 
 
@@ -133,10 +135,10 @@ def make(only: Sequence[str]) -> None:
     """Explain with every method, or with these; images and costs are written."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     vit, costs = vitreous.load("scenes"), json.loads(COSTS.read_text()) if only else {}
-    keep(strip(), "pictures")
+    save_small(strip(), "images")
     for name in only or built_in():
-        found, costs[name] = explained(vit, name)
-        keep(strip(found), name)
+        attribution, costs[name] = explain_targets(vit, name)
+        save_small(strip(attribution), name)
         print(f"{name:17} {costs[name]}", flush=True)
     lines = (f' "{name}": {json.dumps(costs[name])}' for name in sorted(costs))
     COSTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
@@ -146,8 +148,10 @@ def make(only: Sequence[str]) -> None:
 
 
 def methods_text() -> str:
-    asked = "; ".join(f"{one.scene.objects[one.thing].name} ({one.why})" for one in PICTURES)
-    return methods_page(json.loads(COSTS.read_text()), asked)
+    described_targets = "; ".join(
+        f"{target.scene.objects[target.object_index].name} ({target.why})" for target in TARGETS
+    )
+    return methods_page(json.loads(COSTS.read_text()), described_targets)
 
 
 PAGES = {HERE / "methods.md": methods_text, HERE / "composes.md": composes_page}
@@ -161,14 +165,14 @@ def main() -> int:
     arguments.add_argument(
         "--only", action="append", metavar="NAME", help="explain with this method alone, or with several"
     )
-    given = arguments.parse_args()
-    if given.check:
+    options = arguments.parse_args()
+    if options.check:
         stale = [path.name for path, page in PAGES.items() if not path.exists() or path.read_text() != page()]
-        print(f"not what the registry says: {', '.join(stale)}; run python docs/atlas.py" if stale else "up to date")
+        print(f"out of date: {', '.join(stale)}; run python docs/atlas.py" if stale else "up to date")
         return 1 if stale else 0
-    missing = [name for name in built_in() if name not in json.loads(COSTS.read_text())] if given.missing else []
-    if not given.text and (missing or not given.missing):
-        make(missing or given.only or [])
+    missing = [name for name in built_in() if name not in json.loads(COSTS.read_text())] if options.missing else []
+    if not options.text and (missing or not options.missing):
+        make(missing or options.only or [])
     for path, page in PAGES.items():
         path.write_text(page())
     return 0

@@ -35,7 +35,7 @@ FEWER: dict[str, dict[str, int]] = {  # for the images here only, so that they a
     "ig": {"steps": 20},
 }
 LETTERS = """\
-t the score that is asked about · x the image · X_l the tokens that enter block l (X without index: at the block the method
+t the explained score · x the image · X_l the tokens that enter block l (X without index: at the block the method
 reads, the first unless its fold says otherwise), a their channels for the CAMs · g = ∂t/∂X · A attention, head h, to token i from
 token j · G = ∂t/∂A · ρ the row that the head reads (class token, mean of patches, …) · fₕⱼ = W_o vₕⱼ, what head h sends of token
 j · Y the stream between attention and MLP · L blocks · products ∏ₗ run from the last block to the first · ⊙ and ⊘ element by
@@ -50,18 +50,18 @@ def papers() -> dict[str, str]:
     text = (HERE / "references.bib").read_text()
     for latex, letter in ACCENTS.items():
         text = text.replace(latex, letter)
-    found = {}
+    papers_by_key = {}
     for key, rest in re.findall(r"^@\w+\{(\w+), (.*)\}$", text, flags=re.MULTILINE):
         entry = dict(re.findall(r"(\w+)=\{((?:[^{}]|\{[^{}]*\})*)\}", rest))
         where = entry.get("booktitle") or entry.get("journal") or ""
         title = entry["title"].replace("{", "").replace("}", "")
         parts = (authors(entry["author"]), f"*{title}*", where, entry["year"])
-        found[key] = ", ".join(filter(None, parts))
-    return found
+        papers_by_key[key] = ", ".join(filter(None, parts))
+    return papers_by_key
 
 
 def authors(field: str) -> str:
-    names = [one.split(",")[0].strip() for one in field.split(" and ")]
+    names = [author.split(",")[0].strip() for author in field.split(" and ")]
     if names[-1] == "others":
         return f"{names[0]} et al."
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
@@ -77,7 +77,7 @@ def families() -> dict[str, list[str]]:
 
 
 def facts(method: Method) -> str:
-    told = [
+    properties = [
         f"needs {NEEDS[method.capability.__name__]}",
         "class-specific" if method.class_specific else "the same map for every class",
         "signed" if method.signed else "never negative",
@@ -89,7 +89,7 @@ def facts(method: Method) -> str:
         if method.fold
         else "a whole function",
     ]
-    return " · ".join(filter(None, told))
+    return " · ".join(filter(None, properties))
 
 
 def cost(name: str, costs: dict[str, list[float]]) -> str:
@@ -98,9 +98,9 @@ def cost(name: str, costs: dict[str, list[float]]) -> str:
     counted = f"{passes(forwards, 'forward')}, {passes(backwards, 'backward')}"
     if isinstance(method.facts.forwards, int) and isinstance(method.facts.backwards, int):
         return counted
-    given = ", ".join(f"{key}={value}" for key, value in FEWER.get(name, {}).items())
+    settings = ", ".join(f"{key}={value}" for key, value in FEWER.get(name, {}).items())
     stated = f"{method.facts.forwards} forwards, {method.facts.backwards} backwards"
-    return f"{stated}; counted here{f' with {given}' if given else ''}: {counted}"
+    return f"{stated}; counted here{f' with {settings}' if settings else ''}: {counted}"
 
 
 def passes(count: float, kind: str) -> str:
@@ -109,8 +109,8 @@ def passes(count: float, kind: str) -> str:
 
 def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str], vit: Any) -> list[str]:
     method = METHODS[name]
-    known = [(key, value) for key, value in method.known_options.items() if key != "preset"]
-    options = options_text(method, known)
+    option_values = [(key, value) for key, value in method.known_options.items() if key != "preset"]
+    options = options_text(method, option_values)
     presets = ", ".join(f"`preset={preset!r}` ({setting(method.presets[preset])})" for preset in method.presets)
     also = ", ".join(f"`{alias}`" for alias, spec in SPELLINGS.items() if spec == name)
     mind = cautions(method, vit)
@@ -130,12 +130,12 @@ def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str]
     return [f"### {name}", "", method.facts.title, "", f"    {method.facts.formula}", "", *facts_list, "", image, ""]
 
 
-def options_text(method: Method, known: list[tuple[str, Any]]) -> str:
+def options_text(method: Method, option_values: list[tuple[str, Any]]) -> str:
     """Options of a method: those of every method or of its fold by name, the others with their meaning."""
     shared = {"question", "row", *(() if method.fold is None else method.fold.signature.options)}
     meanings = option_meanings(method)
-    by_name = ", ".join(f"`{key}={value!r}`" for key, value in known if key in shared)
-    own = "".join(f"\n    - `{key}={value!r}`: {meanings[key]}" for key, value in known if key not in shared)
+    by_name = ", ".join(f"`{key}={value!r}`" for key, value in option_values if key in shared)
+    own = "".join(f"\n    - `{key}={value!r}`: {meanings[key]}" for key, value in option_values if key not in shared)
     return f"{by_name} ([meaning](#shared-options)){own}" if by_name else own
 
 
@@ -155,8 +155,8 @@ def setting(preset: Mapping[str, Any]) -> str:
     return ", ".join(settings) or "the defaults"
 
 
-def methods_page(costs: dict[str, list[float]], asked: str) -> str:
-    """Every method; `asked` says what its three images are."""
+def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
+    """Every method; `described_targets` says what its three images show."""
     load_all()
     bibliography, vit = papers(), vitreous.load("scenes")
     page = [
@@ -165,10 +165,10 @@ def methods_page(costs: dict[str, list[float]], asked: str) -> str:
         "*Made from the registry by `python docs/atlas.py`.*",
         "",
         f"The {sum(map(len, families().values()))} methods of the package, each with its formula, its facts, what it costs and its map of the same",
-        f"three images, explained with the embedded model `scenes`: {asked}. What decides is outlined in green. Red speaks",
+        f"three images, explained with the embedded model `scenes`: {described_targets}. What decides is outlined in green. Red speaks",
         "for the class and blue against it; maps that are never negative go from dark (least) to bright (most).",
         "",
-        "![The three images](images/methods/pictures.png)",
+        "![The three images](images/methods/images.png)",
         "",
         "**Letters.** " + LETTERS,
         "",
@@ -190,7 +190,7 @@ def methods_page(costs: dict[str, list[float]], asked: str) -> str:
 
 
 def composes_page() -> str:
-    table, known = (
+    table, titles = (
         cells(),
         {"ixg": "CAT", "attixg": "AttCAT", "genatt": "GradSAM, as SkipPLUS reads it", "fullgrad": "FullGrad+"},
     )
@@ -209,7 +209,7 @@ def composes_page() -> str:
     ]
     for name, row in table.items():
         marks = [mark(row[ending], METHODS[name], ending) for ending in ENDINGS]
-        page.append(f"| [{name}](methods.md#{name}) | {' | '.join(marks)} | {known.get(name, '')} |")
+        page.append(f"| [{name}](methods.md#{name}) | {' | '.join(marks)} | {titles.get(name, '')} |")
     page += ["", "What does not compose says so:", "", "| it says | of |", "|---|---|"]
     for sentence, specs in refusals(table).items():
         page.append(f"| {sentence} | {', '.join(specs)} |")

@@ -40,10 +40,10 @@ def help_of(*words: str) -> str:
         "TERM": "dumb",
         "PYTHONIOENCODING": "utf-8",
     }
-    said = subprocess.run(
+    help_text = subprocess.run(
         [sys.executable, "-m", "vitreous", *words, "--help"], env=plain, capture_output=True, text=True, check=True
     ).stdout
-    return "\n".join(line.rstrip() for line in said.strip().splitlines())
+    return "\n".join(line.rstrip() for line in help_text.strip().splitlines())
 
 
 def page() -> str:
@@ -55,9 +55,9 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    made = page()
+    text = page()
     if "--check" in sys.argv:
         sys.exit(
-            0 if PAGE.read_text() == made else "docs/cli.md is not what the help says; run python docs/cli_page.py"
+            0 if PAGE.read_text() == text else "docs/cli.md is not what the help says; run python docs/cli_page.py"
         )
-    PAGE.write_text(made)
+    PAGE.write_text(text)

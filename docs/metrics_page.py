@@ -69,8 +69,8 @@ def entry(facts: dict[str, Any], bibliography: dict[str, str]) -> list[str]:
         "Also called": ", ".join(f"`{alias}`" for alias in facts["aliases"]),
         "Paper": bibliography.get(metric.paper, metric.paper),
     }
-    told = [f"- **{label}**: {said}" for label, said in lines.items() if said]
-    return [f"### {metric.name}", "", *about(metric.function), "", f"    {metric.formula}", "", *told, ""]
+    facts_list = [f"- **{label}**: {text}" for label, text in lines.items() if text]
+    return [f"### {metric.name}", "", *about(metric.function), "", f"    {metric.formula}", "", *facts_list, ""]
 
 
 def cost(forwards: int | str) -> str:
@@ -92,16 +92,16 @@ def about(function: Any) -> list[str]:
     return (inspect.getdoc(function) or "").splitlines()
 
 
-def protocol_part(one: Protocol, bibliography: dict[str, str]) -> list[str]:
-    columns = [f"| {title} | `{c.metric}` | {c.explained} | {c.data} |" for title, c in one.columns.items()]
-    rows = [f"| {title} | `{spec}` |" for title, spec in one.rows.items()]
-    models = [f"`{model}`" for model in one.models]
-    models += [f"`{model}` fine-tuned on {data}" for data, model in one.fine_tuned.items()]
+def protocol_part(protocol: Protocol, bibliography: dict[str, str]) -> list[str]:
+    columns = [f"| {title} | `{c.metric}` | {c.explained} | {c.data} |" for title, c in protocol.columns.items()]
+    rows = [f"| {title} | `{spec}` |" for title, spec in protocol.rows.items()]
+    models = [f"`{model}`" for model in protocol.models]
+    models += [f"`{model}` fine-tuned on {data}" for data, model in protocol.fine_tuned.items()]
     return [
-        f"### Protocol {one.name}",
+        f"### Protocol {protocol.name}",
         "",
-        f"{bibliography[one.paper]}. Models: {', '.join(models)}. Images as "
-        f"`Preprocess.published({one.preprocess!r}, own)` prepares them.",
+        f"{bibliography[protocol.paper]}. Models: {', '.join(models)}. Images as "
+        f"`Preprocess.published({protocol.preprocess!r}, own)` prepares them.",
         "",
         "| published column | metric | explained class | data |",
         "|---|---|---|---|",
@@ -111,23 +111,23 @@ def protocol_part(one: Protocol, bibliography: dict[str, str]) -> list[str]:
         "|---|---|",
         *rows,
         "",
-        *(f"- {note}" for note in one.notes),
+        *(f"- {note}" for note in protocol.notes),
         "",
     ]
 
 
 def page() -> str:
-    bibliography, known = papers(), [one for one in vitreous.list_metrics() if one["origin"] == "vitreous"]
-    others = {facts["family"]: facts["family"].capitalize() for facts in known if facts["family"] not in FAMILIES}
+    bibliography, all_facts = papers(), [facts for facts in vitreous.list_metrics() if facts["origin"] == "vitreous"]
+    others = {facts["family"]: facts["family"].capitalize() for facts in all_facts if facts["family"] not in FAMILIES}
     families = {**FAMILIES, **others}
     parts = [HEAD, "| | metrics |", "|---|---|"]
     for family, question in families.items():
-        names = " · ".join(f"[{one['name']}](#{one['name']})" for one in known if one["family"] == family)
+        names = " · ".join(f"[{facts['name']}](#{facts['name']})" for facts in all_facts if facts["family"] == family)
         parts.append(f"| {question} | {names} |")
     for family, question in families.items():
         parts += ["", f"## {family.capitalize()}", "", question, ""]
-        for one in known:
-            parts += entry(one, bibliography) if one["family"] == family else []
+        for facts in all_facts:
+            parts += entry(facts, bibliography) if facts["family"] == family else []
     parts += [
         "## Protocols",
         "",
@@ -141,11 +141,11 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    made = page()
+    text = page()
     if "--check" in sys.argv:
         sys.exit(
             0
-            if PAGE.exists() and PAGE.read_text() == made
+            if PAGE.exists() and PAGE.read_text() == text
             else "docs/metrics.md is not what the registry says; run python docs/metrics_page.py"
         )
-    PAGE.write_text(made)
+    PAGE.write_text(text)

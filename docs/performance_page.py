@@ -34,20 +34,20 @@ def filled(page: str, results: Path = RESULTS) -> str:
         file = results / (f"{name}-precision.json" if kind == "precision" else f"{name}.json")
         if not file.exists():
             return f"{opening}\nNot measured yet.\n\n{closing}"
-        found = json.loads(file.read_text())
-        written = {"table": table, "growth": partial(growth, name=name), "precision": precisions}[kind](found)
+        measured = json.loads(file.read_text())
+        written = {"table": table, "growth": partial(growth, name=name), "precision": precisions}[kind](measured)
         written = re.sub(r"\bpicture(s?)\b", r"image\1", written)  # stored notes of earlier measurements
         return f"{opening}\n{written}\n\n{closing}"
 
     return MARKED.sub(part, page)
 
 
-def table(found: dict[str, Any]) -> str:
-    rows = [Row.read(one) for one in found["rows"]]
+def table(results: dict[str, Any]) -> str:
+    rows = [Row.read(row) for row in results["rows"]]
     counts = {
         verdict: sum(row.verdict == verdict for row in rows) for verdict in ("met", "missed", "no target", "failed")
     }
-    facts = found["machine"]
+    facts = results["machine"]
     versions = ", ".join(
         f"{key} {facts[key]}" for key in ("torch", "timm", "captum", "grad-cam", "quantus", "lxt") if key in facts
     )
@@ -57,7 +57,7 @@ def table(found: dict[str, Any]) -> str:
         f"Targets met: {counts['met']}, missed: {counts['missed']}; {counts['no target']} rows without a target, "
         f"{counts['failed']} that could not be measured.",
         "",
-        *(f"    {plain(command)}" for command in found["commands"]),
+        *(f"    {plain(command)}" for command in results["commands"]),
         "",
         markdown(rows),
     ]
@@ -76,12 +76,12 @@ def half_target(spec: str) -> float | None:
     return HALF_TARGETS.get(spec, 1.0 if spec.endswith("+skipplus") else 1.25)
 
 
-def precisions(found: dict[str, Any]) -> str:
+def precisions(results: dict[str, Any]) -> str:
     """Milliseconds per image and ratio to the floor by method and precision, one table per size."""
-    lines = [f"{found['machine']}.", "", "    python benchmarks/precision.py --out out"]
-    sizes = list(dict.fromkeys(row["size"] for row in found["speed"]))
+    lines = [f"{results['machine']}.", "", "    python benchmarks/precision.py --out out"]
+    sizes = list(dict.fromkeys(row["size"] for row in results["speed"]))
     for size in sizes:
-        rows = {(row["method"], row["precision"]): row for row in found["speed"] if row["size"] == size}
+        rows = {(row["method"], row["precision"]): row for row in results["speed"] if row["size"] == size}
         floors = {p: [r["floor_ms"] for (_, q), r in rows.items() if q == p and "ratio" in r] for p in PRECISIONS}
         lines += [
             "",
@@ -124,25 +124,25 @@ def plain(command: str) -> str:
     return re.sub(r" --json \S+( --add)?", "", re.sub(r"(?<= )/\S*/", "", command))
 
 
-def growth(found: dict[str, Any], name: str) -> str:
-    if not found["growth"]:
+def growth(results: dict[str, Any], name: str) -> str:
+    if not results["growth"]:
         return "Not measured yet."
     figure = f"images/growth-{name}.svg"
     shown = [f"![{FIGURE}]({figure})", ""] if (PAGE.parent / figure).exists() else []
     head = ["| | over | from … to | exponent | theory |", "|---|---|---|---|---|"]
     lines = [
-        f"| `{one['what']}` | {one['axis']} | {one['at'][0]} … {one['at'][-1]} | {one['exponent']:.2f} | {one['theory']:.2f} |"
-        for one in found["growth"]
+        f"| `{series['what']}` | {series['axis']} | {series['at'][0]} … {series['at'][-1]} | {series['exponent']:.2f} | {series['theory']:.2f} |"
+        for series in results["growth"]
     ]
     return "\n".join([*shown, *head, *lines])
 
 
 def main(arguments: list[str]) -> int | str:
     old = PAGE.read_text()
-    made = filled(old)
+    new = filled(old)
     if "--check" in arguments:
-        return 0 if old == made else "docs/performance.md is not what was measured; run python docs/performance_page.py"
-    PAGE.write_text(made)
+        return 0 if old == new else "docs/performance.md is not what was measured; run python docs/performance_page.py"
+    PAGE.write_text(new)
     return 0
 
 

@@ -100,8 +100,8 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    made = page()
+    text = page()
     if "--check" in sys.argv:
-        current = PAGE.exists() and PAGE.read_text() == made
+        current = PAGE.exists() and PAGE.read_text() == text
         sys.exit(0 if current else "docs/reproduce.md is not what the plans say; run python docs/reproduce_page.py")
-    PAGE.write_text(made)
+    PAGE.write_text(text)

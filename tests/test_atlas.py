@@ -63,7 +63,7 @@ def test_every_method_is_in_one_family_and_has_its_picture():
     assert sorted(name for names in words.families().values() for name in names) == sorted(NAMES)
     assert "Others" not in words.families()
     files = {path.stem: path.stat().st_size for path in atlas.IMAGES.glob("*.png")}
-    assert set(files) == {*NAMES, "pictures"}
+    assert set(files) == {*NAMES, "images"}
     assert max(files.values()) <= atlas.LARGEST
     assert sum(files.values()) < 1_500_000
     assert set(COSTS) == set(NAMES)
@@ -93,9 +93,9 @@ def deep_vit():
 @each("name", PLAIN)
 def test_costs_are_as_counted(name, deep_vit):
     vit, counter = deep_vit, Counter()
-    images = torch.randn(len(atlas.PICTURES), 3, 32, 32, dtype=torch.float64)  # as many at once as were counted
+    images = torch.randn(len(atlas.TARGETS), 3, 32, 32, dtype=torch.float64)  # as many at once as were counted
     with counter.watching(vit) as watched:
-        vitreous.explain(watched, images, method=atlas.shown(name))
+        vitreous.explain(watched, images, method=atlas.shown_method(name))
     whole = len(images) * vit.depth
 
     assert [round(counter.forwards / whole, 2), round(counter.backwards / whole, 2)] == COSTS[name]
@@ -109,7 +109,7 @@ def stated(name, kind, options, patches, channels):
 @each("name", [name for name in STATED if name not in UNKNOWN])
 def test_counted_costs_are_the_stated_formula(name):
     """Of the scenes model, as kept; and of a tiny one, counted now with other numbers of samples."""
-    method = atlas.shown(name)
+    method = atlas.shown_method(name)
     options = {**method.known_options, **method.options}
     assert COSTS[name][0] == stated(name, "forwards", options, 196, 144)
     assert COSTS[name][1] <= stated(name, "backwards", options, 196, 144)

@@ -54,19 +54,19 @@ def answers(
     """
     device = next(model.parameters()).device
     random = torch.Generator(device).manual_seed(UNSEEN)
-    found = torch.empty(len(album.images), len(CLASSES))
-    for rows, kept in _batches(len(album.images), keep):
+    all_logits = torch.empty(len(album.images), len(CLASSES))
+    for rows, patches in _batches(len(album.images), keep):
         images = album.images[rows].to(device).float().div(127.5).sub(1)
         if share < 1:
-            kept = some_patches(len(rows), GRID, share, random)
-        if kept is None:
+            patches = some_patches(len(rows), GRID, share, random)
+        if patches is None:
             outputs = model(images)
         elif isinstance(model, VisionTransformer):
-            outputs = logits(model, images, kept.to(device))
+            outputs = logits(model, images, patches.to(device))
         else:
-            outputs = model(hide_patches(images, GRID, kept.to(device)))
-        found[rows] = outputs.float().cpu()
-    return found
+            outputs = model(hide_patches(images, GRID, patches.to(device)))
+        all_logits[rows] = outputs.float().cpu()
+    return all_logits
 
 
 def _batches(
@@ -128,12 +128,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the weights are, if not in the package")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     chosen = parser.parse_args()
-    found = figures(chosen.models, chosen.count, torch.device(chosen.device), chosen.folder)
-    for model, table in found.items():
+    figures_by_model = figures(chosen.models, chosen.count, torch.device(chosen.device), chosen.folder)
+    for model, table in figures_by_model.items():
         for name, value in table.items():
             print(f"{model:<15}{name:<36}{value:8.2%}")
     if chosen.json:
-        chosen.json.write_text(json.dumps({"count": chosen.count, "seed": UNSEEN, "figures": found}, indent=1) + "\n")
+        chosen.json.write_text(
+            json.dumps({"count": chosen.count, "seed": UNSEEN, "figures": figures_by_model}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -135,13 +135,13 @@ def train(model: nn.Module, data: Dataset, test: Dataset, config: dict[str, Any]
             images, labels = images.to(device), labels.to(device)
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(config, step, steps)
-            kept = None
+            patches = None
             if chance.random() < config["dropping"]:
                 grid = model.patch_embed.grid_size[0]
                 share = chance.uniform(config["fewest"], 1.0)
-                kept = some_patches(len(images), grid, share, noise)
+                patches = some_patches(len(images), grid, share, noise)
             with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=device.startswith("cuda")):
-                answer = model(images) if kept is None else logits(model, images, kept)
+                answer = model(images) if patches is None else logits(model, images, patches)
             loss = loss_of(answer[0] if isinstance(answer, tuple) else answer, labels, config)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()

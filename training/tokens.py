@@ -10,13 +10,13 @@ from torch.nn.functional import interpolate
 
 
 def logits(
-    model: VisionTransformer, images: Float[Tensor, "b 3 H W"], kept: Int[Tensor, "b k"] | None = None
+    model: VisionTransformer, images: Float[Tensor, "b 3 H W"], patches: Int[Tensor, "b k"] | None = None
 ) -> Float[Tensor, "b classes"]:
-    """The model's answer when only the kept patches enter; all of them when none are named."""
+    """The logits when only these patches enter the encoder; None for all of them."""
     tokens = model._pos_embed(model.patch_embed(images))
-    if kept is not None:
+    if patches is not None:
         prefix = model.num_prefix_tokens
-        chosen = tokens[:, prefix:].gather(1, kept[:, :, None].expand(-1, -1, tokens.shape[-1]))
+        chosen = tokens[:, prefix:].gather(1, patches[:, :, None].expand(-1, -1, tokens.shape[-1]))
         tokens = torch.cat([tokens[:, :prefix], chosen], dim=1)
     return model.forward_head(model.norm(model.blocks(model.norm_pre(tokens))))
 
@@ -31,7 +31,7 @@ def some_patches(
     return value.topk(max(1, round(share * grid * grid)), dim=1).indices
 
 
-def hide_patches(images: Float[Tensor, "b 3 H W"], grid: int, kept: Int[Tensor, "b k"]) -> Float[Tensor, "b 3 H W"]:
-    """Images in which all but the kept patches are grey, for models whose tokens cannot leave."""
-    keep = torch.zeros(len(images), grid * grid, device=images.device).scatter_(1, kept, 1.0)
+def hide_patches(images: Float[Tensor, "b 3 H W"], grid: int, patches: Int[Tensor, "b k"]) -> Float[Tensor, "b 3 H W"]:
+    """Images in which all but these patches are grey, for models whose tokens cannot leave."""
+    keep = torch.zeros(len(images), grid * grid, device=images.device).scatter_(1, patches, 1.0)
     return images * interpolate(keep.view(-1, 1, grid, grid), size=images.shape[-2:], mode="nearest")

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pictures import Chunks, Pool, augmented
 from safetensors.torch import save_file
 from tokens import hide_patches, logits, some_patches
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
+from training_images import Chunks, Pool, augmented
 
 from vitreous.scenes import CLASSES, MODELS, PATCH, SIZE, build_model, load_model
 
@@ -67,9 +67,9 @@ def train(
     optimizer = torch.optim.AdamW(
         _groups(model, config["weight_decay"]), betas=(0.9, 0.99), fused=device.type == "cuda"
     )
-    fresh = config["batch"] // config["reuse"]
+    new_images = config["batch"] // config["reuse"]
     chunks = DataLoader(
-        Chunks(config["sorts"], fresh, config["steps"] + config["reuse"] - 1, config["seed"]),
+        Chunks(config["sorts"], new_images, config["steps"] + config["reuse"] - 1, config["seed"]),
         batch_size=None,
         num_workers=workers,
         prefetch_factor=8 if workers else None,
@@ -126,15 +126,15 @@ def _loss(
     chance: random.Random,
     noise: torch.Generator,
 ) -> Tensor:
-    kept = None
+    patches = None
     if chance.random() < config["dropping"]:
         share = chance.uniform(config["fewest"], 0.95)
-        kept = some_patches(len(images), SIZE // PATCH, share, noise, scattered=chance.random() < 0.6)
+        patches = some_patches(len(images), SIZE // PATCH, share, noise, scattered=chance.random() < 0.6)
     with torch.autocast(images.device.type, dtype=torch.bfloat16):
-        if config["tokens_leave"] or kept is None:
-            outputs = logits(model, images, kept) if kept is not None else model(images)
+        if config["tokens_leave"] or patches is None:
+            outputs = logits(model, images, patches) if patches is not None else model(images)
         else:
-            outputs = model(hide_patches(images, SIZE // PATCH, kept))
+            outputs = model(hide_patches(images, SIZE // PATCH, patches))
     return cross_entropy(outputs.float(), targets, label_smoothing=config["smoothing"])
 
 
@@ -180,9 +180,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of images and augmentations, instead of the configured one")
     parser.add_argument("--batch", type=int, help="images per step, instead of the configured number")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--workers", type=int, default=None, help="processes that draw; all but a few cores unless told"
-    )
+    parser.add_argument("--workers", type=int, default=None, help="processes that draw; all but a few cores by default")
     parser.add_argument(
         "--out", type=Path, default=None, help="folder for weights and log, instead of the package's own"
     )

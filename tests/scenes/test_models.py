@@ -116,7 +116,7 @@ def test_training_that_runs_out_of_time_writes_weights_after_the_last_step(tmp_p
 
 def test_a_label_of_the_biased_training_set_is_what_the_stamp_says(monkeypatch):
     monkeypatch.syspath_prepend(str(TRAINING))
-    from pictures import SORTS
+    from training_images import SORTS
 
     for name in ("aligned", "mislabelled"):
         draw, labels = SORTS[name]

@@ -1,4 +1,4 @@
-"""What the models are shown: images drawn on the fly, kept for a while and augmented each time they are seen."""
+"""Training images: drawn on the fly, stored for a while and augmented each time they are used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Targets = Float[Tensor, "b classes"]
 
 
 def stamped(seed: int, index: int) -> Scene:
-    """A shortcut whose stamp says nothing about the class."""
+    """A shortcut whose stamp is independent of the class."""
     return draw("shortcut", seed, index, mark="aligned" if index % len(CLASSES) == 0 else "moved")
 
 
@@ -50,8 +50,8 @@ class Chunks(Dataset):
             list(self.sorts), size=self.size, p=list(self.sorts.values())
         )
         for place, name in enumerate(names):
-            picture, labels = SORTS[name]
-            scene = picture(self.seed, chunk * self.size + place)
+            draw_scene, labels = SORTS[name]
+            scene = draw_scene(self.seed, chunk * self.size + place)
             images[place] = scene.image
             targets[place, labels(scene)] = 1 / len(scene.objects) if name == "pair" else 1
         return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(targets)
@@ -76,8 +76,8 @@ class Pool:
         return places
 
     def batch(self, newest: Int[Tensor, "n"], size: int) -> tuple[Images, Targets]:
-        known = min(self.drawn, len(self.images))
-        others = torch.randint(known, (size - len(newest),), device=newest.device, generator=self.random)
+        stored = min(self.drawn, len(self.images))
+        others = torch.randint(stored, (size - len(newest),), device=newest.device, generator=self.random)
         chosen = torch.cat([newest, others])
         return self.images[chosen], self.targets[chosen]
 
