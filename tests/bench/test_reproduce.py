@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -96,8 +96,8 @@ def filled_tables(folder: Path, name: str) -> list:
 
 def unfilled(table) -> list[tuple[str, str]]:
     """Columns and methods without a value."""
-    cells = ((title, zip(table.methods, column.values, strict=True)) for title, column in table.columns.items())
-    return [(title, method) for title, column in cells for method, value in column if isnan(value)]
+    cells = [(title, method, column) for title, column in table.columns.items() for method in table.methods]
+    return [(title, method) for title, method, column in cells if isnan(column.values.get(method, nan))]
 
 
 FAITHFULNESS = ("Deletion Accuracy", "Deletion AOPC", "Insertion Accuracy", "Insertion AOPC")

@@ -252,24 +252,22 @@ def common_questions(scores: MetricScores, rows: pa.Table, judged: Sequence[str]
 
 def rank_values(values: dict[str, float], higher_is_better: bool | None) -> dict[str, int]:
     """Rank of every method, 1 for the best; equal values share a rank, methods without a value have none."""
+    import pandas as pd
+
     if higher_is_better is None:
         return {}
-    oriented = {method: value if higher_is_better else -value for method, value in values.items() if not isnan(value)}
-    return {method: 1 + sum(other > value for other in oriented.values()) for method, value in oriented.items()}
+    ranks = pd.Series(values, dtype=float).rank(method="min", ascending=not higher_is_better)
+    return ranks.dropna().astype(int).to_dict()
 
 
 def mean_ranks(summaries: Sequence[MetricSummary]) -> list[float]:
     """Mean rank of every method over the metrics with a better direction; NaN if it has no rank."""
-    ranks = [
-        [entry.rank or nan for entry in summary.aligned]
-        for summary in summaries
-        if summary.higher_is_better is not None
-    ]
-    if not ranks:
-        return [nan] * (len(summaries[0].aligned) if summaries else 0)
-    table = np.array(ranks, float)
-    counts = (~np.isnan(table)).sum(0)
-    return [float(total / count) if count else nan for total, count in zip(np.nansum(table, 0), counts, strict=True)]
+    import pandas as pd
+
+    judging = [summary.aligned for summary in summaries if summary.higher_is_better is not None]
+    methods = range(len(summaries[0].aligned) if summaries else 0)
+    ranks = pd.DataFrame([[entry.rank for entry in entries] for entries in judging], columns=methods, dtype=float)
+    return ranks.mean().tolist()
 
 
 def order_by_rank(summaries: Sequence[MetricSummary]) -> list[int]:

@@ -13,12 +13,15 @@ from vitreous.core.errors import SpecError
 
 @options.takes_model_options()
 def bench(
-    plan: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; or give it by options.")] = None,
-    model: Annotated[list[str] | None, typer.Option("--model", "-m", metavar="NAME", help="Repeatable.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights of the one model.")] = None,
+    plan: Annotated[
+        Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; options take its place or change its entries.")
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option("--model", "-m", metavar="NAME", help="Model; repeatable.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights of the model.")] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", metavar="SPEC", help="Such as scenes:single?count=20.")
+        list[str] | None,
+        typer.Option("--data", "-d", metavar="SPEC", help="Dataset, such as scenes:single?count=20; repeatable."),
     ] = None,
     method: Annotated[
         list[str] | None,
@@ -26,27 +29,42 @@ def bench(
             "--method",
             "-x",
             metavar="SPEC",
-            help="Repeatable; or protocol, for the rows of a --protocol.",
+            help="Method; repeatable. protocol: all rows of the paper of --protocol.",
             show_default="eight well-known ones",
         ),
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="SPEC", help="Repeatable; or all.", show_default="all that fit but road"),
+        typer.Option(
+            "--metric",
+            metavar="SPEC",
+            help="Metric; repeatable. all: every metric that the data allows.",
+            show_default="all that fit but road",
+        ),
     ] = None,
-    protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A paper's metrics, grids and choices.")] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Measure as in a paper: its metrics, target classes and preprocessing."),
+    ] = None,
     images: Annotated[
-        int | None, typer.Option("--images", min=1, help="Images of each dataset.", show_default="all")
+        int | None, typer.Option("--images", min=1, help="Number of images of each dataset.", show_default="all")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Decides which images.", show_default="0")] = None,
-    targets: Annotated[str | None, typer.Option(help="predicted, label, predicted+label, pair or 'top 2'.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed that selects the images.", show_default="0")] = None,
+    targets: Annotated[
+        str | None, typer.Option(help="Classes to explain: predicted, label, predicted+label, pair or 'top 2'.")
+    ] = None,
     question: options.Question = None,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     batch_size: options.BatchSize = None,
     slice: Annotated[int | None, typer.Option(min=1, help="Images in a unit of work.")] = None,  # noqa: A002
-    maps: Annotated[bool | None, typer.Option("--maps/--no-maps", help="Keep the maps, for galleries.")] = None,
-    out: Annotated[str | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/NAME")] = None,
+    maps: Annotated[
+        bool | None, typer.Option("--maps/--no-maps", help="Store the maps, which reports show over their images.")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the results.", show_default="runs/NAME"),
+    ] = None,
     workers: options.Workers = 1,
     ray: options.Ray = None,
     gpus: options.RayGpus = None,
@@ -58,7 +76,7 @@ def bench(
     ] = False,
     json: options.Json = False,
 ) -> int:
-    """Measure methods on models and datasets. Finished work is not computed again: run it twice, add a method, kill it."""
+    """Measure methods on models and datasets. Stored results are not computed again, so a run can be stopped and continued."""
     from vitreous.cli.console import caveats_as_notes, spinner
     from vitreous.cli.run_output import resumable
 
@@ -185,7 +203,7 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
         counts = {"folder": str(place), "cells": len(cells), "known": len(done_cells)}
         print_json({**counts, "estimates": [entry.plain() for entry in estimates]})
         return 0
-    names = ("cells", "pictures", "forwards", "backwards", "about")
+    names = ("cells", "images", "forwards", "backwards", "about")
     table = new_table("model", *names, right=names)
     for entry in estimates:
         counts = (str(entry.cells), str(entry.images), f"{entry.forwards:,.0f}", f"{entry.backwards:,.0f}")

@@ -12,12 +12,12 @@ from vitreous.cli import options
 
 def compare(
     before: Annotated[Path, typer.Argument(metavar="RUN_A", help="A folder that `vitreous bench` wrote.")],
-    after: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one, or the same with --runs.")],
+    after: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another folder, or the same one with --runs.")],
     runs: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="NAME NAME", help="Which run of each folder.", show_default="the last ones"),
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page as well.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page in addition.")] = None,
     json: options.Json = False,
 ) -> None:
     """Print what changed from RUN_A to RUN_B: differences over the images and classes that both have, with intervals."""

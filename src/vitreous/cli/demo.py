@@ -9,9 +9,9 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("out/demo.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Path of the page.")] = Path("out/demo.html"),
     images: Annotated[int, typer.Option("--images", min=1, max=500, help="Images scored in each chapter.")] = 8,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which images.")] = 2026,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that selects the images.")] = 2026,
 ) -> None:
     """Explain scenes with the embedded model, score every map against the known evidence, and write one page."""
     from rich.progress import Progress

@@ -24,19 +24,23 @@ def explain(
     pretrained: options.Pretrained = True,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT_METHOD),
+        typer.Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD),
     ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
-            "--target", "-t", metavar="CLASS", help="Index or name; repeatable.", show_default="the predicted class"
+            "--target",
+            "-t",
+            metavar="CLASS",
+            help="Class to explain, by index or name; repeatable.",
+            show_default="the predicted class",
         ),
     ] = None,
     question: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What is asked: contrast (why this class rather than another; the probability) or support (what speaks for "
+            help="Score to explain: contrast (why this class rather than another; the probability) or support (what speaks for "
             "the class at all; the logit); also log-probability, margin or sigmoid.",
             show_default="the method's own",
         ),

@@ -26,14 +26,14 @@ def map(  # noqa: A001 - the verb
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-x", metavar="SPEC", help="Repeatable.", show_default=DEFAULT_METHOD),
+        typer.Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the maps.")] = Path(
         "vitreous-maps"
     ),
-    format: Annotated[str, typer.Option(help="parquet, or safetensors beside it.")] = "parquet",  # noqa: A002
+    format: Annotated[str, typer.Option(help="parquet, or safetensors in addition.")] = "parquet",  # noqa: A002
     sort: Annotated[bool, typer.Option("--sort", help="Sort all rows by key when everything is done.")] = False,
-    targets: Annotated[str | None, typer.Option(help="predicted, label, pair or 'top 2'.")] = None,
+    targets: Annotated[str | None, typer.Option(help="Classes to explain: predicted, label, pair or 'top 2'.")] = None,
     question: options.Question = None,
     images: Annotated[int | None, typer.Option("--images", min=1, help="Number of images.", show_default="all")] = None,
     precision: options.RunPrecision = None,

@@ -14,35 +14,37 @@ import typer
 from vitreous.core.errors import SpecError
 
 T = TypeVar("T")
-MODEL = typer.Option("--model", "-m", metavar="NAME", help="Such as timm:vit_base_patch16_224.")
+MODEL = typer.Option("--model", "-m", metavar="NAME", help="Model, such as timm:vit_base_patch16_224.")
 CHECKPOINT = typer.Option(metavar="FILE", help="Local weights: safetensors, or a torch file.")
 
 Model = Annotated[str, MODEL]
 OptionalModel = Annotated[str | None, MODEL]
 Checkpoint = Annotated[Path | None, CHECKPOINT]
-Pretrained = Annotated[bool, typer.Option(help="Fetch weights when there is no checkpoint.")]
+Pretrained = Annotated[bool, typer.Option(help="Download the weights if no checkpoint is given.")]
 Precision = Annotated[
-    str | None, typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings")
+    str | None,
+    typer.Option(metavar="NAME", help="Precision: float32, tf32, bf16 or auto.", show_default="torch's settings"),
 ]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="Such as cpu, cuda or mps.")]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="Device, such as cpu, cuda or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 # options of `bench`, `map` and `reproduce`
 Question = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The score that is explained.", show_default="the method's own")
+    str | None, typer.Option(metavar="NAME", help="Score to explain.", show_default="the method's own")
 ]
-RunPrecision = Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")]
-RunDevice = Annotated[str | None, typer.Option(metavar="NAME", show_default="GPUs if there are any")]
+RunPrecision = Annotated[str | None, typer.Option(help="Precision: float32, tf32, bf16, auto or float64.")]
+RunDevice = Annotated[str | None, typer.Option(metavar="NAME", help="Device.", show_default="GPUs if there are any")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images in a batch.")]
 Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")]
-Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="auto, local or host:port of a cluster.")]
+Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to run on: auto, local or host:port.")]
 RayGpus = Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")]
-Shard = Annotated[str | None, typer.Option(metavar="i/n", help="One part of the work, for job arrays.")]
+Shard = Annotated[str | None, typer.Option(metavar="i/n", help="Compute part i of n, for job arrays.")]
 
 # options that `takes_model_options` adds to a verb, with their annotations; the default of all but the flag is None
 OPTIONS = {
     "model_arg": Annotated[
-        list[str] | None, typer.Option("--model-arg", metavar="KEY=VALUE", help="For the model's builder; repeatable.")
+        list[str] | None,
+        typer.Option("--model-arg", metavar="KEY=VALUE", help="Argument of the model's builder; repeatable."),
     ],
     "classes": Annotated[
         Path | None,
@@ -56,14 +58,17 @@ OPTIONS = {
         typer.Option(metavar="R,G,B", help="Mean of the pixel values (0 to 1).", show_default="the model's"),
     ],
     "std": Annotated[
-        str | None, typer.Option(metavar="R,G,B", help="Their standard deviation.", show_default="the model's")
+        str | None,
+        typer.Option(metavar="R,G,B", help="Standard deviation of the pixel values.", show_default="the model's"),
     ],
     "size": Annotated[
         str | None, typer.Option(metavar="PIXELS", help="Input size, or HEIGHTxWIDTH.", show_default="the model's")
     ],
     "crop": Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Share that the centre crop keeps, up to 1.", show_default="the model's"),
+        typer.Option(
+            metavar="SHARE", help="Share of the image that the centre crop keeps, up to 1.", show_default="the model's"
+        ),
     ],
 }
 NO_ARGUMENTS: dict[str, Any] = {}

@@ -12,7 +12,7 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `vitreous bench` wrote.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="The page.", show_default="RUN/report.html"),
+        typer.Option("--out", "-o", metavar="FILE", help="Path of the page.", show_default="RUN/report.html"),
     ] = None,
     gallery: Annotated[
         int, typer.Option(metavar="N", min=0, help="Images shown per model and dataset; 0 for none.")

@@ -12,10 +12,12 @@ from vitreous.core.errors import SpecError
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as tis:table1; see --list.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Table or figure, such as tis:table1; see --list.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List all tables and figures, and stop.")] = False,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", metavar="KEY=PATH", help="Where a dataset lies. Repeatable.")
+        list[str] | None, typer.Option("--data", "-d", metavar="KEY=PATH", help="Path of a dataset; repeatable.")
     ] = None,
     models: Annotated[
         list[str] | None,
@@ -24,20 +26,23 @@ def reproduce(
             "--model",
             "-m",
             metavar="KEY[=NAME]",
-            help="Only this model of the paper; or another one in its place, NAME?argument=value&….",
+            help="Use only this model of the paper; or use NAME?argument=value&… in its place.",
         ),
     ] = None,
     checkpoint: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=FILE", help="Local weights of a model. Repeatable.")
+        list[str] | None, typer.Option(metavar="KEY=FILE", help="Local weights of a model; repeatable.")
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option("--images", min=1, help="Images of each dataset.", show_default="the paper's"),
+        typer.Option("--images", min=1, help="Number of images of each dataset.", show_default="the paper's"),
     ] = None,
     subset: Annotated[
         list[str] | None, typer.Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", show_default="runs/NAME")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the results.", show_default="runs/NAME"),
+    ] = None,
     device: options.RunDevice = None,
     batch_size: options.BatchSize = None,
     workers: options.Workers = 1,
@@ -45,7 +50,7 @@ def reproduce(
     gpus: options.RayGpus = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs.")] = False,
 ) -> int:
-    """Reproduce a table or figure of a paper. Finished work is not computed again."""
+    """Reproduce a table or figure of a paper. Stored results are not computed again."""
     if show_list:
         return print_list()
     if name is None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import StringIO
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -27,47 +28,16 @@ from matplotlib.ticker import MaxNLocator
 from vitreous.draw.scale import Number
 from vitreous.report.formatting import format_number, wrap_spec
 
-INK, SOFT, GRID, CARD = "#1d2327", "#5c6770", "#d5d2ca", "#fefefe"
+STYLE: Any = mpl.rc_params_from_file(
+    Path(__file__).parent / "templates" / "charts.mplstyle", use_default_template=False
+)
+INK, SOFT, GRID = (STYLE[name] for name in ("text.color", "axes.labelcolor", "grid.color"))
+CARD = "#fefefe"
 LINES = ("#0072b2", "#d55e00", "#009e73", "#a2559c", "#b8860b", "#3fa0d8", "#1d2328", "#8a8f94")
-VARIABLES = {
-    INK: "--ink",
-    SOFT: "--soft",
-    GRID: "--grid",
-    CARD: "--card",
-    **{c: f"--c{n}" for n, c in enumerate(LINES)},
-}
+VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--grid", CARD: "--card"}
+VARIABLES |= {colour: f"--c{number}" for number, colour in enumerate(LINES)}
 DASHES = ("-", (0, (7, 3)), (0, (2, 2.5)), (0, (9, 3, 2, 3)))  # lines can be distinguished without colour
 MARKERS = ("o", "s", "^", "D", "x")
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "vitreous",
-    "font.size": 11.5,
-    "text.color": INK,
-    "text.parse_math": False,  # names may contain dollar signs
-    "axes.facecolor": "none",
-    "axes.labelcolor": SOFT,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.edgecolor": GRID,
-    "axes.axisbelow": True,
-    "axes.xmargin": 0.0,
-    "axes.ymargin": 0.0,
-    "axes.autolimit_mode": "round_numbers",
-    "grid.color": GRID,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "ytick.major.size": 0,
-    "ytick.major.pad": 7,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 6,
-    "lines.markeredgewidth": 1.6,
-    "lines.scale_dashes": False,
-}
 POINTS = 12  # curves with more points get fewer markers
 INNER = 0.1  # radius of the worst method on a radar
 RADAR = (560, 380, 128)  # width, height, radius

@@ -67,24 +67,16 @@ def median_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.nda
 
     Margins are in standard deviations of the scores, averaged over the metrics; positive is better.
     """
+    import pandas as pd
+
     margins = []
     for scores in (summary.scores for summary in summaries if summary.scores.sign):
-        good = scores.scores * scores.sign
-        other_scores = np.delete(good, row, 0)
-        with np.errstate(all="ignore"):
-            spread = np.nanstd(good)
-            if spread > 0 and len(other_scores):
-                margins.append((good[row] - column_medians(other_scores)) / spread)
-    if not margins:
-        return np.full(summaries[0].scores.scores.shape[1] if summaries else 0, np.nan)
-    defined = ~np.isnan(np.stack(margins))
-    with np.errstate(invalid="ignore"):
-        return np.where(defined, margins, 0).sum(0) / defined.sum(0)
-
-
-def column_medians(values: Float[np.ndarray, "m q"]) -> Float[np.ndarray, " q"]:
-    """Like `np.nanmedian` over methods, without its warning for columns that are all NaN."""
-    return np.array([np.median(c[~np.isnan(c)]) if (~np.isnan(c)).any() else np.nan for c in values.T])
+        good = pd.DataFrame(scores.scores * scores.sign)
+        spread = good.stack().std(ddof=0)
+        if spread > 0 and len(good) > 1:
+            margins.append((good.loc[row] - good.drop(index=row).median()) / spread)
+    count = summaries[0].scores.scores.shape[1] if summaries else 0
+    return pd.DataFrame(margins, columns=range(count), dtype=float).mean().to_numpy()
 
 
 def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], count: int) -> list[tuple[int, float]]:
