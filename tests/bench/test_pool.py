@@ -52,13 +52,13 @@ def dies_once(cell):
     if cell.number == 1 and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return run_cell(pool.MINE[0], cell)
+    return run_cell(pool.WORKER_JOB[0], cell)
 
 
 def always_dies(cell):
     if cell.number == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return run_cell(pool.MINE[0], cell)
+    return run_cell(pool.WORKER_JOB[0], cell)
 
 
 @pytest.mark.slow

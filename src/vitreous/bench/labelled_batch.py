@@ -65,13 +65,13 @@ class LabelledBatch:
         return len(self.keys)
 
     @property
-    def share(self) -> int:
+    def targets_per_image(self) -> int:
         """Number of target classes, and so of rows, per image."""
         return len(self.roles)
 
     @property
     def rows(self) -> int:
-        return len(self) * self.share
+        return len(self) * self.targets_per_image
 
     @cached_property
     def probe(self) -> BlackBoxProbe:
@@ -92,11 +92,13 @@ class LabelledBatch:
 
     def only(self, indices: Sequence[int], columns: Sequence[int] | None = None) -> LabelledBatch:
         """Subset of the images and, if `columns` is given, of their target columns."""
-        kept_columns = range(self.share) if columns is None else columns
-        if len(indices) == len(self) and len(kept_columns) == self.share:
+        kept_columns = range(self.targets_per_image) if columns is None else columns
+        if len(indices) == len(self) and len(kept_columns) == self.targets_per_image:
             return self
         index = torch.tensor(indices)
-        rows = [index_of_image * self.share + column for index_of_image in indices for column in kept_columns]
+        rows = [
+            index_of_image * self.targets_per_image + column for index_of_image in indices for column in kept_columns
+        ]
         return replace(
             self,
             keys=tuple(self.keys[p] for p in indices),
@@ -129,7 +131,7 @@ class LabelledBatch:
 
     def about(self, row: int) -> dict[str, Any]:
         """Columns that describe the image and the target of a row."""
-        index, column = divmod(row, self.share)
+        index, column = divmod(row, self.targets_per_image)
         target = int(self.targets[index, column])
         return {
             "picture": self.keys[index],

@@ -13,7 +13,7 @@ Precision = Literal["float32", "tf32", "bf16", "auto", "float64"]
 PRECISIONS = get_args(Precision)
 TARGETS = ("predicted", "label", "predicted+label", "pair")  # also "top 2", "top 3", …, or a tuple of classes
 SLICE = 16
-EIGHT = (
+DEFAULT_METHODS = (
     "random",
     "rollout",
     "gradcam",
@@ -27,7 +27,15 @@ ALL, USUAL, PAPER = "all", "usual", "protocol"  # values of metrics (all, usual)
 SLOW = ("road",)  # not in usual: solves sparse systems on the CPU, about a second per map
 PaperName = Literal["chefer", "tokentm", "tis", "skipplus"]
 PAPERS = get_args(PaperName)
-ASIDE = ("batch_size", "device", "out", "text", "source", "reproduces", "reduced")  # fields that do not affect the rows
+NOT_HASHED = (
+    "batch_size",
+    "device",
+    "out",
+    "text",
+    "source",
+    "reproduces",
+    "reduced",
+)  # fields that do not affect the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +207,7 @@ class Plan:
         """Name of the run: hash of the fields that affect the rows and of the library's version."""
         import vitreous
 
-        own = {k: v for k, v in asdict(self).items() if k not in ASIDE}
+        own = {k: v for k, v in asdict(self).items() if k not in NOT_HASHED}
         text = json.dumps({**own, "vitreous": vitreous.__version__}, sort_keys=True, default=str)
         return blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.bench.plan import ALL, EIGHT, SLOW, USUAL, DataSpec, Evaluation, ModelSpec, Plan
+from vitreous.bench.plan import ALL, DEFAULT_METHODS, SLOW, USUAL, DataSpec, Evaluation, ModelSpec, Plan
 from vitreous.bench.plan_entries import parse_specs, validate_entries
 from vitreous.bench.plan_source import FLAGS, Origin, suggest
 from vitreous.bench.protocol_plan import find_protocol, published_methods, settle_protocol
@@ -97,7 +97,9 @@ def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
     if origin.name and not entries.get("methods"):
         raise origin.wrong('the plan names no methods; add methods = ["genatt", "decompx+skipplus"]', "methods")
     datasets, evaluations = settle_datasets(entries, checked_entries, datasets, origin)
-    methods = parse_specs(published_methods(entries, origin) or entries.get("methods") or EIGHT, "methods", origin)
+    methods = parse_specs(
+        published_methods(entries, origin) or entries.get("methods") or DEFAULT_METHODS, "methods", origin
+    )
     if "protocol" in checked_entries:
         checked_entries.setdefault("preprocess", find_protocol(checked_entries["protocol"], origin).preprocess)
         checked_entries.setdefault("targets", common_value([evaluation.targets for evaluation in evaluations]))

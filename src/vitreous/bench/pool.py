@@ -59,18 +59,18 @@ def run_processes(
     waiting, loss_counts = list(reversed(cells)), dict.fromkeys((cell.number for cell in cells), 0)
     while waiting:
         with WorkerPool(job, min(workers, len(waiting)), threads_each) as pool:
-            flying: dict[Future[Outcome], WorkCell] = {}
+            running: dict[Future[Outcome], WorkCell] = {}
             try:
-                while waiting or flying:
-                    while waiting and len(flying) < workers + 1:  # one more than workers, so that none is idle
+                while waiting or running:
+                    while waiting and len(running) < workers + 1:  # one more than workers, so that none is idle
                         cell = waiting.pop()
-                        flying[submit(pool, cell)] = cell
-                    for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                        running[submit(pool, cell)] = cell
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
                         outcome = future.result()
-                        del flying[future]
+                        del running[future]
                         yield outcome
             except BrokenProcessPool:
-                yield from requeue_unfinished(job, flying, loss_counts, waiting)
+                yield from requeue_unfinished(job, running, loss_counts, waiting)
 
 
 def submit(pool: ProcessPoolExecutor, cell: WorkCell) -> Future[Outcome]:
@@ -83,13 +83,13 @@ def submit(pool: ProcessPoolExecutor, cell: WorkCell) -> Future[Outcome]:
 
 
 def requeue_unfinished(
-    job: PlanJob, flying: dict[Future[Outcome], WorkCell], loss_counts: dict[int, int], waiting: list[WorkCell]
+    job: PlanJob, running: dict[Future[Outcome], WorkCell], loss_counts: dict[int, int], waiting: list[WorkCell]
 ) -> Iterator[Outcome]:
     """Yield the outcomes that were finished when a worker died, and put the other cells back on `waiting`.
 
     A cell that was running when a worker died for the `LOSSES`-th time is reported as failed instead.
     """
-    for future, cell in flying.items():
+    for future, cell in running.items():
         if future.done() and not future.exception():
             yield future.result()
             continue
@@ -146,7 +146,7 @@ class WorkerPool:
 
 # ── in a worker ──────────────────────────────────────────────────────────────────────────────────
 
-MINE: list[PlanJob] = []
+WORKER_JOB: list[PlanJob] = []
 
 
 def start_worker(job: PlanJob, threads: int, places: Sequence[str], counter: Any) -> None:
@@ -155,7 +155,7 @@ def start_worker(job: PlanJob, threads: int, places: Sequence[str], counter: Any
     warnings.simplefilter("ignore", Caveat)  # the parent has already issued the same warnings
     with counter.get_lock():
         number, counter.value = counter.value, counter.value + 1
-    MINE[:] = [replace(job, device=places[number % len(places)])]
+    WORKER_JOB[:] = [replace(job, device=places[number % len(places)])]
 
 
 def become_worker(threads: int) -> None:
@@ -173,7 +173,7 @@ def exit_with_parent(parent: Any) -> None:
 
 def run_in_worker(cell: WorkCell) -> Outcome:
     """Run a cell in a worker."""
-    return run_cell(MINE[0], cell)
+    return run_cell(WORKER_JOB[0], cell)
 
 
 # ── resources ────────────────────────────────────────────────────────────────────────────────────

@@ -51,14 +51,14 @@ def run_on_ray(
     try:
         share = gpus if gpus is not None else float(str(job.plan.device).startswith("cuda"))
         task = ray.remote(num_cpus=threads, num_gpus=share, max_retries=LOSSES)(run_in_worker)
-        job_reference, waiting, flying = ray.put(job), list(reversed(cells)), {}
-        while waiting or flying:
-            while waiting and len(flying) < (workers or 2 * count_slots(ray, threads, share)):
+        job_reference, waiting, running = ray.put(job), list(reversed(cells)), {}
+        while waiting or running:
+            while waiting and len(running) < (workers or 2 * count_slots(ray, threads, share)):
                 cell = waiting.pop()
-                flying[task.remote([job_reference], job_reference.hex(), cell, threads, share)] = cell
-            ready, _ = ray.wait(list(flying), num_returns=1)
+                running[task.remote([job_reference], job_reference.hex(), cell, threads, share)] = cell
+            ready, _ = ray.wait(list(running), num_returns=1)
             for reference in ready:
-                cell = flying.pop(reference)
+                cell = running.pop(reference)
                 try:
                     yield ray.get(reference)
                 except (

@@ -73,11 +73,11 @@ class CellRun:
 
     @property
     def columns(self) -> tuple[ResultColumn, ...]:
-        return self.job.columns[self.outcome.at.dataset]
+        return self.job.columns[self.outcome.work_cell.dataset]
 
     def run_places(self, places: Sequence[int], size: int) -> None:
         """Compute images in batches of `size`; if a batch fails as a whole, its images are computed one by one."""
-        evaluation, preprocess = self.job.plan.evaluations[self.outcome.at.dataset], self.vit.preprocess
+        evaluation, preprocess = self.job.plan.evaluations[self.outcome.work_cell.dataset], self.vit.preprocess
         assert preprocess is not None
         if evaluation.preprocess is not None:
             preprocess = Preprocess.published(evaluation.preprocess, preprocess)
@@ -105,11 +105,11 @@ class CellRun:
 
     def run_batch(self, subject: LabelledBatch) -> None:
         """Group images by the results that they still lack, and compute each group."""
-        share = subject.share
+        per_image = subject.targets_per_image
         keys = [[self.row_key(subject, row, column) for column in self.columns] for row in range(subject.rows)]
         groups: dict[tuple[Any, ...], list[int]] = {}
         for index, name in enumerate(subject.keys):
-            own = keys[index * share : (index + 1) * share]
+            own = keys[index * per_image : (index + 1) * per_image]
             self.outcome.listed[name] = [
                 (role, int(subject.labels[index]), [key for key in row if key])
                 for role, row in zip(subject.roles, own, strict=True)
@@ -120,13 +120,13 @@ class CellRun:
                 if any(row[place] and row[place] not in self.job.keys for row in own)
             )
             # predicted and true class are the same
-            one_class = share > 1 and len(set(subject.targets[index].tolist())) == 1
+            one_class = per_image > 1 and len(set(subject.targets[index].tolist())) == 1
             groups.setdefault((bool(subject.labelled[index]), one_class, missing), []).append(index)
         for (_, one_class, missing), indices in groups.items():
             if not missing:
                 continue
             part = subject.only(indices, [0] if one_class else None)
-            rows = [keys[index * share : (index + 1) * share] for index in indices]
+            rows = [keys[index * per_image : (index + 1) * per_image] for index in indices]
             if one_class:  # compute one row and use the key of whichever role needs the result
                 part_keys = [
                     [next(filter(None, of_column), "") for of_column in zip(*own, strict=True)] for own in rows
@@ -203,12 +203,12 @@ class CellRun:
 
     def row_key(self, subject: LabelledBatch, row: int, column: ResultColumn) -> str:
         """Key of a row and column; an empty string if the column is not computed for the role of the row's target."""
-        if column.roles and subject.roles[row % subject.share] not in column.roles:
+        if column.roles and subject.roles[row % subject.targets_per_image] not in column.roles:
             return ""
         provenance = self.provenance(column)
         return hash_key(
             **{**provenance, "precision": KEY_PRECISION.get(provenance["precision"], provenance["precision"])},
-            pixels=subject.pixels[row // subject.share],
+            pixels=subject.pixels[row // subject.targets_per_image],
             target=str(int(subject.targets.flatten()[row])),
             method=column.method_id,
             metric=column.metric_id,

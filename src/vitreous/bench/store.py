@@ -148,7 +148,7 @@ class Store:
             self._list(name, size, list(new_rows), [row["error"] is not None for row in new_rows.values()])
         return len(new_rows)
 
-    def record(self, run: str, outcomes: Sequence[Any], asked: Mapping[int, str] | None = None) -> int:
+    def record(self, run: str, outcomes: Sequence[Any], fingerprints: Mapping[int, str] | None = None) -> int:
         """Write the rows of finished cells and list their keys, in one transaction.
 
         Parameters
@@ -157,7 +157,7 @@ class Store:
             Name of the run.
         outcomes
             Outcomes of the cells.
-        asked
+        fingerprints
             Fingerprints by cell number, see `vitreous.bench.work_cells.fingerprint_cells`.
 
         Returns
@@ -168,7 +168,7 @@ class Store:
         with self.writing():
             new = sum(self._add(kind, [row for outcome in outcomes for row in outcome.rows[kind]]) for kind in COLUMNS)
             for outcome in outcomes:
-                listing = {**outcome.listing, "asked": (asked or {}).get(outcome.cell, "")}
+                listing = {**outcome.listing, "asked": (fingerprints or {}).get(outcome.cell, "")}
                 packed = zlib.compress(json.dumps(listing, separators=(",", ":")).encode())
                 self.connection.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", (run, outcome.cell, packed))
         return new
@@ -236,22 +236,22 @@ class Store:
         stored = self.connection.execute("SELECT cell, listing FROM cells WHERE run = ? ORDER BY cell", (run,))
         return {cell: json.loads(zlib.decompress(packed)) for cell, packed in stored}
 
-    def forget(self, run: str, asked: Mapping[int, str]) -> None:
+    def forget(self, run: str, fingerprints: Mapping[int, str]) -> None:
         """Delete the listings of cells whose fingerprint has changed or that no longer exist; their rows are kept."""
-        stale = [cell for cell, listing in self.listings(run).items() if listing.get("asked") != asked.get(cell)]
+        stale = [cell for cell, listing in self.listings(run).items() if listing.get("asked") != fingerprints.get(cell)]
         with self.writing():
             self.connection.executemany("DELETE FROM cells WHERE run = ? AND cell = ?", ((run, cell) for cell in stale))
 
-    def done(self, run: str, asked: Mapping[int, str] | None = None) -> set[int]:
+    def done(self, run: str, fingerprints: Mapping[int, str] | None = None) -> set[int]:
         """Numbers of the cells of a run whose rows are all present and without errors.
 
-        If `asked` is given, only cells with these fingerprints count.
+        If `fingerprints` is given, only cells with these fingerprints count.
         """
         whole = self.known()
         return {
             cell
             for cell, listing in self.listings(run).items()
-            if (asked is None or listing.get("asked") == asked.get(cell))
+            if (fingerprints is None or listing.get("asked") == fingerprints.get(cell))
             and not listing["failed"]
             and all(bytes.fromhex(key) in whole for row in listing["rows"] for key in row[-1])
         }

@@ -19,26 +19,26 @@ from vitreous.models.model import BlackBox
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
+class LoadedModel:
     """A model and the hash of its weights."""
 
     vit: BlackBox
     weights: str
 
 
-def load_cached(model: ModelSpec, precision: str, device: str | None) -> Loaded:
+def load_cached(model: ModelSpec, precision: str, device: str | None) -> LoadedModel:
     """Load a model; the last two are cached per process, until the checkpoint or the file of class names changes."""
     files = (model.checkpoint, dict(model.arguments).get("classes"))
     return load_hashed(model, precision, device, "; ".join(map(file_stamp, files)))
 
 
 @lru_cache(maxsize=2)
-def load_hashed(model: ModelSpec, precision: str, device: str | None, stamps: str) -> Loaded:
+def load_hashed(model: ModelSpec, precision: str, device: str | None, stamps: str) -> LoadedModel:
     """Load a model; its weights are hashed before they are converted to `precision`."""
     vit = load_model(model.name, model.checkpoint, model.pretrained, device, dict(model.arguments))
     weights = hash_weights(vit.module)
     vit.module.to(torch.float64 if precision == "float64" else torch.float32)
-    return Loaded(vit, weights)
+    return LoadedModel(vit, weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ class Outcome:
 
     Parameters
     ----------
-    at
+    work_cell
         The cell.
     model, dataset
         Labels.
@@ -141,7 +141,7 @@ class Outcome:
         Time that the cell took.
     """
 
-    at: WorkCell
+    work_cell: WorkCell
     model: str
     dataset: str
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"scores": [], "maps": []})
@@ -153,11 +153,11 @@ class Outcome:
 
     @property
     def cell(self) -> int:
-        return self.at.number
+        return self.work_cell.number
 
     @property
     def image_count(self) -> int:
-        return len(self.at.places)
+        return len(self.work_cell.places)
 
     @property
     def listing(self) -> dict[str, Any]:

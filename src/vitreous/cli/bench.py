@@ -14,14 +14,13 @@ from vitreous.core.errors import SpecError
 @options.takes_model_options()
 def bench(
     plan: Annotated[
-        Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; options take its place or change its entries.")
+        Path | None, typer.Argument(metavar="PLAN.toml", help="A plan; options change its entries.")
     ] = None,
     model: Annotated[list[str] | None, typer.Option("--model", "-m", metavar="NAME", help="Model; repeatable.")] = None,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights of the model.")] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
     data: Annotated[
-        list[str] | None,
-        typer.Option("--data", "-d", metavar="SPEC", help="Dataset, such as scenes:single?count=20; repeatable."),
+        list[str] | None, typer.Option("--data", "-d", metavar="SPEC", help="Dataset, such as scenes:single?count=20.")
     ] = None,
     method: Annotated[
         list[str] | None,
@@ -36,15 +35,11 @@ def bench(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            "--metric",
-            metavar="SPEC",
-            help="Metric; repeatable. all: every metric that the data allows.",
-            show_default="all that fit but road",
+            "--metric", metavar="SPEC", help="Metric, or all; repeatable.", show_default="all that fit but road"
         ),
     ] = None,
     protocol: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Measure as in a paper: its metrics, target classes and preprocessing."),
+        str | None, typer.Option(metavar="NAME", help="Evaluate as in this paper, such as tis.")
     ] = None,
     images: Annotated[
         int | None, typer.Option("--images", min=1, help="Number of images of each dataset.", show_default="all")
@@ -58,13 +53,8 @@ def bench(
     device: options.RunDevice = None,
     batch_size: options.BatchSize = None,
     slice: Annotated[int | None, typer.Option(min=1, help="Images in a unit of work.")] = None,  # noqa: A002
-    maps: Annotated[
-        bool | None, typer.Option("--maps/--no-maps", help="Store the maps, which reports show over their images.")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the results.", show_default="runs/NAME"),
-    ] = None,
+    maps: Annotated[bool | None, typer.Option("--maps/--no-maps", help="Store the maps; reports show them.")] = None,
+    out: options.ResultFolder = None,
     workers: options.Workers = 1,
     ray: options.Ray = None,
     gpus: options.RayGpus = None,

@@ -32,7 +32,7 @@ def explain(
             "--target",
             "-t",
             metavar="CLASS",
-            help="Class to explain, by index or name; repeatable.",
+            help="Class index or name; repeatable.",
             show_default="the predicted class",
         ),
     ] = None,
@@ -157,7 +157,8 @@ def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dic
     if as_json:
         print_json(summary(request, records, failed))
     elif len(sources) > 1:
-        print_count(len(records), len(failed), shelf.folder)
+        failures = f", {len(failed)} failed" if failed else ""
+        typer.echo(f"{len(records)} image{'' if len(records) == 1 else 's'} explained in {shelf.folder}{failures}")
     return 1 if failed else 0
 
 
@@ -175,8 +176,3 @@ def summary(request: Request, records: list[Any], failed: list[Any]) -> dict[str
     from vitreous import __version__
 
     return {"vitreous": __version__, "model": request.model, "pictures": records, "failed": failed}
-
-
-def print_count(done: int, failed: int, folder: Path) -> None:
-    failures = f", {failed} failed" if failed else ""
-    typer.echo(f"{done} image{'' if done == 1 else 's'} explained in {folder}{failures}")

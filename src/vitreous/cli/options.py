@@ -22,8 +22,7 @@ OptionalModel = Annotated[str | None, MODEL]
 Checkpoint = Annotated[Path | None, CHECKPOINT]
 Pretrained = Annotated[bool, typer.Option(help="Download the weights if no checkpoint is given.")]
 Precision = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Precision: float32, tf32, bf16 or auto.", show_default="torch's settings"),
+    str | None, typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings")
 ]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="Device, such as cpu, cuda or mps.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
@@ -32,43 +31,41 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Question = Annotated[
     str | None, typer.Option(metavar="NAME", help="Score to explain.", show_default="the method's own")
 ]
-RunPrecision = Annotated[str | None, typer.Option(help="Precision: float32, tf32, bf16, auto or float64.")]
+RunPrecision = Annotated[str | None, typer.Option(help="float32, tf32, bf16, auto or float64.")]
 RunDevice = Annotated[str | None, typer.Option(metavar="NAME", help="Device.", show_default="GPUs if there are any")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Images in a batch.")]
 Workers = Annotated[int, typer.Option("--workers", "-w", min=1, help="Processes on this machine.")]
 Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Ray cluster to run on: auto, local or host:port.")]
 RayGpus = Annotated[float | None, typer.Option(min=0, help="GPUs for each Ray worker.")]
+ResultFolder = Annotated[
+    str | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the results.", show_default="runs/NAME")
+]
 Shard = Annotated[str | None, typer.Option(metavar="i/n", help="Compute part i of n, for job arrays.")]
 
 # options that `takes_model_options` adds to a verb, with their annotations; the default of all but the flag is None
 OPTIONS = {
     "model_arg": Annotated[
-        list[str] | None,
-        typer.Option("--model-arg", metavar="KEY=VALUE", help="Argument of the model's builder; repeatable."),
+        list[str] | None, typer.Option("--model-arg", metavar="KEY=VALUE", help="Builder argument; repeatable.")
     ],
     "classes": Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Class names: one per line, or JSON (a list, or index to name)."),
+        Path | None, typer.Option(metavar="FILE", help="Class names: one per line, or JSON (a list, or index to name).")
     ],
     "black_box": Annotated[
         bool, typer.Option("--black-box", help="Use the model's outputs only; works for any image classifier.")
     ],
     "mean": Annotated[
-        str | None,
-        typer.Option(metavar="R,G,B", help="Mean of the pixel values (0 to 1).", show_default="the model's"),
+        str | None, typer.Option(metavar="R,G,B", help="Mean of the pixel values (0 to 1).", show_default="the model's")
     ],
     "std": Annotated[
         str | None,
-        typer.Option(metavar="R,G,B", help="Standard deviation of the pixel values.", show_default="the model's"),
+        typer.Option(metavar="R,G,B", help="Standard deviation of pixel values.", show_default="the model's"),
     ],
     "size": Annotated[
         str | None, typer.Option(metavar="PIXELS", help="Input size, or HEIGHTxWIDTH.", show_default="the model's")
     ],
     "crop": Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE", help="Share of the image that the centre crop keeps, up to 1.", show_default="the model's"
-        ),
+        typer.Option(metavar="SHARE", help="Share that the centre crop keeps, up to 1.", show_default="the model's"),
     ],
 }
 NO_ARGUMENTS: dict[str, Any] = {}

@@ -12,9 +12,7 @@ from vitreous.core.errors import SpecError
 
 
 def reproduce(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Table or figure, such as tis:table1; see --list.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Such as tis:table1; see --list.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List all tables and figures, and stop.")] = False,
     data: Annotated[
         list[str] | None, typer.Option("--data", "-d", metavar="KEY=PATH", help="Path of a dataset; repeatable.")
@@ -39,10 +37,7 @@ def reproduce(
     subset: Annotated[
         list[str] | None, typer.Option(metavar="[KEY=]FILE", help="List of the images to use: indices or file names.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the results.", show_default="runs/NAME"),
-    ] = None,
+    out: options.ResultFolder = None,
     device: options.RunDevice = None,
     batch_size: options.BatchSize = None,
     workers: options.Workers = 1,
@@ -79,7 +74,7 @@ def reproduce(
                 device=device,
                 batch_size=batch_size,
             )
-        folder = out or Path("runs") / name.replace(":", "-")
+        folder = Path(out or f"runs/{name.replace(':', '-')}")
         if plan.reduced:
             typer.echo(f"note: reduced: {plan.reduced}", err=True)
         for note in (*selected.notes, *(f"assumed: {text}" for text in selected.assumes)):

@@ -7,7 +7,6 @@ to 1000 in another order.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -49,7 +48,7 @@ def read_list(path: Path, stems: list[str], ids: Ids | None = None, meta: Path |
     if not path.is_file():
         raise DataError(f"there is no label file at '{path}'; known are {', '.join(LISTS)}")
     if path.suffix == ".csv":
-        return {stem: class_of_wnid(wnids[0], path) for stem, wnids in solution_wnids(path).items()}
+        return {stem: class_of_wnid(boxes[0][0], path) for stem, boxes in read_solution(path).items()}
     check_choice("ids", ids, (None, "caffe", "devkit"))
     lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     values = [int(parse_number(line[-1], f"line {i} of '{path}'", "whole")) for i, line in enumerate(lines, 1)]
@@ -122,11 +121,6 @@ def read_meta(path: Path) -> dict[int, int]:
             f"'{path}' is damaged or not the devkit's meta.mat (synsets with ILSVRC2012_ID and WNID)"
         ) from None
     return {synset_id: class_of_wnid(wnid, path) for synset_id, wnid in wnids.items() if synset_id <= 1000}
-
-
-def solution_wnids(path: Path) -> Mapping[str, list[str]]:
-    """WordNet ids of the boxes of each image in LOC_val_solution.csv."""
-    return {stem: [wnid for wnid, _ in boxes] for stem, boxes in read_solution(path).items()}
 
 
 def read_solution(path: Path) -> dict[str, list[tuple[str, list[float]]]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.bench.labelled_batch import invalid_target_reason
 from vitreous.bench.worker import error_sentence
-from vitreous.bench.worker_job import Loaded, load_cached
+from vitreous.bench.worker_job import LoadedModel, load_cached
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache
 from vitreous.capture.precision import computing
@@ -70,7 +70,7 @@ class MapExplainer:
 
     def __init__(self, job: MapJob, device: str) -> None:
         self.job = job
-        self.model: Loaded = load_cached(job.model, job.precision, device)
+        self.model: LoadedModel = load_cached(job.model, job.precision, device)
         self.vit = self.model.vit
         if self.vit.preprocess is None:
             raise ModelError(f"model {job.model.name!r} does not say how images are prepared; give --mean and --std")

@@ -133,11 +133,11 @@ def open_maps(run: StoredRun, section: ScoreSection) -> MapLoader:
     data = next((entry for entry in plan.datasets if entry.label == section.dataset), None)
     if model is None or data is None:
         raise DataError(f"the plan of the run names no {section.model if model is None else section.dataset}")
-    have = load_cached(model, plan.precision, None)
+    loaded = load_cached(model, plan.precision, None)
     stored_weights = section.provenance.get("weights", ())
-    if stored_weights and have.weights not in stored_weights:
+    if stored_weights and loaded.weights not in stored_weights:
         raise DataError(f"{section.model} no longer has the weights that were measured")
-    vit, preprocess = have.vit, plan.evaluations[plan.datasets.index(data)].preprocess
+    vit, preprocess = loaded.vit, plan.evaluations[plan.datasets.index(data)].preprocess
     if preprocess is not None and vit.preprocess is not None:
         vit = replace(vit, preprocess=Preprocess.published(preprocess, vit.preprocess))
     read_maps = partial(run.read_maps, section)
