@@ -3,16 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick variants coverage lint pages docs format bench clean
+.PHONY: demo test pytest quick variants coverage lint ruff pyright pages docs format bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/vitreous demo
 
 # asserts of all test modules are rewritten once, also where the environment switches bytecode off; files stay on one worker
-test quick coverage: export PYTHONDONTWRITEBYTECODE =
+test pytest quick coverage: export PYTHONDONTWRITEBYTECODE =
 PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
 
-test: lint
+# types are checked while the tests run: pyright uses one core
+test: ruff
+	@$(MAKE) --no-print-directory -j2 pyright pytest
+
+pytest: $(VENV)/.dev
 	$(PYTEST) --durations=15
 
 # one case of every test function; no browser, no Ray, nothing slow
@@ -27,9 +31,13 @@ variants: $(VENV)/.dev
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov=vitreous --cov-report=term:skip-covered --cov-report=html:out/coverage
 
-lint: $(VENV)/.dev
+lint: ruff pyright
+
+ruff: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+pyright: $(VENV)/.dev
 	$(BIN)/pyright --level error
 
 # what is generated from the registries: catalogue, pages of methods, metrics and the command line

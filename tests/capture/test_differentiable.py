@@ -7,6 +7,7 @@ import timm
 import torch
 
 import vitreous
+from tests.cases import each
 from tests.models.families import seen
 from vitreous.capture.differentiable import DifferentiableProbe
 from vitreous.capture.probe import Probe
@@ -47,19 +48,16 @@ def vits():
     return vits
 
 
-def test_maps_are_those_of_the_ordinary_backward_pass(vits, subtests):
-    for name, vit in vits.items():
+@each("spec", SPECS)
+def test_maps_are_those_of_the_ordinary_backward_pass(spec, vits):
+    method = resolve(spec)
+    for vit in vits.values():
         images = images_for(vit)
-        for spec in SPECS:
-            with subtests.test(model=name, spec=spec):
-                method = resolve(spec)
-                expected = method(Probe(vit, images, TARGETS, "probability")).patches
-                patches = method(DifferentiableProbe(vit, images, TARGETS, "probability")).patches
+        expected = method(Probe(vit, images, TARGETS, "probability")).patches
+        patches = method(DifferentiableProbe(vit, images, TARGETS, "probability")).patches
 
-                assert patches.requires_grad
-                torch.testing.assert_close(
-                    patches.detach(), expected, rtol=1e-9, atol=1e-11 * expected.abs().max().item()
-                )
+        assert patches.requires_grad
+        torch.testing.assert_close(patches.detach(), expected, rtol=1e-9, atol=1e-11 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("family", ["eva02", "beit", "beit-3", "deit-3", "dinov3"])

@@ -24,6 +24,11 @@ def vit(request):
 
 
 @pytest.fixture(scope="module")
+def class_token_vit():
+    return tiny_vits()["class token"]
+
+
+@pytest.fixture(scope="module")
 def images(vit):
     return random_images(vit)
 
@@ -57,9 +62,8 @@ def test_signals_add_up_to_the_map(vit, images, name):
 @pytest.mark.filterwarnings("ignore::vitreous.core.errors.Caveat")
 @pytest.mark.parametrize("fold", ["skipplus", "plus(mode='restart')"])
 @each("name", COMPOSING)
-def test_signals_of_other_folds_add_up_to_the_map(name, fold):
-    vit = tiny_vits()["class token"]
-    compare_signals_with_map(vit, random_images(vit), name, fold)
+def test_signals_of_other_folds_add_up_to_the_map(name, fold, class_token_vit):
+    compare_signals_with_map(class_token_vit, random_images(class_token_vit), name, fold)
 
 
 def compare_signals_with_map(vit, images, name, fold):
