@@ -71,8 +71,8 @@ def explain(
     method
         Method spec, such as "temper" or "decompx+plus".
     question
-        What is asked. "contrast", why this class rather than another: the softmax "probability". "support", what speaks
-        for the class at all: the "logit". Or "log-probability", "margin" (to the runner-up), "sigmoid" (for multi-label
+        The score that is explained. "contrast", why this class rather than another: the softmax "probability".
+        "support", the evidence for the class, whatever the other classes get: the "logit". Or "log-probability", "margin" (to the runner-up), "sigmoid" (for multi-label
         heads), or a callable of the logits, or of logits and targets. None uses the score function of
         the method's paper, except for text targets (the cosine) and regression models (the output value). A score
         function named in the method spec takes precedence.

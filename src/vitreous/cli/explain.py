@@ -40,7 +40,7 @@ def explain(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Score to explain: contrast (why this class rather than another; the probability) or support (what speaks for "
+            help="Score to explain: contrast (why this class rather than another; the probability) or support (evidence for "
             "the class at all; the logit); also log-probability, margin or sigmoid.",
             show_default="the method's own",
         ),

@@ -98,7 +98,7 @@ def vitreous(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Vision Transformers, see-through: which patches made the prediction."""
+    """Attribution maps of vision models: which patches led to a prediction, and how faithful the maps are."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
