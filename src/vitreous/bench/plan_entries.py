@@ -108,13 +108,19 @@ def named_by(key: str) -> BeforeValidator:
     return BeforeValidator(lambda entry: {key: entry} if isinstance(entry, str) else entry)
 
 
-Listed = BeforeValidator(lambda value, info: to_list(value, info.field_name, info.context))
+def list_entry(value: Any, info: Any) -> list[Any]:
+    return to_list(value, info.field_name, info.context)
+
+
+def spec_entry(value: Any, info: Any) -> tuple[str, ...]:
+    return parse_specs(value, info.field_name, info.context)
+
+
+Listed = BeforeValidator(list_entry)
 Text = Annotated[str, BeforeValidator(str)]
 Names = Annotated[list[Text], Listed, AfterValidator(tuple)]
 Count = Annotated[int, Field(ge=1)]
-Specs = Annotated[
-    tuple[str, ...], PlainValidator(lambda value, info: parse_specs(value, info.field_name, info.context))
-]
+Specs = Annotated[tuple[str, ...], PlainValidator(spec_entry)]
 FORMS = {
     "models": "a model is a name or {name = …, checkpoint = …}",
     "datasets": f"a dataset is a spec or {{{', '.join(f'{name} = …' for name in DataSpec.__dataclass_fields__)}}}",

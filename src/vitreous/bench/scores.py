@@ -265,7 +265,7 @@ class MetricScores:
 
 def count_rows(facts: pd.DataFrame, column: str) -> Counter[str]:
     """Number of rows by the values of a column, in the order of the rows; missing values are left out."""
-    return Counter(facts.groupby(column, sort=False)["rows"].sum().to_dict())
+    return Counter(facts.groupby(column, sort=False).agg({"rows": "sum"})["rows"].to_dict())
 
 
 def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> list[ScoreSection]:

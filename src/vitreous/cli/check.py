@@ -48,7 +48,7 @@ def check(
                 result["model"] = {"name": vit.name, **model_facts(vit)}
         from vitreous.testing import check_method, check_metric
 
-        models = None if vit is None else {vit.name: vit}
+        models: Any = None if vit is None else {vit.name: vit}
         tests = [run_contract("method", spec, partial(check_method, spec, models)) for spec in method or []]
         tests += [run_contract("metric", spec, partial(check_metric, spec)) for spec in metric or []]
         result["laws"] = tests

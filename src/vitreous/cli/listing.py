@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 from vitreous.catalogue import entries
 from vitreous.cli.console import new_table, open_console, print_json, print_table
@@ -13,12 +13,13 @@ from vitreous.core.errors import SpecError
 Entry = dict[str, Any]  # a method or metric of the catalogue
 
 
-def look_up(kind: str, name: str) -> Entry:
-    """Find a "method" or "metric" by name or alias; for a spec such as 'genatt@libra+plus', the one that it begins with."""
+def look_up(kind: Literal["method", "metric"], name: str) -> Entry:
+    """Find a method or metric by name or alias; for a spec such as 'genatt@libra+plus', the one that it begins with."""
     spelling = name.strip().lower()
     if kind == "metric":
         spelling = spelling.replace("-", "_")
-    by_name = {text.lower(): entry for entry in entries(f"{kind}s") for text in (entry["name"], *entry["aliases"])}
+    listed = entries("methods" if kind == "method" else "metrics")
+    by_name = {text.lower(): entry for entry in listed for text in (entry["name"], *entry["aliases"])}
     for length in range(len(spelling), 0, -1):
         if spelling[:length] in by_name and (length == len(spelling) or spelling[length] in "(@+"):
             return by_name[spelling[:length]]

@@ -174,7 +174,7 @@ def compare_scores(before: MetricScores, after: MetricScores, method: str) -> Ch
         unpaired.append(int((~np.isnan(own)).sum()) - paired)
     equal = count_equal(old["score"][both], new["score"][both])
     where = (section.model, section.dataset, section.explained, method, before.metric, after.higher_is_better)
-    return Change(*where, *values, change, low, high, paired, equal, *unpaired)
+    return Change(*where, values[0], values[1], change, low, high, paired, equal, unpaired[0], unpaired[1])
 
 
 def count_equal(before: np.ndarray, after: np.ndarray) -> int:

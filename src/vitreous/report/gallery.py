@@ -72,9 +72,9 @@ def median_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.nda
     margins = []
     for scores in (summary.scores for summary in summaries if summary.scores.sign):
         good = pd.DataFrame(scores.scores * scores.sign)
-        spread = good.stack().std(ddof=0)
-        if spread > 0 and len(good) > 1:
-            margins.append((good.loc[row] - good.drop(index=row).median()) / spread)
+        defined = scores.scores[~np.isnan(scores.scores)]
+        if len(good) > 1 and len(set(defined.tolist())) > 1:
+            margins.append((good.loc[row] - good.drop(index=row).median()) / defined.std())
     count = summaries[0].scores.scores.shape[1] if summaries else 0
     return pd.DataFrame(margins, columns=range(count), dtype=float).mean().to_numpy()
 
