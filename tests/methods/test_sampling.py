@@ -15,7 +15,7 @@ from tests.methods.test_goldens import Golden
 from tests.models.families import build, pictures, tiny
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods import masks, regions, shapley
+from vitreous.methods import lime, masks, regions, shapley
 from vitreous.methods.activations import alike, channels, vitcx_of
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.method import METHODS
@@ -271,7 +271,7 @@ def test_no_step_makes_the_lasso_better():
     weight = torch.rand(60, generator=draw).double()
     y = torch.stack([on @ torch.linspace(-1, 1, 8).double(), torch.randn(60, generator=draw).double()])
 
-    found = shapley.lasso(on, y, weight, alpha=0.03)
+    found = lime.lasso(on, y, weight, alpha=0.03)
 
     def cost(w: Tensor, target: Tensor) -> Tensor:
         left = target - on @ w
@@ -289,7 +289,7 @@ def test_limes_distance_of_pixels_is_the_cosine_of_pictures():
     labels = regions.squares((24, 32), (3, 4))
     energy = torch.stack([(picture[:, labels == i] ** 2).sum() for i in range(12)])
 
-    found = shapley.nearness(on, energy, width=0.7)
+    found = lime.nearness(on, energy, width=0.7)
 
     seen = [(picture * z[labels]).flatten() for z in on]
     cosine = torch.stack([torch.cosine_similarity(s, picture.flatten(), dim=0) for s in seen])

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Positive, choice
+from vitreous.methods.options import Positive
 from vitreous.metrics.map_frame import PerRow, at_size
 from vitreous.metrics.metric import metric
 from vitreous.metrics.robustness import native
@@ -18,8 +18,6 @@ from vitreous.metrics.robustness import native
 
 def values(attribution: Attribution, of: str, part: str) -> Float[Tensor, "r n"]:
     """Scores of the map at the model's input size ("pixels") or at the method's own resolution ("native")."""
-    choice("of", of, ("pixels", "native"))
-    choice("part", part, ("signed", "abs"))
     scores = (
         native(attribution) if of == "native" else at_size(attribution, attribution.layout.size, "bilinear").flatten(1)
     )
@@ -52,7 +50,6 @@ def sparseness(
     `shift`: the least score becomes 0 "always", or for maps with a "negative" score only; with "none" a negative score makes
     it undefined. `eps` is added to every score, as published (1e-7), which a map of tiny scores would feel.
     """
-    choice("shift", shift, ("always", "negative", "none"))
     v = values(attribution, of, part)
     low = v.amin(-1, keepdim=True)
     v = v if shift == "none" else v - (low if shift == "always" else low.clamp(max=0))

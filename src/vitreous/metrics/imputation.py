@@ -10,14 +10,12 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.threads import map_in_threads
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods.attribution import Attribution
 from vitreous.methods.masks import noise as noise_of
-from vitreous.methods.options import Positive, Seed, choice
+from vitreous.methods.options import Positive, Seed
 from vitreous.metrics.baselines import normalisation
-from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Class, Index, Labels, Memo, Paint, PerturbedModel
-from vitreous.metrics.order import ORDERS, TENTHS, Area, Levels, Order, Show, checked_levels, count_of, summed_up
+from vitreous.metrics.model_outputs import Class, Index, Paint, PerturbedModel, perturbation_metric
+from vitreous.metrics.order import TENTHS, Area, Levels, Order, Show, checked_levels, count_of, summed_up
 from vitreous.models.tensor_types import Images
 
 # weights of the eight neighbours of a pixel: the four adjacent ones count twice as much as the four diagonal ones
@@ -25,7 +23,7 @@ NEIGHBOURS = {(y, x): 1 / 6 if 0 in (y, x) else 1 / 12 for y in (-1, 0, 1) for x
 ROOM = 2**17  # pixels per sparse linear system
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=False,
     formula="area under r ↦ [arg max f(x, the top r of pixels filled in from their neighbours) = label]",
     bounds=(0, 1),
@@ -37,10 +35,7 @@ ROOM = 2**17  # pixels per sparse linear system
     presets={"released": {"levels": (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9), "noise": 0.01, "judge": "label"}},
 )
 def road(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     levels: Levels = TENTHS,
     judge: Class = "label",
     order: Order = "descending",
@@ -55,18 +50,16 @@ def road(
     values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`: the lowest
     pixels go first. The part `probability` is the mean probability of the predicted class.
     """
-    choice("order", order, ORDERS)
-    levels = checked_levels("levels", levels)
+    levels, probe = checked_levels("levels", levels), model.probe
     if levels[-1] == 1:
         raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
     pixels = probe.images.shape[-2] * probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
     side = "bottom" if order == "descending" else "top"
-    model = PerturbedModel(attribution, probe, labels, memo)
     answers = model.shown_pixels(side, counts, filling(probe, noise, seed), ("filled", noise, seed))
     curve = model.hits(answers, judge)
     parts = {"probability": answers.probability("predicted")[0]}
-    return summed_up(attribution, curve, levels, area, show, order == "ascending", parts)
+    return summed_up(model.attribution, curve, levels, area, show, order == "ascending", parts)
 
 
 def filling(probe: BlackBoxProbe, noise: float, seed: int) -> Paint:

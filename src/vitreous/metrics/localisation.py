@@ -14,11 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Range, Share, choice
+from vitreous.methods.options import Range, Share
 from vitreous.metrics.map_frame import Boxes, Frame, Interpolation, Masks, PerRow, framed, grown, searched
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Figures, Measured, Parts
-from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import average_precision
 
 FACTS: dict[str, Any] = {"family": "localisation", "higher_is_better": True, "bounds": (0, 1)}
@@ -176,7 +175,6 @@ def sought(frame: Frame, max_coverage: float | None, missing: str, scores: PerRo
 
     Rows without an object become NaN, or 0 with `missing="miss"`.
     """
-    choice("missing", missing, ("nan", "miss"))
     inside, counted = (frame.inside & frame.counted).flatten(1), frame.counted.flatten(1).any(-1)
     there = inside.any(-1)
     scores = scores.where(there, 0.0 if missing == "miss" else torch.nan).where(frame.has_scores & counted, torch.nan)
@@ -213,8 +211,6 @@ def pointing_game(
     left out. `missing="miss"`: an image whose object the cut has lost counts as missed. `ties="first"`: the first of
     several peaks instead of the chance that one drawn evenly hits.
     """
-    choice("ties", ties, ("even", "first"))
-    whole("tolerance", tolerance, 0)
     frame = searched(attribution, objects, boxes, of, interpolation)
     heights = frame.scores.masked_fill(~frame.counted.flatten(1), -torch.inf)
     if ties == "first":
@@ -247,7 +243,6 @@ def energy_pointing(
 
     `part`: its "positive" mass, or with "abs" what speaks against the class too. The rest as in `pointing_game`.
     """
-    choice("part", part, ("positive", "abs"))
     frame = searched(attribution, objects, boxes, of, interpolation)
     mass: Float[Tensor, "r n"] = frame.scores.clamp(min=0) if part == "positive" else frame.scores.abs()
     mass = mass * frame.counted.flatten(1)

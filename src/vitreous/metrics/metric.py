@@ -232,10 +232,11 @@ def metric(
     """
 
     def register(function: Callable[..., Any]) -> Metric:
-        title = (inspect.getdoc(function) or "").split("\n")[0]
         signature = OptionFunction.of(function)
-        registered = Metric(name or function.__name__, signature, higher_is_better, **{"title": title, **facts})
-        return METRICS.add(registered.name, registered, function.__module__, aliases)
+        title = (inspect.getdoc(signature.call) or "").split("\n")[0]
+        own_name = name or signature.call.__name__
+        registered = Metric(own_name, signature, higher_is_better, **{"title": title, **facts})
+        return METRICS.add(own_name, registered, signature.call.__module__, aliases)
 
     return register
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,8 +15,9 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import choice
-from vitreous.metrics.metric import FIXTURES, NoClassesError
+from vitreous.methods.options import Option, OptionFunction, choice
+from vitreous.metrics.metric import FIXTURES, Metric, NoClassesError, metric
+from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.order import patch_ranks, pixel_ranks
 from vitreous.models.tensor_types import Images
 
@@ -183,6 +184,27 @@ class PerturbedModel:
             return self.pixel_table(torch.tensor(missing, device=rank.device), visible, paint)
 
         return self.answers(remembered(self.results, ("pixels", side, *key), counts, ask, {rank.shape[1]: self.whole}))
+
+
+def perturbation_metric(**facts: Any) -> Callable[[Callable[..., Measured]], Metric]:
+    """Decorator that registers a function `(model, **options)` of a `PerturbedModel` as a metric; `facts` as for `metric`."""
+
+    def register(function: Callable[..., Measured]) -> Metric:
+        @wraps(function)
+        def measure(
+            attribution: Attribution,
+            probe: BlackBoxProbe,
+            labels: Labels = None,
+            memo: Memo | None = None,
+            **options: Any,
+        ) -> Measured:
+            return function(PerturbedModel(attribution, probe, labels, memo), **options)
+
+        optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}
+        options = OptionFunction.of(function).options
+        return metric(**facts)(OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options}))
+
+    return register
 
 
 def visible_of(rank: Int[Tensor, "*any"], count: Int[Tensor, "*some"], side: str) -> Bool[Tensor, "*all"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args
@@ -23,7 +24,7 @@ TWENTIETHS = tuple(twentieth / 20 for twentieth in range(21))
 Order = Literal["descending", "ascending"]
 Area = Literal["normalised", "trapezoid", "mean"]
 Show = Literal["fraction", "percent", "complement"]
-ORDERS, AREAS, SHOWS = get_args(Order), get_args(Area), get_args(Show)
+AREAS, SHOWS = get_args(Area), get_args(Show)
 
 Scores = Float[Tensor, "r n"]
 Ranks = Int[Tensor, "r n"]
@@ -121,13 +122,6 @@ Levels = Annotated[Grid, partial(checked_levels, "levels")]
 Ratios = Annotated[Grid, partial(checked_levels, "ratios")]
 
 
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """Return `value` if it is an integer of at least `least`; SpecError otherwise."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SpecError(f"{name}={value!r}; a whole number from {least} on would work")
-    return value
-
-
 def count_of(level: float, total: int) -> int:
     """Number of elements in a fraction of `total`, truncated as in published code."""
     return int(level * total)
@@ -197,16 +191,25 @@ def summed_up(
     -------
     Measured
     """
-    defined = has_order(attribution)
-    scores = shown_as(area_under(curve, levels, area), show)
-    means = {name: part.mean(-1).where(defined, torch.nan) for name, part in (parts or {}).items()}
-    return Measured(
-        scores=scores.where(defined, torch.nan),
-        curve=curve.where(defined[:, None], torch.nan),
+    measured = Measured(
+        scores=shown_as(area_under(curve, levels, area), show),
+        curve=curve,
         levels=levels,
-        parts=means,
+        parts={name: part.mean(-1) for name, part in (parts or {}).items()},
         protocol=protocol,
         flipped=turned != (show == "complement"),
+    )
+    return nan_without_order(attribution, measured)
+
+
+def nan_without_order(attribution: Attribution, measured: Measured) -> Measured:
+    """The result with scores, curve and parts set to NaN for maps that hold a NaN, which have no order."""
+    defined = has_order(attribution)
+    return replace(
+        measured,
+        scores=measured.scores.where(defined, torch.nan),
+        curve=None if measured.curve is None else measured.curve.where(defined[:, None], torch.nan),
+        parts={name: part.where(defined, torch.nan) for name, part in measured.parts.items()},
     )
 
 

@@ -17,14 +17,11 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
-from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Range, Seed, Share, choice
+from vitreous.methods.options import Range, Seed, Share
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
-from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Answers, Class, Index, Labels, Memo, PerturbedModel
+from vitreous.metrics.model_outputs import Answers, Class, Index, PerturbedModel, perturbation_metric
 from vitreous.metrics.order import (
-    ORDERS,
     TENTHS,
     TWENTIETHS,
     Area,
@@ -62,7 +59,6 @@ CHANGE = {
 
 def blackened(model: PerturbedModel, levels: Sequence[float], order: str) -> Answers:
     """Model outputs with the given fractions of pixels set to black (0 before normalisation)."""
-    choice("order", order, ORDERS)
     pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
     return against(model, "bottom" if order == "descending" else "top", counts, "black")
@@ -71,17 +67,14 @@ def blackened(model: PerturbedModel, levels: Sequence[float], order: str) -> Ans
 # ── accuracy ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=False,
     formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
     **FACTS,
     **ACCURACY,
 )
 def positive_auc(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     levels: Levels = TENTHS,
     clean: bool = True,
     empty: Share | None = None,
@@ -96,21 +89,17 @@ def positive_auc(
     The parts are what published code stores beside the hits: how the largest probability and logit change, and
     log p(right class) − log p(second class), 0 where the right class is second.
     """
-    model = PerturbedModel(attribution, probe, labels, memo)
     return accuracy(model, "descending", levels, clean, empty, judge, area, show)
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="area under r ↦ [arg max f(x, the lowest r of pixels black) = label]",
     **FACTS,
     **ACCURACY,
 )
 def negative_auc(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     levels: Levels = TENTHS,
     clean: bool = True,
     empty: Share | None = None,
@@ -119,7 +108,6 @@ def negative_auc(
     show: Show = "fraction",
 ) -> Measured:
     """Accuracy as the lowest pixels become black; options and parts as for `positive_auc`."""
-    model = PerturbedModel(attribution, probe, labels, memo)
     return accuracy(model, "ascending", levels, clean, empty, judge, area, show)
 
 
@@ -160,7 +148,7 @@ def changes(answers: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
 # ── probability ──────────────────────────────────────────────────────────────────────────────────
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="mean over r of p(x) − p(x, the top r of pixels black)",
     bounds=(-1, 1),
@@ -168,10 +156,7 @@ def changes(answers: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
     **CHANGE,
 )
 def aopc(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     levels: Levels = TWENTIETHS,
     track: Class = "explained",
     order: Order = "descending",
@@ -182,12 +167,11 @@ def aopc(
     `track`: the class whose probability it is ("predicted", "label", "explained"). `order="ascending"`: the lowest pixels first.
     """
     levels = checked_levels("levels", levels)
-    model = PerturbedModel(attribution, probe, labels, memo)
     visible, whole = blackened(model, levels, order).probability(track)
-    return summed_up(attribution, whole - visible, levels, area, turned=order == "ascending")
+    return summed_up(model.attribution, whole - visible, levels, area, turned=order == "ascending")
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=False,
     formula="mean over r of ln p(x, the top r of pixels black) − ln p(x)",
     bounds=(FLOOR, -FLOOR),
@@ -195,10 +179,7 @@ def aopc(
     **CHANGE,
 )
 def lodds(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     levels: Levels = TWENTIETHS,
     track: Class = "explained",
     order: Order = "descending",
@@ -206,16 +187,15 @@ def lodds(
 ) -> Measured:
     """Change of the log-probability as the highest pixels become black, on average over the levels; options as for `aopc`."""
     levels = checked_levels("levels", levels)
-    model = PerturbedModel(attribution, probe, labels, memo)
     visible, whole = blackened(model, levels, order).log_p(track)
     curve = visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
-    return summed_up(attribution, curve, levels, area, turned=order == "ascending")
+    return summed_up(model.attribution, curve, levels, area, turned=order == "ascending")
 
 
 # ── single cells ─────────────────────────────────────────────────────────────────────────────────
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="Spearman ρ over cells of Σ_cell S and f(x) − f(x without the cell)",
     bounds=(-1, 1),
@@ -226,9 +206,7 @@ def lodds(
     trial={"cells": 2},
 )
 def idsds(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
+    model: PerturbedModel,
     cells: Annotated[int, Range(2, 256)] = 4,
     baseline: Baseline = "black",
     space: Space = "normalised",
@@ -240,6 +218,7 @@ def idsds(
     In-domain, as its authors mean it, for a model that was trained on images with missing cells; of any other it is their
     single-deletion score. A map or a model that tells no two cells apart has no ranks: NaN.
     """
+    attribution, probe = model.attribution, model.probe
     cell = cells_of(probe, cells)
     paint = over(probe, baseline_of(probe, baseline, space, seed))
 
@@ -248,7 +227,6 @@ def idsds(
 
     logits = probe.pixel_logits(ImageVariants(len(probe.images), cells**2, make))
     logits = logits.repeat_interleave(probe.targets_per_image, 0)
-    model = PerturbedModel(attribution, probe, labels)
     answers = model.answers(model.logits_table(logits))
     place = answers.place("track", track)
     left = answers.table[..., place] + answers.table[..., 5]

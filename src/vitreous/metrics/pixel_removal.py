@@ -5,15 +5,12 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
-from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Count, Seed
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
-from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Answers, Class, Labels, Memo, PerturbedModel, once
-from vitreous.metrics.order import SHOWS, Area, Show, summed_up, whole
+from vitreous.metrics.model_outputs import Answers, Class, PerturbedModel, once, perturbation_metric
+from vitreous.metrics.order import SHOWS, Area, Show, summed_up
 
 FACTS = {
     "family": "faithfulness",
@@ -31,7 +28,7 @@ def grid(pixels: int, steps: int, start: bool) -> list[int]:
     Steps have ceil(pixels / steps) pixels, the last one the remainder, so there may be fewer than `steps`. `start` adds
     0 as the first point.
     """
-    if whole("steps", steps) > pixels:
+    if steps > pixels:
         raise SpecError(f"steps={steps!r}; an image of {pixels} pixels goes in 1 to {pixels} steps")
     per_step = -(-pixels // steps)
     gone = [min(per_step * step, pixels) for step in range(1, -(-pixels // per_step) + 1)]
@@ -58,7 +55,7 @@ def curve_of(
     return answers.probability(track)[0], [count / pixels for count in gone]
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="mean over k of p(the baseline with the top k pixels of x)",
     bounds=(0, 1),
@@ -67,10 +64,7 @@ def curve_of(
     **FACTS,
 )
 def insertion(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     baseline: Baseline = "blur",
     space: Space = "normalised",
     steps: Count = 224,
@@ -86,12 +80,11 @@ def insertion(
     as the words say. `start`: the first point is the untouched baseline (RISE), or what one step makes of it (TIS).
     `track`: "explained", "predicted" or "label". `area`: "mean" of the points, or trapezoids ("normalised", "trapezoid").
     """
-    model = PerturbedModel(attribution, probe, labels, memo)
     curve, levels = curve_of(model, True, baseline, space, steps, start, track, seed)
-    return summed_up(attribution, curve, levels, area, show)
+    return summed_up(model.attribution, curve, levels, area, show)
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=False,
     formula="mean over k of p(x with its top k pixels from the baseline)",
     bounds=(0, 1),
@@ -100,10 +93,7 @@ def insertion(
     **FACTS,
 )
 def deletion(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     baseline: Baseline = "black",
     space: Space = "normalised",
     steps: Count = 224,
@@ -114,12 +104,11 @@ def deletion(
     seed: Seed = 0,
 ) -> Measured:
     """Probability of a class as the highest pixels give way to a baseline image; options as for `insertion`."""
-    model = PerturbedModel(attribution, probe, labels, memo)
     curve, levels = curve_of(model, False, baseline, space, steps, start, track, seed)
-    return summed_up(attribution, curve, levels, area, show)
+    return summed_up(model.attribution, curve, levels, area, show)
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="insertion − deletion",
     bounds=(-1, 1),
@@ -128,10 +117,7 @@ def deletion(
     **FACTS,
 )
 def insertion_minus_deletion(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     baseline: Baseline | tuple[Baseline, ...] = "blur",
     space: Space = "normalised",
     steps: Count = 224,
@@ -147,10 +133,9 @@ def insertion_minus_deletion(
     pair = (baseline, baseline) if isinstance(baseline, str) else tuple(baseline)
     if len(pair) != 2:
         raise SpecError(f"baseline={baseline!r}; give one baseline, or one for insertion and one for deletion")
-    model = PerturbedModel(attribution, probe, labels, memo)
     (inserted, levels), (deleted, _) = (
         curve_of(model, insert, own_baseline, space, steps, start, track, seed)
         for insert, own_baseline in zip((True, False), pair, strict=True)
     )
     parts = {"insertion": inserted, "deletion": deleted}
-    return summed_up(attribution, inserted - deleted, levels, area, show, parts=parts)
+    return summed_up(model.attribution, inserted - deleted, levels, area, show, parts=parts)

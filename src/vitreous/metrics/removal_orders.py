@@ -9,15 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.probe import Probe
+from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
-from vitreous.methods.attribution import Attribution
 from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.options import Range, Seed
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
-from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Answers, Class, Index, Labels, PerturbedModel
+from vitreous.metrics.model_outputs import Answers, Class, Index, PerturbedModel, perturbation_metric
 from vitreous.metrics.order import (
     Levels,
     Order,
@@ -26,6 +24,7 @@ from vitreous.metrics.order import (
     count_of,
     drawn_cells,
     has_order,
+    nan_without_order,
     patch_ranks,
     per_row,
     pixel_ranks,
@@ -66,7 +65,7 @@ def tracked(answers: Answers, track: str, of: str) -> tuple[Float[Tensor, "r m"]
 # ── both orders ──────────────────────────────────────────────────────────────────────────────────
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="∫ f(x without the lowest r of patches) − f(x without the top r of patches) dr",
     bounds=(-torch.inf, torch.inf),
@@ -78,9 +77,7 @@ def tracked(answers: Answers, track: str, of: str) -> tuple[Float[Tensor, "r m"]
     presets={"reslrp": {"of": "logit", "track": "label", "levels": PERCENT}},
 )
 def srg(
-    attribution: Attribution,
-    probe: Probe,
-    labels: Labels = None,
+    model: PerturbedModel,
     levels: Levels | None = None,
     of: Literal["probability", "logit"] = "probability",
     track: Class = "explained",
@@ -95,31 +92,26 @@ def srg(
     logit of the class `track`; the logit's area has its scale and is not comparable across models. `remove`: the patches'
     "pixels" are replaced by the `baseline`, or their "tokens" leave the encoder. The parts are the areas of both curves.
     """
+    attribution, probe = model.attribution, model.probe
     rank, total = patch_ranks(attribution, probe), probe.layout.patches
     shares = (
         range(total + 1) if levels is None else [count_of(level, total) for level in checked_levels("levels", levels)]
     )
     counts = torch.tensor(sorted({0, *shares, total}), device=rank.device)[:, None]
     keep = torch.cat([rank[:, None] >= counts, rank[:, None] < total - counts], 1)
-    model = PerturbedModel(attribution, probe, labels)
     values, _ = tracked(answers_with(model, keep, remove, baseline, space, seed), track, of)
     highest_first, lowest_first = values.chunk(2, 1)
     fractions = (counts[:, 0].double() / total).tolist()
-    defined = has_order(attribution)
     areas = [area_under(curve, fractions, "trapezoid") for curve in (highest_first, lowest_first)]
     parts = dict(zip(("highest_first", "lowest_first"), areas, strict=True))
-    return Measured(
-        scores=(areas[1] - areas[0]).where(defined, torch.nan),
-        curve=(lowest_first - highest_first).where(defined[:, None], torch.nan),
-        levels=fractions,
-        parts={name: part.where(defined, torch.nan) for name, part in parts.items()},
-    )
+    measured = Measured(areas[1] - areas[0], lowest_first - highest_first, fractions, parts)
+    return nan_without_order(attribution, measured)
 
 
 # ── one group at a time ──────────────────────────────────────────────────────────────────────────
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="Σ_{i<j} ±(s_i − s_j) / Σ_{i<j} |s_i − s_j|, + where removing group i alone costs no less than removing group j",
     bounds=(-1, 1),
@@ -131,9 +123,7 @@ def srg(
     presets={"paper": {"unit": "pixels", "scaled": True, "track": "predicted"}},
 )
 def saco(
-    attribution: Attribution,
-    probe: Probe,
-    labels: Labels = None,
+    model: PerturbedModel,
     groups: Annotated[int, Range(2, 1000)] = 10,
     unit: Literal["patches", "pixels"] = "patches",
     scaled: bool = False,
@@ -148,6 +138,7 @@ def saco(
     map rescaled to [0, 1] if `scaled`. Where groups differ in size, a constant added to the map changes the result. NaN
     where all groups score the same.
     """
+    attribution, probe = model.attribution, model.probe
     if unit == "patches":
         rank, scores = patch_ranks(attribution, probe), attribution.patches
     else:
@@ -160,7 +151,6 @@ def saco(
     borders = torch.tensor([total * group // groups for group in range(1, groups)], device=rank.device)
     group = torch.bucketize(rank, borders, right=True)  # [r n]
     group_index = torch.arange(groups, device=rank.device)
-    model = PerturbedModel(attribution, probe, labels)
     if unit == "patches":
         answers = answers_with(model, group[:, None] != group_index[:, None], "pixels", baseline, space, seed)
     else:
@@ -184,7 +174,7 @@ def saco(
 # ── between the best and the worst order ─────────────────────────────────────────────────────────
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="(AOPC − L) / (U − L), AOPC = meanₖ p(x) − p(x without the first k), U and L its limits over all orders",
     bounds=(-torch.inf, torch.inf),  # a beam may miss the limits
@@ -195,9 +185,7 @@ def saco(
     trial={"beam": 1, "cells": 2},
 )
 def naopc(
-    attribution: Attribution,
-    probe: Probe,
-    labels: Labels = None,
+    model: PerturbedModel,
     beam: Annotated[int, Range(1, 1000)] | None = 5,
     cells: Annotated[int, Range(2, 64)] | None = None,
     order: Order = "descending",
@@ -214,6 +202,7 @@ def naopc(
     "descending" is comprehensiveness, "ascending" sufficiency (lower is better). The parts are the AOPC and both limits.
     0 where the limits are the same.
     """
+    attribution, probe = model.attribution, model.probe
     unit = units_of(probe, cells)
     units = int(unit.max()) + 1
     if beam is None and units > EXACT:
@@ -227,8 +216,6 @@ def naopc(
         rank = ranked(sums, lambda: per_row(drawn_cells(probe, units), probe))
     rank = rank if order == "descending" else units - 1 - rank
 
-    model = PerturbedModel(attribution, probe, labels)
-
     def drops(removed: Bool[Tensor, "r m u"]) -> Float[Tensor, "r m"]:
         answers = answers_with(model, ~removed[..., unit], remove, baseline, space, seed)
         left, whole = answers.probability(track)
@@ -239,19 +226,13 @@ def naopc(
     value = curve.mean(-1)
     lower, upper = exact_limits(drops, len(rank), units, rank) if beam is None else beam_limits(drops, rank, beam)
     span = upper - lower
-    defined = has_order(attribution)
     scores = torch.where(span > 0, (value - lower) / torch.where(span > 0, span, 1), 0.0)
     parts = {"aopc": value, "lower": lower, "upper": upper}
-    return Measured(
-        scores=scores.where(defined, torch.nan),
-        curve=curve.where(defined[:, None], torch.nan),
-        levels=(steps[:, 0].double() / units).tolist(),
-        parts={name: part.where(defined, torch.nan) for name, part in parts.items()},
-        flipped=order == "ascending",
-    )
+    levels = (steps[:, 0].double() / units).tolist()
+    return nan_without_order(attribution, Measured(scores, curve, levels, parts, flipped=order == "ascending"))
 
 
-def units_of(probe: Probe, cells: int | None) -> Int[Tensor, " p"]:
+def units_of(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:
     """Index of the unit of every patch; SpecError if `cells` x `cells` do not divide the patches evenly."""
     patches = torch.arange(probe.layout.patches, device=probe.images.device)
     if cells is None:

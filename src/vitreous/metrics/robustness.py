@@ -15,12 +15,11 @@ from vitreous.capture.inner_vit import find_inner_vit
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
-from vitreous.methods.options import Count, Positive, Seed, choice
+from vitreous.methods.options import Count, Positive, Seed
 from vitreous.methods.random_control import generators
 from vitreous.metrics.map_frame import Interpolation, Masks, PerRow, framed
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.order import whole
 from vitreous.metrics.ranks import outranking, spearman
 from vitreous.models.load import adapt
 from vitreous.models.model import BlackBox, with_module
@@ -126,10 +125,6 @@ def parameter_randomisation(
     their rank. `sign="abs"` compares magnitudes. A map that is constant on the model itself has no ranking: NaN; one that
     becomes constant has lost it: 0.
     """
-    choice("order", order, ("all", "cascade"))
-    choice("sign", sign, ("signed", "abs"))
-    if stages is not None:
-        whole("stages", stages)
     before = map_of(attribution, method, probe)
     copy = deepcopy(probe.vit.module)
     parts = parts_of(copy)
@@ -207,7 +202,6 @@ def class_discrimination(
     `by="mass"`: mean positive score on the own object, as a share of that and of the mean on the rival's. Pixels of both, or that
     do not count, are left out; NaN where one of the two is missing.
     """
-    choice("by", by, ("rank", "mass"))
     if objects.shape != rivals.shape:
         raise ShapeError(f"objects are {list(objects.shape)} and rivals {list(rivals.shape)}; they must be of one size")
     own, other = framed(attribution, objects, interpolation), framed(attribution, rivals, interpolation)

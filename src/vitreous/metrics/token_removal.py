@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import choice
-from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Answers, Class, Labels, Memo, PerturbedModel
-from vitreous.metrics.order import ORDERS, TENTHS, Area, Grid, Order, Ratios, Show, checked_levels, count_of, summed_up
+from vitreous.metrics.model_outputs import Answers, Class, PerturbedModel, perturbation_metric
+from vitreous.metrics.order import TENTHS, Area, Grid, Order, Ratios, Show, checked_levels, count_of, summed_up
 
 FACTS = {
     "family": "faithfulness",
@@ -23,26 +17,42 @@ FACTS = {
 RELEASED = {"area": "trapezoid", "show": "percent"}
 
 
-def deletion(model: PerturbedModel, ratios: Grid, order: str) -> tuple[Answers, tuple[float, ...]]:
-    """Model outputs and levels as patches are removed; levels are the removed fractions, 0 included."""
-    choice("order", order, ORDERS)
-    levels = checked_levels("ratios", ratios)
-    levels = levels if levels[0] == 0 else (0.0, *levels)
-    total = model.probe.layout.patches
-    counts = [total - count_of(level, total) for level in levels]
-    return model.shown_tokens("bottom" if order == "descending" else "top", counts), levels
+def outputs_by_ratio(
+    model: PerturbedModel, ratios: Grid, order: str, insert: bool
+) -> tuple[Answers, tuple[float, ...]]:
+    """Model outputs and levels as patches are removed, or added with `insert`.
+
+    Levels are the removed fractions, 0 included, or the visible fractions, 1 included.
+    """
+    levels, total = checked_levels("ratios", ratios), model.probe.layout.patches
+    if insert:
+        levels = levels if levels[-1] == 1 else (*levels, 1.0)
+        counts = [count_of(level, total) for level in levels]
+    else:
+        levels = levels if levels[0] == 0 else (0.0, *levels)
+        counts = [total - count_of(level, total) for level in levels]
+    return model.shown_tokens("top" if insert == (order == "descending") else "bottom", counts), levels
 
 
-def insertion(model: PerturbedModel, ratios: Grid, order: str) -> tuple[Answers, tuple[float, ...]]:
-    """Model outputs and levels as patches are added; levels are the visible fractions, 1 included."""
-    choice("order", order, ORDERS)
-    levels = checked_levels("ratios", ratios)
-    levels = levels if levels[-1] == 1 else (*levels, 1.0)
-    counts = [count_of(level, model.probe.layout.patches) for level in levels]
-    return model.shown_tokens("top" if order == "descending" else "bottom", counts), levels
+def accuracy(
+    model: PerturbedModel, ratios: Grid, judge: str, order: str, area: str, show: str, *, insert: bool
+) -> Measured:
+    """Area under the accuracy of the class `judge`."""
+    answers, levels = outputs_by_ratio(model, ratios, order, insert)
+    return summed_up(model.attribution, model.hits(answers, judge), levels, area, show, order == "ascending")
 
 
-@metric(
+def probability_drop(
+    model: PerturbedModel, ratios: Grid, track: str, order: str, area: str, show: str, *, insert: bool
+) -> Measured:
+    """Area under p(x) − p(visible part of x), with the mean log-probability drop as part `lodds`."""
+    answers, levels = outputs_by_ratio(model, ratios, order, insert)
+    (visible, whole), (log_visible, log_whole) = answers.probability(track), answers.log_p(track)
+    parts = {"lodds": log_whole - log_visible}
+    return summed_up(model.attribution, whole - visible, levels, area, show, order == "ascending", parts)
+
+
+@perturbation_metric(
     higher_is_better=False,
     formula="area under r ↦ [arg max f(x without the top r of patches) = label]",
     bounds=(0, 1),
@@ -50,10 +60,7 @@ def insertion(model: PerturbedModel, ratios: Grid, order: str) -> tuple[Answers,
     **FACTS,
 )
 def deletion_accuracy(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     ratios: Ratios = TENTHS,
     judge: Class = "label",
     order: Order = "descending",
@@ -66,13 +73,10 @@ def deletion_accuracy(
     `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole image
     among them. `show`: "fraction", "percent", or "complement", 100 − x.
     """
-    model = PerturbedModel(attribution, probe, labels, memo)
-    answers, levels = deletion(model, ratios, order)
-    curve = model.hits(answers, judge)
-    return summed_up(attribution, curve, levels, area, show, turned=order == "ascending")
+    return accuracy(model, ratios, judge, order, area, show, insert=False)
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="area under r ↦ [arg max f(the top r of patches alone) = label]",
     bounds=(0, 1),
@@ -80,10 +84,7 @@ def deletion_accuracy(
     **FACTS,
 )
 def insertion_accuracy(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     ratios: Ratios = TENTHS,
     judge: Class = "label",
     order: Order = "descending",
@@ -91,27 +92,18 @@ def insertion_accuracy(
     show: Show = "fraction",
 ) -> Measured:
     """Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`."""
-    model = PerturbedModel(attribution, probe, labels, memo)
-    answers, levels = insertion(model, ratios, order)
-    curve = model.hits(answers, judge)
-    return summed_up(attribution, curve, levels, area, show, turned=order == "ascending")
+    return accuracy(model, ratios, judge, order, area, show, insert=True)
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=True,
     formula="area under r ↦ p(x) − p(x without the top r of patches)",
     bounds=(-1, 1),
-    presets={
-        "skipplus": {"track": "predicted", "show": "percent"},
-        "released": {"track": "label", **RELEASED},
-    },
+    presets={"skipplus": {"track": "predicted", "show": "percent"}, "released": {"track": "label", **RELEASED}},
     **FACTS,
 )
 def deletion_aopc(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     ratios: Ratios = TENTHS,
     track: Class = "explained",
     order: Order = "descending",
@@ -123,25 +115,18 @@ def deletion_aopc(
     `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
     The part `lodds` is the mean drop of the log-probability.
     """
-    answers, levels = deletion(PerturbedModel(attribution, probe, labels, memo), ratios, order)
-    return drop(attribution, answers, levels, track, area, show, order == "ascending")
+    return probability_drop(model, ratios, track, order, area, show, insert=False)
 
 
-@metric(
+@perturbation_metric(
     higher_is_better=False,
     formula="area under r ↦ p(x) − p(the top r of patches alone)",
     bounds=(-1, 1),
-    presets={
-        "skipplus": {"track": "predicted", "show": "complement"},
-        "released": {"track": "label", **RELEASED},
-    },
+    presets={"skipplus": {"track": "predicted", "show": "complement"}, "released": {"track": "label", **RELEASED}},
     **FACTS,
 )
 def insertion_aopc(
-    attribution: Attribution,
-    probe: BlackBoxProbe,
-    labels: Labels = None,
-    memo: Memo | None = None,
+    model: PerturbedModel,
     ratios: Ratios = TENTHS,
     track: Class = "explained",
     order: Order = "descending",
@@ -152,14 +137,4 @@ def insertion_aopc(
 
     Options and parts as for `deletion_aopc`.
     """
-    answers, levels = insertion(PerturbedModel(attribution, probe, labels, memo), ratios, order)
-    return drop(attribution, answers, levels, track, area, show, order == "ascending")
-
-
-def drop(
-    attribution: Attribution, answers: Answers, levels: Sequence[float], track: str, area: str, show: str, turned: bool
-) -> Measured:
-    """Area under p(x) − p(visible part of x), with the mean log-probability drop as part `lodds`."""
-    (visible, whole), (log_visible, log_whole) = answers.probability(track), answers.log_p(track)
-    parts = {"lodds": log_whole - log_visible}
-    return summed_up(attribution, whole - visible, levels, area, show, turned, parts)
+    return probability_drop(model, ratios, track, order, area, show, insert=True)
