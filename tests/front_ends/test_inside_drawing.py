@@ -13,7 +13,8 @@ from PIL import Image
 from tests.front_ends.maps import GRID, attribution, one_hot, redness, words
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.draw import strips
-from vitreous.draw.strips import draw_layer_map, make_strip
+from vitreous.draw.pages import Look
+from vitreous.draw.strips import make_strip
 from vitreous.methods.inside import Inside
 
 LAYERS = 3
@@ -99,13 +100,7 @@ def test_without_an_image_the_maps_stand_alone_and_missing_scores_are_hatched():
 
     assert len(panels(board)) == 1 + LAYERS
     assert saved(board).width > 600
-    assert draw_layer_map(one.at("sum", 4), make_strip(one, "sum", True, 1).scales[0], _look()).size == (480, 480)
-
-
-def _look():
-    from vitreous.draw.pages import Look
-
-    return Look()
+    assert Look(longest=320).draw(one.at("sum", 4), make_strip(one, "sum", True, 1).scales[0]).size == (480, 480)
 
 
 @pytest.mark.slow

@@ -12,12 +12,11 @@ from PIL import Image
 from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import describe_target, label, remarks
 from vitreous.draw.figure_layout import FAINT, Board
-from vitreous.draw.overlay import LARGE, Mode, backdrop, bare_image, overlay_image
+from vitreous.draw.overlay import LARGE, Mode, backdrop
 from vitreous.draw.pages import (
     GAP,
     MARGIN,
     Look,
-    Panel,
     box_height,
     choose_scales,
     close_board,
@@ -86,25 +85,21 @@ def film_strip(
     board = Board(2 * MARGIN + max(columns * (FRAME + THIN), BAR + 1))
     inner = board.across - 2 * MARGIN
     y = board.write_wrapped(MARGIN, MARGIN, attribution.method, inner, 11, weight="bold") + 0.08
-    panels: list[Panel] = []
+    look = Look(True, opacity, mode, quantile, SIDE)
     for row in shown:
-        single = attribution[row]
-        own = scales[row]
+        single, own = attribution[row], scales[row]
         title = name_unprintable(single, describe_target(single))
         y = board.write_wrapped(MARGIN, y, title, inner, 10, weight="bold")
         y = board.write_wrapped(MARGIN, y, remarks(single), inner, 7.5, color=FAINT)
-        look = Look(True, opacity, mode, quantile, SIDE)
         for start in range(0, layout.times, columns):
             steps = range(start, min(start + columns, layout.times))
             y = draw_steps(board, [(step, time_step(single, step)) for step in steps], own, look, layout, y)
         board.bar(MARGIN + 0.1, y + 0.05, BAR - 0.2, own, opacity)
         y = board.write_wrapped(MARGIN, y + 0.31, label(single, own), BAR, 7, ha="center", color=FAINT) + GAP
-        panels.append(Panel(Image.new("RGB", (1, 1)), None, own, opacity, title, "", ""))
     note = describe_scales(attribution, shared_scale, 1).replace("an image", "a clip") if scale is None else ""
     note = note or "one colour scale for all time steps"
-    return close_board(
-        board, y, [attribution], panels, note, count_left_out(len(attribution), len(shown), "row"), quantile
-    )
+    left_out = count_left_out(len(attribution), len(shown), "row")
+    return close_board(board, y, [attribution], [scales[row] for row in shown], note, left_out, quantile)
 
 
 def draw_steps(
@@ -120,7 +115,7 @@ def draw_steps(
     for place, (step, attribution) in enumerate(steps):
         x = MARGIN + place * (FRAME + THIN)
         frame = backdrop(attribution, look.longest)
-        image = draw_step(attribution, scale, look)
+        image = look.draw(attribution, scale)
         height, below = box_height(image, FRAME), y
         if frame is not None:
             board.place_image(x, below, FRAME, height, frame[0], None)
@@ -135,13 +130,6 @@ def describe_frames(step: int, layout: ClipLayout) -> str:
     """Frames of a time step, counted from 1."""
     first, last = step * layout.tubelet + 1, (step + 1) * layout.tubelet
     return f"frame {first}" if first == last else f"frames {first}–{last}"
-
-
-def draw_step(attribution: Attribution, scale: Scale, look: Look) -> Image.Image:
-    """The map of one time step over its frame, or alone where there is none."""
-    if backdrop(attribution, look.longest) is None:
-        return bare_image(attribution, mode=look.mode, scale=scale)
-    return overlay_image(attribution, opacity=look.opacity, mode=look.mode, scale=scale, longest=look.longest)
 
 
 def clip_layout(attribution: Attribution) -> ClipLayout:
@@ -180,7 +168,7 @@ def time_step(attribution: Attribution, step: int, frame: int | None = None) -> 
 def film_image(attribution: Attribution, scale: Scale, *, side: int = SIDE // 2) -> Image.Image:
     """The time steps of a single row side by side."""
     look = Look(longest=LARGE)
-    images = [draw_step(time_step(attribution, t), scale, look) for t in range(clip_layout(attribution).times)]
+    images = [look.draw(time_step(attribution, t), scale) for t in range(clip_layout(attribution).times)]
     for image in images:
         image.thumbnail((side, side))
     return beside(images)
@@ -242,7 +230,7 @@ def save_animation(
     frames = []
     for frame in range(layout.frames):
         shown = time_step(attribution, frame // layout.tubelet, frame)
-        images = [draw_step(shown, scale, look)]
+        images = [look.draw(shown, scale)]
         if (framed_image := backdrop(shown, look.longest)) is not None:
             images.insert(0, framed_image[0])
         for image in images:

@@ -33,6 +33,17 @@ class Look:
     longest: int = LARGE  # side of an image, in pixels
     uncertainty: bool = False
 
+    def draw(self, attribution: Attribution, scale: Scale) -> Image.Image:
+        """The map of a single row over its image, or alone where there is none."""
+        return overlay_image(
+            attribution,
+            opacity=self.opacity,
+            mode=self.mode,
+            scale=scale,
+            longest=self.longest,
+            uncertainty=self.uncertainty,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -126,7 +137,8 @@ def figure(
     for start in range(0, len(panels), columns):
         y = draw_panels(board, panels[start : start + columns], y, width) + GAP
     note = "" if scale else describe_scales(attribution, shared_scale, 1)
-    return close_board(board, y, [attribution], panels, note, count_left_out(len(chosen), len(shown), "row"), quantile)
+    left_out = count_left_out(len(chosen), len(shown), "row")
+    return close_board(board, y, [attribution], panels, note, left_out, quantile)
 
 
 def sheet(
@@ -225,12 +237,8 @@ def choose_scales(attribution: Attribution, groups: Sequence[int], quantile: Num
     own = [scale_of(attribution[row], quantile=quantile) for row in range(len(attribution))]
     scales = []
     for row, group in enumerate(groups):
-        members = [
-            own[row_of_group]
-            for row_of_group in range(len(own))
-            if groups[row_of_group] == group and not negligible[row_of_group]
-        ]
-        scales.append(own[row] if negligible[row] else merge_scales(members))
+        members = [other for other in range(len(own)) if groups[other] == group and not negligible[other]]
+        scales.append(own[row] if negligible[row] else merge_scales([own[member] for member in members]))
     return scales
 
 
@@ -260,14 +268,7 @@ def make_panel(attribution: Attribution, scale: Scale, look: Look) -> Panel:
     framed_image = backdrop(attribution, look.longest) if look.overlay else None
     if framed_image is None:
         return Panel(bare_image(attribution, mode=look.mode, scale=scale), None, scale, None, **captions)
-    image = overlay_image(
-        attribution,
-        opacity=look.opacity,
-        mode=look.mode,
-        scale=scale,
-        longest=look.longest,
-        uncertainty=look.uncertainty,
-    )
+    image = look.draw(attribution, scale)
     window = None if covers(framed_image[1], image) else framed_image[1]
     return Panel(image, window, scale, look.opacity, **captions)
 
@@ -326,17 +327,18 @@ def close_board(
     board: Board,
     y: Number,
     attributions: Sequence[Attribution],
-    panels: Sequence[Panel],
-    scales: str,
+    panels: Sequence[Panel | Scale],
+    note: str,
     left_out: str,
     quantile: Number,
 ) -> Figure:
-    """Write the footnotes and draw everything."""
+    """Write the footnotes and draw everything; `panels` are what was drawn, or only the colour scales of it."""
+    scales = [panel.scale if isinstance(panel, Panel) else panel for panel in panels]
     notes = footnotes(
         tuple(attributions),
-        clipped=any(panel.scale.extend != "neither" for panel in panels),
-        framed=any(panel.window is not None for panel in panels),
-        scales=scales,
+        clipped=any(scale.extend != "neither" for scale in scales),
+        framed=any(isinstance(panel, Panel) and panel.window is not None for panel in panels),
+        scales=note,
         quantile=quantile,
         left_out=left_out,
     )

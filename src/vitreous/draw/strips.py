@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
-from PIL import Image
 
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.draw.captions import class_specific, describe_target, label
 from vitreous.draw.figure_layout import FAINT, Board
-from vitreous.draw.overlay import LARGE, Mode, backdrop, bare_image, overlay_image
+from vitreous.draw.overlay import LARGE, Mode, backdrop
 from vitreous.draw.pages import (
     GAP,
     MARGIN,
@@ -90,7 +89,7 @@ def strips(
     if not shown:
         raise ShapeError(f"nothing to draw: {len(inside)} rows, limit={limit}")
     size = min(max(ACROSS / len(inside.layers), SIZES[0]), SIZES[1])
-    look = Look(True, opacity, mode, quantile, LARGE // 2)
+    large, small = (Look(True, opacity, mode, quantile, LARGE // share) for share in (2, 4))
     stacked = len(names) > 2
     left = SIDE if stacked else 2 * SIDE + GAP
     board = Board(2 * MARGIN + left + 2 * GAP + NAMES + len(inside.layers) * (size + THIN))
@@ -99,13 +98,13 @@ def strips(
     panels: list[Panel] = []
     for row in shown:
         single = inside[row]
-        whole = make_panel(single.whole, scale_of(single.whole, quantile=quantile), look)
+        whole = make_panel(single.whole, scale_of(single.whole, quantile=quantile), large)
         lines = [make_strip(single, name, shared_scale, quantile) for name in names]
         y = board.write_wrapped(MARGIN, y, describe_row(single.whole), inner, 10, weight="bold")
         end = draw_whole(board, single.whole, whole, y, stacked)
         below = draw_layer_numbers(board, inside.layers, MARGIN + left + 2 * GAP + NAMES, y, size)
         for strip in lines:
-            below = draw_strip(board, strip, MARGIN + left + 2 * GAP, below, size, look) + THIN
+            below = draw_strip(board, strip, MARGIN + left + 2 * GAP, below, size, small) + THIN
         y = max(end, below) + GAP
         panels.append(whole)
     note = "one colour scale for all layers of a part" if shared_scale else "own colour scale per layer"
@@ -122,10 +121,8 @@ def describe_row(attribution: Attribution) -> str:
 def make_strip(single: Inside, name: str, shared: bool, quantile: Number) -> Strip:
     """Maps and colour scales of one part of a single row."""
     maps = [single.at(name, layer) for layer in reversed(single.layers)]
-    scales = [scale_of(*maps, quantile=quantile)] * len(maps)
-    return Strip(
-        name, maps, scales if shared else [scale_of(layer_map, quantile=quantile) for layer_map in maps], shared
-    )
+    own = [scale_of(layer_map, quantile=quantile) for layer_map in maps]
+    return Strip(name, maps, [scale_of(*maps, quantile=quantile)] * len(maps) if shared else own, shared)
 
 
 def draw_whole(board: Board, attribution: Attribution, whole: Panel, y: Number, stacked: bool) -> float:
@@ -164,7 +161,7 @@ def draw_strip(board: Board, strip: Strip, x: Number, y: Number, size: Number, l
         end = board.write_wrapped(x, end + 0.31, text, width, 6.5, color=FAINT)
     start, below = x + NAMES, y
     for place, (attribution, scale) in enumerate(zip(strip.maps, strip.scales, strict=True)):
-        image = draw_layer_map(attribution, scale, look)
+        image = look.draw(attribution, scale)
         height = box_height(image, size)
         left = start + place * (size + THIN)
         board.place_image(left, y, size, height, image, None)
@@ -175,10 +172,3 @@ def draw_strip(board: Board, strip: Strip, x: Number, y: Number, size: Number, l
             )
             below = max(below, board.write_wrapped(left, y + height + 0.02, text, size, 6, ha="center", color=FAINT))
     return max(end, below)
-
-
-def draw_layer_map(attribution: Attribution, scale: Scale, look: Look) -> Image.Image:
-    """The map of one layer over its image, or alone where there is none."""
-    if backdrop(attribution, LARGE // 4) is None:
-        return bare_image(attribution, mode=look.mode, scale=scale)
-    return overlay_image(attribution, opacity=look.opacity, mode=look.mode, scale=scale, longest=LARGE // 4)

@@ -20,7 +20,7 @@ from vitreous.methods.method import method
 from vitreous.methods.options import Positive, Seed
 from vitreous.methods.regions import linked
 from vitreous.methods.run import described
-from vitreous.methods.sampling import PixelScores
+from vitreous.methods.sampling import MEAN_SCORE, PERTURBATION, PixelScores
 from vitreous.models.tensor_types import Images, PatchScores, Tokens, TokenScores
 
 
@@ -100,18 +100,13 @@ def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchSco
 
 @method(
     "vitcx",
-    family="Perturbation",
     formula="s = (1/M) Σₘ wₘ Mₘ ⊘ Σₘ Mₘ, wₘ = t(x⊙Mₘ + ε) − t(x + ε) + t(x), ε noise where Mₘ hides",
-    signed=False,
-    class_specific=True,
-    native="pixel",
-    question="probability",
-    averages=True,
     forwards="1 + 2 * clusters",
-    backwards=0,
     paper="xie2022vitcx",
     aliases=("vit-cx",),
     precision="float32",
+    **PERTURBATION,
+    **MEAN_SCORE,
 )
 def vitcx(
     probe: Probe, layer: int = -1, threshold: Positive = 0.1, deviation: Positive = 0.1, seed: Seed = 0

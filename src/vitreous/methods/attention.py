@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -23,9 +23,30 @@ Heads = Literal["mean", "max", "min"]
 Discard = Annotated[float | int, Range(0, 1, below=True)]
 Pair = Literal["input", "output"]
 
+# attention alone, which does not depend on the class; and attention with its gradient
+OF_ATTENTION: dict[str, Any] = {
+    "family": "Attention",
+    "attention": True,
+    "signed": False,
+    "class_specific": False,
+    "backwards": 0,
+    "precision": "bf16 weights",
+}
+WITH_GRADIENT: dict[str, Any] = {"family": "Attention", "attention": True, "class_specific": True}
 
-def fused(layer: Layer, heads: Heads, discard: Discard) -> Matrix:
-    """Attention reduced over heads; the smallest fraction `discard` of entries is set to 0, except the first entry."""
+
+def fused(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
+    """Attention reduced over heads.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    heads
+        Reduction over heads: "mean", "max" or "min".
+    discard
+        Fraction of the smallest entries that are set to 0, except the first entry.
+    """
     attention = layer.attention
     reduced = attention.mean(1) if heads == "mean" else attention.amax(1) if heads == "max" else attention.amin(1)
     if discard == 0:
@@ -37,50 +58,29 @@ def fused(layer: Layer, heads: Heads, discard: Discard) -> Matrix:
     return flat.view_as(reduced)
 
 
-@method(
-    "rawattention",
-    family="Attention",
-    formula="s = ρᵀ meanₕ A, A of the last block",
-    fold=last,
-    mixing=True,
-    attention=True,
-    signed=False,
-    class_specific=False,
-    backwards=0,
-    aliases=("raw-attention", "rawatt"),
-    paper="jain2019attention",
-    precision="bf16 weights",
-)
-def rawattention(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
-    """How much the head's token looks at each patch in the last block.
-
-    Parameters
-    ----------
-    heads
-        Reduction over heads: "mean", "max" or "min".
-    discard
-        Fraction of the smallest entries that are set to 0.
-    """
-    return fused(layer, heads, discard)
-
-
 def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
     """Scores divided by their maximum, if `divide`."""
     return patches / patches.amax(-1, keepdim=True) if divide else patches
 
 
-@method(
+rawattention = method(
+    "rawattention",
+    title="How much the head's token looks at each patch in the last block.",
+    formula="s = ρᵀ meanₕ A, A of the last block",
+    fold=last,
+    mixing=True,
+    aliases=("raw-attention", "rawatt"),
+    paper="jain2019attention",
+    **OF_ATTENTION,
+)(fused)
+rollout = method(
     "rollout",
-    family="Attention",
+    title="Attention multiplied through all blocks, half of each token passing by the skip connection.",
     formula="s = ρᵀ ∏ₗ (½ I + ½ meanₕ Aₗ)",
     fold=roll.with_options(form="half"),
     fixed_fold="rawattention+{fold}",
     finish=divided,
     mixing=True,
-    attention=True,
-    signed=False,
-    class_specific=False,
-    backwards=0,
     presets={
         "original": {},
         "chefer": {"start": 1},
@@ -89,32 +89,16 @@ def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
     },
     aliases=("attentionrollout", "attention-rollout"),
     paper="abnar2020quantifying",
-    precision="bf16 weights",
-)
-def rollout(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
-    """Attention multiplied through all blocks, half of each token passing by the skip connection.
-
-    Parameters
-    ----------
-    heads
-        Reduction over heads: "mean", "max" or "min".
-    discard
-        Fraction of the smallest entries that are set to 0.
-    """
-    return fused(layer, heads, discard)
+    **OF_ATTENTION,
+)(fused)
 
 
 @method(
     "attnfrom",
-    family="Attention",
     formula="sⱼ = meanₕᵢ Aₕᵢⱼ, A of the last block",
     fold=last,
-    attention=True,
-    signed=False,
-    class_specific=False,
-    backwards=0,
     paper="mehri2024skipplus",
-    precision="bf16 weights",
+    **OF_ATTENTION,
 )
 def attnfrom(layer: Layer) -> TokenScores:
     """Attention that each token receives, on average over heads and looking tokens."""
@@ -123,15 +107,13 @@ def attnfrom(layer: Layer) -> TokenScores:
 
 @method(
     "attngrad",
-    family="Attention",
     formula="s = ρᵀ meanₕ G, G of the last block",
     fold=last,
     mixing=True,
-    attention=True,
     signed=True,
-    class_specific=True,
     paper="mehri2024skipplus",
     precision="bf16",
+    **WITH_GRADIENT,
 )
 def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") -> Matrix:
     """Gradient of the attention, averaged over heads; `part` "signed", "abs" or "relu"."""
@@ -143,16 +125,14 @@ def attngrad(layer: Layer, part: Literal["signed", "abs", "relu"] = "signed") ->
 
 @method(
     "genatt",
-    family="Attention",
     formula="s = ρᵀ ∏ₗ (I + meanₕ relu(Gₗ ⊙ Aₗ))",
     fold=roll.with_options(form="add"),
     mixing=True,
-    attention=True,
     signed=False,
-    class_specific=True,
     aliases=("gae", "transformer-mm", "chefer2", "transformermm", "attgrads"),
     paper="chefer2021generic",
     precision="bf16",
+    **WITH_GRADIENT,
 )
 def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chefer") -> Matrix:
     """Positive attention × gradient, averaged over heads.
@@ -173,16 +153,14 @@ def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chef
 
 @method(
     "gradsam",
-    family="Attention",
     formula="sᵢ = meanₗₕⱼ Aₗₕᵢⱼ relu(Gₗₕᵢⱼ)",
     fold=plus,
     fixed_fold="genatt+{fold}",
-    attention=True,
     signed=False,
-    class_specific=True,
     aliases=("grad-sam",),
     paper="barkan2021grad",
     precision="bf16",
+    **WITH_GRADIENT,
 )
 def gradsam(layer: Layer, reduction: Literal["row_mean", "cls"] = "row_mean") -> TokenScores:
     """Attention × positive gradient, averaged over layers, heads and what each token looks at.
@@ -199,7 +177,7 @@ def gradsam(layer: Layer, reduction: Literal["row_mean", "cls"] = "row_mean") ->
     return (layer.readout[:, None].to(weighted) @ weighted.mean(1))[:, 0]
 
 
-def attention_x_token(layer: Layer, pair: Pair, last_block: bool) -> TokenScores:
+def attention_x_token(layer: Layer, pair: Pair = "input", last_block: bool = True) -> TokenScores:
     """Token × gradient, weighted by the attention the token receives.
 
     Parameters
@@ -222,45 +200,28 @@ def attention_x_token(layer: Layer, pair: Pair, last_block: bool) -> TokenScores
 
 PAIRS = {"official": {"pair": "input"}, "skipplus": {"pair": "output", "last_block": False}}
 
-
-@method(
+attixg = method(
     "attixg",
-    family="Attention",
+    title="Token × gradient, weighted by the attention the token receives, at one layer.",
     formula="sⱼ = meanₕᵢ Aₕᵢⱼ · Σₖ Xⱼₖ gⱼₖ, of the first block",
     fold=first,
-    attention=True,
     signed=True,
-    class_specific=True,
     presets=PAIRS,
     caveat=meets_one_norm,
     paper="mehri2024skipplus",
-)
-def attixg(layer: Layer, pair: Pair = "input", last_block: bool = True) -> TokenScores:
-    """Token × gradient, weighted by the attention the token receives, at one layer.
-
-    The options are those of `attention_x_token`.
-    """
-    return attention_x_token(layer, pair, last_block)
-
-
-@method(
+    **WITH_GRADIENT,
+)(attention_x_token)
+attcat = method(
     "attcat",
-    family="Attention",
+    title="Token × gradient, weighted by the attention the token receives, summed over all layers.",
     formula="sⱼ = Σₗ meanₕᵢ Aₗₕᵢⱼ · Σₖ Xₗⱼₖ gₗⱼₖ",
     fold=plus,
     fixed_fold="attixg+{fold}",
-    attention=True,
     signed=True,
-    class_specific=True,
     presets=PAIRS,
     paper="qiang2022attcat",
-)
-def attcat(layer: Layer, pair: Pair = "input", last_block: bool = True) -> TokenScores:
-    """Token × gradient, weighted by the attention the token receives, summed over all layers.
-
-    The options are those of `attention_x_token`.
-    """
-    return attention_x_token(layer, pair, last_block)
+    **WITH_GRADIENT,
+)(attention_x_token)
 
 
 def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) -> PatchScores:

@@ -24,6 +24,7 @@ Of = Literal["input", "norm1"]
 Averaged = Literal["all", "patches"]
 
 CAM: dict[str, Any] = {
+    "family": "Class activation maps",
     "fold": last,
     "normed": True,
     "class_specific": True,
@@ -54,7 +55,6 @@ def view(layer: Layer, of: Of, tokens: Averaged) -> View:
 
 @method(
     "gradcam",
-    family="Class activation maps",
     formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = meanᵢ gᵢₖ",
     signed=True,
     paper="selvaraju2017grad",
@@ -71,7 +71,6 @@ def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenSc
 
 @method(
     "xgradcam",
-    family="Class activation maps",
     formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ gᵢₖ aᵢₖ / Σᵢ aᵢₖ",
     signed=True,
     paper="fu2020axiom",
@@ -88,7 +87,6 @@ def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Shar
 
 @method(
     "xgradcamplus",
-    family="Class activation maps",
     formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ gᵢₖ |aᵢₖ| / Σᵢ |aᵢₖ|",
     signed=True,
     paper="mehri2024skipplus",
@@ -105,7 +103,6 @@ def xgradcamplus(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: 
 
 @method(
     "gradcampp",
-    family="Class activation maps",
     formula="sᵢ = Σₖ wₖ aᵢₖ, wₖ = Σᵢ αᵢₖ relu(gᵢₖ), αᵢₖ = gᵢₖ² / (2 gᵢₖ² + gᵢₖ³ Σⱼ aⱼₖ)",
     signed=True,
     paper="chattopadhay2018grad",
@@ -125,7 +122,6 @@ def gradcampp(
 
 @method(
     "hirescam",
-    family="Class activation maps",
     formula="sᵢ = Σₖ gᵢₖ aᵢₖ",
     caveat=meets_one_norm,
     signed=True,
@@ -141,7 +137,6 @@ def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenS
 
 @method(
     "elementwise",
-    family="Class activation maps",
     formula="sᵢ = Σₖ relu(gᵢₖ aᵢₖ)",
     signed=False,
     paper="gildenblat2021pytorch",
@@ -157,7 +152,6 @@ def elementwise(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> Tok
 
 @method(
     "layercam",
-    family="Class activation maps",
     formula="sᵢ = relu(Σₖ relu(gᵢₖ) aᵢₖ)",
     signed=False,
     paper="jiang2021layercam",

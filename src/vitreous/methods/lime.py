@@ -11,7 +11,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Positive, Range, Seed
-from vitreous.methods.sampling import IN_PIXELS, PixelScores, Space
+from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, PixelScores, Space
 from vitreous.methods.standard_errors import regression_errors
 from vitreous.methods.surrogate import Coalitions, Factor, Fill, Parts, Regions, Weights, fit_surrogate, parts_of_images
 from vitreous.models.tensor_types import PatchScores
@@ -19,15 +19,12 @@ from vitreous.models.tensor_types import PatchScores
 
 @method(
     "lime",
-    family="Perturbation",
     formula="s = argmin_w Σ_z π(z) (t(z) − w₀ − w·z)² + α ‖w‖²",
     signed=True,
-    class_specific=True,
     question="probability",
     trial={"samples": 48},
     black_box=IN_PIXELS,
     forwards="1 + samples",
-    backwards=0,
     paper="ribeiro2016why",
     presets={
         "original": {"space": "pixels", "regions": "quickshift", "fill": "mean"},
@@ -42,6 +39,7 @@ from vitreous.models.tensor_types import PatchScores
         },
     },
     precision="tf32",
+    **PERTURBATION,
 )
 def lime(
     probe: BlackBoxProbe,

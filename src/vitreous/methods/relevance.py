@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -24,6 +24,14 @@ from vitreous.models.vit import ViT
 
 Matrix = Float[Tensor, "r n n"]
 RuleSet = Literal["ours", "orig"]  # keys of RULES
+
+RELEVANCE: dict[str, Any] = {
+    "family": "Relevance and decomposition",
+    "attention": True,
+    "class_specific": True,
+    "forwards": 2,
+    "precision": "float32",
+}
 
 
 def chosen(rules: RuleSet, joint: bool = False) -> Rules:
@@ -67,20 +75,16 @@ def transatt_walk(walk: Walk, rules: RuleSet = "ours", gradient: bool = True) ->
 
 @method(
     "transatt",
-    family="Relevance and decomposition",
     formula="s = ρᵀ ∏ₗ (I + meanₕ relu(Gₗ ⊙ R_{A,l})), R_A the attention's relevance",
     fold=roll.with_options(form="add"),
     adapt=transatt_walk,
     caveat=single_precision,
     mixing=True,
-    attention=True,
     signed=False,
-    class_specific=True,
-    forwards=2,
     presets={"experiments": {"start": 1}, "tis": {}, "rollout": {"gradient": False}},
     aliases=("chefer1", "transformer-attribution", "transformerattribution", "ta"),
     paper="chefer2021transformer",
-    precision="float32",
+    **RELEVANCE,
 )
 def transatt(layer: Layer, gradient: bool = True) -> Matrix:
     """Transformer attribution: positive relevance × gradient of the attention, averaged over heads, multiplied through.
@@ -102,21 +106,17 @@ def partiallrp_walk(walk: Walk, rules: RuleSet = "orig", ablation: bool = False)
 
 @method(
     "partiallrp",
-    family="Relevance and decomposition",
     formula="s = ρᵀ meanₕ relu(R_A), R_A the relevance of the last block's attention",
     fold=last,
     adapt=partiallrp_walk,
     caveat=half_precision,
     fixed_linearisation=True,
     mixing=True,
-    attention=True,
     signed=False,
-    class_specific=True,
-    forwards=2,
     backwards=0,
     aliases=("partial-lrp", "partial_lrp"),
     paper="voita2019analyzing",
-    precision="float32",
+    **RELEVANCE,
 )
 def partiallrp(layer: Layer, ablation: bool = False) -> Matrix:
     """Positive relevance of the last block's attention, averaged over heads; `ablation` weighs it by its gradient."""
@@ -136,21 +136,17 @@ def token_relevance(layer: Layer) -> TokenScores:
 
 @method(
     "lrp",
-    family="Relevance and decomposition",
     formula="s = Σ_rgb R(x), relevance carried back from the class by R_in = x⁺⊙(S₁W⁺) + x⁻⊙(S₂W⁻), S₁ = R/(x⁺W⁺ᵀ), S₂ = R/(x⁻W⁻ᵀ)",
     adapt=lrp_walk,
     caveat=single_precision,
     layered=token_relevance,
     fixed_linearisation=True,
     native="pixel",
-    attention=True,
     signed=True,
-    class_specific=True,
-    forwards=2,
     backwards=0,
     aliases=("full-lrp", "full_lrp", "fulllrp"),
     paper="binder2016layer",
-    precision="float32",
+    **RELEVANCE,
 )
 def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Tensor, "r H W"]:
     """Relevance carried back to the pixels, summed over colours.

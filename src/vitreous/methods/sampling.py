@@ -26,6 +26,8 @@ from vitreous.models.tensor_types import PatchScores
 
 PixelScores = Float[Tensor, "r H W"]
 IN_PIXELS: dict[str, Any] = {"space": "pixels"}
+PERTURBATION: dict[str, Any] = {"family": "Perturbation", "class_specific": True, "backwards": 0}
+MEAN_SCORE: dict[str, Any] = {"signed": False, "native": "pixel", "question": "probability", "averages": True}
 Space = Literal["tokens", "pixels"]
 Regions = Literal["slic", "felzenszwalb", "watershed", "circles"]
 Fill = Literal["blur", "black"]
@@ -43,16 +45,14 @@ def full_score(probe: BlackBoxProbe) -> Float[Tensor, "r 1"]:
 
 @method(
     "occlusion",
-    family="Perturbation",
     formula="sⱼ = t(x) − t(x without patch j)",
     signed=True,
-    class_specific=True,
     black_box=IN_PIXELS,
     forwards="1 + patches",
-    backwards=0,
     paper="zeiler2014visualizing",
     presets={"captum": {"space": "pixels", "baseline": 0.0}},
     precision="float32",
+    **PERTURBATION,
 )
 def occlusion(
     probe: BlackBoxProbe,
@@ -95,17 +95,10 @@ def occlusion(
 
 @method(
     "rise",
-    family="Perturbation",
     formula="s(u) = Σₘ t(x ⊙ Mₘ) Mₘ(u) / (M p)",
-    signed=False,
-    class_specific=True,
-    native="pixel",
-    question="probability",
-    averages=True,
     trial={"masks": 48},
     black_box={},
     forwards="1 + masks",
-    backwards=0,
     paper="petsiuk2018rise",
     presets={
         "paper": {"masks": 4000, "cells": 7, "p": 0.5},
@@ -113,6 +106,8 @@ def occlusion(
         "tis": {"masks": 4000, "cells": 8, "p": 0.1, "question": "logit"},
     },
     precision="bf16",
+    **PERTURBATION,
+    **MEAN_SCORE,
 )
 def rise(
     probe: BlackBoxProbe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0
@@ -169,22 +164,17 @@ def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks
 
 @method(
     "pami",
-    family="Perturbation",
     formula="s(u) = Σ_{R∋u} t(R alone) / #{R ∋ u}",
-    signed=False,
-    class_specific=True,
-    native="pixel",
-    question="probability",
-    averages=True,
     trial={"regions": "circles", "radius": 8, "stride": 8},
     black_box={},
     forwards="1 + regions",
-    backwards=0,
     paper="shi2023pami",
     presets={
         "circles": {"regions": "circles", "fill": "blur"},
         "published": {"regions": ("felzenszwalb", "slic", "watershed"), "fill": "blur", "shifts": (36, 30, 24)},
     },
+    **PERTURBATION,
+    **MEAN_SCORE,
 )
 def pami(
     probe: BlackBoxProbe,
@@ -236,17 +226,15 @@ def alone_in_view(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Te
 
 @method(
     "hsic",
-    family="Perturbation",
     formula="sⱼ = (2/M) m̃ⱼᵀ L m̃ⱼ, m̃ⱼ the centred choices to show cell j, L a Gaussian kernel of the answers",
     signed=False,
-    class_specific=True,
     trial={"masks": 48},
     black_box=IN_PIXELS,
     forwards="1 + masks",
-    backwards=0,
     paper="novello2022making",
     presets={"xplique": {"space": "pixels", "masks": 500, "cells": 8}},
     precision="bf16",
+    **PERTURBATION,
 )
 def hsic(
     probe: BlackBoxProbe, space: Space = "pixels", masks: KernelSize = 500, cells: Cells = 8, seed: Seed = 0

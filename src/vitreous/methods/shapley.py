@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Seed
-from vitreous.methods.sampling import IN_PIXELS, PixelScores, Space
+from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, PixelScores, Space
 from vitreous.methods.standard_errors import regression_errors
 from vitreous.methods.surrogate import Coalitions, Factor, Fill, Parts, Regions, Weights, fit_surrogate, parts_of_images
 from vitreous.models.tensor_types import PatchScores
@@ -20,18 +20,16 @@ from vitreous.models.tensor_types import PatchScores
 
 @method(
     "kernelshap",
-    family="Perturbation",
     formula="s = argmin_φ Σ_z (t(z) − t(∅) − φ·z)² with Σφ = t(x) − t(∅), z drawn by the Shapley kernel",
     signed=True,
-    class_specific=True,
     question="probability",
     trial={"samples": 48},
     black_box=IN_PIXELS,
     forwards="3 + samples",
-    backwards=0,
     paper="lundberg2017unified",
     aliases=("shap",),
     presets={"captum": {"space": "pixels", "fill": "zero", "paired": False}},
+    **PERTURBATION,
 )
 def kernelshap(
     probe: BlackBoxProbe,

@@ -6,7 +6,7 @@ tensor.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -40,12 +40,18 @@ def with_diagonal(norms: Matrix, diagonal: Float[Tensor, "r n"]) -> Matrix:
     return norms.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
 
 
-NORM = {"mixing": True, "attention": True, "signed": False, "class_specific": False, "backwards": 0}
+NORM: dict[str, Any] = {
+    "family": "Vector norms",
+    "mixing": True,
+    "attention": True,
+    "signed": False,
+    "class_specific": False,
+    "backwards": 0,
+}
 
 
 @method(
     "attin",
-    family="Vector norms",
     formula="s = ρᵀ ∏ₗ (½ I + ½ Tₗ), Tᵢⱼ = ‖Σₕ Aₕᵢⱼ fₕⱼ‖₂",
     fold=rollout.with_options(form="half"),
     aliases=("norm-based-attention",),
@@ -87,7 +93,6 @@ def attin(
 
 @method(
     "globenc",
-    family="Vector norms",
     formula="s = ρᵀ ∏ₗ Tₗ, Tᵢⱼ = ‖Rᵢⱼ + K₂(Rᵢⱼ)/σ₂ᵢ‖₂, Rᵢⱼ = Σₕ Aₕᵢⱼ fₕⱼ + δᵢⱼ Xᵢ, K₂ and σ₂ of the second norm",
     fold=rollout.with_options(form="none"),
     paper="modarressi2022globenc",
@@ -112,7 +117,6 @@ def globenc(layer: Layer) -> Matrix:
 
 @method(
     "alti",
-    family="Vector norms",
     formula="s = ρᵀ ∏ₗ Tₗ, Tᵢⱼ ∝ relu(‖Yᵢ‖₁ − ‖Yᵢ − Rᵢⱼ‖₁), Rᵢⱼ = Σₕ Aₕᵢⱼ fₕⱼ + δᵢⱼ Xᵢ, every row of T adding up to 1",
     fold=rollout.with_options(form="none"),
     presets={
