@@ -15,7 +15,7 @@ from tests.methods.test_goldens import Golden
 from tests.models.families import build, pictures, tiny
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods import lime, masks, regions, shapley
+from vitreous.methods import lime, masks, regions, shapley, surrogate
 from vitreous.methods.activations import alike, channels, vitcx_of
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.method import METHODS
@@ -592,9 +592,12 @@ def test_kernelshap_agrees_with_captum(golden, which):
     found = []
     for image, on in enumerate(every):
         inner = on[on.any(-1) & ~on.all(-1)]
-        parts = shapley.parts_of(asked.alone(image), "pixels", "patches", "zero")
+        parts = surrogate.parts_of(asked.alone(image), "pixels", "patches", "zero")
         answers = parts.score(shapley.with_ends(inner))
-        found.append(shapley.shapley(inner.double(), answers[:, 2:], answers[:, :2], torch.ones(len(inner)).double()))
+        values, _ = shapley.shapley(
+            inner.double(), answers[:, 2:], answers[:, :2], torch.ones(len(inner)).double(), paired=False
+        )
+        found.append(values)
 
     agree(golden, "kernelshap_200", torch.cat(found), arrays[which])
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.capture.packed import run_packed
+from vitreous.core.errors import Caveat
 from vitreous.front import load
 from vitreous.models.vit import Block, Layout, ViT
 
 TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-5)}  # (relative to the largest score, absolute)
 SHAPE: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 4, "num_heads": 3, "num_classes": 7}
+
+
+Case = TypeVar("Case")
 
 
 class ContractError(AssertionError):
@@ -27,6 +32,42 @@ def require(holds: bool, sentence: str) -> None:
     """Raise `ContractError` with the message `sentence` unless `holds`."""
     if not holds:
         raise ContractError(sentence)
+
+
+def run_contract(
+    tests: Sequence[Callable[[Case], None]], case: Case, tested: str, dtype: torch.dtype
+) -> dict[str, str]:
+    """Run contract tests on a case, with warnings about the limits of maps ignored.
+
+    Parameters
+    ----------
+    tests
+        Functions that raise `ContractError`.
+    case
+        Argument of the tests.
+    tested, dtype
+        What is tested, and its precision, for the message of a failure.
+
+    Returns
+    -------
+    dict of str to str
+        Name and description of every test that passed.
+    """
+    checked: dict[str, str] = {}
+    for contract_test in tests:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Caveat)
+                contract_test(case)
+        except ContractError as broken:
+            raise ContractError(f"{tested} ({name_of(dtype)}): {broken}") from None
+        checked[contract_test.__name__] = (contract_test.__doc__ or "").strip()
+    return checked
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Name of a data type without "torch."."""
+    return str(dtype).removeprefix("torch.")
 
 
 def tiny_vits(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, ViT]:

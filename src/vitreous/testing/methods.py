@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.core.errors import Caveat
 from vitreous.front import explain
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.vit import ViT
-from vitreous.testing.contract import TOLERANCE, ContractError, Counter, fingerprint, require, tiny_vits
+from vitreous.testing.contract import TOLERANCE, ContractError, Counter, fingerprint, require, run_contract, tiny_vits
 
 
 def check_method(
@@ -52,17 +50,7 @@ def check_method(
     )
     checked: dict[str, str] = {}
     for name, vit in (vits or tiny_vits(dtype)).items():
-        case = Case(tested, vit)
-        for contract_test in CONTRACT_TESTS:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", Caveat)
-                    contract_test(case)
-            except ContractError as broken:
-                raise ContractError(
-                    f"{tested.spec} on {name} ({str(vit.dtype).removeprefix('torch.')}): {broken}"
-                ) from None
-            checked[contract_test.__name__] = (contract_test.__doc__ or "").strip()
+        checked |= run_contract(CONTRACT_TESTS, Case(tested, vit), f"{tested.spec} on {name}", vit.dtype)
     return checked
 
 

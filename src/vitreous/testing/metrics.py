@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
 from vitreous.metrics.metric import Metric, resolve_metric
-from vitreous.testing.contract import ContractError, fingerprint, require
+from vitreous.testing.contract import fingerprint, require, run_contract
 from vitreous.testing.synthetic_models import (
     GRID,
     SyntheticBatch,
@@ -58,14 +58,7 @@ def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **opt
     tested = tested.with_options(**{key: value for key, value in tested.trial.items() if key not in tested.options})
     explains_again = "method" in tested.needs
     case = MetricCase(tested, make_reexplained_batch(dtype) if explains_again else make_additive_batch(dtype))
-    checked: dict[str, str] = {}
-    for contract_test in (*GENERAL, *(() if explains_again else MAPS)):
-        try:
-            contract_test(case)
-        except ContractError as broken:
-            raise ContractError(f"{tested.spec} ({str(dtype).removeprefix('torch.')}): {broken}") from None
-        checked[contract_test.__name__] = (contract_test.__doc__ or "").strip()
-    return checked
+    return run_contract(GENERAL if explains_again else GENERAL + MAPS, case, tested.spec, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +204,9 @@ def right_is_best(case: MetricCase) -> None:
     for _ in range(DRAWS):
         order = torch.rand(case.right.shape, generator=draw).argsort(-1)
         shuffled = case.goodness(case.right.gather(1, order))
-        require(
-            not (shuffled > right + case.near).any(),
-            f"a shuffled map scores better than the right one: {format_worst_pair(shuffled, right)}",
-        )
-        require(
-            not (shuffled < wrong - case.near).any(),
-            f"a shuffled map scores worse than the wrong one: {format_worst_pair(shuffled, wrong)}",
-        )
-    require(
-        not (right <= wrong).any(), f"the wrong map scores as well as the right one: {format_worst_pair(wrong, right)}"
-    )
+        require_no(shuffled > right + case.near, "a shuffled map scores better than the right one", shuffled, right)
+        require_no(shuffled < wrong - case.near, "a shuffled map scores worse than the wrong one", shuffled, wrong)
+    require_no(right <= wrong, "the wrong map scores as well as the right one", wrong, right)
 
 
 def ties_do_not_win(case: MetricCase) -> None:
@@ -233,10 +218,7 @@ def ties_do_not_win(case: MetricCase) -> None:
             continue
         right = case.goodness(case.right)
         even = case.goodness(constant)
-        require(
-            not (even > right + case.near).any(),
-            f"a constant map beats the right one: {format_worst_pair(even, right)}",
-        )
+        require_no(even > right + case.near, "a constant map beats the right one", even, right)
         for row in (0, 1):  # the object is in the first patches of row 0 and in the last of row 1
             varied = case.world.varied(row)
             scores = case.scores(change_map(varied, constant[[row] * len(varied)]), world=varied)
@@ -271,10 +253,7 @@ def rows_of_patches_too(case: MetricCase) -> None:
         for shares in (case.right, -case.right)
     )
     right, wrong = (right, wrong) if case.better() else (-right, -wrong)
-    require(
-        not (right <= wrong).any(),
-        f"of patches, the wrong map scores as well as the right one: {format_worst_pair(wrong, right)}",
-    )
+    require_no(right <= wrong, "of patches, the wrong map scores as well as the right one", wrong, right)
 
 
 MAPS: tuple[Callable[[MetricCase], None], ...] = (
@@ -283,6 +262,11 @@ MAPS: tuple[Callable[[MetricCase], None], ...] = (
     scale_is_as_stated,
     rows_of_patches_too,
 )
+
+
+def require_no(failures: Tensor, sentence: str, a: Tensor, b: Tensor) -> None:
+    """Raise `ContractError` if there are failures; the message names the pair of scores that differs most."""
+    require(not failures.any(), f"{sentence}: {format_worst_pair(a, b)}")
 
 
 def format_worst_pair(a: Tensor, b: Tensor) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -14,12 +13,12 @@ from torch import Tensor, nn
 from vitreous.capture.forward import adapter_logits, run_blocks, run_head
 from vitreous.capture.handshake import TOLERANCE, compare_with_model, confirm
 from vitreous.capture.probe import Probe
-from vitreous.core.errors import Caveat, ModelError
+from vitreous.core.errors import ModelError
 from vitreous.front import explain, wrap
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.load import adapt
 from vitreous.models.vit import Attend, Block, Place, ViT
-from vitreous.testing.contract import ContractError, fingerprint, require
+from vitreous.testing.contract import ContractError, fingerprint, name_of, require, run_contract
 from vitreous.testing.methods import check_method
 
 
@@ -53,14 +52,8 @@ def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus")
     vit = vit if vit.output_type is not None else confirm(vit)
     case = ModelCase(vit, None if isinstance(model, ViT) else model)
     checked = {"handshake": f"{compare_with_model(vit).gap:.1e}"}
-    for contract in CONTRACT:
-        try:
-            with evaluating(vit.module), warnings.catch_warnings():
-                warnings.simplefilter("ignore", Caveat)
-                contract(case)
-        except ContractError as broken:
-            raise ContractError(f"{vit.name} ({str(vit.dtype).removeprefix('torch.')}): {broken}") from None
-        checked[contract.__name__] = (contract.__doc__ or "").strip()
+    with evaluating(vit.module):
+        checked |= run_contract(CONTRACT, case, vit.name, vit.dtype)
     if method is None or vit.embedding:
         return checked
     return {**checked, **check_method(method, {vit.name: vit})}
@@ -81,8 +74,13 @@ class ModelCase:
     def require_close(self, a: Tensor, b: Tensor, failure: str, slack: float = 1) -> None:
         """Raise `ContractError` if `a` and `b` differ by more than the precision allows, relative to the largest value."""
         require(a.shape == b.shape, f"{failure}: shape {list(a.shape)}, not {list(b.shape)}")
-        gap = float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-6))
+        gap = relative_gap(a, b)
         require(gap <= slack * TOLERANCE.get(self.vit.dtype, 1e-3), f"{failure}: off by {gap:.2g} of the largest value")
+
+
+def relative_gap(a: Tensor, b: Tensor) -> float:
+    """Largest difference, relative to the largest value of `b`."""
+    return float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1e-6))
 
 
 # ── contract tests: their docstrings are returned by `check_model` ───────────────────────────────
@@ -177,13 +175,13 @@ def precision_does_not_matter(case: ModelCase) -> None:
     try:
         compare_with_model(vit)
     except ModelError as problem:
-        raise ContractError(f"in {str(other_dtype).removeprefix('torch.')}, {problem}") from None
+        raise ContractError(f"in {name_of(other_dtype)}, {problem}") from None
     with torch.no_grad(), evaluating(copy):
         logits = adapter_logits(vit, case.images.to(other_dtype))
         expected = adapter_logits(case.vit, case.images)
-    gap = float((logits.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(min=1e-6))
+    gap = relative_gap(logits, expected)
     allowed = max(TOLERANCE.get(case.vit.dtype, 1e-3), TOLERANCE[other_dtype])
-    require(gap <= allowed, f"in {str(other_dtype).removeprefix('torch.')}, logits differ by {gap:.2g} of the largest")
+    require(gap <= allowed, f"in {name_of(other_dtype)}, logits differ by {gap:.2g} of the largest")
 
 
 def module_is_untouched(case: ModelCase) -> None:
