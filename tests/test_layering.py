@@ -25,7 +25,7 @@ LAYERS = (  # a package imports from its own layer and from those before it
     {"capture"},
     {"methods"},
     {"metrics"},
-    {"explanation", "front", "measure", "catalogue", "losses", "scores", "testing", "wrapping"},
+    {"arguments", "explanation", "front", "measure", "catalogue", "losses", "scores", "testing", "wrapping"},
     {"pairs"},  # similarity of two inputs
     {"bench"},  # plans, cells, executors and the store
     {"mapping", "maps"},  # maps of whole datasets: the pipeline, and the reader of its files
@@ -37,7 +37,7 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 UPWARD_IMPORTS = {
     ("methods/attribution.py", "draw"): "`.plot()` and `_repr_html_` import the drawing code when they are called",
     ("methods/inside.py", "draw"): "`.plot()` imports the drawing code when it is called",
-    ("front.py", "pairs"): "prompts of a whole CLIP model become targets when they are given",
+    ("arguments.py", "pairs"): "prompts of a whole CLIP model become targets when they are given",
     ("pairs/pair_attribution.py", "draw"): "`.plot()` and `.save()` import the drawing code when they are called",
 }
 

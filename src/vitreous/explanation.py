@@ -15,9 +15,9 @@ from vitreous.capture.differentiable import keeps_graph
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.precision import computing, effective_precision, half_products
 from vitreous.capture.probe import probe_of
-from vitreous.capture.score_function import Question, ask
+from vitreous.capture.score_function import PROBABILITIES, Question, ask
 from vitreous.capture.targets import ClassTarget, Target
-from vitreous.core.errors import SpecError
+from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
@@ -178,6 +178,25 @@ def caution_of_half(method: Method, vit: BlackBox) -> str:
         return ""
     rounded = f"the weights are {str(vit.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
     return f"{rounded}; convert them by module.float() and use precision={lowest_precision(method)!r}"
+
+
+def refuse_undefined(attribution: Attribution, vit: BlackBox, score_function: Question) -> None:
+    """Raise an error if the model's logits or the explained scores are not finite."""
+    if attribution.logits is not None and not attribution.logits.isfinite().all():
+        raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
+    if attribution.score is not None and not attribution.score.isfinite().all():
+        raise ShapeError(f"the explained score ({score_function.name!r}) is not finite")
+
+
+def with_faint_caution(attribution: Attribution, score_function: Question) -> Attribution:
+    """Add a caveat to the provenance if a map is negligible compared with the score that it explains."""
+    if not attribution.negligible.any():
+        return attribution
+    faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
+    remedy = "; question='logit' may have more to show" if score_function.name in PROBABILITIES else ""
+    caution = attribution.provenance.get("caveat", "")
+    caveat = f"{caution}; {faint}{remedy}" if caution else faint + remedy
+    return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
 def provenance(vit: BlackBox, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from os import PathLike
 from typing import Any
 
-import numpy as np
 import torch
-from PIL.Image import Image
-from torch import Tensor, nn
 
+from vitreous.arguments import (
+    answered,
+    as_images,
+    as_target,
+    check_batch_size,
+    described_model,
+    refuse_not_finite,
+    size_of,
+)
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
-from vitreous.capture.handshake import confirm
-from vitreous.capture.score_function import PROBABILITIES, Question, ask
-from vitreous.capture.see_through import examine, fits
-from vitreous.capture.targets import ClassTarget, Target
+from vitreous.capture.score_function import Question, ask
 from vitreous.core.defaults import DEFAULT_METHOD
-from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
-from vitreous.explanation import cautions, choose_score_function, explain_batch, precision_of
+from vitreous.core.errors import Caveat, SpecError
+from vitreous.explanation import (
+    cautions,
+    choose_score_function,
+    explain_batch,
+    precision_of,
+    refuse_undefined,
+    with_faint_caution,
+)
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.attribution_files import TENSORS
-from vitreous.methods.capability import black_box_methods
+from vitreous.methods.attribution_rows import join_attributions
 from vitreous.methods.inside import Inside, watch
 from vitreous.methods.method import METHODS, Method
 from vitreous.methods.spec import resolve
-from vitreous.models.black_box import describe_black_box, with_observed_outputs
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.scored import with_score
-from vitreous.models.tensor_types import Images
-from vitreous.models.vit import ViT
-from vitreous.wrapping import as_network, load, network_of, wrap
+from vitreous.wrapping import load, wrap
 
 __all__ = ["explain", "inside", "list_methods", "list_models", "load", "wrap"]
 
@@ -129,7 +133,7 @@ def explain(
     chosen = resolve(method, **options)
     vit = described_model(model, chosen, size_of(images), score is not None)
     vit = vit if score is None else with_score(vit, score)
-    chosen, chosen_target = chosen.for_model(vit), as_target(prompts_as_target(model, target))
+    chosen, chosen_target = chosen.for_model(vit), as_target(model, target)
     precision_of(chosen, vit, precision)  # fail before images are read
     if question is not None:
         ask(question)  # fail before images are read
@@ -160,7 +164,9 @@ def explain(
             )
             for rows in batches
         ]
-    attribution = with_faint_caution(refuse_undefined(join(parts), vit, score_function), score_function)
+    attribution = join_attributions(parts)
+    refuse_undefined(attribution, vit, score_function)
+    attribution = with_faint_caution(attribution, score_function)
     targets_per_image = len(attribution) // len(tensor)
     shown = vit.clip.frames_first(tensor) if isinstance(vit, Network) and vit.clip is not None else tensor
     return replace(
@@ -176,42 +182,6 @@ def graph_cache(vit: BlackBox, cuda_graph: bool | None, batches: int) -> GraphCa
     if cuda_graph:
         return cache_of(vit)
     return GraphCache() if cuda_graph is None and batches > 2 * CALLS_BEFORE_RECORDING else None
-
-
-def prompts_as_target(model: Any, target: Any) -> Any:
-    """Texts as targets of a whole CLIP or SigLIP model; any other target as it is."""
-    if not hasattr(model, "get_text_features"):
-        return target
-    from vitreous.pairs.prompts import targets_of_prompts
-
-    return targets_of_prompts(model, target)
-
-
-def as_target(target: Any) -> Target:
-    """Return the `target` of `explain` as a `Target`: everything but a target is taken as classes."""
-    return target if isinstance(target, Target) else ClassTarget(target)
-
-
-def refuse_undefined(attribution: Attribution, vit: BlackBox, score_function: Question) -> Attribution:
-    """Return the attribution; raise an error if the model's logits or the explained scores are not finite."""
-    for values, error in (
-        (attribution.logits, ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")),
-        (attribution.score, ShapeError(f"the explained score ({score_function.name!r}) is not finite")),
-    ):
-        if values is not None and not values.isfinite().all():
-            raise error
-    return attribution
-
-
-def with_faint_caution(attribution: Attribution, score_function: Question) -> Attribution:
-    """Add a caveat to the provenance if a map is negligible compared with the score that it explains."""
-    if not attribution.negligible.any():
-        return attribution
-    faint = "a map adds up to less than a ten-thousandth of the number that it explains, so its colours show next to nothing"
-    remedy = "; question='logit' may have more to show" if score_function.name in PROBABILITIES else ""
-    caution = attribution.provenance.get("caveat", "")
-    caveat = f"{caution}; {faint}{remedy}" if caution else faint + remedy
-    return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
 def inside(
@@ -260,125 +230,6 @@ def inside(
     watcher = watch(resolve(method, **options))
     how = {"batch_size": batch_size, "hold": hold, "precision": precision}
     return watcher.build_result(explain(model, images, target, watcher.watched(), question, **how))
-
-
-def described_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:
-    """The model to explain: as far as it can be seen through, else as a black box where the method allows that.
-
-    Parameters
-    ----------
-    model
-        As for `explain`.
-    method
-        The method.
-    size
-        Size of the images if it is known.
-    scored
-        Whether whatever the module returns is scored, which the parts of a `ViT` do not compute.
-    """
-    if isinstance(model, str):
-        model = load(model)
-    if isinstance(model, BlackBox):
-        return network_of(model, size) if scored else model
-    try:
-        return as_network(model, size=size) if scored and isinstance(model, nn.Module) else wrap(model, size=size)
-    except ModelError as problem:
-        if not isinstance(model, nn.Module):
-            raise
-        if method.black_box is None:
-            raise ModelError(
-                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods(METHODS)}"
-            ) from None
-        return describe_black_box(model, str(problem))
-
-
-def size_of(images: Any) -> tuple[int, int] | None:
-    """Height and width of images that are given as float tensors; None if they are prepared by the model."""
-    first = images[0] if isinstance(images, list | tuple) and images else images
-    if not isinstance(first, Tensor) or first.ndim not in (3, 4) or is_eight_bit(first) or not first.numel():
-        return None
-    return first.shape[-2], first.shape[-1]
-
-
-def answered(vit: BlackBox, images: Images) -> BlackBox:
-    """Return `vit` with known outputs: run a black box on the first image, do the handshake of a hand-made `ViT`."""
-    if isinstance(vit, ViT):
-        return vit if vit.output_type is not None else confirm(vit)
-    if isinstance(vit, Network) and not fits(vit, images):
-        vit = examine(vit, images[:1].to(vit.device, vit.dtype))
-    return vit if isinstance(vit, Network) and vit.output_type is not None else with_observed_outputs(vit, images)
-
-
-def check_batch_size(batch_size: Any) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise SpecError(f"batch_size={batch_size!r}; a whole number from 1 on would work")
-
-
-def refuse_not_finite(images: Images) -> None:
-    if images.is_meta or images.layout != torch.strided:
-        raise ShapeError(
-            f"images must be a dense tensor that holds values, not one on {images.device} of layout {images.layout}"
-        )
-    bad = ~images.flatten(1).isfinite().all(1)
-    if bad.any():
-        first = int(bad.nonzero()[0, 0])
-        raise ShapeError(f"image {first} holds NaN or infinite values; finite floats would work")
-
-
-def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
-    """Return the original images (None for float tensors) and the model's input batch.
-
-    Float tensors are used unchanged. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
-    preprocessing.
-    """
-    if isinstance(vit, Network) and vit.clip is not None:
-        return None, vit.clip.checked(images, vit.name)
-    if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_eight_bit(images):
-        images = list(images)  # one array per image
-    if isinstance(images, Tensor) and not is_eight_bit(images):
-        batch = images[None] if images.ndim == 3 else images
-        if batch.ndim != 4 or batch.shape[1] != vit.channels or not len(batch):
-            raise ShapeError(f"images must be [b {vit.channels} H W] with at least one image, not {list(images.shape)}")
-        if not batch.is_floating_point():
-            raise ShapeError(
-                f"images must be normalised floats, or uint8 colours from 0 to 255 to have them prepared, not {batch.dtype}"
-            )
-        return None, batch.clone() if batch.is_inference() else batch
-    sources: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
-    if not sources:
-        raise ShapeError("no images were given")
-    for source in sources:
-        if not isinstance(source, Tensor | np.ndarray | str | bytes | PathLike | Image):
-            raise ShapeError(
-                f"an image is a path, a PIL image, a uint8 array [H, W, 3] or a tensor, not {type(source).__name__!r}"
-            )
-    prepared = [isinstance(source, Tensor) and not is_eight_bit(source) for source in sources]
-    if any(prepared) and not all(prepared):
-        raise ShapeError("tensors and images cannot be mixed in one list")
-    if all(prepared):
-        shapes = {tuple(source.shape) for source in sources}
-        if len(shapes) > 1:
-            raise ShapeError(f"images of one batch must have one shape, not {sorted(shapes)}")
-        return as_images(vit, torch.stack([t[0] if t.ndim == 4 and len(t) == 1 else t for t in sources]))
-    if vit.preprocess is None:
-        wrapped = f"wrap(model, {'' if isinstance(vit, Network) else 'black_box=True, '}preprocess=…)"
-        raise ModelError(f"{vit.name!r} does not say how images are prepared; pass tensors, or {wrapped}")
-    originals = tuple(open_image(source) for source in sources)
-    return originals, vit.preprocess.batch(list(originals))
-
-
-def is_eight_bit(array: np.ndarray | Tensor) -> bool:
-    return array.dtype in (torch.uint8, np.uint8)
-
-
-def join(parts: list[Attribution]) -> Attribution:
-    """Concatenate the attributions of consecutive batches."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = {name: [getattr(part, name) for part in parts] for name in TENSORS}
-    joined = {name: None if c[0] is None else torch.cat(c) for name, c in columns.items()}
-    names = None if parts[0].names is None else tuple(name for part in parts for name in part.names or ())
-    return replace(parts[0], **joined, names=names, signed=any(part.signed for part in parts))
 
 
 def list_methods() -> list[dict[str, Any]]:

@@ -32,12 +32,13 @@ from vitreous.bench.rows import need_pyarrow
 from vitreous.core.errors import DataError
 from vitreous.data import Sample
 from vitreous.data.batch import collate, preprocess_sample
-from vitreous.front import join, load
+from vitreous.front import load
 from vitreous.mapping.shard_files import complete_files, read_about
 from vitreous.mapping.source import open_source
 from vitreous.measure import evaluate
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.attribution_files import read_preprocess
+from vitreous.methods.attribution_rows import join_attributions
 from vitreous.metrics.metric import Metric
 from vitreous.models.vit import Layout
 
@@ -266,7 +267,7 @@ class MapFolder:
                 samples = [preprocess_sample(chunk[place][1], vit.preprocess, vit.preprocess) for place in places]
                 batch = collate(samples, vit.preprocess.size)
                 result = evaluate(
-                    vit, batch.images, join([chunk[place][0].attribution for place in places]), metric,
+                    vit, batch.images, join_attributions([chunk[place][0].attribution for place in places]), metric,
                     labels=batch.labels, objects=batch.objects, rivals=batch.rivals, boxes=batch.boxes, precision=precision,
                 )  # fmt: skip
                 scores.update(zip(places, result.scores.tolist(), strict=True))

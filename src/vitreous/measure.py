@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from vitreous.arguments import answered, as_images, check_batch_size
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import QUESTIONS
 from vitreous.capture.targets import class_index, class_indices
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.front import answered, as_images, check_batch_size, load, wrap
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -25,6 +25,7 @@ from vitreous.metrics.metric_result import MetricResult, join_results
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.scored import with_score
+from vitreous.wrapping import load, wrap
 
 
 @overload

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitreous.arguments import as_images
 from vitreous.capture.probe import Probe
 from vitreous.capture.targets import class_indices
 from vitreous.core.errors import ModelError, ShapeError
-from vitreous.front import as_images
 from vitreous.models.vit import ViT
 from vitreous.wrapping import as_model
 

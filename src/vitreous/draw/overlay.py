@@ -154,7 +154,7 @@ def map_at_pixels(
     def at(maps: Tensor, mode: str) -> Tensor:
         return resample(resample(maps, down, mode).mT, across, mode).mT
 
-    own = (attribution.maps() if attribution.native_pixels is None else attribution.native_pixels)[0].double().cpu()
+    own = attribution.native_maps[0].double().cpu()
     values = at(enlarge_map(own.nan_to_num(0.0, 1e30, -1e30), attribution, mode), choose_interpolation(mode))
     missing = own.isnan()
     if missing.any():  # a missing score takes no part in its neighbours' means

@@ -180,6 +180,4 @@ def is_flat(least: float, most: float) -> bool:
 
 def map_values(attribution: Attribution) -> np.ndarray:
     """Scores at the method's own resolution: pixels where it has them, else patches."""
-    values = attribution.patches if attribution.native_pixels is None else attribution.native_pixels
-    assert values is not None, "an attribution has scores of patches or of pixels"
-    return values.double().cpu().numpy()
+    return attribution.native_maps.double().cpu().numpy()

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.core.deprecation import renamed_attributes
-from vitreous.core.errors import DataError, ShapeError, VitreousError
-from vitreous.methods.attribution_files import (
-    ANIMATIONS,
-    TENSORS,
-    as_array,
-    chosen_format,
-    read_attribution,
-    save_attribution,
-)
+from vitreous.core.errors import ShapeError
+from vitreous.methods.attribution_files import ANIMATIONS, chosen_format, read_attribution, save_attribution
+from vitreous.methods.attribution_rows import change_tensors, find_negligible, row_indices, tabulate
 from vitreous.methods.map_arrays import resize_maps
 from vitreous.models.image_geometry import size_of
 from vitreous.models.layout import ClipLayout, Layout
@@ -30,8 +23,6 @@ from vitreous.models.layout import ClipLayout, Layout
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-NEGLIGIBLE = 1e-4  # fraction of |score| below which the sum of absolute scores counts as negligible
 
 
 @renamed_attributes(pictures="originals")
@@ -194,10 +185,11 @@ class Attribution:
         if isinstance(self.layout, ClipLayout):
             maps = resize_maps(self.maps().flatten(0, 1), self.layout.size if size is None else size, mode)
             return maps.unflatten(0, (len(self), self.layout.times)).repeat_interleave(self.layout.tubelet, 1)
-        return resize_maps(self._source(), self.layout.size if size is None else size, mode)
+        return resize_maps(self.native_maps, self.layout.size if size is None else size, mode)
 
-    def _source(self) -> Float[Tensor, "r height width"]:
-        """Scores at the method's native resolution."""
+    @property
+    def native_maps(self) -> Float[Tensor, "r *times height width"]:
+        """Scores at the method's own resolution: of pixels for a pixel method, else of patches."""
         return self.maps() if self.native_pixels is None else self.native_pixels
 
     def _original_pixels(self, size: str, mode: str) -> Tensor | list[Tensor]:
@@ -209,7 +201,7 @@ class Attribution:
                 "pixels() gives the maps at the size of what the model saw, and preprocess.restore(maps, (height, width)) "
                 "brings them back to an image of that size"
             )
-        source = resize_maps(self._source(), self.layout.size, mode) if mode == "bicubic" else self._source()
+        source = resize_maps(self.native_maps, self.layout.size, mode) if mode == "bicubic" else self.native_maps
         mode = "nearest" if mode == "nearest" else "bilinear"
         maps = [
             self.preprocess.restore(row, size_of(original), mode)
@@ -233,26 +225,7 @@ class Attribution:
         DataError
             If pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise DataError("to_pandas needs pandas: pip install pandas") from None
-        maps = self.maps()
-        row, *time, y, x = (index.ravel() for index in np.indices(tuple(maps.shape)))
-        names = self.names or tuple(f"class {target}" for target in self.targets.tolist())
-        return pandas.DataFrame(
-            {
-                "method": self.method,
-                "row": row,
-                "target": self.targets.cpu().numpy()[row],
-                "name": [names[index] for index in row],
-                **({"time": time[0]} if time else {}),
-                "y": y,
-                "x": x,
-                "score": as_array(maps).ravel(),
-                **({} if self.stderr is None else {"stderr": as_array(self.stderr).ravel()}),
-            }
-        )
+        return tabulate(self)
 
     @property
     def shares(self) -> dict[str, Tensor]:
@@ -266,25 +239,20 @@ class Attribution:
 
     def __getitem__(self, row: int | slice | Sequence[int] | Tensor | np.ndarray) -> Attribution:
         """Attribution of one row, a slice of rows, or the rows of a list of indices or a mask."""
-        from dataclasses import replace
-
         if isinstance(row, int):
             place = range(len(self))[row]
             row = slice(place, place + 1)
         indices = range(len(self))[row] if isinstance(row, slice) else row_indices(row, len(self))
         rows = row if isinstance(row, slice) else indices
-        cut = {name: None if (t := getattr(self, name)) is None else t[rows] for name in TENSORS}
         lists = {
             name: None if (entries := getattr(self, name)) is None else tuple(entries[index] for index in indices)
             for name in ("originals", "names")
         }
-        return replace(self, **cut, **lists)
+        return replace(change_tensors(self, lambda tensor: tensor[rows]), **lists)
 
     def to(self, device: torch.device | str) -> Attribution:
         """Copy with all tensors on `device`."""
-        from dataclasses import replace
-
-        return replace(self, **{name: None if (t := getattr(self, name)) is None else t.to(device) for name in TENSORS})
+        return change_tensors(self, lambda tensor: tensor.to(device))
 
     def cpu(self) -> Attribution:
         """Copy with all tensors on the CPU."""
@@ -382,26 +350,4 @@ class Attribution:
         roll-out or a product of attention matrices is not in units of the score. False for a row without any finite
         score.
         """
-        from vitreous.methods.spec import resolve
-
-        maps = (self.maps() if self.native_pixels is None else self.native_pixels).flatten(1).double()
-        finite = maps.isfinite()
-        total = maps.where(finite, 0).abs().sum(-1)
-        negligible = total == 0
-        try:
-            in_units_of_the_score = self.signed and resolve(self.method).class_specific
-        except VitreousError:  # not a registered method
-            in_units_of_the_score = self.signed
-        if self.score is not None and in_units_of_the_score:
-            negligible = negligible | (total < NEGLIGIBLE * self.score.to(total).abs())
-        return negligible & finite.any(-1)
-
-
-def row_indices(rows: Any, count: int) -> list[int]:
-    """Indices of the rows that a list of indices or a mask selects."""
-    try:
-        return [int(index) for index in torch.arange(count)[torch.atleast_1d(torch.as_tensor(rows)).cpu()]]
-    except (TypeError, ValueError, RuntimeError, IndexError):
-        raise ShapeError(
-            f"rows {rows!r}: an index, a slice, a list of indices or a mask of {count} rows would work"
-        ) from None
+        return find_negligible(self)

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.core.errors import DataError
+from vitreous.methods.attribution_rows import TENSORS, as_array
 from vitreous.models.image_input import Preprocess
 from vitreous.models.layout import ClipLayout, Layout
 from vitreous.models.transforms import OpaquePreprocess
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 FORMATS = ("safetensors", "npz", "npy")
 ANIMATIONS = ("gif", "webp")
 UNREADABLE = (SafetensorError, BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, EOFError)
-TENSORS = (
-    "patches", "stderr", "prefix", "bias", "residual", "score", "logits", "targets", "native_pixels", "images",
-)  # fmt: skip
 
 
 def chosen_format(path: Path, format: str | None) -> str:  # noqa: A002 - as in matplotlib's savefig
@@ -104,12 +102,6 @@ def read_attribution(path: str | Path) -> dict[str, Any]:
         raise DataError(f"no file {str(path)!r}") from None
     except UNREADABLE as problem:
         raise DataError(f"{str(path)!r} is not an attribution saved by Vitreous ({problem})") from None
-
-
-def as_array(tensor: Tensor) -> np.ndarray:
-    """Tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
-    tensor = tensor.cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -16,6 +16,7 @@ from vitreous.capture.probe import Probe, Walk
 from vitreous.capture.relevance import propagate_relevance
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.attribution_rows import change_tensors
 from vitreous.methods.bias_accounting import BiasAccounting
 from vitreous.methods.compose import effective_fold
 from vitreous.methods.map_arrays import patch_sums
@@ -38,9 +39,8 @@ def run_method(method: Method, probe: BlackBoxProbe) -> Attribution:
     if method.class_specific or targets == 1:
         return run_recipe(method, probe)
     attribution = run_recipe(method, probe.once())
-    tensors = {name: getattr(attribution, name) for name in PER_ROW}
-    rows = {name: None if tensor is None else tensor.repeat_interleave(targets, 0) for name, tensor in tensors.items()}
-    return replace(attribution, **rows, targets=probe.targets, **described(probe))
+    repeated = change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW)
+    return replace(repeated, targets=probe.targets, **described(probe))
 
 
 def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:

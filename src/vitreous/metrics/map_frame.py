@@ -73,8 +73,7 @@ def framed(attribution: Attribution, objects: Masks, interpolation: str = "bilin
 def at_size(attribution: Attribution, size: tuple[int, int], interpolation: str) -> Float[Tensor, "r H W"]:
     """The pixel map if the method has one, else the patch grid, resized in float64; constant maps stay constant."""
     choice("interpolation", interpolation, get_args(Interpolation))
-    source = attribution.maps() if attribution.native_pixels is None else attribution.native_pixels
-    source = source.double()
+    source = attribution.native_maps.double()
     if tuple(source.shape[-2:]) == tuple(size):
         return source
     corners = False if interpolation in ("bilinear", "bicubic") else None

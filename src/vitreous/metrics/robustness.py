@@ -30,8 +30,7 @@ AT_ONCE = 32  # images explained per batch
 
 def native(attribution: Attribution) -> Float[Tensor, "r n"]:
     """The map at the method's own resolution, pixels or patches, flattened, in float64."""
-    maps = attribution.native_pixels if attribution.native_pixels is not None else attribution.maps()
-    return maps.flatten(1).double()
+    return attribution.native_maps.flatten(1).double()
 
 
 def explained(method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:

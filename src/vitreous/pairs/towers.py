@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.arguments import as_images, refuse_not_finite
 from vitreous.capture.forward import adapter_logits
 from vitreous.core.errors import ModelError, ShapeError, SpecError, VitreousError, describe_error
-from vitreous.front import as_images, refuse_not_finite
 from vitreous.models.model import BlackBox, Layout, Network, Outputs
 from vitreous.models.model_call import forward_of
 from vitreous.models.tensor_types import Images, Logits, Pooled

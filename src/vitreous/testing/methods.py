@@ -109,7 +109,7 @@ class Case:
 
 def flat_scores(attribution: Attribution) -> Tensor:
     """Return the finest scores that a method gives, a row per map."""
-    return (attribution.maps() if attribution.native_pixels is None else attribution.native_pixels).flatten(1)
+    return attribution.native_maps.flatten(1)
 
 
 # ── contract tests: their docstrings are returned by `check_method` ──────────────────────────────

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitreous.capture.probe import Probe
 from vitreous.measure import measure
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.attribution_rows import change_tensors
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -93,9 +94,8 @@ class SyntheticBatch:
     def measured(self, metric: Metric, maps: Attribution | None = None, rows: list[int] | None = None) -> MetricResult:
         """Evaluate the metric on `maps` (None: the own maps), on these rows only if given."""
         maps = self.maps if maps is None else maps
-        maps = (
-            maps if rows is None else select_rows(maps, rows)
-        )  # without rows, pass the maps themselves and not a copy
+        if rows is not None:  # without rows, pass the maps themselves and not a copy
+            maps = change_tensors(maps, lambda tensor: tensor[rows])
         rows = list(range(len(self))) if rows is None else rows
         row_tensor = torch.tensor(rows)
         inputs = {
@@ -125,14 +125,12 @@ class SyntheticBatch:
             name: [v[row]] * copies if isinstance(v, list) else v[rows] for name, v in self.annotations.items()
         }
         return replace(
-            self, images=images, targets=self.targets[rows], annotations=annotations, maps=select_rows(self.maps, rows)
+            self,
+            images=images,
+            targets=self.targets[rows],
+            annotations=annotations,
+            maps=change_tensors(self.maps, lambda tensor: tensor[rows]),
         )
-
-
-def select_rows(maps: Attribution, rows: list[int]) -> Attribution:
-    parts = ("patches", "native_pixels", "residual", "score", "targets", "prefix", "bias", "logits")
-    cut = {name: None if (t := getattr(maps, name)) is None else t[rows] for name in parts}
-    return replace(maps, **cut)
 
 
 # ── images with known contributions ──────────────────────────────────────────────────────────────

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 def join_classes(rows: Sequence[Attribution]) -> Attribution:
     """Return the classes of one method as one attribution; a checkpoint is named without its folder."""
-    from vitreous.front import join
+    from vitreous.methods.attribution_rows import join_attributions
 
-    attribution = join(list(rows))
+    attribution = join_attributions(rows)
     provenance = dict(attribution.provenance)
     if "checkpoint" in provenance:
         provenance["checkpoint"] = Path(str(provenance["checkpoint"])).name

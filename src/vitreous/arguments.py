@@ -1,0 +1,156 @@
+"""Model, target and images as they are given to `explain` and `evaluate`: described, checked and prepared."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from PIL.Image import Image
+from torch import Tensor, nn
+
+from vitreous.capture.handshake import confirm
+from vitreous.capture.see_through import examine, fits
+from vitreous.capture.targets import ClassTarget, Target
+from vitreous.core.errors import ModelError, ShapeError, SpecError
+from vitreous.methods.capability import black_box_methods
+from vitreous.methods.method import METHODS, Method
+from vitreous.models.black_box import describe_black_box, with_observed_outputs
+from vitreous.models.image_input import open_image
+from vitreous.models.model import BlackBox, Network
+from vitreous.models.tensor_types import Images
+from vitreous.models.vit import ViT
+from vitreous.wrapping import as_network, load, network_of, wrap
+
+
+def described_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:
+    """The model to explain: as far as it can be seen through, else as a black box where the method allows that.
+
+    Parameters
+    ----------
+    model
+        As for `explain`.
+    method
+        The method.
+    size
+        Size of the images if it is known.
+    scored
+        Whether whatever the module returns is scored, which the parts of a `ViT` do not compute.
+    """
+    if isinstance(model, str):
+        model = load(model)
+    if isinstance(model, BlackBox):
+        return network_of(model, size) if scored else model
+    try:
+        return as_network(model, size=size) if scored and isinstance(model, nn.Module) else wrap(model, size=size)
+    except ModelError as problem:
+        if not isinstance(model, nn.Module):
+            raise
+        if method.black_box is None:
+            raise ModelError(
+                f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods(METHODS)}"
+            ) from None
+        return describe_black_box(model, str(problem))
+
+
+def answered(vit: BlackBox, images: Images) -> BlackBox:
+    """Return `vit` with known outputs: run a black box on the first image, do the handshake of a hand-made `ViT`."""
+    if isinstance(vit, ViT):
+        return vit if vit.output_type is not None else confirm(vit)
+    if isinstance(vit, Network) and not fits(vit, images):
+        vit = examine(vit, images[:1].to(vit.device, vit.dtype))
+    return vit if isinstance(vit, Network) and vit.output_type is not None else with_observed_outputs(vit, images)
+
+
+def as_target(model: Any, target: Any) -> Target:
+    """Return the `target` of `explain` as a `Target`: everything else is texts for a whole CLIP or SigLIP model, or classes."""
+    if hasattr(model, "get_text_features"):
+        from vitreous.pairs.prompts import targets_of_prompts
+
+        target = targets_of_prompts(model, target)
+    return target if isinstance(target, Target) else ClassTarget(target)
+
+
+def check_batch_size(batch_size: Any) -> None:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise SpecError(f"batch_size={batch_size!r}; a whole number from 1 on would work")
+
+
+def refuse_not_finite(images: Images) -> None:
+    if images.is_meta or images.layout != torch.strided:
+        raise ShapeError(
+            f"images must be a dense tensor that holds values, not one on {images.device} of layout {images.layout}"
+        )
+    bad = ~images.flatten(1).isfinite().all(1)
+    if bad.any():
+        first = int(bad.nonzero()[0, 0])
+        raise ShapeError(f"image {first} holds NaN or infinite values; finite floats would work")
+
+
+def size_of(images: Any) -> tuple[int, int] | None:
+    """Height and width of images that are given as float tensors; None if they are prepared by the model."""
+    first = images[0] if isinstance(images, list | tuple) and images else images
+    if not is_prepared(first) or first.ndim not in (3, 4) or not first.numel():
+        return None
+    return first.shape[-2], first.shape[-1]
+
+
+def as_images(vit: BlackBox, images: Any) -> tuple[tuple[Any, ...] | None, Images]:
+    """Return the original images (None for float tensors) and the model's input batch.
+
+    Float tensors are used unchanged. Paths, bytes, PIL images and 8-bit arrays or tensors go through the model's
+    preprocessing.
+    """
+    if isinstance(vit, Network) and vit.clip is not None:
+        return None, vit.clip.checked(images, vit.name)
+    if isinstance(images, np.ndarray | Tensor) and images.ndim == 4 and is_eight_bit(images):
+        images = list(images)  # one array per image
+    if is_prepared(images):
+        return None, checked_batch(vit, images)
+    sources: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
+    check_sources(sources)
+    if is_prepared(sources[0]):
+        return None, checked_batch(vit, torch.stack([t[0] if t.ndim == 4 and len(t) == 1 else t for t in sources]))
+    if vit.preprocess is None:
+        wrapped = f"wrap(model, {'' if isinstance(vit, Network) else 'black_box=True, '}preprocess=…)"
+        raise ModelError(f"{vit.name!r} does not say how images are prepared; pass tensors, or {wrapped}")
+    originals = tuple(open_image(source) for source in sources)
+    return originals, vit.preprocess.batch(list(originals))
+
+
+def checked_batch(vit: BlackBox, images: Tensor) -> Images:
+    """A tensor of one or several prepared images as the model's input batch; a ShapeError if it does not fit the model."""
+    batch = images[None] if images.ndim == 3 else images
+    if batch.ndim != 4 or batch.shape[1] != vit.channels or not len(batch):
+        raise ShapeError(f"images must be [b {vit.channels} H W] with at least one image, not {list(images.shape)}")
+    if not batch.is_floating_point():
+        raise ShapeError(
+            f"images must be normalised floats, or uint8 colours from 0 to 255 to have them prepared, not {batch.dtype}"
+        )
+    return batch.clone() if batch.is_inference() else batch
+
+
+def check_sources(sources: list[Any]) -> None:
+    """Raise a ShapeError unless all entries of a list are images, or all are prepared tensors of one shape."""
+    if not sources:
+        raise ShapeError("no images were given")
+    for source in sources:
+        if not isinstance(source, Tensor | np.ndarray | str | bytes | PathLike | Image):
+            raise ShapeError(
+                f"an image is a path, a PIL image, a uint8 array [H, W, 3] or a tensor, not {type(source).__name__!r}"
+            )
+    shapes = {tuple(source.shape) for source in sources if is_prepared(source)}
+    if shapes and not all(map(is_prepared, sources)):
+        raise ShapeError("tensors and images cannot be mixed in one list")
+    if len(shapes) > 1:
+        raise ShapeError(f"images of one batch must have one shape, not {sorted(shapes)}")
+
+
+def is_prepared(image: Any) -> TypeGuard[Tensor]:
+    """Whether an image is a tensor of the model's input; 8-bit tensors still have to be preprocessed."""
+    return isinstance(image, Tensor) and not is_eight_bit(image)
+
+
+def is_eight_bit(array: np.ndarray | Tensor) -> bool:
+    return array.dtype in (torch.uint8, np.uint8)
