@@ -186,8 +186,18 @@ class PerturbedModel:
         return self.answers(remembered(self.results, ("pixels", side, *key), counts, ask, {rank.shape[1]: self.whole}))
 
 
-def perturbation_metric(**facts: Any) -> Callable[[Callable[..., Measured]], Metric]:
-    """Decorator that registers a function `(model, **options)` of a `PerturbedModel` as a metric; `facts` as for `metric`."""
+def perturbation_metric(
+    name: str | None = None, description: str | None = None, **facts: Any
+) -> Callable[[Callable[..., Measured]], Metric]:
+    """Decorator that registers a function `(model, **options)` of a `PerturbedModel` as a metric.
+
+    Parameters
+    ----------
+    name, description
+        Name and docstring of the metric; those of the function by default.
+    **facts
+        As for `metric`.
+    """
 
     def register(function: Callable[..., Measured]) -> Metric:
         @wraps(function)
@@ -200,9 +210,10 @@ def perturbation_metric(**facts: Any) -> Callable[[Callable[..., Measured]], Met
         ) -> Measured:
             return function(PerturbedModel(attribution, probe, labels, memo), **options)
 
+        measure.__doc__ = description or function.__doc__
         optional_inputs = {name: Option(name, None) for name in ("labels", "memo")}
         options = OptionFunction.of(function).options
-        return metric(**facts)(OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options}))
+        return metric(name, **facts)(OptionFunction(measure, ("attribution", "probe"), {**optional_inputs, **options}))
 
     return register
 

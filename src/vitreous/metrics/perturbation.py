@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
@@ -19,13 +19,13 @@ from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Range, Seed, Share
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
+from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Answers, Class, Index, PerturbedModel, perturbation_metric
 from vitreous.metrics.order import (
     TENTHS,
     TWENTIETHS,
     Area,
-    Grid,
     Levels,
     Order,
     Show,
@@ -67,69 +67,51 @@ def blackened(model: PerturbedModel, levels: Sequence[float], order: str) -> Ans
 # ── accuracy ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@perturbation_metric(
-    higher_is_better=False,
-    formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
-    **FACTS,
-    **ACCURACY,
-)
-def positive_auc(
-    model: PerturbedModel,
-    levels: Levels = TENTHS,
-    clean: bool = True,
-    empty: Share | None = None,
-    judge: Class = "label",
-    area: Area = "normalised",
-    show: Show = "fraction",
-) -> Measured:
+def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> Metric:
+    """Register the area under the accuracy as the first pixels of an order become black."""
+
+    def accuracy(
+        model: PerturbedModel,
+        levels: Levels = TENTHS,
+        clean: bool = True,
+        empty: Share | None = None,
+        judge: Class = "label",
+        area: Area = "normalised",
+        show: Show = "fraction",
+    ) -> Measured:
+        levels = checked_levels("levels", levels)
+        levels = (0.0, *levels) if clean and levels[0] > 0 else levels
+        answers = blackened(model, levels, order)
+        curve = model.hits(answers, judge)
+        parts = changes(answers, judge)
+        if empty is not None and levels[-1] < 1:
+            levels = (*levels, 1.0)
+            curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
+        return summed_up(model.attribution, curve, levels, area, show, parts=parts)
+
+    return perturbation_metric(name, description, **FACTS, **ACCURACY, **facts)(accuracy)
+
+
+positive_auc = accuracy_metric(
+    "positive_auc",
     """Accuracy as the highest pixels become black.
 
     `judge`: the class that counts as right ("label", as published also where the predicted class is explained; "predicted",
     "explained"). `clean`: the untouched image is a point of the curve. `empty`: the accuracy taken for granted when all is black.
     The parts are what published code stores beside the hits: how the largest probability and logit change, and
     log p(right class) − log p(second class), 0 where the right class is second.
-    """
-    return accuracy(model, "descending", levels, clean, empty, judge, area, show)
-
-
-@perturbation_metric(
+    """,
+    "descending",
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x, the top r of pixels black) = label]",
+)
+negative_auc = accuracy_metric(
+    "negative_auc",
+    "Accuracy as the lowest pixels become black; options and parts as for `positive_auc`.",
+    "ascending",
     higher_is_better=True,
     formula="area under r ↦ [arg max f(x, the lowest r of pixels black) = label]",
-    **FACTS,
-    **ACCURACY,
 )
-def negative_auc(
-    model: PerturbedModel,
-    levels: Levels = TENTHS,
-    clean: bool = True,
-    empty: Share | None = None,
-    judge: Class = "label",
-    area: Area = "normalised",
-    show: Show = "fraction",
-) -> Measured:
-    """Accuracy as the lowest pixels become black; options and parts as for `positive_auc`."""
-    return accuracy(model, "ascending", levels, clean, empty, judge, area, show)
-
-
-def accuracy(
-    model: PerturbedModel,
-    order: str,
-    levels: Grid,
-    clean: bool,
-    empty: float | None,
-    judge: str,
-    area: str,
-    show: str,
-) -> Measured:
-    levels = checked_levels("levels", levels)
-    levels = (0.0, *levels) if clean and levels[0] > 0 else levels
-    answers = blackened(model, levels, order)
-    curve = model.hits(answers, judge)
-    parts = changes(answers, judge)
-    if empty is not None and levels[-1] < 1:
-        levels = (*levels, 1.0)
-        curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
-    return summed_up(model.attribution, curve, levels, area, show, parts=parts)
 
 
 def changes(answers: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:

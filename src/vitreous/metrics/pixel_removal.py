@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Count, Seed
 from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
+from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Answers, Class, PerturbedModel, once, perturbation_metric
 from vitreous.metrics.order import SHOWS, Area, Show, summed_up
 
-FACTS = {
+FACTS: dict[str, Any] = {
     "family": "faithfulness",
     "affine_invariant": True,
     "paper": "petsiuk2018rise",
@@ -55,57 +58,49 @@ def curve_of(
     return answers.probability(track)[0], [count / pixels for count in gone]
 
 
-@perturbation_metric(
-    higher_is_better=True,
-    formula="mean over k of p(the baseline with the top k pixels of x)",
-    bounds=(0, 1),
-    forwards="1 + steps",
-    presets={"tis": TIS, "rise": {**RISE, "baseline": "blur-rise"}},
-    **FACTS,
-)
-def insertion(
-    model: PerturbedModel,
-    baseline: Baseline = "blur",
-    space: Space = "normalised",
-    steps: Count = 224,
-    start: bool = False,
-    track: Class = "explained",
-    area: Area = "mean",
-    show: Show = "fraction",
-    seed: Seed = 0,
-) -> Measured:
+def pixel_metric(name: str, description: str, default: Baseline, *, insert: bool, **facts: Any) -> Metric:
+    """Register the area under the probability as pixels enter a baseline image (`insert`) or give way to it."""
+
+    def probability(
+        model: PerturbedModel,
+        baseline: Baseline = default,
+        space: Space = "normalised",
+        steps: Count = 224,
+        start: bool = False,
+        track: Class = "explained",
+        area: Area = "mean",
+        show: Show = "fraction",
+        seed: Seed = 0,
+    ) -> Measured:
+        curve, levels = curve_of(model, insert, baseline, space, steps, start, track, seed)
+        return summed_up(model.attribution, curve, levels, area, show)
+
+    return perturbation_metric(name, description, bounds=(0, 1), forwards="1 + steps", **FACTS, **facts)(probability)
+
+
+insertion = pixel_metric(
+    "insertion",
     """Probability of a class as the highest pixels enter a baseline image.
 
     `baseline`: "blur", "black", "mean", "random", or "blur-rise", RISE's blur; `space`: "normalised", as published, or "pixels",
     as the words say. `start`: the first point is the untouched baseline (RISE), or what one step makes of it (TIS).
     `track`: "explained", "predicted" or "label". `area`: "mean" of the points, or trapezoids ("normalised", "trapezoid").
-    """
-    curve, levels = curve_of(model, True, baseline, space, steps, start, track, seed)
-    return summed_up(model.attribution, curve, levels, area, show)
-
-
-@perturbation_metric(
+    """,
+    "blur",
+    insert=True,
+    higher_is_better=True,
+    formula="mean over k of p(the baseline with the top k pixels of x)",
+    presets={"tis": TIS, "rise": {**RISE, "baseline": "blur-rise"}},
+)
+deletion = pixel_metric(
+    "deletion",
+    "Probability of a class as the highest pixels give way to a baseline image; options as for `insertion`.",
+    "black",
+    insert=False,
     higher_is_better=False,
     formula="mean over k of p(x with its top k pixels from the baseline)",
-    bounds=(0, 1),
-    forwards="1 + steps",
     presets={"tis": TIS, "rise": {**RISE, "baseline": "black"}},
-    **FACTS,
 )
-def deletion(
-    model: PerturbedModel,
-    baseline: Baseline = "black",
-    space: Space = "normalised",
-    steps: Count = 224,
-    start: bool = False,
-    track: Class = "explained",
-    area: Area = "mean",
-    show: Show = "fraction",
-    seed: Seed = 0,
-) -> Measured:
-    """Probability of a class as the highest pixels give way to a baseline image; options as for `insertion`."""
-    curve, levels = curve_of(model, False, baseline, space, steps, start, track, seed)
-    return summed_up(model.attribution, curve, levels, area, show)
 
 
 @perturbation_metric(

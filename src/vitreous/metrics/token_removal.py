@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Answers, Class, PerturbedModel, perturbation_metric
 from vitreous.metrics.order import TENTHS, Area, Grid, Order, Ratios, Show, checked_levels, count_of, summed_up
 
-FACTS = {
+FACTS: dict[str, Any] = {
     "family": "faithfulness",
     "affine_invariant": True,
     "forwards": "1 + ratios",
@@ -34,107 +37,83 @@ def outputs_by_ratio(
     return model.shown_tokens("top" if insert == (order == "descending") else "bottom", counts), levels
 
 
-def accuracy(
-    model: PerturbedModel, ratios: Grid, judge: str, order: str, area: str, show: str, *, insert: bool
-) -> Measured:
-    """Area under the accuracy of the class `judge`."""
-    answers, levels = outputs_by_ratio(model, ratios, order, insert)
-    return summed_up(model.attribution, model.hits(answers, judge), levels, area, show, order == "ascending")
+def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
+    """Register the area under the accuracy as patches are removed, or added with `insert`."""
+
+    def accuracy(
+        model: PerturbedModel,
+        ratios: Ratios = TENTHS,
+        judge: Class = "label",
+        order: Order = "descending",
+        area: Area = "normalised",
+        show: Show = "fraction",
+    ) -> Measured:
+        answers, levels = outputs_by_ratio(model, ratios, order, insert)
+        return summed_up(model.attribution, model.hits(answers, judge), levels, area, show, order == "ascending")
+
+    return perturbation_metric(name, description, bounds=(0, 1), **FACTS, **facts)(accuracy)
 
 
-def probability_drop(
-    model: PerturbedModel, ratios: Grid, track: str, order: str, area: str, show: str, *, insert: bool
-) -> Measured:
-    """Area under p(x) − p(visible part of x), with the mean log-probability drop as part `lodds`."""
-    answers, levels = outputs_by_ratio(model, ratios, order, insert)
-    (visible, whole), (log_visible, log_whole) = answers.probability(track), answers.log_p(track)
-    parts = {"lodds": log_whole - log_visible}
-    return summed_up(model.attribution, whole - visible, levels, area, show, order == "ascending", parts)
+def probability_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
+    """Register the area under p(x) − p(visible part of x) as patches are removed, or added with `insert`."""
+
+    def probability_drop(
+        model: PerturbedModel,
+        ratios: Ratios = TENTHS,
+        track: Class = "explained",
+        order: Order = "descending",
+        area: Area = "normalised",
+        show: Show = "fraction",
+    ) -> Measured:
+        answers, levels = outputs_by_ratio(model, ratios, order, insert)
+        (visible, whole), (log_visible, log_whole) = answers.probability(track), answers.log_p(track)
+        parts = {"lodds": log_whole - log_visible}
+        return summed_up(model.attribution, whole - visible, levels, area, show, order == "ascending", parts)
+
+    return perturbation_metric(name, description, bounds=(-1, 1), **FACTS, **facts)(probability_drop)
 
 
-@perturbation_metric(
-    higher_is_better=False,
-    formula="area under r ↦ [arg max f(x without the top r of patches) = label]",
-    bounds=(0, 1),
-    presets={"skipplus": {"judge": "label", "show": "complement"}, "released": {"judge": "label", **RELEASED}},
-    **FACTS,
-)
-def deletion_accuracy(
-    model: PerturbedModel,
-    ratios: Ratios = TENTHS,
-    judge: Class = "label",
-    order: Order = "descending",
-    area: Area = "normalised",
-    show: Show = "fraction",
-) -> Measured:
+deletion_accuracy = accuracy_metric(
+    "deletion_accuracy",
     """Accuracy as the highest patches leave the encoder.
 
     `judge`: the class that counts as right ("label", "predicted", "explained"). `order="ascending"`: the lowest patches leave.
     `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole image
     among them. `show`: "fraction", "percent", or "complement", 100 − x.
-    """
-    return accuracy(model, ratios, judge, order, area, show, insert=False)
-
-
-@perturbation_metric(
+    """,
+    insert=False,
+    higher_is_better=False,
+    formula="area under r ↦ [arg max f(x without the top r of patches) = label]",
+    presets={"skipplus": {"judge": "label", "show": "complement"}, "released": {"judge": "label", **RELEASED}},
+)
+insertion_accuracy = accuracy_metric(
+    "insertion_accuracy",
+    "Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`.",
+    insert=True,
     higher_is_better=True,
     formula="area under r ↦ [arg max f(the top r of patches alone) = label]",
-    bounds=(0, 1),
     presets={"skipplus": {"judge": "label", "show": "percent"}, "released": {"judge": "label", **RELEASED}},
-    **FACTS,
 )
-def insertion_accuracy(
-    model: PerturbedModel,
-    ratios: Ratios = TENTHS,
-    judge: Class = "label",
-    order: Order = "descending",
-    area: Area = "normalised",
-    show: Show = "fraction",
-) -> Measured:
-    """Accuracy when only the highest patches enter the encoder; options as for `deletion_accuracy`."""
-    return accuracy(model, ratios, judge, order, area, show, insert=True)
-
-
-@perturbation_metric(
-    higher_is_better=True,
-    formula="area under r ↦ p(x) − p(x without the top r of patches)",
-    bounds=(-1, 1),
-    presets={"skipplus": {"track": "predicted", "show": "percent"}, "released": {"track": "label", **RELEASED}},
-    **FACTS,
-)
-def deletion_aopc(
-    model: PerturbedModel,
-    ratios: Ratios = TENTHS,
-    track: Class = "explained",
-    order: Order = "descending",
-    area: Area = "normalised",
-    show: Show = "fraction",
-) -> Measured:
+deletion_aopc = probability_metric(
+    "deletion_aopc",
     """How far the probability drops as the highest patches leave the encoder.
 
     `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
     The part `lodds` is the mean drop of the log-probability.
-    """
-    return probability_drop(model, ratios, track, order, area, show, insert=False)
-
-
-@perturbation_metric(
-    higher_is_better=False,
-    formula="area under r ↦ p(x) − p(the top r of patches alone)",
-    bounds=(-1, 1),
-    presets={"skipplus": {"track": "predicted", "show": "complement"}, "released": {"track": "label", **RELEASED}},
-    **FACTS,
+    """,
+    insert=False,
+    higher_is_better=True,
+    formula="area under r ↦ p(x) − p(x without the top r of patches)",
+    presets={"skipplus": {"track": "predicted", "show": "percent"}, "released": {"track": "label", **RELEASED}},
 )
-def insertion_aopc(
-    model: PerturbedModel,
-    ratios: Ratios = TENTHS,
-    track: Class = "explained",
-    order: Order = "descending",
-    area: Area = "normalised",
-    show: Show = "fraction",
-) -> Measured:
+insertion_aopc = probability_metric(
+    "insertion_aopc",
     """How far the probability lies below that of the whole image when only the highest patches enter the encoder.
 
     Options and parts as for `deletion_aopc`.
-    """
-    return probability_drop(model, ratios, track, order, area, show, insert=True)
+    """,
+    insert=True,
+    higher_is_better=False,
+    formula="area under r ↦ p(x) − p(the top r of patches alone)",
+    presets={"skipplus": {"track": "predicted", "show": "complement"}, "released": {"track": "label", **RELEASED}},
+)
