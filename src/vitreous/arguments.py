@@ -24,7 +24,7 @@ from vitreous.models.vit import ViT
 from vitreous.wrapping import as_network, load, network_of, wrap
 
 
-def described_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:
+def describe_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:
     """The model to explain: as far as it can be seen through, else as a black box where the method allows that.
 
     Parameters
@@ -54,7 +54,7 @@ def described_model(model: Any, method: Method, size: tuple[int, int] | None, sc
         return describe_black_box(model, str(problem))
 
 
-def answered(vit: BlackBox, images: Images) -> BlackBox:
+def with_known_outputs(vit: BlackBox, images: Images) -> BlackBox:
     """Return `vit` with known outputs: run a black box on the first image, do the handshake of a hand-made `ViT`."""
     if isinstance(vit, ViT):
         return vit if vit.output_type is not None else confirm(vit)

@@ -82,7 +82,7 @@ def metric_facts(metric: Metric) -> dict[str, Any]:
         JSON-serialisable. Infinite `bounds` are given as None, `pooled` says whether scores are reduced by something
         other than their mean, `origin` is the package that registered the metric.
     """
-    from vitreous.metrics.metric import METRICS, plain
+    from vitreous.metrics.metric import METRICS, as_json_values
 
     return {
         "name": metric.name,
@@ -97,7 +97,7 @@ def metric_facts(metric: Metric) -> dict[str, Any]:
         "takes": [name for name in metric.takes if name not in ("probe", "memo")],
         "forwards": metric.forwards,
         "paper": metric.paper,
-        "options": plain(
+        "options": as_json_values(
             {
                 k: v
                 for k, v in metric.known_options.items()

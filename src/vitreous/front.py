@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from vitreous.arguments import (
-    answered,
     as_images,
     as_target,
     check_batch_size,
-    described_model,
+    describe_model,
     refuse_not_finite,
     size_of,
+    with_known_outputs,
 )
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
@@ -131,7 +131,7 @@ def explain(
         if not (value is None or isinstance(value, bool)):
             raise SpecError(f"{name}={value!r}; True, False or None would work")
     chosen = resolve(method, **options)
-    vit = described_model(model, chosen, size_of(images), score is not None)
+    vit = describe_model(model, chosen, size_of(images), score is not None)
     vit = vit if score is None else with_score(vit, score)
     chosen, chosen_target = chosen.for_model(vit), as_target(model, target)
     precision_of(chosen, vit, precision)  # fail before images are read
@@ -141,7 +141,7 @@ def explain(
         originals, tensor = as_images(vit, images)
         tensor = tensor if differentiable else as_constant(tensor)
         refuse_not_finite(tensor)
-        vit = answered(vit, tensor)
+        vit = with_known_outputs(vit, tensor)
         score_function = choose_score_function(vit, chosen_target, chosen, question)
         chosen_target = chosen_target.fit(vit, len(tensor))
         if caution := cautions(chosen, vit):

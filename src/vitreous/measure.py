@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vitreous.arguments import answered, as_images, check_batch_size
+from vitreous.arguments import as_images, check_batch_size, with_known_outputs
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.capture.probe import probe_of
@@ -124,7 +124,7 @@ def evaluate(
         if isinstance(model, BlackBox)
         else load(model)
         if isinstance(model, str)
-        else wrapped(model, opaque, attribution)
+        else wrap_for_maps(model, opaque, attribution)
     )
     vit = vit if score is None else with_score(vit, score)
     if isinstance(vit, Network) and vit.clip is not None:
@@ -134,7 +134,7 @@ def evaluate(
     _, tensor = as_images(
         vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
     )
-    vit = answered(vit, tensor)
+    vit = with_known_outputs(vit, tensor)
     effective = effective_precision(precision, vit, "tf32")
     maps = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
     refuse_texts(maps, chosen)
@@ -146,13 +146,17 @@ def evaluate(
     else:
         share = len(maps) // len(tensor)
     annotations = {
-        "labels": None if labels is None else classes(vit, labels, len(tensor)),
-        "objects": masks(objects, "objects"),
-        "rivals": masks(rivals, "rivals"),
-        "boxes": corners_of_images(boxes),
+        "labels": None if labels is None else find_label_indices(vit, labels, len(tensor)),
+        "objects": check_masks(objects, "objects"),
+        "rivals": check_masks(rivals, "rivals"),
+        "boxes": boxes_of_images(boxes),
     }
-    rows = {name: spread(name, value, len(tensor), share) for name, value in annotations.items() if value is not None}
-    again = remade(maps, method)
+    rows = {
+        name: spread_over_rows(name, value, len(tensor), share)
+        for name, value in annotations.items()
+        if value is not None
+    }
+    again = find_method(maps, method)
     parts: list[list[MetricResult]] = []
     with torch.inference_mode(False), evaluating(vit.module), computing(effective, vit.device):
         for start in range(0, len(tensor), batch_size):
@@ -170,7 +174,7 @@ def evaluate(
     return results if several else results[0]
 
 
-def wrapped(model: Any, opaque: bool, attribution: Any) -> BlackBox:
+def wrap_for_maps(model: Any, opaque: bool, attribution: Any) -> BlackBox:
     size = attribution.layout.size if isinstance(attribution, Attribution) else None
     try:
         return wrap(model, black_box=opaque, size=size)
@@ -267,7 +271,7 @@ def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> 
     raise ShapeError(f"maps are {list(maps.shape)}; the model {patches}sees images {list(layout.size)}")
 
 
-def masks(mask: Tensor | None, name: str) -> Tensor | None:
+def check_masks(mask: Tensor | None, name: str) -> Tensor | None:
     if mask is None:
         return None
     try:
@@ -281,7 +285,7 @@ def masks(mask: Tensor | None, name: str) -> Tensor | None:
     return mask.to(torch.int8)
 
 
-def classes(vit: BlackBox, labels: Any, images: int) -> Int[Tensor, " b"]:
+def find_label_indices(vit: BlackBox, labels: Any, images: int) -> Int[Tensor, " b"]:
     """Class indices of labels given by index or name, one for all images or one per image; −1 is unknown."""
     labels_list = labels.tolist() if isinstance(labels, Tensor | np.ndarray | np.generic) else labels
     try:
@@ -296,16 +300,16 @@ def classes(vit: BlackBox, labels: Any, images: int) -> Int[Tensor, " b"]:
     return indices
 
 
-def corners_of_images(boxes: Any) -> list[Tensor | None] | None:
+def boxes_of_images(boxes: Any) -> list[Tensor | None] | None:
     """Boxes of every image as tensors [k 4]; None for an image without boxes."""
     if boxes is None:
         return None
     if not isinstance(boxes, list | tuple | Tensor | np.ndarray):
         raise ShapeError(f"boxes are a list with a tensor [k 4] or None for every image, not {type(boxes).__name__!r}")
-    return [None if image_boxes is None else corners(image_boxes) for image_boxes in boxes]
+    return [None if image_boxes is None else as_boxes(image_boxes) for image_boxes in boxes]
 
 
-def corners(boxes: Any) -> Tensor:
+def as_boxes(boxes: Any) -> Tensor:
     """Boxes of one image as a tensor [k 4]."""
     try:
         tensor = torch.as_tensor(boxes).reshape(-1, 4)
@@ -316,7 +320,7 @@ def corners(boxes: Any) -> Tensor:
     return tensor
 
 
-def spread(name: str, value: Any, images: int, share: int) -> Any:
+def spread_over_rows(name: str, value: Any, images: int, share: int) -> Any:
     """One entry per row: entries given per image are repeated for each of its `share` targets."""
     if len(value) == images * share:
         return value
@@ -327,7 +331,7 @@ def spread(name: str, value: Any, images: int, share: int) -> Any:
     return value.repeat_interleave(share, 0)
 
 
-def remade(attribution: Attribution, method: str | Method | None) -> Method | None:
+def find_method(attribution: Attribution, method: str | Method | None) -> Method | None:
     """The method to explain again with: `method` if given, else the attribution's; None if that is not registered."""
     if method is not None:
         return resolve(method)

@@ -10,7 +10,7 @@ from torch import nn
 import vitreous
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.metrics.metric import METRICS
-from vitreous.metrics.order import checked_levels
+from vitreous.metrics.order import check_levels
 from vitreous.testing import tiny_vits
 
 
@@ -162,8 +162,8 @@ def test_a_map_that_cannot_be_made_again_is_not_compared_with_another(vit, image
 def test_numbers_that_are_none_are_refused_in_one_sentence():
     for levels in ("abc", None, (), (0.5, 0.5), (0.1, "x"), (-0.1,), float("nan")):
         with pytest.raises(SpecError, match=r"levels=.* shares must grow"):
-            checked_levels("levels", levels)
-    assert checked_levels("levels", [0.0, 0.5, 1.0]) == (0.0, 0.5, 1.0)
+            check_levels("levels", levels)
+    assert check_levels("levels", [0.0, 0.5, 1.0]) == (0.0, 0.5, 1.0)
 
 
 def test_a_map_of_another_grid_is_refused(vit, images):

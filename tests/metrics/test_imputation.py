@@ -9,7 +9,7 @@ from tests.metrics.slow import COUNT, LABELS, STD, highest_first, images, maps, 
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.metrics import imputation
-from vitreous.metrics.imputation import filling, imputed
+from vitreous.metrics.imputation import impute_pixels, paint_imputed
 from vitreous.metrics.metric import resolve_metric
 
 pytest.importorskip("scipy")
@@ -50,7 +50,7 @@ def test_the_sparse_system_is_the_dense_one(share, room, monkeypatch):
     visible = masks(share)
     visible[:, 3:20, 5:30] &= torch.rand(COUNT, 1, 1, generator=torch.Generator().manual_seed(2)) > 0.5  # a large hole
     visible[:, 0, 0] = True
-    found = imputed(images(), visible)
+    found = impute_pixels(images(), visible)
 
     for row in range(COUNT):
         torch.testing.assert_close(found[row], dense(images()[row], visible[row]), rtol=0, atol=1e-10)
@@ -62,16 +62,16 @@ def test_what_is_visible_stays_and_a_slope_is_filled_in_as_a_slope():
     visible = torch.ones(1, 24, 32, dtype=torch.bool)
     visible[:, 5:15, 9:20] = False
 
-    torch.testing.assert_close(imputed(slope, visible), slope)  # linear: in the name of the method
-    assert torch.equal(imputed(slope, torch.ones_like(visible)), slope)
+    torch.testing.assert_close(impute_pixels(slope, visible), slope)  # linear: in the name of the method
+    assert torch.equal(impute_pixels(slope, torch.ones_like(visible)), slope)
 
 
 def test_noise_lies_on_what_was_filled_in_and_nowhere_else():
     asked = probe("vit")
     visible = masks(0.5)
     image = torch.arange(COUNT)
-    found = filling(asked, 0.01, 0)(visible, image, torch.tensor([100, 200, 300]))
-    difference = found - imputed(asked.images, visible)
+    found = paint_imputed(asked, 0.01, 0)(visible, image, torch.tensor([100, 200, 300]))
+    difference = found - impute_pixels(asked.images, visible)
 
     assert difference[visible[:, None].expand_as(difference)].abs().max() == 0
     for channel, std in enumerate(STD):

@@ -23,7 +23,7 @@ from vitreous.metrics.localisation import (
     pixel_accuracy,
     pointing_game,
 )
-from vitreous.metrics.map_frame import at_size
+from vitreous.metrics.map_frame import resize_map
 from vitreous.metrics.robustness import max_sensitivity, sensitivity_to
 
 __all__ = ["golden"]  # the fixture serves here too
@@ -147,7 +147,7 @@ def test_quantus_agrees_where_the_definitions_do(golden, which):
     file = "metric_quantus"
     arrays, found = golden.arrays(file), exact_map(golden, which)
     objects = masks_in(arrays, golden)
-    pixels = at_size(found, golden.vit.size, "bilinear").abs()
+    pixels = resize_map(found, golden.vit.size, "bilinear").abs()
     pixels = pixels / pixels.max()
     scaled = Attribution(found.patches, found.layout, found.targets, "x", "pixel", pixels)
     plain = sparseness.with_options(preset="quantus")
@@ -162,7 +162,7 @@ def test_quantus_agrees_where_the_definitions_do(golden, which):
     chance = pointing_game(scaled, objects=objects).scores
     assert ((chance > 0).double().numpy() == arrays[f"{which}_pointing_game"]).all()
     # its "relevance mass" keeps the sign in both sums, so on a signed map it is no share
-    scores = at_size(found, golden.vit.size, "bilinear")
+    scores = resize_map(found, golden.vit.size, "bilinear")
     signed = (scores * objects).sum((1, 2)) / scores.sum((1, 2))
     close(golden, file, signed, arrays[f"{which}_relevance_mass_accuracy"])
 

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from tests.methods.test_goldens import Golden, golden
 from vitreous.capture.probe import Probe
 from vitreous.methods.attribution import Attribution
-from vitreous.metrics.baselines import over
+from vitreous.metrics.baselines import paint_baseline
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.model_outputs import PerturbedModel
-from vitreous.metrics.perturbation import blackened, changes
+from vitreous.metrics.perturbation import output_changes, outputs_with_black_pixels
 from vitreous.models.image_input import Preprocess
 
 __all__ = ["golden"]  # the fixture serves here too
@@ -145,7 +145,7 @@ def with_noise(golden, probe, attribution, verb, steps, reference) -> torch.Tens
     total = rest[0, 0].numel()
     gone = [total // steps * step for step in range(1, steps + 1)]
     counts, side = (gone, "top") if verb == "insertion" else ([total - one for one in gone], "bottom")
-    said = PerturbedModel(attribution, probe).shown_pixels(side, counts, over(probe, rest), ("given",))
+    said = PerturbedModel(attribution, probe).outputs_with_pixels(side, counts, paint_baseline(probe, rest), ("given",))
     return said.probability("explained")[0]
 
 
@@ -194,7 +194,7 @@ def test_perturbation_of_chefer_is_reproduced(golden, name):
     for short, verb, order in (("pos", "positive_auc", "descending"), ("neg", "negative_auc", "ascending")):
         found = resolve_metric(verb, preset="chefer")(attribution, probe=probe, labels=labels, memo=memo)
         agrees(golden, file, found.curve.T, reference[f"{name}_{short}_perturbations_hits"])
-        said = blackened(
+        said = outputs_with_black_pixels(
             PerturbedModel(attribution, probe, labels, memo), tuple(r / 10 for r in range(1, levels + 1)), order
         )
         for key, part in (
@@ -203,5 +203,5 @@ def test_perturbation_of_chefer_is_reproduced(golden, name):
             ("dissimilarities", "lead"),
         ):
             stored = reference[f"{name}_{short}_perturbations_{key}"]
-            agrees(golden, file, changes(said, "label")[part].T, stored)
+            agrees(golden, file, output_changes(said, "label")[part].T, stored)
             agrees(golden, file, found.parts[part], stored.mean(0))

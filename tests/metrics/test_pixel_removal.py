@@ -34,7 +34,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.metrics.baselines import baseline_of
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.order import pixel_ranks
-from vitreous.metrics.pixel_removal import grid
+from vitreous.metrics.pixel_removal import count_replaced_pixels
 from vitreous.models.black_box import with_observed_outputs
 
 PIXELS = 24 * 32
@@ -154,12 +154,12 @@ def test_noise_belongs_to_the_picture():
 
 
 def test_steps_end_with_the_whole_picture():
-    assert grid(50176, 224, False) == [224 * k for k in range(1, 225)]
-    assert grid(50176, 28, True) == [1792 * k for k in range(29)]
-    assert grid(10, 4, False) == [3, 6, 9, 10]
-    assert grid(10, 6, False) == [2, 4, 6, 8, 10]  # steps of equal size, as few as it takes
+    assert count_replaced_pixels(50176, 224, False) == [224 * k for k in range(1, 225)]
+    assert count_replaced_pixels(50176, 28, True) == [1792 * k for k in range(29)]
+    assert count_replaced_pixels(10, 4, False) == [3, 6, 9, 10]
+    assert count_replaced_pixels(10, 6, False) == [2, 4, 6, 8, 10]  # steps of equal size, as few as it takes
     with pytest.raises(SpecError, match="1 to 10 steps"):
-        grid(10, 11, False)
+        count_replaced_pixels(10, 11, False)
 
 
 def test_endpoints_are_those_of_the_preset():

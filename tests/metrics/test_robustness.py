@@ -15,7 +15,7 @@ from vitreous.methods.method import Method, make_method
 from vitreous.methods.random_control import generators
 from vitreous.methods.spec import resolve
 from vitreous.metrics.ranks import spearman
-from vitreous.metrics.robustness import max_sensitivity, parameter_randomisation, parts_of
+from vitreous.metrics.robustness import group_parameters, max_sensitivity, parameter_randomisation
 from vitreous.testing import fingerprint, randomise, tiny_vits
 
 TARGETS = torch.tensor([[1, 0], [4, 2], [2, 6]])
@@ -163,7 +163,7 @@ def test_what_ignores_the_model_survives_and_what_reads_no_head_survives_its_los
     steps = parameter_randomisation.with_options(order="cascade")(rollout(probe), probe=probe, method=rollout)
 
     assert all_at_once.scores.allclose(torch.ones(3).double())
-    parts = list(parts_of(vit.module))
+    parts = list(group_parameters(vit.module))
     assert parts[:3] == ["head", "norm", "blocks.3"]
     assert parts[-1] == "cls_token"
     assert steps.levels == pytest.approx([(i + 1) / len(parts) for i in range(len(parts))])
@@ -201,7 +201,7 @@ def test_a_torchvision_model_forgets_from_its_head_down():
 
     model = VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5).eval()
     randomise(model)  # as it is built, its head is 0
-    parts = list(parts_of(model))
+    parts = list(group_parameters(model))
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     result = vitreous.evaluate(
         model, images, vitreous.explain(model, images, [1, 2], "genatt"), "parameter_randomisation"

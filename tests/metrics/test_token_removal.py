@@ -165,14 +165,14 @@ def test_equal_scores_go_in_an_order_that_only_the_picture_decides():
 
 def test_a_map_without_opinion_scores_between_the_best_and_the_worst_on_a_model_that_adds():
     """Over many images a constant map is the random map, and both lie half-way between an order and its reverse."""
-    from vitreous.metrics.order import ranked
+    from vitreous.metrics.order import rank_scores
 
     draw = torch.Generator().manual_seed(0)
     weights = torch.rand(400, 12, generator=draw, dtype=torch.float64)
     drawn = torch.stack([torch.randperm(12, generator=draw) for _ in range(400)])
 
     def kept(scores):  # a model whose answer is the sum of what it is shown
-        left = ranked(scores, lambda: drawn)[:, None] >= torch.arange(13)[:, None]
+        left = rank_scores(scores, lambda: drawn)[:, None] >= torch.arange(13)[:, None]
         return (left * weights[:, None]).sum((1, 2))
 
     best, worst, flat = (kept(scores).mean() for scores in (weights, -weights, torch.zeros_like(weights)))

@@ -12,7 +12,7 @@ from tests.report.stores import put, row, rows_of
 from vitreous.bench.resample import curve_band, difference_interval
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, mean_ranks, order_by_rank, summarise_metric
-from vitreous.metrics.localisation import shares
+from vitreous.metrics.localisation import pool_accuracy
 from vitreous.metrics.metric_result import mean
 from vitreous.report.stored_run import read_run
 
@@ -198,7 +198,7 @@ def test_a_difference_is_over_what_both_define() -> None:
 def test_a_difference_of_pooled_figures_is_pooled() -> None:
     before = {"score": np.array([1.0, 0.0]), "correct": np.array([1.0, 0.0]), "labelled": np.array([1.0, 99.0])}
     after = {"score": np.array([0.0, 1.0]), "correct": np.array([0.0, 99.0]), "labelled": np.array([1.0, 99.0])}
-    change, _, _ = difference_interval(before, after, shares, ["a", "b"])
+    change, _, _ = difference_interval(before, after, pool_accuracy, ["a", "b"])
 
     assert change == pytest.approx(0.98)  # means over images would say 0
 

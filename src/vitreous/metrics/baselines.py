@@ -101,7 +101,7 @@ def rise_blurred(images: Images) -> Images:
     return sides[0] @ images @ sides[1].mT
 
 
-def over(probe: BlackBoxProbe, rest: Images) -> Paint:
+def paint_baseline(probe: BlackBoxProbe, rest: Images) -> Paint:
     """Paint function that replaces pixels that are not visible by those of the baseline images `rest`."""
 
     def paint(visible: Tensor, image: Index, _: Index) -> Images:

@@ -11,15 +11,17 @@ from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Positive
-from vitreous.metrics.map_frame import PerRow, at_size
+from vitreous.metrics.map_frame import PerRow, resize_map
 from vitreous.metrics.metric import metric
-from vitreous.metrics.robustness import native
+from vitreous.metrics.robustness import native_scores
 
 
-def values(attribution: Attribution, of: str, part: str) -> Float[Tensor, "r n"]:
+def map_scores(attribution: Attribution, of: str, part: str) -> Float[Tensor, "r n"]:
     """Scores of the map at the model's input size ("pixels") or at the method's own resolution ("native")."""
     scores = (
-        native(attribution) if of == "native" else at_size(attribution, attribution.layout.size, "bilinear").flatten(1)
+        native_scores(attribution)
+        if of == "native"
+        else resize_map(attribution, attribution.layout.size, "bilinear").flatten(1)
     )
     return scores if part == "signed" else scores.abs()
 
@@ -50,7 +52,7 @@ def sparseness(
     `shift`: the least score becomes 0 "always", or for maps with a "negative" score only; with "none" a negative score makes
     it undefined. `eps` is added to every score, as published (1e-7), which a map of tiny scores would feel.
     """
-    v = values(attribution, of, part)
+    v = map_scores(attribution, of, part)
     low = v.amin(-1, keepdim=True)
     v = v if shift == "none" else v - (low if shift == "always" else low.clamp(max=0))
     v = v.sort(-1).values + eps
@@ -75,7 +77,7 @@ def entropy(attribution: Attribution, of: Literal["pixels", "native"] = "pixels"
 
     `normalised=False`: in nats, not divided by the entropy of a constant map.
     """
-    mass = values(attribution, of, "abs")
+    mass = map_scores(attribution, of, "abs")
     p = mass / mass.sum(-1, keepdim=True)
     nats = -torch.special.xlogy(p, p).sum(-1)
     return (nats / math.log(p.shape[-1]) if normalised else nats).clamp(min=0)

@@ -15,7 +15,7 @@ from vitreous.methods.options import Positive, Seed
 from vitreous.metrics.baselines import normalisation
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.model_outputs import Class, Index, Paint, PerturbedModel, perturbation_metric
-from vitreous.metrics.order import TENTHS, Area, Levels, Order, Show, checked_levels, count_of, summed_up
+from vitreous.metrics.order import TENTHS, Area, Levels, Order, Show, check_levels, count_of, summarise_curve
 from vitreous.models.tensor_types import Images
 
 # weights of the eight neighbours of a pixel: the four adjacent ones count twice as much as the four diagonal ones
@@ -50,38 +50,38 @@ def road(
     values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`: the lowest
     pixels go first. The part `probability` is the mean probability of the predicted class.
     """
-    levels, probe = checked_levels("levels", levels), model.probe
+    levels, probe = check_levels("levels", levels), model.probe
     if levels[-1] == 1:
         raise SpecError("levels end below 1: of an image without a pixel nothing can be filled in")
     pixels = probe.images.shape[-2] * probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
     side = "bottom" if order == "descending" else "top"
-    answers = model.shown_pixels(side, counts, filling(probe, noise, seed), ("filled", noise, seed))
-    curve = model.hits(answers, judge)
-    parts = {"probability": answers.probability("predicted")[0]}
-    return summed_up(model.attribution, curve, levels, area, show, order == "ascending", parts)
+    outputs = model.outputs_with_pixels(side, counts, paint_imputed(probe, noise, seed), ("filled", noise, seed))
+    curve = model.hits(outputs, judge)
+    parts = {"probability": outputs.probability("predicted")[0]}
+    return summarise_curve(model.attribution, curve, levels, area, show, order == "ascending", parts)
 
 
-def filling(probe: BlackBoxProbe, noise: float, seed: int) -> Paint:
+def paint_imputed(probe: BlackBoxProbe, noise: float, seed: int) -> Paint:
     """Paint function that imputes missing pixels and adds noise seeded by `seed` and the content of the image."""
     _, std = normalisation(probe)
     draw = noise_of(probe.originals, seed, probe.images.device)
 
     def paint(visible: Bool[Tensor, "k H W"], image: Index, count: Index) -> Images:
-        filled = imputed(probe.images[image], visible)
+        filled = impute_pixels(probe.images[image], visible)
         return torch.where(visible[:, None], filled, filled + noise / std * draw(image, count).to(filled))
 
     return paint
 
 
-def imputed(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
+def impute_pixels(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     """Replace every pixel that is not visible by the weighted mean of its neighbours inside the image."""
     together = max(1, ROOM // visible[0].numel())
     # SuperLU releases the GIL, so the threads run in parallel
-    return torch.cat(map_in_threads(solved, images.split(together), visible.split(together)))
+    return torch.cat(map_in_threads(solve_pixels, images.split(together), visible.split(together)))
 
 
-def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
+def solve_pixels(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
     """Solve one sparse float64 system for a group of images directly, with one unknown per missing pixel."""
     try:
         from scipy.sparse import csc_matrix
@@ -114,8 +114,6 @@ def solved(images: Images, visible: Bool[Tensor, "k H W"]) -> Images:
         shape=(count, count),
     )
     # the matrix is symmetric positive definite: no pivoting needed, and a symmetric ordering gives the least fill-in
-    answer = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}).solve(
-        known_colours
-    )
-    values[missing] = answer
+    factors = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    values[missing] = factors.solve(known_colours)
     return torch.from_numpy(values).movedim(-1, 1).to(images)

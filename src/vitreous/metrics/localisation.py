@@ -15,7 +15,16 @@ from torch import Tensor
 
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Range, Share
-from vitreous.metrics.map_frame import Boxes, Frame, Interpolation, Masks, PerRow, framed, grown, searched
+from vitreous.metrics.map_frame import (
+    Boxes,
+    Frame,
+    Interpolation,
+    Masks,
+    PerRow,
+    dilate_masks,
+    frame_annotation,
+    frame_map,
+)
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Figures, Measured, Parts
 from vitreous.metrics.ranks import average_precision
@@ -28,26 +37,26 @@ ROUNDING = 1e-14  # relative to the peak: rounding error of interpolating equal 
 # ── segmentation: the map, thresholded at its mean, as a mask ────────────────────────────────────
 
 
-def shares(parts: Parts) -> Figures:
+def pool_accuracy(parts: Parts) -> Figures:
     """Correct pixels of all images divided by labelled pixels of all images."""
-    return divided(np.nansum(parts["correct"], -1), np.nansum(parts["labelled"], -1))
+    return divide_counts(np.nansum(parts["correct"], -1), np.nansum(parts["labelled"], -1))
 
 
-def class_ious(parts: Parts) -> Figures:
+def pool_ious(parts: Parts) -> Figures:
     """Mean of the IoU of object and background, each pooled over images."""
     background, inside = (
-        divided(np.nansum(parts[f"intersection_{side}"], -1), np.nansum(parts[f"union_{side}"], -1))
+        divide_counts(np.nansum(parts[f"intersection_{side}"], -1), np.nansum(parts[f"union_{side}"], -1))
         for side in ("background", "object")
     )
     return (background + inside) / 2
 
 
-def divided(part: Figures, whole: Figures) -> Figures:
+def divide_counts(part: Figures, whole: Figures) -> Figures:
     with np.errstate(invalid="ignore"):
         return part / whole
 
 
-def counts(frame: Frame, *masks: Tensor) -> list[PerRow]:
+def count_pixels(frame: Frame, *masks: Tensor) -> list[PerRow]:
     """Number of counted pixels in each mask; NaN for rows without an object."""
     sums = ((mask & frame.counted).flatten(1).sum(-1).double() for mask in masks)
     return [count.where(frame.defined, torch.nan) for count in sums]
@@ -56,7 +65,7 @@ def counts(frame: Frame, *masks: Tensor) -> list[PerRow]:
 @metric(
     **FACTS,
     affine_invariant=True,
-    reduce=shares,
+    reduce=pool_accuracy,
     paper="chefer2021transformer",
     formula="Σ [S > mean S] = mask / Σ labelled, pooled over images",
     aliases=("pixacc",),
@@ -66,25 +75,25 @@ def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Inte
 
     A score is of one image; the figure of a set pools pixels over its images. A constant map marks nothing.
     """
-    frame = framed(attribution, objects, interpolation)
+    frame = frame_map(attribution, objects, interpolation)
     everything = torch.ones_like(frame.inside)
-    correct, labelled = counts(frame, frame.marked == frame.inside, everything)
+    correct, labelled = count_pixels(frame, frame.marked == frame.inside, everything)
     return Measured(correct / labelled, parts={"correct": correct, "labelled": labelled})
 
 
 @metric(
     **FACTS,
     affine_invariant=True,
-    reduce=class_ious,
+    reduce=pool_ious,
     paper="chefer2021transformer",
     formula="½ (IoU of the object + IoU of the background), intersections and unions pooled over images",
 )
 def miou(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> Measured:
     """Mean of the intersections over unions of object and background, the map cut at its mean."""
-    frame = framed(attribution, objects, interpolation)
+    frame = frame_map(attribution, objects, interpolation)
     inside, marked = frame.inside, frame.marked
     names = ("intersection_background", "union_background", "intersection_object", "union_object")
-    pixel_counts = counts(frame, ~inside & ~marked, ~(inside & marked), inside & marked, inside | marked)
+    pixel_counts = count_pixels(frame, ~inside & ~marked, ~(inside & marked), inside & marked, inside | marked)
     parts: dict[str, PerRow] = dict(zip(names, pixel_counts, strict=True))
     return Measured((pixel_counts[0] / pixel_counts[1] + pixel_counts[2] / pixel_counts[3]) / 2, parts=parts)
 
@@ -97,8 +106,8 @@ def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
 @metric(**FACTS, affine_invariant=True, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
 def f1(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> PerRow:
     """F1 of the map, cut at its mean, over the whole image."""
-    frame = framed(attribution, objects, interpolation)
-    return f_score(*counts(frame, frame.marked & frame.inside, frame.marked, frame.inside))
+    frame = frame_map(attribution, objects, interpolation)
+    return f_score(*count_pixels(frame, frame.marked & frame.inside, frame.marked, frame.inside))
 
 
 @metric(
@@ -112,7 +121,7 @@ def f1_rows(attribution: Attribution, objects: Masks, interpolation: Interpolati
 
     It falls short of 1 also for a perfect map: rows without any object count as 0.
     """
-    frame = framed(attribution, objects, interpolation)
+    frame = frame_map(attribution, objects, interpolation)
     masks = (frame.marked & frame.inside, frame.marked, frame.inside)
     rows = f_score(*((mask & frame.counted).sum(-1).double() for mask in masks))
     with_pixels = frame.counted.any(-1)
@@ -133,7 +142,7 @@ def map_two_channel(attribution: Attribution, objects: Masks, interpolation: Int
 
     Not the average precision of the object: the background's easy pixels count too. A constant map scores ½.
     """
-    frame = framed(attribution, objects, interpolation)
+    frame = frame_map(attribution, objects, interpolation)
     constant = (frame.normalised == 0).all(-1, keepdim=True)
     scores = torch.cat([(1 - frame.normalised).where(~constant, 0.0), frame.normalised], -1)
     inside, counted = frame.inside.flatten(1), frame.counted.flatten(1)
@@ -162,7 +171,7 @@ def ap(
 
     A constant map scores the object's share of the image. `ignored`: pixels of −1 are skipped, or count as "background".
     """
-    frame = framed(attribution, objects, interpolation, ignored)
+    frame = frame_map(attribution, objects, interpolation, ignored)
     precision = average_precision(frame.scores, frame.inside.flatten(1), frame.counted.flatten(1))
     return precision.where(frame.defined, torch.nan)
 
@@ -170,7 +179,7 @@ def ap(
 # ── pointing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def sought(frame: Frame, max_coverage: float | None, missing: str, scores: PerRow) -> PerRow:
+def mask_undefined(frame: Frame, max_coverage: float | None, missing: str, scores: PerRow) -> PerRow:
     """Set scores of invalid rows to NaN: NaN in the map, no counted pixels, or coverage of at least `max_coverage`.
 
     Rows without an object become NaN, or 0 with `missing="miss"`.
@@ -211,16 +220,16 @@ def pointing_game(
     left out. `missing="miss"`: an image whose object the cut has lost counts as missed. `ties="first"`: the first of
     several peaks instead of the chance that one drawn evenly hits.
     """
-    frame = searched(attribution, objects, boxes, of, interpolation)
+    frame = frame_annotation(attribution, objects, boxes, of, interpolation)
     heights = frame.scores.masked_fill(~frame.counted.flatten(1), -torch.inf)
     if ties == "first":
         peak = torch.zeros_like(heights, dtype=torch.bool).scatter_(-1, heights.argmax(-1, keepdim=True), True)
     else:
         highest = heights.amax(-1, keepdim=True)
         peak = heights >= highest - ROUNDING * highest.abs()
-    near = grown(frame.inside & frame.counted, tolerance).flatten(1)
+    near = dilate_masks(frame.inside & frame.counted, tolerance).flatten(1)
     hit = (peak & near).sum(-1).double() / peak.sum(-1)
-    return sought(frame, max_coverage, missing, hit)
+    return mask_undefined(frame, max_coverage, missing, hit)
 
 
 @metric(
@@ -243,8 +252,8 @@ def energy_pointing(
 
     `part`: its "positive" mass, or with "abs" what speaks against the class too. The rest as in `pointing_game`.
     """
-    frame = searched(attribution, objects, boxes, of, interpolation)
+    frame = frame_annotation(attribution, objects, boxes, of, interpolation)
     mass: Float[Tensor, "r n"] = frame.scores.clamp(min=0) if part == "positive" else frame.scores.abs()
     mass = mass * frame.counted.flatten(1)
     share = (mass * frame.inside.flatten(1)).sum(-1) / mass.sum(-1)
-    return sought(frame, max_coverage, missing, share)
+    return mask_undefined(frame, max_coverage, missing, share)

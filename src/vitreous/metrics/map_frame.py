@@ -56,7 +56,9 @@ class Frame:
         return (self.normalised > self.normalised.mean(-1, keepdim=True)).view_as(self.inside)
 
 
-def framed(attribution: Attribution, objects: Masks, interpolation: str = "bilinear", ignored: str = "skip") -> Frame:
+def frame_map(
+    attribution: Attribution, objects: Masks, interpolation: str = "bilinear", ignored: str = "skip"
+) -> Frame:
     """Resize the map to the size of the masks.
 
     `ignored`: pixels of −1 are left out ("skip") or count as background ("background").
@@ -64,13 +66,13 @@ def framed(attribution: Attribution, objects: Masks, interpolation: str = "bilin
     choice("ignored", ignored, ("skip", "background"))
     if len(objects) != len(attribution):
         raise ShapeError(f"there are {len(attribution)} maps and {len(objects)} masks")
-    pixels = at_size(attribution, (objects.shape[-2], objects.shape[-1]), interpolation)
+    pixels = resize_map(attribution, (objects.shape[-2], objects.shape[-1]), interpolation)
     objects = objects.to(pixels.device)
     counted = torch.ones_like(objects, dtype=torch.bool) if ignored == "background" else objects >= 0
     return Frame(pixels, objects == 1, counted)
 
 
-def at_size(attribution: Attribution, size: tuple[int, int], interpolation: str) -> Float[Tensor, "r H W"]:
+def resize_map(attribution: Attribution, size: tuple[int, int], interpolation: str) -> Float[Tensor, "r H W"]:
     """The pixel map if the method has one, else the patch grid, resized in float64; constant maps stay constant."""
     choice("interpolation", interpolation, get_args(Interpolation))
     source = attribution.native_maps.double()
@@ -82,22 +84,24 @@ def at_size(attribution: Attribution, size: tuple[int, int], interpolation: str)
     return torch.where((source == first).flatten(1).all(-1)[:, None, None], first, resized)
 
 
-def searched(
+def frame_annotation(
     attribution: Attribution, objects: Masks | None, boxes: Boxes | None, of: str, interpolation: str
 ) -> Frame:
     """Frame of the map with masks or boxes as the object; "auto" prefers masks if they are given."""
     choice("of", of, ("auto", "objects", "boxes"))
     if objects is not None and of != "boxes":
-        return framed(attribution, objects, interpolation)
+        return frame_map(attribution, objects, interpolation)
     if boxes is None or of == "objects":
         needed = {"auto": "objects=… or boxes=…", "objects": "objects=…", "boxes": "boxes=…"}[of]
         raise SpecError(f"there is nothing to point at; give {needed}")
     if len(boxes) != len(attribution):
         raise ShapeError(f"there are {len(attribution)} maps and boxes of {len(boxes)} images")
-    return framed(attribution, drawn(boxes, attribution.layout.size).to(attribution.targets.device), interpolation)
+    return frame_map(
+        attribution, draw_boxes(boxes, attribution.layout.size).to(attribution.targets.device), interpolation
+    )
 
 
-def drawn(boxes: Boxes, size: tuple[int, int]) -> Int8[Tensor, "r H W"]:
+def draw_boxes(boxes: Boxes, size: tuple[int, int]) -> Int8[Tensor, "r H W"]:
     """Masks of half-open boxes x0 y0 x1 y1, truncated to whole pixels; rows without annotation (None) are all −1."""
     mask = torch.zeros(len(boxes), *size, dtype=torch.int8)
     for row, several in enumerate(boxes):
@@ -109,7 +113,7 @@ def drawn(boxes: Boxes, size: tuple[int, int]) -> Int8[Tensor, "r H W"]:
     return mask
 
 
-def grown(masks: Bool[Tensor, "r H W"], radius: int) -> Bool[Tensor, "r H W"]:
+def dilate_masks(masks: Bool[Tensor, "r H W"], radius: int) -> Bool[Tensor, "r H W"]:
     """Dilate the masks by a disc of `radius` pixels."""
     if radius <= 0:
         return masks

@@ -184,7 +184,7 @@ class Metric:
             curve=result.curve,
             levels=None if result.levels is None else tuple(float(level) for level in result.levels),
             parts=dict(result.parts),
-            protocol={"metric": self.name, **plain(self.settings), **result.protocol},
+            protocol={"metric": self.name, **as_json_values(self.settings), **result.protocol},
             reduce=self.reduce,
         )
 
@@ -287,6 +287,6 @@ def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
     return chosen.with_options(**spec_options, **options)
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def as_json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as JSON-compatible values: tuples become lists."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}

@@ -34,7 +34,7 @@ Paint = Callable[[Bool[Tensor, "k H W"], Index, Index], Images]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answers:
+class PerturbedOutputs:
     """Model outputs (see `Table`) of every row at `s` levels of visibility, and of the unchanged images."""
 
     table: Float[Tensor, "r s 7"]
@@ -65,7 +65,7 @@ class Answers:
         return CLASSES.index(value)
 
 
-def read(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Tensor, "k 7"]:
+def reduce_logits(logits: Float[Tensor, "k c"], classes: Int[Tensor, "k 3"]) -> Float[Tensor, "k 7"]:
     """Reduce logits to the seven columns of `Table`, at least in float32; log p of class −1 is NaN."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = logits.logsumexp(-1, keepdim=True)
@@ -115,23 +115,23 @@ class PerturbedModel:
             raise ShapeError(f"there is no class {int(true_classes[outside][0])}; the model has {logits.shape[-1]}")
         return torch.stack([predicted, true_classes, explained], 1)
 
-    def answers(self, table: Float[Tensor, "r s 7"]) -> Answers:
+    def outputs(self, table: Float[Tensor, "r s 7"]) -> PerturbedOutputs:
         """A table of outputs, beside those of the unchanged images."""
-        return Answers(table, self.whole, self.labels is not None)
+        return PerturbedOutputs(table, self.whole, self.labels is not None)
 
     @cached_property
     def whole(self) -> Float[Tensor, "r 7"]:
         """Outputs of the unchanged images."""
-        return read(self.probe.full_logits.repeat_interleave(self.probe.targets_per_image, 0), self.classes)
+        return reduce_logits(self.probe.full_logits.repeat_interleave(self.probe.targets_per_image, 0), self.classes)
 
-    def hits(self, answers: Answers, judge: str) -> Float[Tensor, "r s"]:
-        """1 where the top class is the class `judge`, else 0; see `Answers.hits`."""
-        return answers.hits(judge, self.classes)
+    def hits(self, outputs: PerturbedOutputs, judge: str) -> Float[Tensor, "r s"]:
+        """1 where the top class is the class `judge`, else 0; see `PerturbedOutputs.hits`."""
+        return outputs.hits(judge, self.classes)
 
     def logits_table(self, logits: Float[Tensor, "r s c"]) -> Float[Tensor, "r s 7"]:
         """Table of the logits of `s` variants of every row."""
         classes = self.classes[:, None].expand(-1, logits.shape[1], -1)
-        return read(logits.flatten(0, 1), classes.flatten(0, 1)).unflatten(0, logits.shape[:2])
+        return reduce_logits(logits.flatten(0, 1), classes.flatten(0, 1)).unflatten(0, logits.shape[:2])
 
     @torch.no_grad()
     def pixel_table(
@@ -154,36 +154,40 @@ class PerturbedModel:
             index = torch.arange(piece.start, piece.stop, device=classes.device)
             row, number = index // count, numbers[index % count]
             images = paint(visible(row, number), row // probe.targets_per_image, number)
-            return read(probe.sides(probe.say(images)), classes[row])
+            return reduce_logits(probe.sides(probe.say(images)), classes[row])
 
         tables = [table for _, table in pieces(run_piece, len(classes) * count, probe.images_that_fit)]
         return torch.cat(tables).unflatten(0, (len(classes), count))
 
-    def shown_tokens(self, side: str, counts: Sequence[int]) -> Answers:
+    def outputs_with_tokens(self, side: str, counts: Sequence[int]) -> PerturbedOutputs:
         """Model outputs when only the `counts` highest ("top") or lowest ("bottom") patches enter the encoder."""
-        rank = once(self.results, "patch ranks", lambda: patch_ranks(self.attribution, self.probe))
+        rank = get_or_compute(self.results, "patch ranks", lambda: patch_ranks(self.attribution, self.probe))
 
         def ask(missing: list[int]) -> Float[Tensor, "r s 7"]:
-            keep = visible_of(rank[:, None], torch.tensor(missing, device=rank.device)[:, None], side)
+            keep = find_visible(rank[:, None], torch.tensor(missing, device=rank.device)[:, None], side)
             return self.logits_table(self.probe.logits(keep))
 
-        return self.answers(remembered(self.results, ("tokens", side), counts, ask, {rank.shape[1]: self.whole}))
+        return self.outputs(outputs_by_count(self.results, ("tokens", side), counts, ask, {rank.shape[1]: self.whole}))
 
-    def shown_pixels(self, side: str, counts: Sequence[int], paint: Paint, key: tuple[Any, ...]) -> Answers:
+    def outputs_with_pixels(
+        self, side: str, counts: Sequence[int], paint: Paint, key: tuple[Any, ...]
+    ) -> PerturbedOutputs:
         """Model outputs when only the `counts` highest ("top") or lowest ("bottom") pixels of the image are visible.
 
         `paint` fills in the other pixels; `key` identifies it in the memo.
         """
-        rank = once(self.results, "pixel ranks", lambda: pixel_ranks(self.attribution, self.probe))
+        rank = get_or_compute(self.results, "pixel ranks", lambda: pixel_ranks(self.attribution, self.probe))
         size = tuple(self.probe.images.shape[-2:])
 
         def visible(row: Index, count: Index) -> Bool[Tensor, "k H W"]:
-            return visible_of(rank[row], count[:, None], side).unflatten(1, size)
+            return find_visible(rank[row], count[:, None], side).unflatten(1, size)
 
         def ask(missing: list[int]) -> Float[Tensor, "r s 7"]:
             return self.pixel_table(torch.tensor(missing, device=rank.device), visible, paint)
 
-        return self.answers(remembered(self.results, ("pixels", side, *key), counts, ask, {rank.shape[1]: self.whole}))
+        return self.outputs(
+            outputs_by_count(self.results, ("pixels", side, *key), counts, ask, {rank.shape[1]: self.whole})
+        )
 
 
 def perturbation_metric(
@@ -218,11 +222,11 @@ def perturbation_metric(
     return register
 
 
-def visible_of(rank: Int[Tensor, "*any"], count: Int[Tensor, "*some"], side: str) -> Bool[Tensor, "*all"]:
+def find_visible(rank: Int[Tensor, "*any"], count: Int[Tensor, "*some"], side: str) -> Bool[Tensor, "*all"]:
     return rank < count if side == "top" else rank >= rank.shape[-1] - count
 
 
-def remembered(
+def outputs_by_count(
     memo: Memo,
     key: tuple[Any, ...],
     counts: Sequence[int],
@@ -237,7 +241,7 @@ def remembered(
     return torch.stack([tables[count] for count in counts], 1)
 
 
-def once(memo: Memo, key: str, make: Callable[[], Tensor]) -> Tensor:
+def get_or_compute(memo: Memo, key: str, make: Callable[[], Tensor]) -> Tensor:
     if key not in memo:
         memo[key] = make()
     return memo[key]

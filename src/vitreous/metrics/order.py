@@ -46,26 +46,30 @@ def patch_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
         raise ModelError(
             f"metrics by token masking take patches out of the encoder, and {probe.vit.name!r} is treated as a black box that has none; 'insertion', 'deletion' and 'aopc' remove pixels"
         )
-    same_rows(attribution, probe)
+    check_rows(attribution, probe)
     if attribution.patches.shape[1] != probe.layout.patches:
         raise ShapeError(
             f"the map has {attribution.patches.shape[1]} patches and {probe.vit.name!r} sees {probe.layout.patches}; it was made for another model or size"
         )
-    return ranked(attribution.patches, lambda: per_row(drawn_cells(probe, probe.layout.patches), probe))
+    return rank_scores(
+        attribution.patches, lambda: repeat_per_target(draw_cell_order(probe, probe.layout.patches), probe)
+    )
 
 
 def pixel_scores(attribution: Attribution, probe: BlackBoxProbe) -> Scores:
     """The map at the size of the images, flattened."""
-    same_rows(attribution, probe)
+    check_rows(attribution, probe)
     return attribution.pixels((probe.images.shape[-2], probe.images.shape[-1])).flatten(1)
 
 
 def pixel_ranks(attribution: Attribution, probe: BlackBoxProbe) -> Ranks:
     """Rank of every pixel, 0 for the highest score; tied pixels are ordered cell by cell."""
-    return ranked(pixel_scores(attribution, probe), lambda: per_row(drawn_pixels(probe), probe)).int()
+    return rank_scores(
+        pixel_scores(attribution, probe), lambda: repeat_per_target(draw_pixel_order(probe), probe)
+    ).int()
 
 
-def ranked(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
+def rank_scores(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
     """Ranks by descending score; ties follow the order returned by `drawn`, which is called only if there are ties."""
     values, order = scores.sort(dim=-1, descending=True, stable=True)
     if bool((values[:, 1:] == values[:, :-1]).any()):
@@ -75,13 +79,13 @@ def ranked(scores: Scores, drawn: Callable[[], Int[Tensor, "r n"]]) -> Ranks:
     return torch.empty_like(order).scatter_(1, order, places)
 
 
-def drawn_cells(probe: BlackBoxProbe, cells: int) -> Int[Tensor, "b cells"]:
+def draw_cell_order(probe: BlackBoxProbe, cells: int) -> Int[Tensor, "b cells"]:
     """Random order of the cells of every image, seeded by its content."""
     draws = [torch.randperm(cells, generator=draw) for draw in generators(probe.originals, 0)]
     return torch.stack(draws).to(probe.images.device)
 
 
-def drawn_pixels(probe: BlackBoxProbe) -> Int[Tensor, "b n"]:
+def draw_pixel_order(probe: BlackBoxProbe) -> Int[Tensor, "b n"]:
     """Random order of pixels that completes one cell before the next.
 
     Cells are the model's patches, or for black boxes at most 14 x 14 rectangles. Pixels removed one by one at random
@@ -92,15 +96,15 @@ def drawn_pixels(probe: BlackBoxProbe) -> Int[Tensor, "b n"]:
     rows, columns = -(-height // down), -(-width // right)
     place = torch.arange(height * width, device=probe.images.device)
     cell = (place // width // down) * columns + place % width // right
-    turn = drawn_cells(probe, rows * columns).argsort(dim=-1)
+    turn = draw_cell_order(probe, rows * columns).argsort(dim=-1)
     return (turn[:, cell] * len(place) + place).argsort(dim=-1)
 
 
-def per_row(drawn: Int[Tensor, "b n"], probe: BlackBoxProbe) -> Int[Tensor, "r n"]:
+def repeat_per_target(drawn: Int[Tensor, "b n"], probe: BlackBoxProbe) -> Int[Tensor, "r n"]:
     return drawn.repeat_interleave(probe.targets_per_image, 0)
 
 
-def same_rows(attribution: Attribution, probe: BlackBoxProbe) -> None:
+def check_rows(attribution: Attribution, probe: BlackBoxProbe) -> None:
     if len(attribution) != probe.rows:
         raise ShapeError(f"there are {len(attribution)} maps, and the probe asks about {probe.rows} rows")
 
@@ -108,7 +112,7 @@ def same_rows(attribution: Attribution, probe: BlackBoxProbe) -> None:
 # ── levels ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def checked_levels(name: str, levels: Any) -> tuple[float, ...]:
+def check_levels(name: str, levels: Any) -> tuple[float, ...]:
     """Validate levels: strictly increasing fractions in [0, 1]; SpecError otherwise."""
     fractions = tuple(levels) if isinstance(levels, tuple | list | range) else (levels,)
     numbers = fractions and all(isinstance(level, int | float) and 0 <= level <= 1 for level in fractions)
@@ -118,8 +122,8 @@ def checked_levels(name: str, levels: Any) -> tuple[float, ...]:
 
 
 Grid = float | int | Sequence[float | int]
-Levels = Annotated[Grid, partial(checked_levels, "levels")]
-Ratios = Annotated[Grid, partial(checked_levels, "ratios")]
+Levels = Annotated[Grid, partial(check_levels, "levels")]
+Ratios = Annotated[Grid, partial(check_levels, "ratios")]
 
 
 def count_of(level: float, total: int) -> int:
@@ -150,13 +154,13 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
     return (curve * weights.to(curve)).sum(-1)
 
 
-def shown_as(scores: Float[Tensor, " r"], show: str) -> Float[Tensor, " r"]:
+def convert_scores(scores: Float[Tensor, " r"], show: str) -> Float[Tensor, " r"]:
     """Scores as "fraction", in "percent", or as "complement", 100 − percent."""
     choice("show", show, SHOWS)
     return scores if show == "fraction" else 100 * scores if show == "percent" else 100 - 100 * scores
 
 
-def summed_up(
+def summarise_curve(
     attribution: Attribution,
     curve: Float[Tensor, "r s"],
     levels: Sequence[float],
@@ -192,7 +196,7 @@ def summed_up(
     Measured
     """
     measured = Measured(
-        scores=shown_as(area_under(curve, levels, area), show),
+        scores=convert_scores(area_under(curve, levels, area), show),
         curve=curve,
         levels=levels,
         parts={name: part.mean(-1) for name, part in (parts or {}).items()},

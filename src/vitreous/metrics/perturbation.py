@@ -18,10 +18,10 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Range, Seed, Share
-from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
+from vitreous.metrics.baselines import Baseline, Space, baseline_of, paint_baseline
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Answers, Class, Index, PerturbedModel, perturbation_metric
+from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
 from vitreous.metrics.order import (
     TENTHS,
     TWENTIETHS,
@@ -29,12 +29,12 @@ from vitreous.metrics.order import (
     Levels,
     Order,
     Show,
-    checked_levels,
+    check_levels,
     count_of,
     pixel_scores,
-    summed_up,
+    summarise_curve,
 )
-from vitreous.metrics.pixel_removal import against
+from vitreous.metrics.pixel_removal import outputs_over_baseline
 from vitreous.metrics.ranks import spearman
 from vitreous.models.tensor_types import Images
 
@@ -57,11 +57,11 @@ CHANGE = {
 }
 
 
-def blackened(model: PerturbedModel, levels: Sequence[float], order: str) -> Answers:
+def outputs_with_black_pixels(model: PerturbedModel, levels: Sequence[float], order: str) -> PerturbedOutputs:
     """Model outputs with the given fractions of pixels set to black (0 before normalisation)."""
     pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
     counts = [pixels - count_of(level, pixels) for level in levels]
-    return against(model, "bottom" if order == "descending" else "top", counts, "black")
+    return outputs_over_baseline(model, "bottom" if order == "descending" else "top", counts, "black")
 
 
 # ── accuracy ─────────────────────────────────────────────────────────────────────────────────────
@@ -79,15 +79,15 @@ def accuracy_metric(name: str, description: str, order: Order, **facts: Any) -> 
         area: Area = "normalised",
         show: Show = "fraction",
     ) -> Measured:
-        levels = checked_levels("levels", levels)
+        levels = check_levels("levels", levels)
         levels = (0.0, *levels) if clean and levels[0] > 0 else levels
-        answers = blackened(model, levels, order)
-        curve = model.hits(answers, judge)
-        parts = changes(answers, judge)
+        outputs = outputs_with_black_pixels(model, levels, order)
+        curve = model.hits(outputs, judge)
+        parts = output_changes(outputs, judge)
         if empty is not None and levels[-1] < 1:
             levels = (*levels, 1.0)
             curve = torch.cat([curve, torch.full_like(curve[:, :1], empty)], 1)
-        return summed_up(model.attribution, curve, levels, area, show, parts=parts)
+        return summarise_curve(model.attribution, curve, levels, area, show, parts=parts)
 
     return perturbation_metric(name, description, **FACTS, **ACCURACY, **facts)(accuracy)
 
@@ -114,16 +114,16 @@ negative_auc = accuracy_metric(
 )
 
 
-def changes(answers: Answers, judge: str) -> dict[str, Float[Tensor, "r s"]]:
+def output_changes(outputs: PerturbedOutputs, judge: str) -> dict[str, Float[Tensor, "r s"]]:
     """Changes of the largest probability and the largest logit, whichever class they belong to, and the lead.
 
     The lead is log p of the class `judge` minus log p of the second class.
     """
-    table, whole = answers.table, answers.whole[:, None]
+    table, whole = outputs.table, outputs.whole[:, None]
     return {
         "probability_change": table[..., 3].exp() - whole[..., 3].exp(),
         "logit_change": (table[..., 3] + table[..., 5]) - (whole[..., 3] + whole[..., 5]),
-        "lead": answers.log_p(judge)[0] - table[..., 4],
+        "lead": outputs.log_p(judge)[0] - table[..., 4],
     }
 
 
@@ -148,9 +148,9 @@ def aopc(
 
     `track`: the class whose probability it is ("predicted", "label", "explained"). `order="ascending"`: the lowest pixels first.
     """
-    levels = checked_levels("levels", levels)
-    visible, whole = blackened(model, levels, order).probability(track)
-    return summed_up(model.attribution, whole - visible, levels, area, turned=order == "ascending")
+    levels = check_levels("levels", levels)
+    visible, whole = outputs_with_black_pixels(model, levels, order).probability(track)
+    return summarise_curve(model.attribution, whole - visible, levels, area, turned=order == "ascending")
 
 
 @perturbation_metric(
@@ -168,10 +168,10 @@ def lodds(
     area: Area = "mean",
 ) -> Measured:
     """Change of the log-probability as the highest pixels become black, on average over the levels; options as for `aopc`."""
-    levels = checked_levels("levels", levels)
-    visible, whole = blackened(model, levels, order).log_p(track)
+    levels = check_levels("levels", levels)
+    visible, whole = outputs_with_black_pixels(model, levels, order).log_p(track)
     curve = visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
-    return summed_up(model.attribution, curve, levels, area, turned=order == "ascending")
+    return summarise_curve(model.attribution, curve, levels, area, turned=order == "ascending")
 
 
 # ── single cells ─────────────────────────────────────────────────────────────────────────────────
@@ -201,24 +201,24 @@ def idsds(
     single-deletion score. A map or a model that tells no two cells apart has no ranks: NaN.
     """
     attribution, probe = model.attribution, model.probe
-    cell = cells_of(probe, cells)
-    paint = over(probe, baseline_of(probe, baseline, space, seed))
+    cell = number_cells(probe, cells)
+    paint = paint_baseline(probe, baseline_of(probe, baseline, space, seed))
 
     def make(row: Index, subset: Index) -> Images:
         return paint(cell != subset[:, None, None], row, subset)
 
     logits = probe.pixel_logits(ImageVariants(len(probe.images), cells**2, make))
     logits = logits.repeat_interleave(probe.targets_per_image, 0)
-    answers = model.answers(model.logits_table(logits))
-    place = answers.place("track", track)
-    left = answers.table[..., place] + answers.table[..., 5]
-    drop = (answers.whole[:, place] + answers.whole[:, 5])[:, None] - left
+    outputs = model.outputs(model.logits_table(logits))
+    place = outputs.place("track", track)
+    left = outputs.table[..., place] + outputs.table[..., 5]
+    drop = (outputs.whole[:, place] + outputs.whole[:, 5])[:, None] - left
     scores = pixel_scores(attribution, probe)
     sums = scores.new_zeros(len(scores), cells**2).index_add_(1, cell.flatten(), scores)
     return Measured(spearman(sums, drop.to(sums)).to(sums), curve=drop, levels=range(cells**2))
 
 
-def cells_of(probe: BlackBoxProbe, cells: int) -> Tensor:
+def number_cells(probe: BlackBoxProbe, cells: int) -> Tensor:
     """Index of the cell at every pixel [H W]; SpecError if `cells` x `cells` do not divide the image evenly."""
     height, width = probe.images.shape[-2:]
     if not isinstance(cells, int) or cells < 2 or height % cells or width % cells:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from vitreous.core.errors import SpecError
 from vitreous.methods.options import Count, Seed
-from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
+from vitreous.metrics.baselines import Baseline, Space, baseline_of, paint_baseline
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Answers, Class, PerturbedModel, once, perturbation_metric
-from vitreous.metrics.order import SHOWS, Area, Show, summed_up
+from vitreous.metrics.model_outputs import Class, PerturbedModel, PerturbedOutputs, get_or_compute, perturbation_metric
+from vitreous.metrics.order import SHOWS, Area, Show, summarise_curve
 
 FACTS: dict[str, Any] = {
     "family": "faithfulness",
@@ -25,7 +25,7 @@ TIS = {"steps": 224, "start": False, "area": "mean", "space": "normalised", "tra
 RISE = {"steps": 224, "start": True, "area": "normalised", "space": "normalised", "track": "predicted"}
 
 
-def grid(pixels: int, steps: int, start: bool) -> list[int]:
+def count_replaced_pixels(pixels: int, steps: int, start: bool) -> list[int]:
     """Number of replaced pixels after every step.
 
     Steps have ceil(pixels / steps) pixels, the last one the remainder, so there may be fewer than `steps`. `start` adds
@@ -38,24 +38,24 @@ def grid(pixels: int, steps: int, start: bool) -> list[int]:
     return [0, *gone] if start else gone
 
 
-def against(
+def outputs_over_baseline(
     model: PerturbedModel, side: str, counts: list[int], baseline: str, space: str = "pixels", seed: int = 0
-) -> Answers:
+) -> PerturbedOutputs:
     """Model outputs when `counts` pixels are from the image and the others from the baseline."""
     key = (baseline, space, *((seed,) if baseline == "random" else ()))
-    rest = once(model.results, f"baseline {key}", lambda: baseline_of(model.probe, baseline, space, seed))
-    return model.shown_pixels(side, counts, over(model.probe, rest), key)
+    rest = get_or_compute(model.results, f"baseline {key}", lambda: baseline_of(model.probe, baseline, space, seed))
+    return model.outputs_with_pixels(side, counts, paint_baseline(model.probe, rest), key)
 
 
-def curve_of(
+def probability_curve(
     model: PerturbedModel, insert: bool, baseline: str, space: str, steps: int, start: bool, track: str, seed: int
 ) -> tuple[Float[Tensor, "r s"], list[float]]:
     """Probability of the class `track` after every step, and the fraction of pixels inserted or deleted so far."""
     pixels = model.probe.images.shape[-2] * model.probe.images.shape[-1]
-    gone = grid(pixels, steps, start)
+    gone = count_replaced_pixels(pixels, steps, start)
     counts, side = (gone, "top") if insert else ([pixels - count for count in gone], "bottom")
-    answers = against(model, side, counts, baseline, space, seed)
-    return answers.probability(track)[0], [count / pixels for count in gone]
+    outputs = outputs_over_baseline(model, side, counts, baseline, space, seed)
+    return outputs.probability(track)[0], [count / pixels for count in gone]
 
 
 def pixel_metric(name: str, description: str, default: Baseline, *, insert: bool, **facts: Any) -> Metric:
@@ -72,8 +72,8 @@ def pixel_metric(name: str, description: str, default: Baseline, *, insert: bool
         show: Show = "fraction",
         seed: Seed = 0,
     ) -> Measured:
-        curve, levels = curve_of(model, insert, baseline, space, steps, start, track, seed)
-        return summed_up(model.attribution, curve, levels, area, show)
+        curve, levels = probability_curve(model, insert, baseline, space, steps, start, track, seed)
+        return summarise_curve(model.attribution, curve, levels, area, show)
 
     return perturbation_metric(name, description, bounds=(0, 1), forwards="1 + steps", **FACTS, **facts)(probability)
 
@@ -129,8 +129,8 @@ def insertion_minus_deletion(
     if len(pair) != 2:
         raise SpecError(f"baseline={baseline!r}; give one baseline, or one for insertion and one for deletion")
     (inserted, levels), (deleted, _) = (
-        curve_of(model, insert, own_baseline, space, steps, start, track, seed)
+        probability_curve(model, insert, own_baseline, space, steps, start, track, seed)
         for insert, own_baseline in zip((True, False), pair, strict=True)
     )
     parts = {"insertion": inserted, "deletion": deleted}
-    return summed_up(model.attribution, inserted - deleted, levels, area, show, parts=parts)
+    return summarise_curve(model.attribution, inserted - deleted, levels, area, show, parts=parts)

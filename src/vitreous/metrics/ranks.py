@@ -11,7 +11,7 @@ Weights = Shaped[Tensor, "r n"]
 PerRow = Float[Tensor, " r"]
 
 
-def standing(scores: Scores) -> Int[Tensor, "r n"]:
+def rank_distinct(scores: Scores) -> Int[Tensor, "r n"]:
     """Index of every score among the distinct scores of its row, 0 for the highest."""
     ranked, order = scores.sort(dim=-1, descending=True)
     place = torch.zeros_like(order)
@@ -19,7 +19,7 @@ def standing(scores: Scores) -> Int[Tensor, "r n"]:
     return torch.zeros_like(order).scatter_(-1, order, place)
 
 
-def gathered(place: Int[Tensor, "r n"], weights: Weights) -> Float[Tensor, "r n"]:
+def sum_by_rank(place: Int[Tensor, "r n"], weights: Weights) -> Float[Tensor, "r n"]:
     """Sum of the weights at every index of `place`, in float64."""
     weights = weights.to(torch.float64)
     return torch.zeros_like(weights).scatter_add_(-1, place, weights)
@@ -27,16 +27,16 @@ def gathered(place: Int[Tensor, "r n"], weights: Weights) -> Float[Tensor, "r n"
 
 def average_precision(scores: Scores, inside: Weights, counted: Weights) -> PerRow:
     """Σ (R_n − R_{n−1}) P_n over the distinct scores of `counted` entries; NaN if none of them is inside."""
-    place = standing(scores)
-    hits, totals = gathered(place, inside & counted), gathered(place, counted)
+    place = rank_distinct(scores)
+    hits, totals = sum_by_rank(place, inside & counted), sum_by_rank(place, counted)
     precision = hits.cumsum(-1) / totals.cumsum(-1).clamp(min=1)
     return (hits * precision).sum(-1) / hits.sum(-1)
 
 
 def outranking(scores: Scores, own: Weights, rival: Weights) -> PerRow:
     """Probability that an entry of `own` scores above one of `rival`, ties counting ½; NaN if either is empty."""
-    place = standing(scores)
-    mine, theirs = gathered(place, own), gathered(place, rival)
+    place = rank_distinct(scores)
+    mine, theirs = sum_by_rank(place, own), sum_by_rank(place, rival)
     total = theirs.sum(-1, keepdim=True)
     beaten = total - theirs.cumsum(-1) + theirs / 2
     return (mine * beaten).sum(-1) / (mine.sum(-1) * total[:, 0])
@@ -44,8 +44,8 @@ def outranking(scores: Scores, own: Weights, rival: Weights) -> PerRow:
 
 def midranks(scores: Scores) -> Float[Tensor, "r n"]:
     """Ranks from 1 for the highest score; equal scores get the mean of their ranks."""
-    place = standing(scores)
-    count = gathered(place, torch.ones_like(scores))
+    place = rank_distinct(scores)
+    count = sum_by_rank(place, torch.ones_like(scores))
     return (count.cumsum(-1) - (count - 1) / 2).gather(-1, place)
 
 

@@ -13,23 +13,23 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.options import Range, Seed
-from vitreous.metrics.baselines import Baseline, Space, baseline_of, over
+from vitreous.metrics.baselines import Baseline, Space, baseline_of, paint_baseline
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Answers, Class, Index, PerturbedModel, perturbation_metric
+from vitreous.metrics.model_outputs import Class, Index, PerturbedModel, PerturbedOutputs, perturbation_metric
 from vitreous.metrics.order import (
     Levels,
     Order,
     area_under,
-    checked_levels,
+    check_levels,
     count_of,
-    drawn_cells,
+    draw_cell_order,
     has_order,
     nan_without_order,
     patch_ranks,
-    per_row,
     pixel_ranks,
     pixel_scores,
-    ranked,
+    rank_scores,
+    repeat_per_target,
 )
 
 Remove = Literal["pixels", "tokens"]
@@ -38,28 +38,32 @@ EXACT = 20  # most units whose subsets are all evaluated
 PERCENT = tuple(step / 100 for step in range(101))
 
 
-def answers_with(
+def outputs_with_patches(
     model: PerturbedModel, keep: Subsets, remove: Remove, baseline: Baseline, space: Space, seed: int
-) -> Answers:
+) -> PerturbedOutputs:
     """Model outputs when only the kept patches are there; the others leave the encoder, or get a baseline's pixels."""
     probe = model.probe
     if remove == "tokens":
-        return model.answers(model.logits_table(probe.logits(keep)))
+        return model.outputs(model.logits_table(probe.logits(keep)))
     (height, width), grid = probe.layout.patch, probe.layout.grid
 
     def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
         return keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
 
     subsets = torch.arange(keep.shape[1], device=keep.device)
-    return model.answers(model.pixel_table(subsets, visible, over(probe, baseline_of(probe, baseline, space, seed))))
+    return model.outputs(
+        model.pixel_table(subsets, visible, paint_baseline(probe, baseline_of(probe, baseline, space, seed)))
+    )
 
 
-def tracked(answers: Answers, track: str, of: str) -> tuple[Float[Tensor, "r m"], Float[Tensor, "r 1"]]:
+def values_of_class(
+    outputs: PerturbedOutputs, track: str, of: str
+) -> tuple[Float[Tensor, "r m"], Float[Tensor, "r 1"]]:
     """Probability or logit of a class with the kept patches, and for the unchanged image."""
     if of == "probability":
-        return answers.probability(track)
-    visible, whole = answers.log_p(track)
-    return visible + answers.table[..., 5], whole + answers.whole[:, None, 5]
+        return outputs.probability(track)
+    visible, whole = outputs.log_p(track)
+    return visible + outputs.table[..., 5], whole + outputs.whole[:, None, 5]
 
 
 # ── both orders ──────────────────────────────────────────────────────────────────────────────────
@@ -95,11 +99,11 @@ def srg(
     attribution, probe = model.attribution, model.probe
     rank, total = patch_ranks(attribution, probe), probe.layout.patches
     shares = (
-        range(total + 1) if levels is None else [count_of(level, total) for level in checked_levels("levels", levels)]
+        range(total + 1) if levels is None else [count_of(level, total) for level in check_levels("levels", levels)]
     )
     counts = torch.tensor(sorted({0, *shares, total}), device=rank.device)[:, None]
     keep = torch.cat([rank[:, None] >= counts, rank[:, None] < total - counts], 1)
-    values, _ = tracked(answers_with(model, keep, remove, baseline, space, seed), track, of)
+    values, _ = values_of_class(outputs_with_patches(model, keep, remove, baseline, space, seed), track, of)
     highest_first, lowest_first = values.chunk(2, 1)
     fractions = (counts[:, 0].double() / total).tolist()
     areas = [area_under(curve, fractions, "trapezoid") for curve in (highest_first, lowest_first)]
@@ -152,15 +156,15 @@ def saco(
     group = torch.bucketize(rank, borders, right=True)  # [r n]
     group_index = torch.arange(groups, device=rank.device)
     if unit == "patches":
-        answers = answers_with(model, group[:, None] != group_index[:, None], "pixels", baseline, space, seed)
+        outputs = outputs_with_patches(model, group[:, None] != group_index[:, None], "pixels", baseline, space, seed)
     else:
 
         def visible(row: Index, subset: Index) -> Bool[Tensor, "k H W"]:
             return (group[row] != subset[:, None]).unflatten(1, tuple(probe.images.shape[-2:]))
 
-        paint = over(probe, baseline_of(probe, baseline, space, seed))
-        answers = model.answers(model.pixel_table(group_index, visible, paint))
-    left, whole = answers.probability(track)
+        paint = paint_baseline(probe, baseline_of(probe, baseline, space, seed))
+        outputs = model.outputs(model.pixel_table(group_index, visible, paint))
+    left, whole = outputs.probability(track)
     drop = whole - left
     sums = scores.new_zeros(len(scores), groups).scatter_add_(1, group, scores).to(drop)
     difference = sums[:, :, None] - sums[:, None]
@@ -203,7 +207,7 @@ def naopc(
     0 where the limits are the same.
     """
     attribution, probe = model.attribution, model.probe
-    unit = units_of(probe, cells)
+    unit = number_units(probe, cells)
     units = int(unit.max()) + 1
     if beam is None and units > EXACT:
         raise SpecError(
@@ -213,12 +217,12 @@ def naopc(
     rank = patch_ranks(attribution, probe)
     if cells is not None:
         sums = attribution.patches.new_zeros(len(rank), units).index_add_(1, unit, attribution.patches)
-        rank = ranked(sums, lambda: per_row(drawn_cells(probe, units), probe))
+        rank = rank_scores(sums, lambda: repeat_per_target(draw_cell_order(probe, units), probe))
     rank = rank if order == "descending" else units - 1 - rank
 
     def drops(removed: Bool[Tensor, "r m u"]) -> Float[Tensor, "r m"]:
-        answers = answers_with(model, ~removed[..., unit], remove, baseline, space, seed)
-        left, whole = answers.probability(track)
+        outputs = outputs_with_patches(model, ~removed[..., unit], remove, baseline, space, seed)
+        left, whole = outputs.probability(track)
         return whole - left
 
     steps = torch.arange(1, units + 1, device=rank.device)[:, None]
@@ -232,7 +236,7 @@ def naopc(
     return nan_without_order(attribution, Measured(scores, curve, levels, parts, flipped=order == "ascending"))
 
 
-def units_of(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:
+def number_units(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:
     """Index of the unit of every patch; SpecError if `cells` x `cells` do not divide the patches evenly."""
     patches = torch.arange(probe.layout.patches, device=probe.images.device)
     if cells is None:
@@ -243,7 +247,7 @@ def units_of(probe: BlackBoxProbe, cells: int | None) -> Int[Tensor, " p"]:
     return (patches // columns * cells // rows) * cells + patches % columns * cells // columns
 
 
-def members(subsets: list[int], units: int) -> np.ndarray:
+def subsets_from_bits(subsets: list[int], units: int) -> np.ndarray:
     """Boolean rows of subsets that are stored as bits."""
     bits = np.array(subsets, dtype=object)
     return np.array([[(subset >> unit) & 1 for unit in range(units)] for subset in bits], dtype=bool)
@@ -263,12 +267,12 @@ def beam_limits(drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Float[Tenso
             fresh.append(sorted({p | 1 << u for p in parents for u in range(units) if not p >> u & 1}))
         most = max(map(len, fresh))
         padded = [subsets + subsets[:1] * (most - len(subsets)) for subsets in fresh]
-        removed = torch.from_numpy(np.stack([members(subsets, units) for subsets in padded])).to(rank.device)
+        removed = torch.from_numpy(np.stack([subsets_from_bits(subsets, units) for subsets in padded])).to(rank.device)
         drop_table = drops(removed).double().cpu().numpy()
         for row, subsets in enumerate(fresh):
             drop = dict(zip(subsets, drop_table[row].tolist(), strict=False))
             chains_by_row[row] = [
-                extended(chains, drop, units, beam, best)
+                extend_chains(chains, drop, units, beam, best)
                 for chains, best in zip(chains_by_row[row], (min, max), strict=True)
             ]
     ends = [[next(iter(chains.values())) / units for chains in pair] for pair in chains_by_row]
@@ -276,7 +280,7 @@ def beam_limits(drops, rank: Int[Tensor, "r u"], beam: int) -> tuple[Float[Tenso
     return limits[:, 0], limits[:, 1]
 
 
-def extended(chains: dict[int, float], drop: dict[int, float], units: int, beam: int, best) -> dict[int, float]:
+def extend_chains(chains: dict[int, float], drop: dict[int, float], units: int, beam: int, best) -> dict[int, float]:
     """Chains with one more unit removed: the `beam` smallest or largest sums (`best` is min or max)."""
     longer: dict[int, float] = {}
     for subset, total in chains.items():

@@ -17,7 +17,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Positive, Seed
 from vitreous.methods.random_control import generators
-from vitreous.metrics.map_frame import Interpolation, Masks, PerRow, framed
+from vitreous.metrics.map_frame import Interpolation, Masks, PerRow, frame_map
 from vitreous.metrics.metric import metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.ranks import outranking, spearman
@@ -28,19 +28,19 @@ from vitreous.models.vit import ViT
 AT_ONCE = 32  # images explained per batch
 
 
-def native(attribution: Attribution) -> Float[Tensor, "r n"]:
+def native_scores(attribution: Attribution) -> Float[Tensor, "r n"]:
     """The map at the method's own resolution, pixels or patches, flattened, in float64."""
     return attribution.native_maps.flatten(1).double()
 
 
-def explained(method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:
+def explain_natively(method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:
     """Native map of the method for this probe."""
-    return native(method.for_model(probe.vit)(probe))
+    return native_scores(method.for_model(probe.vit)(probe))
 
 
 def map_of(attribution: Attribution, method: Method, probe: BlackBoxProbe) -> Float[Tensor, "r n"]:
     """The given map if `method` made it, else a new map of `method`, since maps of two methods are not comparable."""
-    return native(attribution) if attribution.method == method.spec else explained(method, probe)
+    return native_scores(attribution) if attribution.method == method.spec else explain_natively(method, probe)
 
 
 # ── input noise ──────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +91,7 @@ def sensitivity_to(
         noisy_images = (probe.images[:, None] + noise_piece).flatten(0, 1)
         targets = probe.targets.view(images, share).repeat_interleave(count, 0)
         near = type(probe)(probe.vit, noisy_images, targets, probe.question, probe.hold)
-        after = explained(method, near).view(images, count, share, -1).transpose(1, 2).flatten(0, 1)
+        after = explain_natively(method, near).view(images, count, share, -1).transpose(1, 2).flatten(0, 1)
         change = (after - before[:, None]).norm(dim=-1) / length[:, None]
         worst = torch.maximum(worst, change.amax(-1))  # propagates NaN
     return worst
@@ -126,17 +126,17 @@ def parameter_randomisation(
     """
     before = map_of(attribution, method, probe)
     copy = deepcopy(probe.vit.module)
-    parts = parts_of(copy)
+    parts = group_parameters(copy)
     count = 1 if order == "all" else min(len(parts), stages or len(parts))
     ends = [round(len(parts) * (stage + 1) / count) for stage in range(count)]
     source, curve = torch.Generator().manual_seed(seed), []
     for first, last in zip([0, *ends], ends, strict=False):
         for name in list(parts)[first:last]:
-            forget(parts[name], source)
+            randomise_parameters(parts[name], source)
         again = type(probe)(
-            seen_again(probe.vit, copy), probe.originals, probe.targets.view(len(probe.images), -1), probe.question
+            wrap_copy(probe.vit, copy), probe.originals, probe.targets.view(len(probe.images), -1), probe.question
         )
-        after = explained(method, again)
+        after = explain_natively(method, again)
         a, b = (before, after) if sign == "signed" else (before.abs(), after.abs())
         alike = spearman(a, b)
         lost = (b == b[:, :1]).all(-1) & (a != a[:, :1]).any(-1) & ~a.isnan().any(-1)
@@ -146,7 +146,7 @@ def parameter_randomisation(
     return Measured(correlations.mean(1), curve=None if levels is None else correlations, levels=levels)
 
 
-def parts_of(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+def group_parameters(module: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Floating-point parameters by part ("head", "blocks.11", "encoder_layer_11", …), last registered part first."""
     parts: dict[str, list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
@@ -159,7 +159,7 @@ def parts_of(module: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 
 @torch.no_grad()
-def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
+def randomise_parameters(parameters: list[nn.Parameter], source: torch.Generator) -> None:
     """Replace parameters by normal noise with their own mean and standard deviation."""
     for parameter in parameters:
         spread = parameter.float().std(correction=0)
@@ -167,7 +167,7 @@ def forget(parameters: list[nn.Parameter], source: torch.Generator) -> None:
         parameter.copy_(drawn)
 
 
-def seen_again(vit: BlackBox, module: nn.Module) -> BlackBox:
+def wrap_copy(vit: BlackBox, module: nn.Module) -> BlackBox:
     """Wrap another module of the same architecture with the settings of `vit`."""
     if not isinstance(vit, ViT):
         return with_module(vit, module)
@@ -203,7 +203,7 @@ def class_discrimination(
     """
     if objects.shape != rivals.shape:
         raise ShapeError(f"objects are {list(objects.shape)} and rivals {list(rivals.shape)}; they must be of one size")
-    own, other = framed(attribution, objects, interpolation), framed(attribution, rivals, interpolation)
+    own, other = frame_map(attribution, objects, interpolation), frame_map(attribution, rivals, interpolation)
     counted = own.counted & other.counted & ~(own.inside & other.inside)
     mine, theirs = (own.inside & counted).flatten(1), (other.inside & counted).flatten(1)
     if by == "rank":

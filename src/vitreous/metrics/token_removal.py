@@ -6,8 +6,8 @@ from typing import Any
 
 from vitreous.metrics.metric import Metric
 from vitreous.metrics.metric_result import Measured
-from vitreous.metrics.model_outputs import Answers, Class, PerturbedModel, perturbation_metric
-from vitreous.metrics.order import TENTHS, Area, Grid, Order, Ratios, Show, checked_levels, count_of, summed_up
+from vitreous.metrics.model_outputs import Class, PerturbedModel, PerturbedOutputs, perturbation_metric
+from vitreous.metrics.order import TENTHS, Area, Grid, Order, Ratios, Show, check_levels, count_of, summarise_curve
 
 FACTS: dict[str, Any] = {
     "family": "faithfulness",
@@ -22,19 +22,19 @@ RELEASED = {"area": "trapezoid", "show": "percent"}
 
 def outputs_by_ratio(
     model: PerturbedModel, ratios: Grid, order: str, insert: bool
-) -> tuple[Answers, tuple[float, ...]]:
+) -> tuple[PerturbedOutputs, tuple[float, ...]]:
     """Model outputs and levels as patches are removed, or added with `insert`.
 
     Levels are the removed fractions, 0 included, or the visible fractions, 1 included.
     """
-    levels, total = checked_levels("ratios", ratios), model.probe.layout.patches
+    levels, total = check_levels("ratios", ratios), model.probe.layout.patches
     if insert:
         levels = levels if levels[-1] == 1 else (*levels, 1.0)
         counts = [count_of(level, total) for level in levels]
     else:
         levels = levels if levels[0] == 0 else (0.0, *levels)
         counts = [total - count_of(level, total) for level in levels]
-    return model.shown_tokens("top" if insert == (order == "descending") else "bottom", counts), levels
+    return model.outputs_with_tokens("top" if insert == (order == "descending") else "bottom", counts), levels
 
 
 def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) -> Metric:
@@ -48,8 +48,8 @@ def accuracy_metric(name: str, description: str, *, insert: bool, **facts: Any) 
         area: Area = "normalised",
         show: Show = "fraction",
     ) -> Measured:
-        answers, levels = outputs_by_ratio(model, ratios, order, insert)
-        return summed_up(model.attribution, model.hits(answers, judge), levels, area, show, order == "ascending")
+        outputs, levels = outputs_by_ratio(model, ratios, order, insert)
+        return summarise_curve(model.attribution, model.hits(outputs, judge), levels, area, show, order == "ascending")
 
     return perturbation_metric(name, description, bounds=(0, 1), **FACTS, **facts)(accuracy)
 
@@ -65,10 +65,10 @@ def probability_metric(name: str, description: str, *, insert: bool, **facts: An
         area: Area = "normalised",
         show: Show = "fraction",
     ) -> Measured:
-        answers, levels = outputs_by_ratio(model, ratios, order, insert)
-        (visible, whole), (log_visible, log_whole) = answers.probability(track), answers.log_p(track)
+        outputs, levels = outputs_by_ratio(model, ratios, order, insert)
+        (visible, whole), (log_visible, log_whole) = outputs.probability(track), outputs.log_p(track)
         parts = {"lodds": log_whole - log_visible}
-        return summed_up(model.attribution, whole - visible, levels, area, show, order == "ascending", parts)
+        return summarise_curve(model.attribution, whole - visible, levels, area, show, order == "ascending", parts)
 
     return perturbation_metric(name, description, bounds=(-1, 1), **FACTS, **facts)(probability_drop)
 

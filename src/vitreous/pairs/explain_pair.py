@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from vitreous.arguments import check_batch_size
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.front import check_batch_size
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.pairs.contributions import (

@@ -212,7 +212,7 @@ class Service:
         total, model = len(order), PerturbedModel(attribution, probe)
         counts = sorted({round(total * (point / CURVE_POINTS) ** 1.5) for point in range(CURVE_POINTS + 1)})
         sides = (("bottom", [total - count for count in counts]), ("top", counts))
-        answers = [model.shown_tokens(side, visible) for side, visible in sides]
+        answers = [model.outputs_with_tokens(side, visible) for side, visible in sides]
         table = torch.cat([answer.table for answer in answers]).double().cpu()
         probability = torch.cat([answer.probability("explained")[0] for answer in answers]).double().cpu()
         areas = area_under(probability, [count / total for count in counts], "normalised")
