@@ -14,7 +14,7 @@ from vitreous.methods.combination_table import ENDINGS, Cell, cells, two_reading
 from vitreous.methods.fold import Fold, plus, rollout, skipplus
 from vitreous.methods.method import METHODS, SPELLINGS, Method
 from vitreous.methods.option_meanings import SHARED, option_meanings, parameters
-from vitreous.methods.options import written
+from vitreous.methods.options import write_options
 
 HERE = Path(__file__).parent
 
@@ -151,7 +151,7 @@ def shared_options_text() -> list[str]:
 
 def setting(preset: Mapping[str, Any]) -> str:
     """What a preset sets, as it would be written."""
-    settings = (f"+{v.name}{written(v.options)}" if isinstance(v, Fold) else f"{k}={v!r}" for k, v in preset.items())
+    settings = (f"+{v.name}{write_options(v.options)}" if isinstance(v, Fold) else f"{k}={v!r}" for k, v in preset.items())
     return ", ".join(settings) or "the defaults"
 
 

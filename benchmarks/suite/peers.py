@@ -20,7 +20,7 @@ from suite.patched import with_lxt
 from suite.sides import explained, probed, targets_of, worst_spearman
 from vitreous.capture.path_gradients import AT_ONCE
 from vitreous.capture.probe import Probe
-from vitreous.methods.regions import squares
+from vitreous.methods.regions import number_rectangles
 from vitreous.metrics.metric import resolve_metric
 
 GROUPS = ("peers",)
@@ -153,7 +153,7 @@ def painted(bed: Bed, targets: Tensor) -> Iterator[Case]:
 
 def parts(bed: Bed) -> Tensor:
     """The number of each pixel's patch, as captum's feature masks are."""
-    return squares(bed.vit.size, bed.vit.layout(bed.vit.size).grid).to(bed.device)[None, None]
+    return number_rectangles(bed.vit.size, bed.vit.layout(bed.vit.size).grid).to(bed.device)[None, None]
 
 
 # ── pytorch-grad-cam ─────────────────────────────────────────────────────────────────────────────

@@ -26,7 +26,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.random_control import generators
 from vitreous.methods.shapley import coalitions, with_ends
 from vitreous.methods.spec import resolve
-from vitreous.methods.tis import clustered, largest, tis_of
+from vitreous.methods.tis import cluster_activations, keep_largest, tis_of
 from vitreous.metrics.metric import resolve_metric
 from vitreous.models.vit import ViT
 
@@ -122,12 +122,12 @@ def given_clusters(masks: int, ablate: str = "tokens") -> Callable[[ViT, Tensor,
     """TIS but for its k-means: the clusters are there."""
 
     def make(vit: ViT, images: Tensor, classes: Tensor) -> Run:
-        centroids = clustered(activations(Probe(vit, images, classes)), masks, images, 0)
+        centroids = cluster_activations(activations(Probe(vit, images, classes)), masks, images, 0)
 
         def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
             probe = Probe(vit, images, classes, "probability")
             _ = probe.states  # what k-means would read
-            return tis_of(probe, largest(centroids, 0.5), ablate)
+            return tis_of(probe, keep_largest(centroids, 0.5), ablate)
 
         return run
 
@@ -146,7 +146,7 @@ def clustering(bed: Bed, few: Tensor, masks: int) -> Case:
         "sampling",
         f"k-means of {spec}",
         spec,
-        lambda: clustered(samples, masks, few, 0),
+        lambda: cluster_activations(samples, masks, few, 0),
         lambda: vitreous.explain(bed.vit, few, method=spec),
         at_most=0.1 if bed.size in LARGE and bed.dtype == torch.float32 else None,
         pictures=(len(few), len(few)),

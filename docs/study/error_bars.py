@@ -44,10 +44,10 @@ from vitreous.data.batch import Batch, batches
 from vitreous.data.reader import expand_path
 from vitreous.methods.additive_model import RATIOS, additive_fit, weight_covariance, weight_posterior
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.bayes import drawn_pairs, prior_maps, prior_scores
+from vitreous.methods.bayes import draw_pairs, prior_maps, prior_scores
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.random_control import generators
-from vitreous.methods.run import described
+from vitreous.methods.run import score_and_logits
 from vitreous.methods.spec import resolve
 from vitreous.metrics.ranks import spearman
 
@@ -147,7 +147,7 @@ def drawn(vit: Any, images: Tensor, targets: Tensor, most: int) -> Drawn:
     probes = {question: Probe(vit, images, targets, question) for question in QUESTIONS}
     probe = probes["logit"]
     patches, several = probe.layout.patches, probe.targets_per_image
-    keep = torch.stack([drawn_pairs(patches, most // 2, draw) for draw in generators(probe.originals, 0)])
+    keep = torch.stack([draw_pairs(patches, most // 2, draw) for draw in generators(probe.originals, 0)])
     keep = keep.to(probe.images.device)
     scores: dict[str, list[Tensor]] = {question: [] for question in QUESTIONS}
     nothing = torch.zeros_like(keep[:, :1])
@@ -160,7 +160,9 @@ def drawn(vit: Any, images: Tensor, targets: Tensor, most: int) -> Drawn:
     for question, parts in scores.items():
         first, second, empty = torch.cat(parts, 1).double().split([most // 2, most // 2, 1], 1)
         differences[question] = (first - second) / 2
-        totals[question] = described(probes[question])["score"] - empty[:, 0].to(described(probe)["score"])
+        totals[question] = score_and_logits(probes[question])["score"] - empty[:, 0].to(
+            score_and_logits(probe)["score"]
+        )
     return Drawn(vit, images, probes, keep, differences, totals)
 
 
@@ -210,8 +212,8 @@ def fits(
                 word for word in (name, prior if " " in prior else "", cover if cover != "features" else "") if word
             ]
             found[" | ".join([spec, *words])] = Attribution(
-                mean, layout, probe.targets, spec, score=described(probe)["score"],
-                logits=described(probe)["logits"], images=images.repeat_interleave(several, 0), stderr=stderr,
+                mean, layout, probe.targets, spec, score=score_and_logits(probe)["score"],
+                logits=score_and_logits(probe)["logits"], images=images.repeat_interleave(several, 0), stderr=stderr,
             )  # fmt: skip
     return found
 

@@ -32,7 +32,7 @@ from vitreous.explanation import (
 )
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.attribution_rows import join_attributions
-from vitreous.methods.inside import Inside, watch
+from vitreous.methods.inside import Inside, make_recorder
 from vitreous.methods.method import METHODS, Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
@@ -227,7 +227,7 @@ def inside(
     >>> layers.maps("signal").shape  # one map per layer, on the grid of patches
     torch.Size([1, 12, 14, 14])
     """
-    watcher = watch(resolve(method, **options))
+    watcher = make_recorder(resolve(method, **options))
     how = {"batch_size": batch_size, "hold": hold, "precision": precision}
     return watcher.build_result(explain(model, images, target, watcher.watched(), question, **how))
 

@@ -14,7 +14,7 @@ from tests.reference.tokens import token_x_gradient
 from vitreous.capture import coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.anneal import drawn_coalitions
+from vitreous.methods.anneal import draw_coalitions
 from vitreous.methods.spec import resolve
 
 TARGETS = [3, 1]
@@ -47,7 +47,7 @@ def slow_temper(family: str, image: int, patches: list[int]) -> dict[int, float]
 @pytest.mark.parametrize("family", ["vit-even", "vit-mean"])
 def test_an_annealed_map_is_the_mean_over_coalitions(family):
     found = vitreous.explain(seen(family), pictures(), TARGETS, "anneal(coalitions=4, kept=0.4, of='temper')").patches
-    keep = drawn_coalitions(pictures(), 12, 4, 0.4, True, seed=0)
+    keep = draw_coalitions(pictures(), 12, 4, 0.4, True, seed=0)
 
     for image in range(2):
         heard: list[list[float]] = [[] for _ in range(12)]
@@ -62,28 +62,28 @@ def test_an_annealed_map_is_the_mean_over_coalitions(family):
 
 def test_pairs_complete_each_other_and_belong_to_their_picture():
     images = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    keep = drawn_coalitions(images, 49, 6, 0.5, True, seed=1)
+    keep = draw_coalitions(images, 49, 6, 0.5, True, seed=1)
 
     assert keep.shape == (3, 6, 49)
     assert (keep[:, 0::2] ^ keep[:, 1::2]).all()
     assert set(keep.sum(-1).flatten().tolist()) == {24, 25}
     assert not (keep[0] == keep[1]).all()
-    assert (drawn_coalitions(images[1:2], 49, 6, 0.5, True, seed=1)[0] == keep[1]).all()
-    assert not (drawn_coalitions(images, 49, 6, 0.5, True, seed=2) == keep).all()
+    assert (draw_coalitions(images[1:2], 49, 6, 0.5, True, seed=1)[0] == keep[1]).all()
+    assert not (draw_coalitions(images, 49, 6, 0.5, True, seed=2) == keep).all()
 
 
 def test_pairs_take_several_sizes_in_turn():
-    keep = drawn_coalitions(torch.zeros(1, 3, 8, 8), 20, 6, (0.1, 0.5), True, seed=0)
+    keep = draw_coalitions(torch.zeros(1, 3, 8, 8), 20, 6, (0.1, 0.5), True, seed=0)
     assert keep.sum(-1).tolist() == [[2, 18, 10, 10, 2, 18]]
 
 
 def test_coalitions_may_be_drawn_one_by_one():
-    keep = drawn_coalitions(torch.zeros(1, 3, 8, 8), 20, 3, 0.75, False, seed=0)
+    keep = draw_coalitions(torch.zeros(1, 3, 8, 8), 20, 3, 0.75, False, seed=0)
     assert keep.sum(-1).tolist() == [[15, 15, 15]]
 
     found = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "anneal(coalitions=1, kept=0.1, complements=False)")
     whole = vitreous.explain(seen("vit-even"), pictures(), TARGETS, "fuse")
-    alone = drawn_coalitions(pictures(), 12, 1, 0.1, False, seed=0)[:, 0]
+    alone = draw_coalitions(pictures(), 12, 1, 0.1, False, seed=0)[:, 0]
     assert found.patches.isfinite().all()  # a patch in no coalition is still in the whole image
     torch.testing.assert_close(found.patches[~alone], whole.patches[~alone])
 
@@ -101,7 +101,7 @@ def test_coalitions_run_together_or_one_by_one(monkeypatch):
 def test_pictures_may_lie_where_the_model_is_not():
     """A benchmark keeps them on the CPU; what enters a coalition are tokens, which lie beside the model."""
     probe = Probe(seen("vit-mean"), pictures(), torch.tensor(TARGETS), "probability")
-    keep = drawn_coalitions(pictures(), 12, 4, 0.5, True, seed=0)
+    keep = draw_coalitions(pictures(), 12, 4, 0.5, True, seed=0)
     walk = resolve("temper").token_scores
     found = coalitions.in_coalitions(probe, keep, walk)
     probe.originals = probe.originals.to("meta")

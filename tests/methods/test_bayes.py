@@ -21,7 +21,7 @@ from vitreous.methods.additive_model import (
     weight_covariance,
     weight_posterior,
 )
-from vitreous.methods.bayes import bit_reversed, drawn_pairs
+from vitreous.methods.bayes import bit_reversed, draw_pairs
 from vitreous.methods.random_control import generators
 from vitreous.methods.spec import resolve
 from vitreous.testing import check_method
@@ -96,7 +96,7 @@ def test_agrees_with_conditioning_the_joint_gaussian(prior):
     found = vitreous.explain(vit, images, TARGETS, f"bayes(samples=40, prior='{prior}')")
     for image in range(2):
         probe = Probe(vit, images[image : image + 1], torch.tensor(TARGETS[image : image + 1]), "probability")
-        keep = drawn_pairs(12, 20, generators(images[image : image + 1], 0)[0])
+        keep = draw_pairs(12, 20, generators(images[image : image + 1], 0)[0])
         differences = np.array(
             [(probe.score(one[None, None]) - probe.score(~one[None, None])).item() / 2 for one in keep]
         )
@@ -133,7 +133,7 @@ def test_scores_add_up_to_the_score_less_that_of_nothing():
 def test_an_additive_score_is_found_exactly_and_with_certainty():
     draw = torch.Generator().manual_seed(0)
     weights = torch.randn(1, 20, generator=draw).double()
-    keep = drawn_pairs(20, 64, draw)
+    keep = draw_pairs(20, 64, draw)
     inside = keep.double()
     differences = (weights @ inside.T - weights @ (1 - inside).T) / 2
     none = torch.zeros(1, 0, 20).double()
@@ -156,7 +156,7 @@ def test_intervals_cover_as_often_as_they_say():
         covariance = weight_covariance(torch.randn(24, 6, generator=draw).double(), maps)
         deviation = torch.linalg.cholesky(covariance)[0] @ torch.randn(24, generator=draw).double()
         weights = 0.7 * maps[0, 0] + 0.3 * deviation
-        keep = drawn_pairs(24, 40, draw)
+        keep = draw_pairs(24, 40, draw)
         design = keep.double() - keep.double().mean(1, keepdim=True)
         noise = 0.8 * torch.randn(40, generator=draw).double()
         posterior = weight_posterior(keep, (design @ weights + noise)[None], maps, covariance)
@@ -167,7 +167,7 @@ def test_intervals_cover_as_often_as_they_say():
 
 def test_useless_maps_are_ignored():
     draw = torch.Generator().manual_seed(0)
-    keep = drawn_pairs(12, 20, draw)
+    keep = draw_pairs(12, 20, draw)
     differences = torch.randn(1, 20, generator=draw).double()
     features = torch.randn(12, 6, generator=draw).double()
     none, flat = torch.zeros(1, 0, 12).double(), torch.full((1, 2, 12), 3.0).double()
@@ -178,7 +178,7 @@ def test_useless_maps_are_ignored():
 
 
 def test_a_constant_score_gives_zeros():
-    keep = drawn_pairs(12, 20, torch.Generator().manual_seed(0))
+    keep = draw_pairs(12, 20, torch.Generator().manual_seed(0))
     none = torch.zeros(1, 0, 12).double()
     posterior = weight_posterior(keep, torch.zeros(1, 20).double(), none, torch.eye(12).double()[None])
     assert (posterior.mean == 0).all()
@@ -199,7 +199,7 @@ def test_rank_error_is_the_mean_probability_of_a_wrong_order():
 
 def test_subsets_spread_over_sizes_and_more_extend_fewer():
     images = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    few, many = (drawn_pairs(100, pairs, generators(images, 1)[0]) for pairs in (16, 64))
+    few, many = (draw_pairs(100, pairs, generators(images, 1)[0]) for pairs in (16, 64))
     assert (many[:16] == few).all()
     assert few.sum(1).sort().values.tolist() == [10, 12, 15, 18, 20, 22, 25, 28, 30, 32, 35, 38, 40, 42, 45, 48]
     assert [bit_reversed(number) for number in range(6)] == [0, 0.5, 0.25, 0.75, 0.125, 0.625]

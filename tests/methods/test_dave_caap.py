@@ -10,7 +10,7 @@ import torch
 import vitreous
 from tests.models.families import pictures, seen, tiny
 from vitreous.core.errors import SpecError
-from vitreous.methods.dave import Warp, bilateral, mean_without_outliers, smoothed
+from vitreous.methods.dave import Warp, filter_bilaterally, mean_without_outliers, smooth_maps
 from vitreous.testing import check_method
 
 TARGETS = [3, 1]
@@ -85,9 +85,9 @@ def test_smoothing_by_loops():
                     share = math.exp(-(i * i + j * j) / 0.5) * math.exp(-((other - half[y][x]) ** 2) / 0.005)
                     total, norm = total + share * other, norm + share
             slow[y, x] = total / norm
-    torch.testing.assert_close(bilateral(torch.tensor(half).double()[None])[0], slow, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(smoothed(maps)[0], slow / slow.max(), rtol=1e-5, atol=1e-6)
-    assert (smoothed(-maps.abs()) == 0).all()
+    torch.testing.assert_close(filter_bilaterally(torch.tensor(half).double()[None])[0], slow, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(smooth_maps(maps)[0], slow / slow.max(), rtol=1e-5, atol=1e-6)
+    assert (smooth_maps(-maps.abs()) == 0).all()
 
 
 @pytest.mark.slow

@@ -215,7 +215,7 @@ def test_how_many_sources_run_at_once_does_not_matter(bias, activation, monkeypa
 def test_hidden_units_stay_within_the_budget(monkeypatch):
     monkeypatch.setattr(decompose, "BUDGET", 1)
 
-    assert [len(part) for part in decompose.sources(torch.zeros(5, 5, 8), 32)] == [1] * 5
+    assert [len(part) for part in decompose.split_sources(torch.zeros(5, 5, 8), 32)] == [1] * 5
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from vitreous.capture.subsets import Sizes
 from vitreous.capture.threads import thread_pool
 from vitreous.methods import masks, random_control
-from vitreous.methods.path_methods import several
+from vitreous.methods.path_methods import draw_gaussians
 from vitreous.metrics import imputation
 
 PICTURES = torch.randn(3, 3, 8, 6, generator=torch.Generator().manual_seed(0))
@@ -30,7 +30,7 @@ def sources(row: list[int], subset: list[int]) -> list[int]:
 def test_noise_of_a_pair_is_one_draw_of_its_source(at_work):
     row, subset = [2, 0, 0, 1, 2], [5, 0, 1, 3, 4]
 
-    found = masks.noise(PICTURES, 7, PICTURES.device)(torch.tensor(row), torch.tensor(subset))
+    found = masks.seeded_noise(PICTURES, 7, PICTURES.device)(torch.tensor(row), torch.tensor(subset))
 
     for one, source in zip(found, sources(row, subset), strict=True):
         assert torch.equal(one, torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(source)))
@@ -56,7 +56,7 @@ def test_uniform_noise_is_splitmix64_of_its_source_four_numbers_a_word(shape):
     seeds = [0, 1, 2**63 - 1, -(2**63) + 5, *sources([1, 1], [3, 4])]
     size = torch.Size(shape).numel()
 
-    found = random_control.uniform(torch.tensor(seeds), shape)
+    found = random_control.draw_uniform(torch.tensor(seeds), shape)
 
     assert found.dtype == torch.float32
     for one, seed in zip(found, seeds, strict=True):
@@ -68,7 +68,7 @@ def test_uniform_noise_is_splitmix64_of_its_source_four_numbers_a_word(shape):
 
 
 def test_uniform_noise_is_uniform_and_its_neighbours_are_strangers():
-    found = random_control.uniform(torch.arange(100), (3, 40, 40)).flatten(1).double()
+    found = random_control.draw_uniform(torch.arange(100), (3, 40, 40)).flatten(1).double()
 
     spread = torch.histc(found, 16, 0, 1) / found.numel()
     torch.testing.assert_close(spread, torch.full((16,), 1 / 16).double(), rtol=0, atol=2e-3)
@@ -82,7 +82,7 @@ def test_threads_stay_and_every_process_has_its_own():
 
 
 def test_draws_of_one_source_follow_each_other(at_work):
-    found = several(PICTURES.shape[1:], random_control.generators(PICTURES, 1), 4, PICTURES.device)
+    found = draw_gaussians(PICTURES.shape[1:], random_control.generators(PICTURES, 1), 4, PICTURES.device)
 
     for places, source in zip(found, random_control.generators(PICTURES, 1), strict=True):
         assert all(torch.equal(place, torch.randn(3, 8, 6, generator=source)) for place in places)

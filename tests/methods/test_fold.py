@@ -13,7 +13,7 @@ import vitreous
 from tests.models.families import pictures, tiny
 from vitreous.core.errors import SpecError
 from vitreous.methods.fold import plus, rollout
-from vitreous.methods.rollout_steps import rescaled
+from vitreous.methods.rollout_steps import rescale_scores
 from vitreous.methods.spec import resolve
 
 LAYERS, TOKENS = 30, 5
@@ -60,7 +60,7 @@ def test_a_row_of_zeros_stays_zero_when_rows_are_normalised():
 @pytest.mark.parametrize("normalise", ["sum", "max", "minmax", "tanh"])
 def test_a_layer_of_zeros_adds_nothing_when_layers_are_rescaled(normalise):
     maps = torch.tensor([[0.0, 0.0, 0.0], [5.0, 1.0, 0.0]], dtype=torch.float64)  # a prefix token and two patches
-    scores = rescaled(maps, 1, normalise)
+    scores = rescale_scores(maps, 1, normalise)
 
     assert (scores[0] == 0).all()
     largest = math.tanh(2) if normalise == "tanh" else 1.0

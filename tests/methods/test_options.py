@@ -48,9 +48,9 @@ def test_a_complete_method_is_complete_at_every_start_of_a_sum(spec):
 
 
 def test_a_flat_map_cannot_be_stretched_and_says_so():
-    from vitreous.methods.attention import rectified
+    from vitreous.methods.attention import rectify
 
-    found = rectified(torch.tensor([[-1.0, -2.0, -3.0], [0.0, 1.0, 3.0]]), relu=True, minmax=True)
+    found = rectify(torch.tensor([[-1.0, -2.0, -3.0], [0.0, 1.0, 3.0]]), relu=True, minmax=True)
 
     assert found[0].isnan().all()
     assert found[1].tolist() == [0, pytest.approx(1 / 3), 1]

@@ -16,7 +16,7 @@ from tests.models.families import build, pictures, tiny
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods import lime, masks, regions, shapley, surrogate
-from vitreous.methods.activations import alike, channels, vitcx_of
+from vitreous.methods.activations import channel_maps, merge_similar_channels, vitcx_of
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.method import METHODS
 from vitreous.methods.sampling import rise_through
@@ -220,9 +220,9 @@ def slow_hsic(on: Tensor, y: Tensor) -> Tensor:
 
 
 def test_hsic_is_its_trace_in_closed_form():
-    from vitreous.methods.sampling import balanced
+    from vitreous.methods.sampling import draw_balanced_masks
 
-    on = balanced(20, 12, 3).double()
+    on = draw_balanced_masks(20, 12, 3).double()
 
     def slowly(model, picture, target):
         kept = [row.nonzero()[:, 0].tolist() for row in on]
@@ -232,12 +232,12 @@ def test_hsic_is_its_trace_in_closed_form():
 
 
 def test_hsic_finds_the_one_cell_that_matters():
-    from vitreous.methods.sampling import balanced, dependence
+    from vitreous.methods.sampling import draw_balanced_masks, measure_dependence
 
-    on = balanced(64, 16, 0).double()
+    on = draw_balanced_masks(64, 16, 0).double()
     answers = (2 + on[:, 5])[None]
 
-    found = dependence(on, answers)
+    found = measure_dependence(on, answers)
 
     assert found.argmax().item() == 5
     assert (found >= 0).all()
@@ -286,10 +286,10 @@ def test_no_step_makes_the_lasso_better():
 
 def test_limes_distance_of_pixels_is_the_cosine_of_pictures():
     picture, on = pictures()[0], torch.rand(5, 12, generator=torch.Generator().manual_seed(0)) < 0.5
-    labels = regions.squares((24, 32), (3, 4))
+    labels = regions.number_rectangles((24, 32), (3, 4))
     energy = torch.stack([(picture[:, labels == i] ** 2).sum() for i in range(12)])
 
-    found = lime.nearness(on, energy, width=0.7)
+    found = lime.weigh_samples(on, energy, width=0.7)
 
     seen = [(picture * z[labels]).flatten() for z in on]
     cosine = torch.stack([torch.cosine_similarity(s, picture.flatten(), dim=0) for s in seen])
@@ -374,11 +374,11 @@ def test_vitcx_is_a_loop_over_clusters():
         large = torch.stack([(m - m.min()) / (m.max() - m.min()) for m in large])
         apart = distance.pdist(large.flatten(1).numpy(), "cosine")
         label = hierarchy.fcluster(hierarchy.linkage(apart, "complete"), 0.1, "distance")
-        order = regions.linked(torch.from_numpy(distance.squareform(apart)), 0.1)
+        order = regions.cluster_completely(torch.from_numpy(distance.squareform(apart)), 0.1)
         assert len(set(zip(label.tolist(), order.tolist(), strict=True))) == label.max() == int(order.max()) + 1
         clusters = [sum(m for m, o in zip(large, order, strict=True) if o == c) for c in range(int(order.max()) + 1)]
         clusters = [(m - m.min()) / (m.max() - m.min()) for m in clusters]
-        draw = masks.noise(picture[None], 4, picture.device)
+        draw = masks.seeded_noise(picture[None], 4, picture.device)
         total = 0
         whole = said(model, picture, target, "probability")
         for c, mask in enumerate(clusters):
@@ -592,7 +592,7 @@ def test_kernelshap_agrees_with_captum(golden, which):
     found = []
     for image, on in enumerate(every):
         inner = on[on.any(-1) & ~on.all(-1)]
-        parts = surrogate.parts_of(asked.alone(image), "pixels", "patches", "zero")
+        parts = surrogate.divide_image(asked.alone(image), "pixels", "patches", "zero")
         answers = parts.score(shapley.with_ends(inner))
         values, _ = shapley.shapley(
             inner.double(), answers[:, 2:], answers[:, :2], torch.ones(len(inner)).double(), paired=False
@@ -613,9 +613,9 @@ def replayed(golden: Golden, which: str, image: int) -> Tensor:
     """ViT-CX with our masks in the published order and the published noise, which the seed gives again."""
     arrays, asked = golden.arrays("vitcx"), probe(golden, which, "probability", 2)
     size = asked.layout.size
-    own = alike(channels(asked, -1)[image], size, 0.1)
+    own = merge_similar_channels(channel_maps(asked, -1)[image], size, 0.1)
     label = torch.from_numpy(arrays[f"cluster_labels_{image}"]).long()
-    ours = regions.linked(1 - cosines(channels(asked, -1)[image], size), 0.1)
+    ours = regions.cluster_completely(1 - cosines(channel_maps(asked, -1)[image], size), 0.1)
     assert len({*zip(label.tolist(), ours.tolist(), strict=True)}) == len(own) == int(label.max()) + 1
     own = own[[int(ours[label == c][0]) for c in range(len(own))]]
     draw = torch.Generator().manual_seed(1234 + image)

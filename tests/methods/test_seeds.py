@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitreous.capture.probe import Probe
-from vitreous.methods.path_methods import gaussian
+from vitreous.methods.path_methods import draw_pixel_noise
 from vitreous.testing import tiny_vits
 
 
@@ -14,7 +14,7 @@ from vitreous.testing import tiny_vits
 def test_smoothgrad_draws_the_same_noise_in_every_precision(dtype):
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
     drawn = [
-        torch.cat(list(gaussian(Probe(tiny_vits(kind)["class token"], images), 3, 1.0, None, seed=4)), 1)
+        torch.cat(list(draw_pixel_noise(Probe(tiny_vits(kind)["class token"], images), 3, 1.0, None, seed=4)), 1)
         for kind in (torch.float32, dtype)
     ]
 

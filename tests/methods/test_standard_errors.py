@@ -13,7 +13,7 @@ from vitreous.capture.coalitions import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ShapeError
 from vitreous.methods import shapley, tis
-from vitreous.methods.anneal import drawn_coalitions, walk_of
+from vitreous.methods.anneal import averaged_method, draw_coalitions
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import SmoothMasks
@@ -35,7 +35,7 @@ def test_of_tis_is_that_of_the_mean_over_the_subsets_of_a_patch():
     stderr = vitreous.explain(vit, images, TARGETS, "tis(masks=9, kept=0.3)").stderr
     probe = Probe(vit, images, torch.tensor(TARGETS), "probability")
     activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT
-    keep = tis.largest(tis.clustered(activations, 9, images, 0), 0.3)
+    keep = tis.keep_largest(tis.cluster_activations(activations, 9, images, 0), 0.3)
     scores = probe.score(keep)
     for image in range(2):
         for patch in range(keep.shape[-1]):
@@ -67,7 +67,7 @@ def test_of_rise_is_that_of_the_mean_over_masks():
 def test_of_anneal_is_that_of_its_random_terms():
     vit, images = seen("vit-even"), pictures()
     stderr = vitreous.explain(vit, images, TARGETS, "anneal(coalitions=6, of='temper')").stderr
-    keep, walk = drawn_coalitions(images, 12, 6, 0.5, True, 0), walk_of("temper")
+    keep, walk = draw_coalitions(images, 12, 6, 0.5, True, 0), averaged_method("temper")
     for image in range(2):
         maps = []
         for coalition in keep[image]:

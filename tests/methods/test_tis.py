@@ -37,7 +37,7 @@ def slow_kmeans(samples: Tensor, centroids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def slow_tis(family: str, image: int, count: int, ratios: tuple[float, ...], pixels: bool = False) -> Tensor:
-    from vitreous.methods.random_control import content_seeds, generators, uniform
+    from vitreous.methods.random_control import content_seeds, draw_uniform, generators
 
     model, picture, target = tiny(family), pictures()[image], TARGETS[image]
     tokens, outputs = model.norm_pre(model._pos_embed(model.patch_embed(picture[None]))), []
@@ -51,7 +51,7 @@ def slow_tis(family: str, image: int, count: int, ratios: tuple[float, ...], pix
     for place, (ratio, centroid) in enumerate((r, c) for r in ratios for c in centroids):
         kept = sorted(range(12), key=lambda i, c=centroid: -c[i].item())[: int(ratio * 12)]
         if pixels:
-            shown = uniform(torch.tensor([draw + place]), picture.shape)[0].to(picture)
+            shown = draw_uniform(torch.tensor([draw + place]), picture.shape)[0].to(picture)
             for i in kept:
                 y, x = 8 * (i // 4), 8 * (i % 4)
                 shown[:, y : y + 8, x : x + 8] = picture[:, y : y + 8, x : x + 8]
@@ -107,7 +107,7 @@ def test_a_cluster_without_samples_begins_again_at_the_farthest_one():
 
 @pytest.mark.parametrize("samples", [torch.ones(1, 20, 6), torch.zeros(1, 20, 6)])
 def test_samples_that_are_all_the_same_give_no_nan(samples):
-    found = tis.clustered(samples, 8, torch.zeros(1, 3, 4, 4), seed=0)
+    found = tis.cluster_activations(samples, 8, torch.zeros(1, 3, 4, 4), seed=0)
 
     assert found.isfinite().all()
 
@@ -180,7 +180,7 @@ def compare(golden: Golden, count: int) -> None:
     patches = arrays["centroids"].shape[-1]
     keep = torch.zeros(*chosen.shape[:2], patches, dtype=torch.bool).scatter(-1, chosen, True)
     centroids = torch.from_numpy(arrays["centroids"][:count])
-    assert torch.equal(tis.largest(centroids, 0.5), keep)
+    assert torch.equal(tis.keep_largest(centroids, 0.5), keep)
 
     for which in ("top",) if golden.name == "real" else ("other", "top"):
         images = golden.images[:count].to(golden.vit.dtype)

@@ -15,51 +15,51 @@ from vitreous.capture.pixels import ImageVariants
 from vitreous.capture.probe import Probe
 from vitreous.capture.score_function import PROBABILITIES
 from vitreous.core.errors import SpecError
-from vitreous.methods.masks import noise, piled
+from vitreous.methods.masks import seeded_noise, sum_masks
 from vitreous.methods.method import method
 from vitreous.methods.options import Positive, Seed
-from vitreous.methods.regions import linked
-from vitreous.methods.run import described
+from vitreous.methods.regions import cluster_completely
+from vitreous.methods.run import score_and_logits
 from vitreous.methods.sampling import MEAN_SCORE, PERTURBATION, PixelScores
 from vitreous.models.tensor_types import Images, PatchScores, Tokens, TokenScores
 
 
-def channels(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
+def channel_maps(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
     """Output of the first norm of block `layer` (negative: from the last), as one patch map per channel."""
     depth = probe.vit.depth
     if not -depth <= layer < depth:
         raise SpecError(f"layer={layer}; the model has blocks 0 to {depth - 1}")
     *_, first_layer = probe.layers(attention=False, gradients=False, down_to=layer % depth)
-    return once(first_layer)[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid)
+    return first_norm_output(first_layer)[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid)
 
 
-def once(layer: Layer) -> Tokens:
+def first_norm_output(layer: Layer) -> Tokens:
     """Output of the first norm, one row per image."""
     assert layer.step.normed is not None
     return layer.step.normed
 
 
-def spanned(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k H W"]:
+def rescale_maps(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k H W"]:
     """Every map rescaled to [0, 1]; a constant map becomes 0."""
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     span = high - low + eps
     return (maps - low) / torch.where(span > 0, span, torch.ones_like(span))
 
 
-def seen_through(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float[Tensor, "r d"]:
+def weigh_channels(probe: Probe, maps: Float[Tensor, "b d rows columns"]) -> Float[Tensor, "r d"]:
     """Scores of the image multiplied by each channel's rescaled map, as a softmax over channels."""
 
     def through(row: Int[Tensor, " k"], channel: Int[Tensor, " k"]) -> Images:
         mask = F.interpolate(maps[row, channel][:, None], probe.layout.size, mode="bilinear", align_corners=True)
-        return probe.images[row] * spanned(mask[:, 0], 1e-8)[:, None]
+        return probe.images[row] * rescale_maps(mask[:, 0], 1e-8)[:, None]
 
     return probe.pixel_score(ImageVariants(len(maps), maps.shape[1], through)).softmax(-1)
 
 
 def scorecam_of_layer(layer: Layer, probe: Probe) -> TokenScores:
     """Score-CAM of one layer."""
-    normed = once(layer)
-    weight = seen_through(probe, normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid))
+    normed = first_norm_output(layer)
+    weight = weigh_channels(probe, normed[:, probe.layout.prefix :].mT.unflatten(-1, probe.layout.grid))
     return layer.full(weight[:, None] * layer.rows(normed)).sum(-1).clamp(min=0)
 
 
@@ -90,8 +90,8 @@ def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchSco
     relu
         Whether to clamp scores at 0.
     """
-    maps = channels(probe, layer)
-    weight = seen_through(probe, maps)
+    maps = channel_maps(probe, layer)
+    weight = weigh_channels(probe, maps)
     scores = torch.einsum(
         "rd,rdp->rp", weight, maps.flatten(2).repeat_interleave(probe.targets_per_image, 0).to(weight)
     )
@@ -127,12 +127,12 @@ def vitcx(
     seed
         Seed of the noise, combined with the image's content.
     """
-    maps = channels(probe, layer)
+    maps = channel_maps(probe, layer)
     maps_of_images = []
     for image in range(len(probe.images)):
         alone = probe.alone(image)
-        masks = alike(maps[image], probe.layout.size, threshold)
-        drawn = noise(alone.originals, seed, alone.images.device)
+        masks = merge_similar_channels(maps[image], probe.layout.size, threshold)
+        drawn = seeded_noise(alone.originals, seed, alone.images.device)
         maps_of_images.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))
     scores = torch.cat(maps_of_images)
     return scores, {"signed": bool((scores < 0).any()) or probe.question.name not in PROBABILITIES}
@@ -147,18 +147,20 @@ def vitcx_of(probe: Probe, masks: Float[Tensor, "m H W"], drawn: Callable[[Tenso
         return probe.images[row] * (mask + whole * (1 - mask)) + drawn(row, place // 2).to(mask) * (1 - mask)
 
     with_mask, without = probe.pixel_score(ImageVariants(1, 2 * len(masks), shown)).unflatten(1, (-1, 2)).unbind(-1)
-    weight = with_mask - without + described(probe)["score"][:, None]
+    weight = with_mask - without + score_and_logits(probe)["score"][:, None]
     cover = masks.sum(0)
-    total = piled(weight, lambda index: masks[index]) / len(masks)
+    total = sum_masks(weight, lambda index: masks[index]) / len(masks)
     return torch.where(
         cover > 0, total / torch.where(cover > 0, cover, torch.ones_like(cover)), torch.zeros_like(total)
     )
 
 
-def alike(maps: Float[Tensor, "d rows columns"], size: tuple[int, int], threshold: Positive) -> Float[Tensor, "m H W"]:
+def merge_similar_channels(
+    maps: Float[Tensor, "d rows columns"], size: tuple[int, int], threshold: Positive
+) -> Float[Tensor, "m H W"]:
     """Channels resized to the image, summed within clusters of small cosine distance, each sum rescaled to [0, 1]."""
-    large = spanned(F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0])
+    large = rescale_maps(F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0])
     direction = F.normalize(large.flatten(1), dim=-1)
-    groups = linked(1 - direction @ direction.T, threshold)
+    groups = cluster_completely(1 - direction @ direction.T, threshold)
     total = torch.zeros(int(groups.max()) + 1, *size).to(large).index_add_(0, groups, large)
-    return spanned(total)
+    return rescale_maps(total)

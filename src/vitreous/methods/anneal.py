@@ -26,7 +26,7 @@ from vitreous.models.tensor_types import Images, Keep, PatchScores
 Part = Annotated[float | int, Range(0, 1, above=True, below=True)]
 
 
-def walk_of(spec: str) -> Method:
+def averaged_method(spec: str) -> Method:
     """The method that `spec` names, if its map can be computed for a subset of the patches.
 
     Raises
@@ -70,7 +70,7 @@ def anneal(
     coalitions: Annotated[int, Range(high=10_000_000)] = 16,
     kept: Part | tuple[Part, ...] = 0.5,
     complements: bool = True,
-    of: Annotated[str, walk_of] = "fuse",
+    of: Annotated[str, averaged_method] = "fuse",
     seed: Seed = 0,
 ) -> tuple[PatchScores, dict[str, Any]]:
     """Fused maps averaged over random halves of the patches, and their complements.
@@ -88,8 +88,8 @@ def anneal(
     seed
         Seed of the coalitions, combined with the image's content.
     """
-    averaged = walk_of(of)
-    keep = drawn_coalitions(probe.originals, probe.layout.patches, coalitions, kept, complements, seed).to(
+    averaged = averaged_method(of)
+    keep = draw_coalitions(probe.originals, probe.layout.patches, coalitions, kept, complements, seed).to(
         probe.images.device
     )
     whole = averaged.token_scores(probe)[:, probe.layout.prefix :]  # the coalition of all patches
@@ -101,7 +101,7 @@ def anneal(
     return (whole + scores.sum(1)) / (1 + count), {"signed": averaged.signed, "stderr": stderr}
 
 
-def drawn_coalitions(
+def draw_coalitions(
     images: Images, patches: int, coalitions: int, share_kept: Part | tuple[Part, ...], complements: bool, seed: int
 ) -> Keep:
     """Random coalitions per image, each followed by its complement if `complements`; seeded by the image's content."""

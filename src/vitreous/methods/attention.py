@@ -35,7 +35,7 @@ OF_ATTENTION: dict[str, Any] = {
 WITH_GRADIENT: dict[str, Any] = {"family": "Attention", "attention": True, "class_specific": True}
 
 
-def fused(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
+def reduce_heads(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix:
     """Attention reduced over heads.
 
     Parameters
@@ -58,7 +58,7 @@ def fused(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) -> Matrix
     return flat.view_as(reduced)
 
 
-def divided(patches: PatchScores, divide: bool = False) -> PatchScores:
+def divide_by_maximum(patches: PatchScores, divide: bool = False) -> PatchScores:
     """Scores divided by their maximum, if `divide`."""
     return patches / patches.amax(-1, keepdim=True) if divide else patches
 
@@ -72,14 +72,14 @@ rawattention = method(
     aliases=("raw-attention", "rawatt"),
     paper="jain2019attention",
     **OF_ATTENTION,
-)(fused)
+)(reduce_heads)
 rollout = method(
     "rollout",
     title="Attention multiplied through all blocks, half of each token passing by the skip connection.",
     formula="s = ρᵀ ∏ₗ (½ I + ½ meanₕ Aₗ)",
     fold=roll.with_options(form="half"),
     fixed_fold="rawattention+{fold}",
-    finish=divided,
+    finish=divide_by_maximum,
     mixing=True,
     presets={
         "original": {},
@@ -90,7 +90,7 @@ rollout = method(
     aliases=("attentionrollout", "attention-rollout"),
     paper="abnar2020quantifying",
     **OF_ATTENTION,
-)(fused)
+)(reduce_heads)
 
 
 @method(
@@ -224,7 +224,7 @@ attcat = method(
 )(attention_x_token)
 
 
-def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) -> PatchScores:
+def rectify(patches: PatchScores, relu: bool = False, minmax: bool = False) -> PatchScores:
     """Post-processing of Chefer's code: clamp at 0, then rescale to [0, 1]."""
     patches = patches.clamp(min=0) if relu else patches
     return zero_to_one(patches) if minmax else patches
@@ -235,7 +235,7 @@ def rectified(patches: PatchScores, relu: bool = False, minmax: bool = False) ->
     family="Class activation maps",
     formula="sⱼ = Σᵢ ρᵢ meanₕ wₕᵢ Aₕᵢⱼ, wₕᵢ = meanⱼ Gₕᵢⱼ over patches, A and G of the last block",
     fold=last,
-    finish=rectified,
+    finish=rectify,
     mixing=True,
     attention=True,
     signed=True,

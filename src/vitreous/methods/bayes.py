@@ -20,7 +20,7 @@ from vitreous.methods.additive_model import WeightPosterior, weight_covariance, 
 from vitreous.methods.method import Method, method
 from vitreous.methods.options import Range, Seed
 from vitreous.methods.random_control import generators
-from vitreous.methods.run import described
+from vitreous.methods.run import score_and_logits
 from vitreous.methods.shapley import empty_set
 from vitreous.methods.spec import resolve
 from vitreous.models.tensor_types import PatchScores
@@ -91,10 +91,10 @@ def bayes(
     rows, patches = probe.rows, probe.layout.patches
     means = torch.stack(maps, 1) if maps else probe.images.new_zeros(rows, 0, patches)
     nothing = torch.zeros(len(probe.images), 1, patches, dtype=torch.bool, device=probe.images.device)
-    total = described(probe)["score"] - probe.score(nothing)[:, 0]
+    total = score_and_logits(probe)["score"] - probe.score(nothing)[:, 0]
     if patches == 1:
         return total[:, None], {"stderr": torch.zeros_like(total)[:, None], **empty}
-    keep = [drawn_pairs(patches, samples // 2, draw) for draw in generators(probe.originals, seed)]
+    keep = [draw_pairs(patches, samples // 2, draw) for draw in generators(probe.originals, seed)]
     posteriors = fit_all(probe, torch.stack(keep), means) if until is None else fit_until(probe, keep, means, until)
     mean = torch.cat([posterior.mean for posterior in posteriors]).to(total)
     stderr = torch.cat([posterior.stderr for posterior in posteriors]).to(total)
@@ -108,7 +108,7 @@ def prior_scores(prior: Method, probe: Probe) -> PatchScores:
     return patches
 
 
-def drawn_pairs(patches: int, pairs: int, draw: torch.Generator) -> Bool[Tensor, "pairs p"]:
+def draw_pairs(patches: int, pairs: int, draw: torch.Generator) -> Bool[Tensor, "pairs p"]:
     """First subsets of complementary pairs; sizes spread evenly over `SMALLEST` to `LARGEST` in every prefix."""
     share = SMALLEST + (LARGEST - SMALLEST) * torch.tensor([bit_reversed(pair) for pair in range(pairs)])
     sizes = (share * patches).round().clamp(min=1, max=patches - 1)
@@ -134,7 +134,7 @@ def fit_all(probe: Probe, keep: Bool[Tensor, "b pairs p"], means: Float[Tensor, 
     differences = half_differences(probe, keep)
     several = probe.targets_per_image
     return [
-        fitted(probe, image, keep[image], own, prior)
+        fit_posterior(probe, image, keep[image], own, prior)
         for image, (own, prior) in enumerate(zip(differences.split(several), means.split(several), strict=True))
     ]
 
@@ -152,7 +152,7 @@ def fit_until(
             more = subsets[done : max(2 * done, ROUND // 2)]
             differences.append(half_differences(alone, more[None]))
             done += len(more)
-            posterior = fitted(probe, image, subsets[:done], torch.cat(differences, 1), prior)
+            posterior = fit_posterior(probe, image, subsets[:done], torch.cat(differences, 1), prior)
             enough = (posterior.rank_error() <= until).tolist()
             for target, is_settled in enumerate(enough):
                 if target not in settled and (is_settled or done == len(subsets)):
@@ -161,7 +161,7 @@ def fit_until(
     return posteriors
 
 
-def fitted(
+def fit_posterior(
     probe: Probe,
     image: int,
     keep: Bool[Tensor, "pairs p"],

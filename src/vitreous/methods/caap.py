@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.capture.activation_patching import patched_logits
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.masks import blurred
+from vitreous.methods.masks import blur_images
 from vitreous.methods.method import method
 from vitreous.methods.options import Range
 from vitreous.models.tensor_types import Images, PatchScores
@@ -70,4 +70,4 @@ def neutral_images(images: Images, neutral: Neutral) -> Float[Tensor, "b 3 H W"]
         case "mean":
             return images.mean((2, 3), keepdim=True).expand_as(images).contiguous()
         case _:
-            return blurred(images)
+            return blur_images(images)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitreous.capture.linearise import Linearisation
 from vitreous.core.errors import SpecError
 from vitreous.methods.fold import Fold
-from vitreous.methods.options import check_names, choice, fit_options, written
+from vitreous.methods.options import check_names, choice, fit_options, write_options
 from vitreous.methods.recipe import LayerSignal, ProbeFunction
 
 if TYPE_CHECKING:
@@ -132,14 +132,14 @@ def write_spec(method: Method) -> str:
     if preset is not None:
         by_preset = method.presets[preset]
         options = {"preset": preset} | {k: v for k, v in options.items() if by_preset.get(k, ...) != v}
-    text = f"{method.name}{written(options)}"
+    text = f"{method.name}{write_options(options)}"
     if not isinstance(recipe, LayerSignal):
         return text
     mode = f"@{recipe.linearisation_name}" if recipe.linearisation_name else ""
     own = method.registered
     if own is None or recipe.fold == fold_of_preset(own, preset):
         return f"{text}{mode}"
-    return f"{text}{mode}+{recipe.fold.name}{written(recipe.fold.options)}"
+    return f"{text}{mode}+{recipe.fold.name}{write_options(recipe.fold.options)}"
 
 
 def fold_of_preset(method: Method, preset: str | None) -> Fold | None:

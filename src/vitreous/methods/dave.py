@@ -69,7 +69,7 @@ def dave(
         for image, source in enumerate(sources)
     ]
     total = torch.cat(maps)  # [r H W]
-    return (smoothed(total) if smooth else total), {"signed": not smooth}
+    return (smooth_maps(total) if smooth else total), {"signed": not smooth}
 
 
 def copies_of(
@@ -176,19 +176,21 @@ def mean_without_outliers(maps: Float[Tensor, "s r 3 H W"]) -> Float[Tensor, "r 
     return maps.where(near, 0).sum(0) / near.sum(0).clamp(min=1)
 
 
-def smoothed(maps: Float[Tensor, "r H W"]) -> Float[Tensor, "r H W"]:
+def smooth_maps(maps: Float[Tensor, "r H W"]) -> Float[Tensor, "r H W"]:
     """Positive part, averaged with its blur (11 x 11, σ 7), filtered bilaterally (5 x 5), divided by its maximum if above 0."""
     positive = maps.clamp(min=0)
     offsets = torch.arange(-5, 6).to(positive)
     kernel = torch.exp(-(offsets**2) / (2 * 7.0**2))
     kernel = (kernel / kernel.sum())[:, None] * (kernel / kernel.sum())
     blurred = F.conv2d(positive[:, None], kernel[None, None], padding=5)[:, 0]
-    filtered = bilateral((positive + blurred) / 2)
+    filtered = filter_bilaterally((positive + blurred) / 2)
     largest = filtered.amax((1, 2), keepdim=True)
     return filtered / torch.where(largest > 0, largest, torch.ones_like(largest))
 
 
-def bilateral(maps: Float[Tensor, "r H W"], space: float = 0.5, values: float = 0.05) -> Float[Tensor, "r H W"]:
+def filter_bilaterally(
+    maps: Float[Tensor, "r H W"], space: float = 0.5, values: float = 0.05
+) -> Float[Tensor, "r H W"]:
     """Bilateral filter of 5 x 5 pixels, 0 outside the map."""
     height, width = maps.shape[-2:]
     padded = F.pad(maps, (2, 2, 2, 2))

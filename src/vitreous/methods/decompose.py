@@ -200,7 +200,7 @@ def attention_parts(block: Block, step: Step, D: Parts) -> Parts:
         raise ModelError("biases by likeness are not defined for a norm inside attention or MLP; use bias='equal'")
     value, _ = affine(lambda t: concatenate_heads(attend.qkv(t)[2]), step.hidden)
     project, _ = affine(attend.project, D.new_zeros(1, 1, len(value)))
-    for chunk in sources(D, len(value)):
+    for chunk in split_sources(D, len(value)):
         heads = (chunk @ value.T).unflatten(-1, (attention.shape[1], -1)).transpose(1, 2)
         chunk.copy_(concatenate_heads(attention[0] @ heads) @ project.T)
     return D
@@ -222,7 +222,7 @@ def feed_parts(feed: Feed, step: Step, D: Parts, split: Split) -> Parts:
     slope, intercept = (feed.act(gate[0]), None) if gate else split.activate(feed.act, z)
     expand, first = affine(lambda t: feed.expand(t)[-1], step.mid)
     contract, second = affine(feed.contract, z[None])
-    chunks = sources(D, len(expand))
+    chunks = split_sources(D, len(expand))
     shares = split.weights((part @ expand.T for part in chunks), first).split(len(chunks[0]))
 
     def hidden(part: Parts, share: Weights) -> Tensor:
@@ -239,6 +239,6 @@ def feed_parts(feed: Feed, step: Step, D: Parts, split: Split) -> Parts:
     return split.hand_out(D, second)
 
 
-def sources(D: Parts, width: int) -> tuple[Tensor, ...]:
+def split_sources(D: Parts, width: int) -> tuple[Tensor, ...]:
     """Views of `D` with so many sources that [s n width] stays within `BUDGET`."""
     return D.split(max(1, BUDGET // (D.shape[1] * width * D.element_size())))

@@ -18,7 +18,7 @@ from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.options import Number, OptionFunction, Options, fit_options
-from vitreous.methods.rollout_steps import STEPS, Form, Scaling, in_range, rescaled
+from vitreous.methods.rollout_steps import STEPS, Form, Scaling, overflow_factor, rescale_scores
 from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def rollout(
         mixing = signal(layer) * gain if gain != 1 else signal(layer)
         row = layer.readout[:, None].to(mixing) if row is None else row
         row = STEPS[form](row, mixing)
-        row, first_layer = row * in_range(row), layer
+        row, first_layer = row * overflow_factor(row), layer
     assert row is not None
     assert first_layer is not None
     return row[:, 0] * first_layer.hidden.norm(dim=-1) if lengths else row[:, 0]
@@ -324,7 +324,7 @@ def sum_of_layers(layers: Iterator[Layer], signal: Signal, normalise: Scaling = 
     total: Tensor | None = None
     for layer in layers:
         part = read(layer, signal(layer))
-        part = part if normalise == "none" else rescaled(part, layer.layout.prefix, normalise)
+        part = part if normalise == "none" else rescale_scores(part, layer.layout.prefix, normalise)
         total = part if total is None else total + part
     assert total is not None
     return total
@@ -339,16 +339,16 @@ def sum_of_restarts(
     for layer in layers:
         part = signal(layer)
         if part.ndim == 2:  # token scores of the network from this layer on: no roll-out needed
-            total = total + (part if normalise == "none" else rescaled(part, layer.layout.prefix, normalise))
+            total = total + (part if normalise == "none" else rescale_scores(part, layer.layout.prefix, normalise))
             continue
         row = layer.readout[:, None].to(part) if row is None else row
         row = STEPS[form](row, part * gain if gain != 1 else part)
         scores = row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0]
-        scale = in_range(row)
+        scale = overflow_factor(row)
         row = row * scale
         if normalise == "none":
             total = (total + scores) * scale[:, 0]
         else:  # each map has a scale of its own, which does not change with the row's
-            total = total + rescaled(scores, layer.layout.prefix, normalise)
+            total = total + rescale_scores(scores, layer.layout.prefix, normalise)
     assert isinstance(total, torch.Tensor)
     return total

@@ -18,7 +18,7 @@ from vitreous.methods.fold import Signal, read
 from vitreous.methods.method import Method
 from vitreous.methods.options import OptionFunction, defaults
 from vitreous.methods.recipe import LayerSignal
-from vitreous.methods.rollout_steps import STEPS, rescaled
+from vitreous.methods.rollout_steps import STEPS, rescale_scores
 from vitreous.methods.transition import transition
 from vitreous.models.tensor_types import TokenScores
 
@@ -143,7 +143,7 @@ class Inside:
 
 
 @dataclass(slots=True, eq=False)
-class Watch:
+class LayerRecorder:
     """Records the signals that a method's fold reads."""
 
     method: Method
@@ -210,7 +210,7 @@ class Watch:
                 else {"taken": read(layer, layer_signal), "carried": signal}
             )
         if options["normalise"] != "none":
-            signal = rescaled(signal, layer.layout.prefix, options["normalise"])
+            signal = rescale_scores(signal, layer.layout.prefix, options["normalise"])
         self.total = signal if self.total is None else self.total + signal
         return {"signal": signal, "sum": self.total}
 
@@ -235,7 +235,7 @@ class Watch:
         return Inside(whole, layers, parts, apart)
 
 
-def watch(method: Method) -> Watch:
+def make_recorder(method: Method) -> LayerRecorder:
     """A recorder for the method.
 
     Raises
@@ -252,4 +252,4 @@ def watch(method: Method) -> Watch:
             f"{method.spec!r} reads a single layer; to see every layer ask about {f'{method.name}+plus'!r}, "
             "or another method under 'plus', 'skipplus' or 'rollout'"
         )
-    return Watch(method)
+    return LayerRecorder(method)

@@ -13,7 +13,7 @@ from vitreous.methods.method import method
 from vitreous.methods.options import Count, Positive, Range, Seed
 from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, PixelScores, Space
 from vitreous.methods.standard_errors import regression_errors
-from vitreous.methods.surrogate import Coalitions, Factor, Fill, Parts, Regions, Weights, fit_surrogate, parts_of_images
+from vitreous.methods.surrogate import Coalitions, Factor, Fill, Parts, Regions, Weights, divide_images, fit_surrogate
 from vitreous.models.tensor_types import PatchScores
 
 
@@ -85,23 +85,23 @@ def lime(
         on[0] = True
         energy = part.energy.cpu()
         energy = energy if distance == "pixels" else torch.ones_like(energy)
-        return on, nearness(on, energy.clamp(min=1e-12), width)
+        return on, weigh_samples(on, energy.clamp(min=1e-12), width)
 
     def solve(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Weights, Factor | None]:
         return ridge(on, answers, weight, alpha) if fit == "ridge" else (lasso(on, answers, weight, alpha), None)
 
-    parts = parts_of_images(probe, space, regions, fill)
+    parts = divide_images(probe, space, regions, fill)
     scores, stderr = fit_surrogate(probe, parts, seed, draw, solve, space)
     return scores, {"stderr": stderr}
 
 
-def nearness(on: Coalitions, energy: Float[Tensor, " m"], width: float | int) -> Float[Tensor, " s"]:
+def weigh_samples(on: Coalitions, energy: Float[Tensor, " m"], width: float | int) -> Float[Tensor, " s"]:
     """exp(−d²/2·width²), d the cosine distance between the image with absent parts set to 0 and the whole image."""
     cosine = ((on * energy).sum(-1) / energy.sum()).sqrt()
     return torch.exp(-((1 - cosine) ** 2) / (2 * width**2))
 
 
-def centred(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def subtract_means(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Masks and scores minus their weighted means, which removes the intercept from the fit."""
     share = weight / weight.sum()
     return on - share @ on, answers - (answers @ share)[:, None]
@@ -111,7 +111,7 @@ def ridge(
     on: Float[Tensor, "s m"], answers: Float[Tensor, "r s"], weight: Float[Tensor, " s"], alpha: Positive
 ) -> tuple[Weights, Factor]:
     """Weighted least squares with an L2 penalty α and an unpenalised intercept, and a factor of the covariance."""
-    x, y = centred(on, answers, weight)
+    x, y = subtract_means(on, answers, weight)
     gram = (x * weight[:, None]).T @ x + alpha * torch.eye(x.shape[1]).to(x)
     weights = torch.linalg.solve(gram, (x * weight[:, None]).T @ y.T).T
     return weights, regression_errors(x, y - weights @ x.T, torch.linalg.inv(gram), weight)
@@ -125,7 +125,7 @@ def lasso(
     rounds: int = 1000,
 ) -> Weights:
     """Minimise ½ weighted mean squared error + α L1 penalty by coordinate descent; the intercept is not penalised."""
-    x, y = centred(on, answers, weight)
+    x, y = subtract_means(on, answers, weight)
     share = (weight / weight.sum())[:, None]
     gram, pull = (x * share).T @ x, (x * share).T @ y.T  # [m m], [m r]
     coefficients = torch.zeros_like(pull)

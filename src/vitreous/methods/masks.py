@@ -12,14 +12,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.capture.pixels import ImageVariants
-from vitreous.methods.random_control import content_seeds, drawn
+from vitreous.methods.random_control import content_seeds, fill_from_sources
 from vitreous.models.tensor_types import Images
 
 Index = Int[Tensor, " k"]
 Masks = Callable[[Index], Float[Tensor, "k H W"]]  # masks at the given indices
 
 
-def shown(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) -> ImageVariants:
+def vary_by_masks(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) -> ImageVariants:
     """Every image under each of `count` masks that all images share.
 
     Parameters
@@ -42,7 +42,7 @@ def shown(images: Images, masks: Masks, count: int, rest: Images | float = 0.0) 
     return ImageVariants(len(images), count, make)
 
 
-def piled(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float[Tensor, "r H W"]:
+def sum_masks(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float[Tensor, "r H W"]:
     """Weighted sum of the masks, computed `chunk` masks at a time."""
     total: Tensor | float = 0.0
     for index in torch.arange(weights.shape[1], device=weights.device).split(chunk):
@@ -51,7 +51,7 @@ def piled(weights: Float[Tensor, "r m"], masks: Masks, chunk: int = 64) -> Float
     return total
 
 
-def mirror(index: Int[Tensor, "*any"], length: int) -> Int[Tensor, "*any"]:
+def reflect_indices(index: Int[Tensor, "*any"], length: int) -> Int[Tensor, "*any"]:
     """Indices reflected into [0, length) without repeating the ends."""
     period = max(2 * (length - 1), 1)
     index = index.remainder(period)
@@ -59,7 +59,7 @@ def mirror(index: Int[Tensor, "*any"], length: int) -> Int[Tensor, "*any"]:
 
 
 @lru_cache(16)
-def enlarging(cells: int, length: int) -> Float[Tensor, "length cells"]:
+def upsampling_matrix(cells: int, length: int) -> Float[Tensor, "length cells"]:
     """Matrix of bilinear upsampling with half-pixel centres and reflected ends, as in skimage with mode 'reflect'.
 
     torch's `interpolate` repeats the ends and therefore differs in the outer half cell.
@@ -68,7 +68,7 @@ def enlarging(cells: int, length: int) -> Float[Tensor, "length cells"]:
     low = centre.floor()
     matrix = torch.zeros(length, cells, dtype=torch.float64)
     for place, weight in ((low, 1 - (centre - low)), (low + 1, centre - low)):
-        matrix.scatter_add_(1, mirror(place.long(), cells)[:, None], weight[:, None])
+        matrix.scatter_add_(1, reflect_indices(place.long(), cells)[:, None], weight[:, None])
     return matrix
 
 
@@ -109,7 +109,7 @@ class SmoothMasks:
 
     def _side(self, axis: int, index: Index) -> Float[Tensor, "k length s"]:
         cells, length = self.cells.shape[1], self.size[axis]
-        matrix = enlarging(cells, (cells + 1) * math.ceil(length / cells)).to(self.cells)
+        matrix = upsampling_matrix(cells, (cells + 1) * math.ceil(length / cells)).to(self.cells)
         place = torch.arange(length, device=index.device)
         return matrix[self.shift[index, axis][:, None] + place]
 
@@ -145,7 +145,7 @@ class Windows:
         return total / (down.sum(0)[:, None] * right.sum(0)).clamp(min=1)
 
 
-def noise(images: Images, seed: int, device: torch.device) -> Callable[[Index, Index], Images]:
+def seeded_noise(images: Images, seed: int, device: torch.device) -> Callable[[Index, Index], Images]:
     """Function that returns Gaussian noise for (image, subset) index pairs, seeded by the image's content.
 
     The noise does not depend on batch or chunk.
@@ -157,23 +157,23 @@ def noise(images: Images, seed: int, device: torch.device) -> Callable[[Index, I
 
     def make(row: Index, subset: Index) -> Images:
         sources = [seeds[r] + s for r, s in zip(row.tolist(), subset.tolist(), strict=True)]
-        return drawn(fill, sources, images.shape[1:], device).to(images.dtype)
+        return fill_from_sources(fill, sources, images.shape[1:], device).to(images.dtype)
 
     return make
 
 
-def blurred(images: Images, kernel: int = 49, sigma: float = 100.0) -> Images:
+def blur_images(images: Images, kernel: int = 49, sigma: float = 100.0) -> Images:
     """Gaussian blur with reflected edges."""
-    down, right = (blurring(length, kernel, sigma).to(images) for length in images.shape[-2:])
+    down, right = (blur_matrix(length, kernel, sigma).to(images) for length in images.shape[-2:])
     return down @ images @ right.mT
 
 
 @lru_cache(16)
-def blurring(length: int, kernel: int, sigma: float) -> Float[Tensor, "length length"]:
+def blur_matrix(length: int, kernel: int, sigma: float) -> Float[Tensor, "length length"]:
     """Matrix that blurs a row of pixels; cached, because computing it on the CPU would stall the GPU."""
     offset = torch.arange(kernel) - kernel // 2
     weight = torch.exp(-(offset.double() ** 2) / (2 * sigma**2))
-    place = mirror(torch.arange(length)[:, None] + offset, length)
+    place = reflect_indices(torch.arange(length)[:, None] + offset, length)
     return torch.zeros(length, length, dtype=torch.float64).scatter_add_(
         1, place, (weight / weight.sum()).expand(length, -1)
     )

@@ -94,7 +94,7 @@ class Option:
         """
         if isinstance(value, list) and has_type(tuple(value), self.annotation):
             value = tuple(value) if not has_type(value, self.annotation) else value
-        if expected := mismatch(value, self.annotation):
+        if expected := describe_mismatch(value, self.annotation):
             raise SpecError(f"{owner} cannot take {self.name}={shorten_repr(value)}; {expected}")
         return value
 
@@ -138,7 +138,7 @@ class OptionFunction:
         parameters = inspect.signature(function).parameters.values()
         inputs = tuple(p.name for p in parameters if p.default is p.empty and p.kind not in kinds)
         options = {
-            p.name: Option(p.name, p.default, evaluated(function, p.annotation))
+            p.name: Option(p.name, p.default, evaluate_annotation(function, p.annotation))
             for p in parameters
             if p.default is not p.empty
         }
@@ -169,7 +169,7 @@ def options_of(function: Callable[..., Any] | None) -> Options:
     return {} if function is None else OptionFunction.of(function).options
 
 
-def evaluated(function: Callable[..., Any], annotation: Any) -> Any:
+def evaluate_annotation(function: Callable[..., Any], annotation: Any) -> Any:
     """Evaluate an annotation that is stored as a string; `Any` if there is none or it cannot be evaluated."""
     if annotation is inspect.Parameter.empty:
         return Any
@@ -216,25 +216,25 @@ def fit_options(owner: str, options: Mapping[str, Any], typed_options: Options) 
     return {key: typed_options[key].fit(owner, value) for key, value in options.items()}
 
 
-def mismatch(value: Any, annotation: Any) -> str:
+def describe_mismatch(value: Any, annotation: Any) -> str:
     """Description of the expected value, or an empty string if the value fits the annotation."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return ""
     if origin is Annotated:
-        wrong = mismatch(value, arguments[0])
-        return wrong or next((text for rule in arguments[1:] if (text := broken(rule, value))), "")
+        wrong = describe_mismatch(value, arguments[0])
+        return wrong or next((text for rule in arguments[1:] if (text := describe_violation(rule, value))), "")
     if origin is Literal:
         fits = any(type(value) is type(choice_value) and value == choice_value for choice_value in arguments)
         return "" if fits else f"known: {', '.join(map(repr, arguments))}"
     if origin in (Union, UnionType):
         alternatives = [arm for arm in arguments if has_type(value, arm)]
-        wrong = [mismatch(value, arm) for arm in alternatives]
-        return ("" if "" in wrong else wrong[0]) if wrong else f"expected {described_type(annotation)}"
+        wrong = [describe_mismatch(value, arm) for arm in alternatives]
+        return ("" if "" in wrong else wrong[0]) if wrong else f"expected {describe_type(annotation)}"
     if not has_type(value, annotation):
-        return f"expected {described_type(annotation)}"
+        return f"expected {describe_type(annotation)}"
     if origin in (tuple, list, Sequence):
-        return next((wrong for inner in value if (wrong := mismatch(inner, arguments[0]))), "")
+        return next((wrong for inner in value if (wrong := describe_mismatch(inner, arguments[0]))), "")
     if annotation in (int, float) and isinstance(value, float) and not math.isfinite(value):
         return "expected a finite number"
     if annotation in (int, float) and isinstance(value, int) and abs(value) > LARGEST + 1:
@@ -242,7 +242,7 @@ def mismatch(value: Any, annotation: Any) -> str:
     return ""
 
 
-def broken(rule: Any, value: Any) -> str:
+def describe_violation(rule: Any, value: Any) -> str:
     """Description of the violated limit, or ""; a rule is a `Range` or a function that raises if invalid."""
     if isinstance(rule, Range):
         limit = rule.broken_by(value)
@@ -276,18 +276,18 @@ def has_type(value: Any, annotation: Any) -> bool:
 NAMES = {int: "int", float: "float", bool: "bool", str: "str", NoneType: "None", None: "None"}
 
 
-def described_type(annotation: Any) -> str:
+def describe_type(annotation: Any) -> str:
     """The annotation in words, for error messages."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return described_type(arguments[0])
+        return describe_type(arguments[0])
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin in (Union, UnionType):
-        kinds = dict.fromkeys(described_type(arm) for arm in arguments)
+        kinds = dict.fromkeys(describe_type(arm) for arm in arguments)
         return " or ".join(kind for kind in kinds if kind != "int" or "float" not in kinds)
     if origin in (tuple, list, Sequence):
-        return f"a tuple of {described_type(arguments[0])}"
+        return f"a tuple of {describe_type(arguments[0])}"
     return NAMES.get(annotation, str(annotation))
 
 
@@ -297,6 +297,6 @@ def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
         raise SpecError(f"{name}={shorten_repr(value)}; known: {', '.join(map(repr, allowed))}")
 
 
-def written(options: Mapping[str, Any]) -> str:
+def write_options(options: Mapping[str, Any]) -> str:
     """Options as written in a spec, "(name=value, …)"; an empty string if there are none."""
     return f"({', '.join(f'{key}={value!r}' for key, value in options.items())})" if options else ""

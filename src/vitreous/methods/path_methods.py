@@ -17,8 +17,8 @@ from vitreous.capture.path_gradients import at_once, check_start, pixel_gradient
 from vitreous.capture.progress import Tally
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, Number, Positive, Seed, Steps
-from vitreous.methods.random_control import drawn, generators
-from vitreous.methods.run import described
+from vitreous.methods.random_control import fill_from_sources, generators
+from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import TokenScores
 
 PixelMap = Float[Tensor, "r H W"]
@@ -44,7 +44,7 @@ def smoothgrad_of_layer(
     sources, total, tally = generators(probe.originals, seed), None, Tally(len(tokens) * samples)
     for first in range(0, samples, chunk):
         count = min(chunk, samples - first)
-        points = tokens[:, None] + sigma * several(tokens.shape[1:], sources, count, tokens.device).to(tokens)
+        points = tokens[:, None] + sigma * draw_gaussians(tokens.shape[1:], sources, count, tokens.device).to(tokens)
         part = token_gradients(probe, points, layer.index, linearisation, tally).abs().sum(1)
         total = part if total is None else total + part
     assert total is not None
@@ -97,11 +97,11 @@ def smoothgrad(
     seed
         Seed of the noise.
     """
-    noise = gaussian(probe, samples, sigma, rel_sigma, seed)
+    noise = draw_pixel_noise(probe, samples, sigma, rel_sigma, seed)
     return mean_gradient(probe, noise, samples, abs, channels), {"signed": not abs}
 
 
-def gaussian(
+def draw_pixel_noise(
     probe: BlackBoxProbe, samples: int, sigma: Positive, rel_sigma: Positive | None, seed: int
 ) -> Iterator[Noise]:
     """Noise for every image, in chunks of samples; each sample is a separate draw, so chunk size has no effect."""
@@ -111,10 +111,13 @@ def gaussian(
     sources = generators(probe.originals, seed)
     for first in range(0, samples, chunk):
         count = min(chunk, samples - first)
-        yield several(images.shape[1:], sources, count, images.device).to(images) * width[:, None, None, None, None]
+        yield (
+            draw_gaussians(images.shape[1:], sources, count, images.device).to(images)
+            * width[:, None, None, None, None]
+        )
 
 
-def several(
+def draw_gaussians(
     shape: torch.Size, sources: list[torch.Generator], count: int, device: torch.device
 ) -> Float[Tensor, "b s *shape"]:
     """`count` Gaussian draws of every source."""
@@ -123,7 +126,7 @@ def several(
         for place in places:
             place.normal_(generator=source)
 
-    return drawn(fill, sources, (count, *shape), device)
+    return fill_from_sources(fill, sources, (count, *shape), device)
 
 
 def mean_gradient(
@@ -163,7 +166,7 @@ def quadrature(rule: Rule, steps: int, rounded: bool) -> list[tuple[float, float
     return list(zip(nodes.tolist(), weights.tolist(), strict=True))
 
 
-def along(
+def mean_path_gradient(
     probe: BlackBoxProbe,
     end: Tensor,
     baseline: Number,
@@ -198,7 +201,7 @@ def ig_of_layer(
 ) -> TokenScores:
     """Integrated gradient of each token of a layer, summed over channels; every layer has a path of its own."""
     nodes = quadrature(rule, steps, rounded)
-    mean = along(probe, probe.states[layer.index], baseline, nodes, layer.index, linearisation)
+    mean = mean_path_gradient(probe, probe.states[layer.index], baseline, nodes, layer.index, linearisation)
     return layer.full((layer.hidden - baseline) * mean).sum(-1)
 
 
@@ -250,10 +253,10 @@ def ig(
     """
     layer = None if space == "pixels" else check_start(probe, start)
     end = probe.images if layer is None else probe.states[layer]
-    mean = along(probe, end, baseline, quadrature(rule, steps, rounded), layer, PLAIN)
+    mean = mean_path_gradient(probe, end, baseline, quadrature(rule, steps, rounded), layer, PLAIN)
     shares = (end - baseline).repeat_interleave(probe.targets_per_image, 0) * mean
     base = score_at(probe, torch.full_like(end, baseline), layer)
-    missing = described(probe)["score"] - base - shares.flatten(1).sum(-1)
+    missing = score_and_logits(probe)["score"] - base - shares.flatten(1).sum(-1)
     fields: Fields = {"bias": base, "residual": missing}
     if layer is None:
         return shares.sum(1), fields

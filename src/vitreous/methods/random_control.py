@@ -38,7 +38,7 @@ def generators(images: Images, seed: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(s) for s in content_seeds(images, seed)]
 
 
-def drawn(
+def fill_from_sources(
     draw: Callable[[Tensor, Source], object],
     sources: Sequence[Source],
     shape: Sequence[int],
@@ -71,7 +71,7 @@ def drawn(
     return result
 
 
-def uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor, "k *shape"]:
+def draw_uniform(seeds: Int[Tensor, " k"], shape: Sequence[int]) -> Float[Tensor, "k *shape"]:
     """Uniform in [0, 1), in steps of 2⁻¹⁶: splitmix64 of each seed, four numbers per word, on the device of the seeds.
 
     Integer overflow wraps around on every device, so the numbers are the same everywhere without a copy from the CPU.

@@ -35,11 +35,11 @@ def regions_of(probe: BlackBoxProbe, kind: str, image: ImageTensor) -> Labels:
     choice("regions", kind, KINDS)
     if kind == "patches":
         grid = (SQUARES, SQUARES) if probe.black_box else probe.layout.grid
-        return squares((image.shape[-2], image.shape[-1]), grid).to(image.device)
+        return number_rectangles((image.shape[-2], image.shape[-1]), grid).to(image.device)
     return segment(kind, image)
 
 
-def squares(size: tuple[int, int], grid: tuple[int, int]) -> Labels:
+def number_rectangles(size: tuple[int, int], grid: tuple[int, int]) -> Labels:
     """Grid of equal rectangles, numbered row by row."""
     rows, columns = (min(cells, length) for cells, length in zip(grid, size, strict=True))
     down = torch.arange(size[0]) * rows // size[0]
@@ -72,7 +72,7 @@ def slic(image: ImageTensor, count: int, compactness: float = 20.0, rounds: int 
     pixels = torch.cat([colour, place * compactness / step]).flatten(1).T  # [HW 5]
     rows = max(1, min(height, round(height / step)))
     columns = max(1, min(width, round(count / rows)))
-    labels = squares((height, width), (rows, columns)).to(image.device).flatten()
+    labels = number_rectangles((height, width), (rows, columns)).to(image.device).flatten()
     reach = 2 * compactness  # two steps, in the units of `pixels`
     for _ in range(rounds):
         size = torch.bincount(labels, minlength=rows * columns)
@@ -140,7 +140,7 @@ def circles(size: tuple[int, int], radius: int, stride: int) -> Bool[Tensor, "m 
     return (y - centres[:, 0, None, None]) ** 2 + (x - centres[:, 1, None, None]) ** 2 <= radius**2
 
 
-def linked(distance: Float[Tensor, "d d"], threshold: float | int) -> Int[Tensor, " d"]:
+def cluster_completely(distance: Float[Tensor, "d d"], threshold: float | int) -> Int[Tensor, " d"]:
     """Complete-linkage clustering: merge the nearest clusters while all their members are closer than `threshold`."""
     apart = distance.double().clone().fill_diagonal_(torch.inf)
     label = torch.arange(len(apart), device=apart.device)

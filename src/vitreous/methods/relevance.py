@@ -34,7 +34,7 @@ RELEVANCE: dict[str, Any] = {
 }
 
 
-def chosen(rules: RuleSet, joint: bool = False) -> Rules:
+def choose_rules(rules: RuleSet, joint: bool = False) -> Rules:
     """The named rules; `joint` adds joint denominators."""
     return Rules(joint or RULES[rules].joint, RULES[rules].rescale)
 
@@ -61,7 +61,7 @@ def half_precision(method: Method, vit: ViT) -> str:
     return single_precision(method, vit) if vit.dtype.itemsize < 4 else ""
 
 
-def positive(layer: Layer, weighted: bool) -> Matrix:
+def positive_relevance(layer: Layer, weighted: bool) -> Matrix:
     """mean_h relu(R_A), or mean_h relu(∂t/∂A ⊙ R_A)."""
     assert layer.relevance is not None  # the pass of these methods propagates it
     relevance = layer.full(layer.relevance.attention)
@@ -70,7 +70,7 @@ def positive(layer: Layer, weighted: bool) -> Matrix:
 
 def transatt_walk(walk: Walk, rules: RuleSet = "ours", gradient: bool = True) -> Walk:
     """The pass of `transatt`: relevance, and gradients if they weight it."""
-    return replace(walk, gradients=gradient, relevance=chosen(rules))
+    return replace(walk, gradients=gradient, relevance=choose_rules(rules))
 
 
 @method(
@@ -96,12 +96,12 @@ def transatt(layer: Layer, gradient: bool = True) -> Matrix:
     gradient
         Whether to weight the relevance of the attention by its gradient.
     """
-    return positive(layer, gradient)
+    return positive_relevance(layer, gradient)
 
 
 def partiallrp_walk(walk: Walk, rules: RuleSet = "orig", ablation: bool = False) -> Walk:
     """The pass of `partiallrp`: relevance, and gradients if they weight it."""
-    return replace(walk, gradients=ablation, relevance=chosen(rules))
+    return replace(walk, gradients=ablation, relevance=choose_rules(rules))
 
 
 @method(
@@ -120,12 +120,12 @@ def partiallrp_walk(walk: Walk, rules: RuleSet = "orig", ablation: bool = False)
 )
 def partiallrp(layer: Layer, ablation: bool = False) -> Matrix:
     """Positive relevance of the last block's attention, averaged over heads; `ablation` weighs it by its gradient."""
-    return positive(layer, ablation)
+    return positive_relevance(layer, ablation)
 
 
 def lrp_walk(walk: Walk, rules: RuleSet = "orig", joint: bool = False) -> Walk:
     """The pass of `lrp` under a fold: relevance alone."""
-    return replace(walk, gradients=False, relevance=chosen(rules, joint))
+    return replace(walk, gradients=False, relevance=choose_rules(rules, joint))
 
 
 def token_relevance(layer: Layer) -> TokenScores:
@@ -161,7 +161,7 @@ def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Ten
     joint
         Whether positive and negative parts share one denominator.
     """
-    layers = propagate_relevance(probe, probe.layers(gradients=False), chosen(rules, joint))
+    layers = propagate_relevance(probe, probe.layers(gradients=False), choose_rules(rules, joint))
     relevance = deque(layers, maxlen=1)[0].relevance  # of the first block, which comes last
     assert relevance is not None
-    return propagate_to_pixels(probe, relevance.tokens, chosen(rules, joint)).sum(1)
+    return propagate_to_pixels(probe, relevance.tokens, choose_rules(rules, joint)).sum(1)

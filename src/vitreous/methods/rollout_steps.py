@@ -18,7 +18,7 @@ Row = Float[Tensor, "r 1 n"]
 Matrix = Float[Tensor, "r n n"]
 
 
-def in_range(row: Row) -> Float[Tensor, "r 1 1"]:
+def overflow_factor(row: Row) -> Float[Tensor, "r 1 1"]:
     """Power of two that keeps a growing row below overflow; 1 for rows of ordinary size.
 
     Products of vector norms over many layers can overflow, and the scale of the map carries no information.
@@ -54,7 +54,7 @@ STEPS: dict[str, Callable[[Row, Matrix], Row]] = {
 }
 
 
-def rescaled(tokens: TokenScores, prefix: int, normalise: Scaling) -> TokenScores:
+def rescale_scores(tokens: TokenScores, prefix: int, normalise: Scaling) -> TokenScores:
     """Scores of a layer, rescaled by the scores of its patches (all but `prefix` tokens); a map of zeros stays 0."""
     patches = tokens[:, prefix:]
     low, size = 0, patches.abs().amax(-1, keepdim=True)

@@ -40,7 +40,7 @@ def run_method(method: Method, probe: BlackBoxProbe) -> Attribution:
         return run_recipe(method, probe)
     attribution = run_recipe(method, probe.once())
     repeated = change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW)
-    return replace(repeated, targets=probe.targets, **described(probe))
+    return replace(repeated, targets=probe.targets, **score_and_logits(probe))
 
 
 def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
@@ -56,8 +56,8 @@ def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
     if accounting is None:
         return build_attribution(method, probe, tokens, settings)
     residual = None
-    if adds_up(method, recipe, probe) and not recipe.mixing:
-        residual = accounting.missing(described(probe)["score"], tokens)
+    if scores_add_up(method, recipe, probe) and not recipe.mixing:
+        residual = accounting.missing(score_and_logits(probe)["score"], tokens)
     attribution = build_attribution(method, probe, accounting.close(tokens), settings)
     return replace(attribution, bias=accounting.elsewhere, residual=residual)
 
@@ -67,7 +67,7 @@ def run_layers(
 ) -> tuple[TokenScores, BiasAccounting | None]:
     """Token scores that the fold returns, and the bias accounting if biases are needed."""
     fold, facts, needs = effective_fold(method, recipe), method.facts, recipe.needs
-    with_biases = needs.biases or (adds_up(method, recipe, probe) and fold.name == "first")
+    with_biases = needs.biases or (scores_add_up(method, recipe, probe) and fold.name == "first")
     walk = Walk(
         lin=recipe.linearisation,
         attention=needs.attention and not needs.own_pass,
@@ -130,7 +130,7 @@ def read_at_the_class_token(layers: Iterator[Layer]) -> Iterator[Layer]:
         yield replace(layer, readout=row)
 
 
-def adds_up(method: Method, recipe: LayerSignal, probe: BlackBoxProbe) -> bool:
+def scores_add_up(method: Method, recipe: LayerSignal, probe: BlackBoxProbe) -> bool:
     """Whether token scores and bias shares add up to the score of this probe."""
     complete = method.facts.complete and recipe.linearisation.complete
     return complete and probe.accounts_biases and probe.question.affine and not recipe.changes_pass(method.options)
@@ -175,11 +175,11 @@ def build_attribution(method: Method, probe: BlackBoxProbe, scores: Tensor, sett
         native_pixels=pixels,
         prefix=prefix,
         signed=method.signed or method.signed_by(probe.question),
-        **described(probe),
+        **score_and_logits(probe),
     )
 
 
-def described(probe: BlackBoxProbe) -> dict[str, Any]:
+def score_and_logits(probe: BlackBoxProbe) -> dict[str, Any]:
     """The explained score [r] and the logits [r c], as fields of `Attribution`."""
     k = probe.targets_per_image
     raw = probe.reading.logits.repeat_interleave(k, 0)

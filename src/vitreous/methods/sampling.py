@@ -17,11 +17,11 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import patch_sums
-from vitreous.methods.masks import Masks, SmoothMasks, Windows, blurred, piled, shown
+from vitreous.methods.masks import Masks, SmoothMasks, Windows, blur_images, sum_masks, vary_by_masks
 from vitreous.methods.method import method
 from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
 from vitreous.methods.regions import SQUARES, many_regions
-from vitreous.methods.run import described
+from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import PatchScores
 
 PixelScores = Float[Tensor, "r H W"]
@@ -37,7 +37,7 @@ KernelSize = Annotated[int, Range(1, 10_000)]  # number of masks m whose m x m k
 
 def full_score(probe: BlackBoxProbe) -> Float[Tensor, "r 1"]:
     """Score of the whole image."""
-    return described(probe)["score"][:, None]
+    return score_and_logits(probe)["score"][:, None]
 
 
 # ── occlusion ────────────────────────────────────────────────────────────────────────────────────
@@ -129,13 +129,13 @@ def rise(
         Seed of the masks.
     """
     drawn = SmoothMasks.draw(masks, cells, p, probe.images, seed)
-    scores = probe.pixel_score(shown(probe.images, drawn, masks))
-    return piled(scores, drawn) / (masks * p), {"stderr": rise_errors(probe, scores, drawn) / p}
+    scores = probe.pixel_score(vary_by_masks(probe.images, drawn, masks))
+    return sum_masks(scores, drawn) / (masks * p), {"stderr": rise_errors(probe, scores, drawn) / p}
 
 
 def rise_through(probe: BlackBoxProbe, masks: Masks, count: int, p: PartialShare) -> PixelScores:
     """Σ score · mask / (masks · p)."""
-    return piled(probe.pixel_score(shown(probe.images, masks, count)), masks) / (count * p)
+    return sum_masks(probe.pixel_score(vary_by_masks(probe.images, masks, count)), masks) / (count * p)
 
 
 def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks) -> Tensor:
@@ -207,18 +207,20 @@ def pami(
         for move in moves:
             moved = probe.alone(image, torch.roll(probe.images[image], move, (-2, -1)))
             masks = many_regions(moved.images[0], kinds, radius, stride)
-            answers = alone_in_view(moved, masks, fill)
+            answers = score_regions(moved, masks, fill)
             back = (-move[0], -move[1])
-            heat = heat + torch.roll(piled(answers, lambda index, masks=masks: masks[index]), back, (-2, -1))
+            heat = heat + torch.roll(sum_masks(answers, lambda index, masks=masks: masks[index]), back, (-2, -1))
             count = count + torch.roll(masks.sum(0), back, (-2, -1))
         maps.append(heat / count.clamp(min=1))
     return torch.cat(maps)
 
 
-def alone_in_view(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Tensor, "r m"]:
+def score_regions(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Tensor, "r m"]:
     """Score of each region of one image, with the rest blurred or 0 in normalised units."""
-    rest = blurred(probe.images) if fill == "blur" else 0.0
-    return probe.pixel_score(shown(probe.images, lambda index: regions[index].to(probe.images), len(regions), rest))
+    rest = blur_images(probe.images) if fill == "blur" else 0.0
+    return probe.pixel_score(
+        vary_by_masks(probe.images, lambda index: regions[index].to(probe.images), len(regions), rest)
+    )
 
 
 # ── HSIC ─────────────────────────────────────────────────────────────────────────────────────────
@@ -253,28 +255,28 @@ def hsic(
         Seed of the masks.
     """
     grid = probe.layout.grid if space == "tokens" else (cells, cells)
-    on = balanced(masks, grid[0] * grid[1], seed).to(probe.images.device)
+    on = draw_balanced_masks(masks, grid[0] * grid[1], seed).to(probe.images.device)
     if space == "tokens":
         answers = probe.score(on.expand(len(probe.images), -1, -1))
-        return dependence(on.to(answers), answers)
+        return measure_dependence(on.to(answers), answers)
     coarse = on.to(probe.images).unflatten(1, grid)
 
     def smooth(index: Int[Tensor, " k"]) -> Float[Tensor, "k H W"]:
         return F.interpolate(coarse[index][:, None], probe.layout.size, mode="bicubic", align_corners=False)[:, 0]
 
-    answers = probe.pixel_score(shown(probe.images, smooth, masks))
-    scores = dependence(on.to(answers), answers).unflatten(1, grid)
+    answers = probe.pixel_score(vary_by_masks(probe.images, smooth, masks))
+    scores = measure_dependence(on.to(answers), answers).unflatten(1, grid)
     return F.interpolate(scores[:, None], probe.layout.size, mode="bilinear", align_corners=False)[:, 0]
 
 
-def balanced(count: int, cells: int, seed: int) -> Tensor:
+def draw_balanced_masks(count: int, cells: int, seed: int) -> Tensor:
     """Masks [m cells] from a scrambled Sobol sequence thresholded at ½; each cell is on about half of the time."""
     if cells > torch.quasirandom.SobolEngine.MAXDIM:
         raise SpecError(f"{cells} cells are too many for a Sobol sequence; give fewer")
     return torch.quasirandom.SobolEngine(cells, scramble=True, seed=seed).draw(count) < 0.5
 
 
-def dependence(on: Float[Tensor, "m j"], answers: Float[Tensor, "r m"]) -> Float[Tensor, "r j"]:
+def measure_dependence(on: Float[Tensor, "m j"], answers: Float[Tensor, "r m"]) -> Float[Tensor, "r j"]:
     """HSIC of every cell with the score: (2/m) ũᵀ L ũ, ũ the centred cell, L a Gaussian kernel of width |median|."""
     width = answers.median(-1).values.abs()
     width = torch.where(width > 0, width, torch.ones_like(width))

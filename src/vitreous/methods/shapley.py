@@ -14,7 +14,7 @@ from vitreous.methods.method import method
 from vitreous.methods.options import Count, Seed
 from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, PixelScores, Space
 from vitreous.methods.standard_errors import regression_errors
-from vitreous.methods.surrogate import Coalitions, Factor, Fill, Parts, Regions, Weights, fit_surrogate, parts_of_images
+from vitreous.methods.surrogate import Coalitions, Factor, Fill, Parts, Regions, Weights, divide_images, fit_surrogate
 from vitreous.models.tensor_types import PatchScores
 
 
@@ -67,7 +67,7 @@ def kernelshap(
     def fit(on: Tensor, answers: Tensor, weight: Tensor) -> tuple[Weights, Factor]:
         return shapley(on[2:], answers[:, 2:], answers[:, :2], weight, paired)
 
-    scores, stderr = fit_surrogate(probe, parts_of_images(probe, space, regions, fill), seed, draw, fit, space)
+    scores, stderr = fit_surrogate(probe, divide_images(probe, space, regions, fill), seed, draw, fit, space)
     nothing = empty_set(probe) if space == "tokens" else f"every part painted over ({fill})"
     return scores, {"provenance": {"empty set": nothing}, "stderr": stderr}
 

@@ -54,7 +54,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
     from vitreous.methods import load_all
 
     load_all()
-    text = unspaced(spec)
+    text = remove_spaces(spec)
     name, rest = take_name(text)
     resolved = METHODS.find(name)
     if resolved is None:  # an alias of a spec
@@ -90,7 +90,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
     return resolved
 
 
-def unspaced(spec: str) -> str:
+def remove_spaces(spec: str) -> str:
     """The spec without white space outside of parentheses."""
     if len(spec) > LONGEST_SPEC:
         raise SpecError(f"a spec has at most {LONGEST_SPEC} characters; {shorten_repr(spec)} has {len(spec)}")
@@ -132,7 +132,7 @@ def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
     """Parse options in parentheses at the start of `text` as Python literals; return them and the rest."""
     if not text.startswith("("):
         return {}, text
-    end = closing(text)
+    end = find_closing(text)
     if end is None:
         raise SpecError(f"a parenthesis in {shorten_repr(spec)} is not closed")
     inside, rest = text[1:end], text[end + 1 :]
@@ -142,18 +142,18 @@ def take_options(text: str, spec: str) -> tuple[dict[str, Any], str]:
         call = ast.parse(f"f({inside})", mode="eval").body
         assert isinstance(call, ast.Call)
         if call.args or any(k.arg is None for k in call.keywords):
-            raise SpecError(f"options are written name=value; got ({shortened(inside)}) in {shorten_repr(spec)}")
+            raise SpecError(f"options are written name=value; got ({shorten_text(inside)}) in {shorten_repr(spec)}")
         names = [str(k.arg) for k in call.keywords]
         if len(set(names)) < len(names):
-            raise SpecError(f"an option is given twice in ({shortened(inside)}) of {shorten_repr(spec)}")
+            raise SpecError(f"an option is given twice in ({shorten_text(inside)}) of {shorten_repr(spec)}")
         return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}, rest
     except (SyntaxError, ValueError, TypeError, AssertionError, MemoryError, RecursionError):
         raise SpecError(
-            f"options must be Python literals, name=value; got ({shortened(inside)}) in {shorten_repr(spec)}"
+            f"options must be Python literals, name=value; got ({shorten_text(inside)}) in {shorten_repr(spec)}"
         ) from None
 
 
-def closing(text: str) -> int | None:
+def find_closing(text: str) -> int | None:
     """Index of the bracket that closes the one at the start of `text`, or None; brackets in strings are ignored."""
     depth, quote, escaped = 0, "", False
     for index, char in enumerate(text):
@@ -171,6 +171,6 @@ def closing(text: str) -> int | None:
     return None
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """The text itself if it is printable and short, else its shortened repr."""
     return text if text.isprintable() and len(text) < LONGEST else shorten_repr(text)

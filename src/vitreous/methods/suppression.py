@@ -13,7 +13,7 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.suppress import suppressed_score
 from vitreous.methods.method import method
 from vitreous.methods.options import Number, Range
-from vitreous.methods.run import described
+from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import PatchScores
 
 Cosine = Annotated[float | int, Range(-1, 1)]
@@ -51,12 +51,14 @@ def atman(probe: Probe, suppression: Number = 0.9, similarity: Cosine | None = 0
         Whether to subtract the minimum of each row of attention scores first, so that a factor below 1 never increases
         a score. Without it, negative scores increase.
     """
-    factors = damping(probe.tokens[:, probe.layout.prefix :], suppression, similarity)
+    factors = suppression_factors(probe.tokens[:, probe.layout.prefix :], suppression, similarity)
     factors = F.pad(factors, (probe.layout.prefix, 0), value=1.0)  # prefix tokens keep their attention
-    return described(probe)["score"][:, None] - suppressed_score(probe, factors, shift)
+    return score_and_logits(probe)["score"][:, None] - suppressed_score(probe, factors, shift)
 
 
-def damping(embedded: Float[Tensor, "b p d"], suppression: Number, similarity: Cosine | None) -> Float[Tensor, "b p p"]:
+def suppression_factors(
+    embedded: Float[Tensor, "b p d"], suppression: Number, similarity: Cosine | None
+) -> Float[Tensor, "b p p"]:
     """Factor of the attention to each patch (column) for every suppressed patch (row): 1 − suppression · cosine."""
     own = torch.eye(embedded.shape[1], dtype=torch.bool, device=embedded.device)
     direction = F.normalize(embedded, dim=-1)

@@ -80,28 +80,28 @@ def fit_surrogate(
     """
     samples = [draw(part, source) for part, source in zip(parts, generators(probe.originals, seed), strict=True)]
     maps, errors = [], []
-    answers = answers_of(probe, parts, [on for on, _ in samples], space)
+    answers = score_coalitions(probe, parts, [on for on, _ in samples], space)
     for part, (on, sample_weights), scores in zip(parts, samples, answers, strict=True):
-        weights, factor = fit(exactly(on), exactly(scores), exactly(sample_weights))
+        weights, factor = fit(in_double_precision(on), in_double_precision(scores), in_double_precision(sample_weights))
         maps.append(part.spread(weights.to(scores)))
         if factor is not None:
             errors.append(part.stderr(factor).to(scores))
     return torch.cat(maps), torch.cat(errors) if errors else None
 
 
-def parts_of_images(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> list[Parts]:
-    """Parts of every image of a probe; see `parts_of`."""
-    return [parts_of(probe.alone(image), space, regions, fill) for image in range(len(probe.images))]
+def divide_images(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> list[Parts]:
+    """Parts of every image of a probe; see `divide_image`."""
+    return [divide_image(probe.alone(image), space, regions, fill) for image in range(len(probe.images))]
 
 
-def parts_of(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> Parts:
+def divide_image(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> Parts:
     """Parts of a probe with one image: patches to remove, or regions to paint over with 0 or their mean colour."""
     image = probe.images[0]
     labels = regions_of(probe, "patches" if space == "tokens" else regions, image)
     count = int(labels.max()) + 1
     energy = torch.zeros(count).to(image).index_add_(0, labels.flatten(), (image**2).sum(0).flatten())
     if space == "tokens":
-        return Parts(count, energy, lambda on: probe.score(on[None]), lambda weights: weights, root_of_squares)
+        return Parts(count, energy, lambda on: probe.score(on[None]), lambda weights: weights, norm_of_columns)
     behind = torch.zeros_like(image) if fill == "zero" else mean_colour(image, labels)
 
     def score(on: Coalitions) -> Answers:
@@ -112,19 +112,19 @@ def parts_of(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -
 
     def stderr(factor: Factor) -> Tensor:
         if probe.black_box:
-            return root_of_squares(factor)[:, labels.to(factor.device)]
+            return norm_of_columns(factor)[:, labels.to(factor.device)]
         regions_of_pixels = torch.nn.functional.one_hot(labels, count).permute(2, 0, 1).double()
-        return root_of_squares(factor @ patch_sums(regions_of_pixels, probe.layout).to(factor))
+        return norm_of_columns(factor @ patch_sums(regions_of_pixels, probe.layout).to(factor))
 
     return Parts(count, energy, score, lambda weights: weights[:, labels], stderr)
 
 
-def root_of_squares(factor: Factor) -> Weights:
+def norm_of_columns(factor: Factor) -> Weights:
     """Square root of the diagonal of FᵀF."""
     return factor.square().sum(1).sqrt()
 
 
-def answers_of(probe: BlackBoxProbe, parts: list[Parts], on: list[Coalitions], space: Space) -> list[Answers]:
+def score_coalitions(probe: BlackBoxProbe, parts: list[Parts], on: list[Coalitions], space: Space) -> list[Answers]:
     """Scores of every image's coalitions; for `space="tokens"` the coalitions of all images are batched together."""
     on = [coalitions.to(probe.images.device) for coalitions in on]
     if space == "tokens":
@@ -139,6 +139,6 @@ def mean_colour(image: Float[Tensor, "colours H W"], labels: Int[Tensor, "H W"])
     return (total / size)[:, labels]
 
 
-def exactly(values: Tensor) -> Float[Tensor, "*any"]:
+def in_double_precision(values: Tensor) -> Float[Tensor, "*any"]:
     """Copy on the CPU in double precision, where small systems are solved with the same result for every device."""
     return values.to("cpu", torch.float64)

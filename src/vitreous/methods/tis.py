@@ -13,7 +13,7 @@ from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.method import method
 from vitreous.methods.options import Count, PartialShare, Seed
-from vitreous.methods.random_control import content_seeds, generators, uniform
+from vitreous.methods.random_control import content_seeds, draw_uniform, generators
 from vitreous.methods.standard_errors import error_of_member_means
 from vitreous.models.tensor_types import Images, Keep, PatchScores
 
@@ -65,7 +65,7 @@ def tis(
     The standard error of a patch is that of the mean over the subsets that contain it, as if they were drawn at random.
     """
     activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT  # [b depth·d p]
-    keep = largest(clustered(activations, masks, probe.originals, seed), kept)
+    keep = keep_largest(cluster_activations(activations, masks, probe.originals, seed), kept)
     mean, stderr = means_and_errors(probe, keep, ablate, normalise, seed)
     return mean, {"stderr": stderr}
 
@@ -79,7 +79,7 @@ def means_and_errors(
     probe: Probe, keep: Keep, ablate: str, normalise: bool, seed: int
 ) -> tuple[PatchScores, PatchScores]:
     """Mean score over the subsets that contain each patch, and its standard error (NaN for fewer than two subsets)."""
-    scores = probe.score(keep) if ablate == "tokens" else probe.pixel_score(in_noise(probe, keep, seed))  # [r m]
+    scores = probe.score(keep) if ablate == "tokens" else probe.pixel_score(noise_variants(probe, keep, seed))  # [r m]
     members = keep.repeat_interleave(probe.targets_per_image, 0).to(scores)
     count = members.sum(1)
     mean = (scores[:, None] @ members)[:, 0] / count.clamp(min=1)
@@ -94,7 +94,7 @@ def means_and_errors(
     return (mean - least) / span, stderr / span
 
 
-def largest(centroids: Float[Tensor, "b m p"], share_kept: PartialShare | tuple[PartialShare, ...]) -> Keep:
+def keep_largest(centroids: Float[Tensor, "b m p"], share_kept: PartialShare | tuple[PartialShare, ...]) -> Keep:
     """Subsets of the patches with the largest values of each centroid."""
     ratios, patches = share_kept if isinstance(share_kept, tuple) else (share_kept,), centroids.shape[-1]
     if not ratios:
@@ -107,14 +107,14 @@ def largest(centroids: Float[Tensor, "b m p"], share_kept: PartialShare | tuple[
     return torch.cat(subsets, 1)
 
 
-def in_noise(probe: Probe, keep: Keep, seed: int) -> ImageVariants:
+def noise_variants(probe: Probe, keep: Keep, seed: int) -> ImageVariants:
     """Images of the kept patches; the rest is uniform noise in [0, 1) in normalised units."""
     (height, width), grid = probe.layout.patch, probe.layout.grid
     seeds = torch.tensor(content_seeds(probe.originals, seed), device=probe.images.device)
 
     def make(row: Int[Tensor, " k"], subset: Int[Tensor, " k"]) -> Images:
         mask = keep[row, subset].unflatten(1, grid).repeat_interleave(height, 1).repeat_interleave(width, 2)
-        drawn = uniform(seeds[row] + subset, probe.images.shape[1:])
+        drawn = draw_uniform(seeds[row] + subset, probe.images.shape[1:])
         return torch.where(mask[:, None], probe.images[row], drawn.to(probe.images))
 
     return ImageVariants(len(keep), keep.shape[1], make)
@@ -123,7 +123,9 @@ def in_noise(probe: Probe, keep: Keep, seed: int) -> ImageVariants:
 # ── k-means ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def clustered(samples: Float[Tensor, "b a p"], clusters: int, images: Images, seed: int) -> Float[Tensor, "b m p"]:
+def cluster_activations(
+    samples: Float[Tensor, "b a p"], clusters: int, images: Images, seed: int
+) -> Float[Tensor, "b m p"]:
     """k-means centroids of every image's samples, initialised at random samples seeded by the image's content."""
     samples = samples.to(torch.promote_types(samples.dtype, torch.float32))
     count = samples.shape[1]

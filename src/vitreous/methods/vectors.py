@@ -158,7 +158,7 @@ def alti(
     scale = feed_scale(layer) if skipplus else 1.0
     eps = (0.0 if skipplus else torch.finfo(values.dtype).tiny) if eps is None else eps
     rows = [
-        nearness(attention, values, layer.hidden, goal, part, norm, spread, scale, shift)
+        approach_to_output(attention, values, layer.hidden, goal, part, norm, spread, scale, shift)
         for part in torch.arange(values.shape[2], device=values.device).split(chunk_of(values))
     ]
     contribution = torch.cat(rows, 1)
@@ -172,7 +172,7 @@ def chunk_of(values: HeadVectors, budget: int = 2**26) -> int:
     return max(1, budget // (r * n * d * values.element_size()))
 
 
-def nearness(attention, values, hidden, goal, part, norm, spread, scale, shift) -> Float[Tensor, "r chunk n"]:
+def approach_to_output(attention, values, hidden, goal, part, norm, spread, scale, shift) -> Float[Tensor, "r chunk n"]:
     """relu(‖y_i‖₁ − ‖y_i − v_ij‖₁) for the receiving tokens in `part`."""
     vectors = torch.einsum("rhij,rhjd->rijd", attention[:, :, part], values)
     position = torch.arange(len(part), device=part.device)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError
-from vitreous.methods.masks import blurred
+from vitreous.methods.masks import blur_images
 from vitreous.methods.options import choice
-from vitreous.methods.random_control import drawn, generators
+from vitreous.methods.random_control import fill_from_sources, generators
 from vitreous.metrics.model_outputs import Index, Paint
 from vitreous.models.tensor_types import Images
 from vitreous.models.transforms import OpaquePreprocess
@@ -65,7 +65,7 @@ def baseline_of(probe: BlackBoxProbe, baseline: str, space: str = "normalised", 
     images, pixels = probe.images, space == "pixels"
     mean, std = normalisation(probe) if pixels else (torch.zeros_like(images[0, :, :1, :1]), 1.0)
     if baseline == "blur":
-        return blurred(images, 11, 5.0)
+        return blur_images(images, 11, 5.0)
     if baseline == "blur-rise":
         return (rise_blurred(images * std + mean) - mean) / std
     if baseline == "mean":
@@ -73,7 +73,7 @@ def baseline_of(probe: BlackBoxProbe, baseline: str, space: str = "normalised", 
     if baseline == "black":
         return (torch.zeros_like(images) - mean) / std
     sources, shape = generators(probe.originals, seed), images.shape[1:]
-    uniform = drawn(
+    uniform = fill_from_sources(
         lambda place, source: place.uniform_(generator=source), sources, shape, images.device, torch.float64
     )
     return (uniform.to(images) - mean) / std

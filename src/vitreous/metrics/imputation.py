@@ -10,7 +10,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.threads import map_in_threads
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods.masks import noise as noise_of
+from vitreous.methods.masks import seeded_noise as noise_of
 from vitreous.methods.options import Positive, Seed
 from vitreous.metrics.baselines import normalisation
 from vitreous.metrics.metric_result import Measured

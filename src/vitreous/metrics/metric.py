@@ -18,8 +18,8 @@ from vitreous.core.errors import SpecError
 from vitreous.core.messages import shorten_repr
 from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Option, OptionFunction, choice, defaults, fit_options, written
-from vitreous.methods.spec import take_options, take_word, unspaced
+from vitreous.methods.options import Option, OptionFunction, choice, defaults, fit_options, write_options
+from vitreous.methods.spec import remove_spaces, take_options, take_word
 from vitreous.metrics.metric_result import Measured, MetricResult, Reducer, mean
 
 FIXTURES = {
@@ -121,7 +121,7 @@ class Metric:
 
     @property
     def spec(self) -> str:
-        return self.name + written(self.options)
+        return self.name + write_options(self.options)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def resolve_metric(spec: str | Metric, /, **options: Any) -> Metric:
     from vitreous.metrics import load_all
 
     load_all()
-    text = unspaced(spec)
+    text = remove_spaces(spec)
     name, rest = take_word(text)
     chosen = METRICS[name.replace("-", "_")]
     spec_options, rest = take_options(rest, text)
