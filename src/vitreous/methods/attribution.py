@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -248,7 +248,7 @@ class Attribution:
             name: None if (entries := getattr(self, name)) is None else tuple(entries[index] for index in indices)
             for name in ("originals", "names")
         }
-        return replace(change_tensors(self, lambda tensor: tensor[rows]), **lists)
+        return change_tensors(self, lambda tensor: tensor[rows], **lists)
 
     def to(self, device: torch.device | str) -> Attribution:
         """Copy with all tensors on `device`."""

@@ -25,11 +25,12 @@ TENSORS = (
 
 
 def change_tensors(
-    attribution: Attribution, change: Callable[[Tensor], Tensor], names: Sequence[str] = TENSORS
+    attribution: Attribution, change: Callable[[Tensor], Tensor], tensor_names: Sequence[str] = TENSORS, **fields: Any
 ) -> Attribution:
-    """Copy with `change` applied to the named tensors that the attribution has."""
-    tensors = {name: getattr(attribution, name) for name in names}
-    return replace(attribution, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
+    """Copy with `change` applied to the named tensors that the attribution has, and with other values of `fields`."""
+    tensors = {name: getattr(attribution, name) for name in tensor_names}
+    changed = {name: change(tensor) for name, tensor in tensors.items() if tensor is not None}
+    return replace(attribution, **changed, **fields)
 
 
 def row_indices(rows: Any, count: int) -> list[int]:

@@ -39,8 +39,8 @@ def run_method(method: Method, probe: BlackBoxProbe) -> Attribution:
     if method.class_specific or targets == 1:
         return run_recipe(method, probe)
     attribution = run_recipe(method, probe.once())
-    repeated = change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW)
-    return replace(repeated, targets=probe.targets, **score_and_logits(probe))
+    fields = {"targets": probe.targets, **score_and_logits(probe)}
+    return change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW, **fields)
 
 
 def run_recipe(method: Method, probe: BlackBoxProbe) -> Attribution:
