@@ -151,7 +151,9 @@ def shared_options_text() -> list[str]:
 
 def setting(preset: Mapping[str, Any]) -> str:
     """What a preset sets, as it would be written."""
-    settings = (f"+{v.name}{write_options(v.options)}" if isinstance(v, Fold) else f"{k}={v!r}" for k, v in preset.items())
+    settings = (
+        f"+{v.name}{write_options(v.options)}" if isinstance(v, Fold) else f"{k}={v!r}" for k, v in preset.items()
+    )
     return ", ".join(settings) or "the defaults"
 
 

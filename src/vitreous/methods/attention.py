@@ -45,7 +45,7 @@ def reduce_heads(layer: Layer, heads: Heads = "mean", discard: Discard = 0.0) ->
     heads
         Reduction over heads: "mean", "max" or "min".
     discard
-        Fraction of the smallest entries that are set to 0, except the first entry.
+        Fraction of the smallest entries that are set to 0.
     """
     attention = layer.attention
     reduced = attention.mean(1) if heads == "mean" else attention.amax(1) if heads == "max" else attention.amin(1)

@@ -24,8 +24,6 @@ SHARED = {  # options that several methods have, and that no docstring of theirs
     "seed": "Seed of the random numbers.",
     "channels": "Reduction over colours: signed 'sum', sum of absolute values ('abs') or their 'max'.",
     "part": "The part of the gradient that is averaged: 'signed', 'abs' or 'relu'.",
-    "pair": "Combine a block's attention with its 'input' (the official code) or its 'output' (SkipPLUS's code).",
-    "last_block": "For pair='output': whether the last block is included.",
     "ablation": "Whether the relevance is weighted by the gradient of the attention.",
     "rules": "Rules of layer-wise relevance propagation: those of the published method ('ours') or the original ones ('orig').",
 }
