@@ -197,6 +197,14 @@ class NetworkProbe(BlackBoxProbe):
         Yields
         ------
         Layer
+
+        Examples
+        --------
+        >>> import torch
+        >>> import vitreous
+        >>> probe = vitreous.Probe(vitreous.load("scenes"), torch.zeros(1, 3, 112, 112))
+        >>> [layer.index for layer in probe.layers(attention=False, down_to=10)]
+        [11, 10]
         """
         attention = self.has_attention if attention is None else attention
         return self._walk(Walk(lin, attention, gradients, biases, normed, presence), down_to)

@@ -37,7 +37,15 @@ class Added:
 
 @dataclass(slots=True, eq=False)  # not frozen: it is made for every call, and frozen fields take longer to set
 class Call:
-    """One call of a torch function: the argument of a rule."""
+    """One call of a torch function: the argument of a rule.
+
+    Attributes
+    ----------
+    function, args, kwargs
+        The torch function and its arguments, as the model called it.
+    mode
+        The pass that the call belongs to.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -119,6 +127,13 @@ def operation_rule(*functions: Callable[..., Any] | str, differentiable: bool = 
     Examples
     --------
     >>> import vitreous
+    >>> @vitreous.operation_rule("normalise_rows", differentiable=True)
+    ... def normalise_rows(call):
+    ...     x = call.args[0]
+    ...     return x / call.hold(x.norm(dim=-1, keepdim=True))  # the norm is a constant of the backward pass
+
+    A rule of the library may serve another function:
+
     >>> from vitreous.capture.gate_rules import ratio_activation
     >>> _ = vitreous.operation_rule("my_activation")(ratio_activation)
     """
