@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.capture.linearise import Damp, attention_at, damp, softmax_at
+from vitreous.capture.backward_functions import Damp, damp
+from vitreous.capture.linearise import attention_at, softmax_at
 from vitreous.capture.operation_registry import Call, Role, built_in_rule, depends, give_role, name_of, role_of
 from vitreous.core.errors import ModelError
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vitreous.capture.backward_functions import Phase, ResidualSum
 from vitreous.capture.differentiable_operations import DifferentiableForward
 from vitreous.capture.forward import (
     Reading,
@@ -28,7 +29,7 @@ from vitreous.capture.forward import (
     run_block,
 )
 from vitreous.capture.layer import Gradients, Layer, presence_grad, weave
-from vitreous.capture.linearise import PLAIN, Linearisation, Phase, ResidualSum
+from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.network_probe import NetworkProbe, Walk
 from vitreous.capture.probe import Probe
 from vitreous.capture.trace import Trace

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vitreous.capture.linearise import Damp, Linearisation, Phase
+from vitreous.capture.backward_functions import Damp, Phase
+from vitreous.capture.linearise import Linearisation
 from vitreous.capture.operation_registry import CONSTANT, RULES, depends, keeps_role, name_of
 from vitreous.capture.operations import Handler, LinearisedForward, run, run_and_pass_role, run_rule
 from vitreous.core.errors import ModelError

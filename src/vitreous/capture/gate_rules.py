@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.capture.linearise import RatioActivation, RatioFromZero, slope_at_zero
+from vitreous.capture.backward_functions import RatioActivation, RatioFromZero, slope_at_zero
 from vitreous.capture.operation_registry import Call, Role, built_in_rule, depends, give_role, name_of, role_of
 
 OUT_OF_PLACE: dict[str, Callable[..., Tensor]] = {
@@ -89,7 +89,7 @@ def bounded_gate(call: Call) -> Tensor:
         act = function_of_input(call.function, () if name == "hardsigmoid" else call.args[1:], call.kwargs)
         if call.differentiable:
             start = act(x.new_zeros(()))
-            near_zero = x.abs() < torch.finfo(x.dtype).eps ** 0.5  # as in `linearise.RatioFromZero`
+            near_zero = x.abs() < torch.finfo(x.dtype).eps ** 0.5  # as in `RatioFromZero`
             output = start + x * call.hold(ratio_to_input(act, x, near_zero, start))
         else:
             output = RatioFromZero.apply(x, act)

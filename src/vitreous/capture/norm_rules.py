@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from vitreous.capture.linearise import FrozenLayerNorm, FrozenScale
+from vitreous.capture.backward_functions import FrozenLayerNorm, FrozenScale
 from vitreous.capture.operation_registry import Call, built_in_rule, depends, name_of, pass_role
 
 

@@ -35,7 +35,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from vitreous.capture import affine_rules, attention_rules, gate_rules, norm_rules  # noqa: F401 - registers the rules
-from vitreous.capture.linearise import Linearisation, damp
+from vitreous.capture.backward_functions import damp
+from vitreous.capture.linearise import Linearisation
 from vitreous.capture.operation_registry import (
     RULES,
     Added,

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.capture.backward_functions import slope_at_zero
 from vitreous.capture.fused import row_dot
 from vitreous.capture.layer import Layer
-from vitreous.capture.linearise import epsilon, slope_at_zero
+from vitreous.capture.linearise import epsilon
 from vitreous.core.errors import ModelError
 
 Bias = Literal["included", "excluded", "free"]
