@@ -25,7 +25,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +59,7 @@ WEIGHTS = {
 }
 VAL, PETS = "imagenet-val-1k-256", "oxford-pets-480"
 COUNTS = {VAL: 250, PETS: 160}
+BATCH, THREADS = 50, 4
 HALF = {VAL: "2/2", PETS: "2/2"}  # of val, the other half was chosen by; of pets, CLIP's classifier has seen it
 COLUMNS = ("model", "dataset", "picture", "method", "metric", "value")
 SIZES = (128, 256, 512, 1024)  # samples of `bayes`: more samples extend fewer ones
@@ -70,7 +70,7 @@ QUESTIONS = ("probability", "logit")
 SAMPLED = ("anneal", "tis(masks=256)", "tis", "tis(question='logit')")
 FITS = (("probability", "fuse"), ("probability", "temper"), ("probability", "none"), ("logit", "fuse"), ("logit", "decompx+plus"))  # fmt: skip
 
-VARIANTS = (  # question, prior, shrinkage, covariance: what `choose` and `photographs` compare besides
+VARIANTS = (  # question, prior, shrinkage, covariance: what `choose` compares besides
     ("probability", "fuse", ("flat", "cauchy0.1", "fixed1000"), "features"),
     ("probability", "fuse as two maps", ("flat", "log", "cauchy0.3", "cauchy0.1", "cauchy0.03", "fixed300", "fixed1000"), "features"),
     ("logit", "decompx+plus", ("flat", "cauchy0.1", "cauchy0.01", "fixed1000", "fixed10000", "fixed100000"), "features"),
@@ -97,10 +97,13 @@ def photos(name: str, vit: Any, count: int | None = None, size: int = 16, part: 
     yield from batches(open_dataset(data.spec), vit.preprocess, places, size)
 
 
+PRECISION = "tf32"  # of all products on GPUs that have it; methods whose ranks need float32 are computed in it
+
+
 def explained(vit: Any, images: Tensor, targets: Tensor, spec: str) -> Attribution:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
-        return vitreous.explain(vit, images, targets, spec, batch_size=len(images))
+        return vitreous.explain(vit, images, targets, spec, batch_size=len(images), precision=PRECISION)
 
 
 # ── fits ─────────────────────────────────────────────────────────────────────────────────────────
@@ -202,7 +205,7 @@ def fits(
             fit = additive_fit(*data)
             return [fit.posterior(SHRINKAGE[name]) for name in shrinkage]
 
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(THREADS) as pool:
             by_image = list(pool.map(fitted, range(len(images))))
         for name, posteriors in zip(shrinkage, zip(*by_image, strict=True), strict=True):
             mean = torch.cat([posterior.mean for posterior in posteriors]).to(total) + total[:, None] / patches
@@ -218,7 +221,7 @@ def fits(
     return found
 
 
-def every_map(vit: Any, images: Tensor, targets: Tensor, variants: bool = False) -> Iterator[tuple[str, Attribution]]:
+def every_map(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
     """Maps of every method that is compared."""
     yield "random", explained(vit, images, targets, "random")
     for base in BASES:
@@ -231,9 +234,6 @@ def every_map(vit: Any, images: Tensor, targets: Tensor, variants: bool = False)
     for question, prior in FITS:
         most = SIZES[-1] if prior != "none" else SIZES[-2]
         yield from fits(vit, images, targets, question, prior, most, given).items()
-    if variants:
-        for question, prior, shrinkage, cover in VARIANTS:
-            yield from fits(vit, images, targets, question, prior, SIZES[-1], given, shrinkage, cover).items()
 
 
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────
@@ -248,7 +248,9 @@ def measured(
         given["objects"] = batch.objects
     if rivals is not None:
         given["rivals"] = rivals
-    results = vitreous.evaluate(vit, found.images, found, metrics, labels=batch.labels, batch_size=len(batch), **given)
+    results = vitreous.evaluate(
+        vit, found.images, found, metrics, labels=batch.labels, batch_size=len(batch), precision=PRECISION, **given
+    )
     scores = {result.metric.split("(")[0]: result.scores.double().cpu() for result in results}
     if {"deletion_aopc", "insertion_aopc"} <= scores.keys():
         assert found.logits is not None
@@ -305,8 +307,8 @@ def photographs(
     model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = (), part: str = "2/2",
     maps: Callable[..., Iterator[tuple[str, Attribution]]] | None = None,
 ) -> None:  # fmt: skip
-    vit, maps = loaded(model, device), maps or partial(every_map, variants=True)
-    queues = {name: photos(name, vit, limit or COUNTS[name], 32, part) for name in wanted(datasets)}
+    vit, maps = loaded(model, device), maps or every_map
+    queues = {name: photos(name, vit, limit or COUNTS[name], BATCH, part) for name in wanted(datasets)}
     while queues:  # in turn, so that both have images if time is short
         for name in list(queues):
             batch = next(queues[name], None)
@@ -363,7 +365,7 @@ def clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, 
 def clip(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
     """CLIP ViT-B/16: breeds of pets, and groups of animals of val, with a classifier of the other half each."""
     for name in wanted(datasets):
-        for vit, batch in clip_batches(name, device, limit or 120):
+        for vit, batch in clip_batches(name, device, limit or 250):
             if table.is_over:
                 return
             begun, label = time.monotonic(), LABELS[name]
@@ -375,7 +377,7 @@ def clip(model: str, device: str, table: Table, limit: int | None, datasets: Seq
             print(f"{clip_probe.NAME} {label}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def clip_batches(name: str, device: str, count: int, size: int = 16) -> Iterator[tuple[Any, Batch]]:
+def clip_batches(name: str, device: str, count: int, size: int = 32) -> Iterator[tuple[Any, Batch]]:
     """The model and images of the confirming half with the labels that its classifier knows."""
     vit, numbers = clip_probe.classifier(name, device)
     given = 0
@@ -396,14 +398,13 @@ def masks(model: str, device: str, table: Table, limit: int | None, datasets: Se
     """TIS with ever more masks: every activation channel is at most one cluster."""
     metrics = METRICS[PETS]
     if model == clip_probe.NAME:
-        stream: Iterator[tuple[Any, Batch]] = clip_batches(PETS, device, limit or 48, 8)
+        stream: Iterator[tuple[Any, Batch]] = clip_batches(PETS, device, limit or 48, 16)
     else:
         vit = loaded(model, device)
-        stream = ((vit, batch) for batch in photos(PETS, vit, limit or 48, 16))
+        stream = ((vit, batch) for batch in photos(PETS, vit, limit or 96, 48))
     for vit, batch in stream:
-        for count in (64, 128, 256, 512, 1024, 2048, 4096, 8192):
-            if count > vit.depth * vit.module.embed_dim:
-                break
+        channels = vit.depth * vit.module.embed_dim
+        for count in (64, 128, 256, 512, 1024, 2048, *([channels] if channels < 4096 else [4096, 8192])):
             if table.is_over:
                 return
             spec = f"tis(masks={count})"
@@ -469,23 +470,23 @@ def shortcut(device: str, table: Table, count: int) -> None:
 
 @torch.no_grad()
 def greedy(probe: Probe, removing: bool) -> Tensor:
-    """Ranks [p] of one image: the patch that lowers the score most leaves first, or that raises it most enters first."""
-    patches = probe.layout.patches
-    rank = torch.full((patches,), -1, device=probe.images.device)
+    """Ranks [b p]: in every image the patch that lowers the score most leaves first, or that raises it most enters first."""
+    images, patches = len(probe.images), probe.layout.patches
+    ranks = torch.full((images, patches), -1, device=probe.images.device)
     for place in range(patches):
-        left = (rank < 0).nonzero()[:, 0]
-        keep = (rank < 0) if removing else (rank >= 0)
-        options = keep.repeat(len(left), 1)
-        options[torch.arange(len(left)), left] = not removing
-        scores = probe.score(options[None])[0]
-        rank[left[scores.argmin() if removing else scores.argmax()]] = place
-    return rank
+        left = (ranks < 0).nonzero()[:, 1].view(images, patches - place)  # as many in every image
+        keep = (ranks < 0) if removing else (ranks >= 0)
+        options = keep[:, None].expand(-1, left.shape[1], -1).scatter(2, left[..., None], not removing)
+        scores = probe.score(options)
+        best = scores.argmin(1) if removing else scores.argmax(1)
+        ranks.scatter_(1, left.gather(1, best[:, None]), place)
+    return ranks
 
 
 def ceilings(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
     """Greedy orders, converged Shapley values, and the distance of every map from both."""
     vit, metrics = loaded(model, device), ["deletion_aopc", "insertion_aopc"]
-    for batch in photos(VAL, vit, limit or 24, 4):
+    for batch in photos(VAL, vit, limit or 48, 12):
         if table.is_over:
             return
         images, labels = batch.images, batch.labels
@@ -496,7 +497,7 @@ def ceilings(model: str, device: str, table: Table, limit: int | None, datasets:
         noise = reference.stderr.mean(1) / reference.patches.std(1)
         found: dict[str, Attribution] = {"converged Shapley": reference}
         for name, removing in (("greedy deletion", True), ("greedy insertion", False)):
-            ranks = torch.stack([greedy(probe.alone(image), removing) for image in range(len(images))])
+            ranks = greedy(probe, removing)
             found[name] = Attribution(-ranks.to(reference.patches), reference.layout, reference.targets, "given", logits=reference.logits, images=images)  # fmt: skip
         for spec in ("random", "genatt", "decompx+plus", "temper", "fuse", "anneal", "tis"):
             found[spec] = explained(vit, images, labels, spec)
@@ -514,21 +515,22 @@ def ceilings(model: str, device: str, table: Table, limit: int | None, datasets:
 def coverage(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
     """Share of the patches whose 95 % interval contains the value of many samples, whose own error is taken into account."""
     sources: dict[str, Callable[[Any], Iterator[Batch]]] = {
-        "Scenes": lambda vit: read("scenes:single?count=24&seed=206", vit, 4)
+        "Scenes": lambda vit: read("scenes:single?count=32&seed=206", vit, 8)
     }
     if model in WEIGHTS:
-        sources[model] = lambda vit: photos(VAL, vit, None, 4)
+        sources = {model: lambda vit: photos(VAL, vit, limit or 32, 8)}
     for name, stream in sources.items():
         vit = loaded("scenes" if name == "Scenes" else name, device)
-        for batch in first(stream(vit), limit or 16):
+        for batch in first(stream(vit), limit or 32):
             if table.is_over:
                 return
             images, labels = batch.images, batch.labels
+            given = drawn(vit, images, labels, 16384)
             for question in QUESTIONS:
-                maps = fits(vit, images, labels, question, "fuse", 16384)
+                maps = fits(vit, images, labels, question, "fuse", 16384, given)
                 many = {spec: maps.pop(spec) for spec in list(maps) if "samples=16384" in spec}
                 reference = next(iter(many.values()))
-                maps |= fits(vit, images, labels, question, "none", 512)
+                maps |= fits(vit, images, labels, question, "none", 512, given)
                 for spec, found in maps.items():
                     table.add(name, "coverage", batch.keys, spec, {"coverage": covered(found, reference)})
             shapley = explained(vit, images, labels, "kernelshap(samples=16384)")
@@ -550,7 +552,7 @@ def covered(found: Attribution, reference: Attribution) -> Tensor:
 
 def sensitivity(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
     vit = loaded(model, device)
-    for batch in photos(VAL, vit, limit or 64, 16):
+    for batch in photos(VAL, vit, limit or 64, 32):
         for spec in (
             "temper",
             "temper(question='logit')",
@@ -587,6 +589,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     model = {"scenes": "scenes", "clip": clip_probe.NAME}.get(given.part, given.model).replace("/", "-")
     name = "-".join(["error-bars", given.part, model, *given.datasets])
+    torch.set_float32_matmul_precision("high")  # where the model is asked without `explain`
     table = Table(given.out / f"{name}.csv", given.minutes)
     PARTS[given.part](given.model, given.device, table, given.pictures, given.datasets)
     return 0

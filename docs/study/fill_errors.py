@@ -1,181 +1,22 @@
-"""What stands on the page about error bars, ceilings and the default: tables of error_bars.py."""
+"""What stands on the page about error bars, ceilings and masks: tables of error_bars.py."""
 
 from __future__ import annotations
 
-import csv
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
-import numpy as np
 from study import plots
-from study.default_choice import by_method, worst_cases
-from study.effects import Effect, Figure, effect, figures, only, save
-from study.fill_beyond import cost as passes
+from study.effects import Effect, Figure, only
+from study.error_results import FOLDED, OURS_ON_CLIP, RIVALS, RIVALS_ON_CLIP, cost
 from study.names import MODELS
 from study.pages import Results, fill, plot
 from study.sentences import amount, number
-from study.sheets import Sheet, mean
 from study.tables import NOTHING, cell, standings, table
 
-from vitreous.core.defaults import DEFAULT_METHOD
-
-PARTS = ("photographs", "clip", "scenes", "ceilings", "coverage", "sensitivity", "choose")
-BEFORE = (
-    "flat",
-    "flat | fuse as two maps",
-)  # the form of `bayes` before its shrinkage was chosen; other variants are in `choose` alone
-LESS_IS_BETTER = {"object_negative", "max_sensitivity", "insertion_aopc"}
-UNJUDGED = {"stamp_above_thing", "coverage", "relative_error"}
 FITS = tuple(f"bayes(samples={samples})" for samples in (128, 256, 512, 1024))
-RIVALS = ("temper", "fuse", "anneal", "tis(masks=256)", "tis")
-BASES = (
-    "decompx", "globenc", "alti(preset='skipplus', eps=1e-12)", "attin", "genatt", "transatt", "attngrad", "ixg", "attixg(preset='skipplus')",
-    "fullgrad", "gradcam", "xgradcamplus", "elementwise", "attcam(preset='skipplus')",
-)  # fmt: skip
-FOLDED = {base: base + "+rollout(form='half')" if base.startswith(("globenc", "alti")) else base for base in BASES}
-OURS_ON_CLIP = ("temper", "fuse", "anneal", "gim(question='probability')+plus", "reslrp(question='probability')+plus", "decompx(question='probability')+plus")  # fmt: skip
-RIVALS_ON_CLIP = ("fullgrad@libra+plus", "attnlrp(question='probability')+plus", "temper", "tis")
 LOGIT_FIT = "bayes(samples=1024, prior='decompx+plus', question='logit')"
-
-
-# ── from rows to results ─────────────────────────────────────────────────────────────────────────
-
-
-def measure_errors(stores: Path, results: Path) -> list[str]:
-    """Write results/error-bars-PART.csv, and pairs, of the tables that are there; returns the parts."""
-    done, judged = [], []
-    for part in PARTS:
-        files = sorted(stores.glob(f"error-bars-{part}*.csv"))
-        sheets = [sheet for file in files for sheet in read_sheets(file, every=part == "choose")]
-        if not sheets:
-            continue
-        if part in ("photographs", "clip", "scenes"):
-            judged += sheets
-        if part == "ceilings":
-            sheets += two_orders(sheets)
-        save(
-            results / f"error-bars-{part}.csv",
-            [row for sheet in sheets for same in by_images(sheet) for row in figures(same)],
-        )
-        pairs = [
-            effect(sheet, *pair)
-            for sheet in sheets
-            if sheet.metric in ("faithfulness", "ap", "pointing_game", "class_discrimination")
-            for pair in compared(part, sheet.methods)
-        ]
-        if pairs:
-            save(results / f"error-bars-{part}-pairs.csv", pairs)
-        done.append(part)
-    if rows := worst_cases(judged, is_candidate, DEFAULT_METHOD):
-        save(results / "error-bars-default.csv", rows)
-    return done
-
-
-def two_orders(sheets: Sequence[Sheet]) -> list[Sheet]:
-    """Faithfulness of an order for deletion and another one for insertion, each optimised greedily: the ceiling."""
-    named = {(sheet.model, sheet.metric): sheet for sheet in sheets}
-    made = []
-    for (model, metric), sheet in named.items():
-        if metric != "faithfulness" or not {"greedy deletion", "greedy insertion"} <= set(sheet.methods):
-            continue
-        gone = named[model, "deletion_aopc"]
-        best = sheet.row("greedy insertion")["score"] - gone.row("greedy insertion")["score"]
-        best = best + gone.row("greedy deletion")["score"]
-        made.append(replace(sheet, methods=("two greedy orders", "tis"), parts={"score": np.stack([best, sheet.row("tis")["score"]])}))  # fmt: skip
-    return made
-
-
-def compared(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
-    """Every fit against its rivals, and questions of the same method."""
-    fits = [method for method in methods if method.startswith("bayes")]
-    own = [(fit, rival) for fit in fits for rival in RIVALS if rival in methods]
-    own += [(fit, f"{fit} [before]") for fit in fits]
-    if part == "choose":
-        own = [(fit, rival) for fit in fits for rival in ("fuse", "tis")]  # fmt: skip
-    own += [(spec, spec.replace("probability", "logit")) for spec in methods if "'probability'" in spec]
-    own += [("temper", "temper(question='logit')"), ("fuse", "fuse(question='logit')"), ("tokentm", "genatt")]
-    own += [(reference, "tis") for reference in ("two greedy orders", "converged Shapley")]
-    if part == "clip":
-        own += [(f"{base}+{fold}", alone) for base, alone in FOLDED.items() for fold in ("plus", "skipplus")]
-        own += [(method, rival) for method in OURS_ON_CLIP for rival in RIVALS_ON_CLIP]
-    return [pair for pair in dict.fromkeys(own) if set(pair) <= set(methods)]
-
-
-def read_sheets(path: Path, every: bool = False) -> list[Sheet]:
-    """Sheets of a table with columns model, dataset, picture, method, metric and value; NaN where a run ended before a method.
-
-    Of the variants of a fit, only the method's own one and what it was before are kept, unless `every` one is asked for.
-    """
-    grouped: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    names: dict[str, str] = {}
-    with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            key = (row["model"], row["dataset"], row["metric"])
-            spec, _, variant = row["method"].partition(" | ")
-            if variant and variant not in BEFORE and not every:
-                continue
-            method = names.setdefault(spec, spelled_in_short(spec))
-            words = variant.replace(" | ", ", ") if every else "before"
-            grouped[key][f"{method} [{words}]" if variant else method][row["picture"]] = float(row["value"])
-    sheets = []
-    for (model, dataset, metric), values in grouped.items():
-        methods = tuple(values)
-        pictures = tuple(dict.fromkeys(picture for own in values.values() for picture in own))
-        scores = np.array([[values[method].get(picture, np.nan) for picture in pictures] for method in methods])
-        higher = None if metric in UNJUDGED else metric not in LESS_IS_BETTER
-        blank = np.full(len(pictures), np.nan)
-        sheets.append(Sheet(model, dataset, "", metric, higher, methods, pictures, {"score": scores}, mean, blank))
-    return sheets
-
-
-def by_images(sheet: Sheet) -> list[Sheet]:
-    """Sheets of the methods that were measured on the same images, without the others."""
-    groups: dict[bytes, list[int]] = defaultdict(list)
-    for place, row in enumerate(sheet.scores):
-        groups[(~np.isnan(row)).tobytes()].append(place)
-    made = []
-    for places in groups.values():
-        known = np.flatnonzero(~np.isnan(sheet.scores[places[0]]))
-        if len(known):
-            made.append(
-                replace(
-                    sheet, methods=tuple(sheet.methods[place] for place in places), pictures=tuple(sheet.pictures[one] for one in known),
-                    parts={"score": sheet.scores[np.ix_(places, known)]}, probability=sheet.probability[known],
-                )
-            )  # fmt: skip
-    return made
-
-
-def spelled_in_short(spec: str) -> str:
-    """A spec without the options that the script sets to their defaults, so that one method has one name."""
-    from vitreous.core.errors import VitreousError
-    from vitreous.methods.spec import resolve
-
-    try:
-        question = resolve(spec).facts.question
-    except VitreousError:
-        return spec  # a ceiling
-    for default in (f"question='{question}'", "prior='fuse'"):
-        spec = re.sub(rf"(, )?{re.escape(default)}", "", spec)
-    return spec.replace("(, ", "(").replace("()", "")
-
-
-# ── tables ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def cost(method: str) -> float:
-    """Forward passes, a backward counted as two; a subset costs half a pass on average."""
-    from vitreous.methods.spec import resolve
-
-    made = resolve(method.partition(" [")[0])
-    if made.name != "bayes":
-        return passes(method)
-    prior = made.settings["prior"]
-    return (0.0 if prior == "none" else passes(prior)) + 1 + made.settings["samples"] / 2
 
 
 def datasets(rows: Sequence[Figure] | Sequence[Effect]) -> list[tuple[str, str]]:
@@ -234,11 +75,10 @@ def wide(results: Results, part: str, dataset: str, metrics: Sequence[str]) -> s
 
 def with_counts(rows: Sequence[Figure], text: str) -> str:
     """A table, and on how many images it was measured."""
-    parts = []
-    for model, dataset in datasets(rows):
-        counts = sorted({row.n + row.undefined for row in only(list(rows), model=model, dataset=dataset)})
-        parts.append(f"{model} {dataset} {counts[-1]}" + (f" ({counts[0]} for methods that a run did not reach)" if len(counts) > 1 else ""))  # fmt: skip
-    return f"{text}\n\n*Images:* {'; '.join(parts)}."
+    counts = {(row.model, row.dataset): row.n + row.undefined for row in rows}
+    return (
+        f"{text}\n\n*Images:* {'; '.join(f'{model} {dataset} {count}' for (model, dataset), count in counts.items())}."
+    )
 
 
 @fill("errors-val")
@@ -288,7 +128,8 @@ def ceilings(results: Results) -> str:
     rows = results.figures("error-bars-ceilings")
     if not rows:
         return NOTHING
-    return standings(rows, ["faithfulness", "deletion_aopc", "insertion_aopc", "rank_correlation"], by="faithfulness")
+    metrics = ["faithfulness", "deletion_aopc", "insertion_aopc", "rank_correlation"]
+    return with_counts(rows, standings(rows, metrics, by="faithfulness"))
 
 
 @fill("errors-coverage")
@@ -303,7 +144,26 @@ def coverage(results: Results) -> str:
             row = found.get((model, method))
             cells.append("–" if row is None else percent(row))
         lines.append([method, *cells])
-    return table(["95 % intervals that contain what 16,384 samples say, in percent", *models], lines)
+    counts = {row.model: row.n for row in rows}
+    text = table(["95 % intervals that contain what 16,384 samples say, in percent", *models], lines)
+    return f"{text}\n\n*Images:* {'; '.join(f'{model} {count}' for model, count in counts.items())}."
+
+
+@fill("errors-coverage-short")
+def coverage_short(results: Results) -> str:
+    """Range of the coverage on photographs, with a prior and without."""
+    rows = only([row for row in results.figures("error-bars-coverage") if "bayes" in row.method], model=MODELS)
+    groups = {
+        "with a prior and fewer than 1024 samples": [row for row in rows if "none" not in row.method and "=1024" not in row.method],
+        "with a prior and 1024 samples": [row for row in rows if "none" not in row.method and "=1024" in row.method],
+        "without a prior": [row for row in rows if "none" in row.method],
+    }  # fmt: skip
+    parts = [
+        f"{words} {100 * min(row.mean for row in own):.0f} to {100 * max(row.mean for row in own):.0f} %"
+        for words, own in groups.items()
+        if own
+    ]
+    return f"On photographs, over both questions and both models: {', '.join(parts)}." if parts else NOTHING
 
 
 def percent(row: Figure) -> str:
@@ -315,10 +175,35 @@ def percent(row: Figure) -> str:
 @fill("errors-sensitivity")
 def sensitivity(results: Results) -> str:
     rows = results.figures("error-bars-sensitivity")
-    return standings(rows, ["max_sensitivity"], by="max_sensitivity") if rows else NOTHING
+    return with_counts(rows, standings(rows, ["max_sensitivity"], by="max_sensitivity")) if rows else NOTHING
 
 
 # ── what was chosen, the third model, masks ──────────────────────────────────────────────────────
+
+
+@fill("errors-masks")
+def masks(results: Results) -> str:
+    """Faithfulness and AP of TIS by number of masks, each less those with 1024."""
+    rows = results.effects("error-bars-masks-pairs")
+    if not rows:
+        return NOTHING
+    columns = [
+        (model, metric) for model in dict.fromkeys(row.model for row in rows) for metric in ("faithfulness", "ap")
+    ]
+    methods = sorted(dict.fromkeys(row.method for row in rows), key=number_of_masks)
+    lines = [
+        [str(number_of_masks(method)), *(cell(next(iter(only(rows, method=method, model=model, metric=metric)), None)) for model, metric in columns)]
+        for method in methods
+    ]  # fmt: skip
+    text = table(
+        ["masks, less 1024", *(f"{metric.replace('ap', 'AP')}<br>{model}" for model, metric in columns)], lines
+    )
+    counts = {row.model: row.n for row in rows}
+    return f"{text}\n\n*Images:* {'; '.join(f'{model} pets {count}' for model, count in counts.items())}."
+
+
+def number_of_masks(method: str) -> int:
+    return int(re.sub(r"\D", "", method))
 
 
 @fill("errors-choose")
@@ -399,90 +284,9 @@ def differences(rows: Sequence[Effect], pairs: Sequence[tuple[str, str]], column
     return table(["", *(f"{metric}, {dataset}" for metric, dataset in columns)], lines)
 
 
-# ── the default ──────────────────────────────────────────────────────────────────────────────────
-
-
-def criteria(results: Results) -> dict[str, dict[str, float]]:
-    """Columns of the table for the default: 0 is a random map (or the bare share), 1 the best candidate."""
-    photographs, drawn = results.figures("error-bars-photographs"), results.figures("error-bars-scenes")
-    photographs = photographs + [row for row in results.figures("error-bars-clip") if row.metric != "accuracy"]
-    raw: dict[str, dict[str, float]] = {}
-    columns: dict[str, dict[str, float]] = {}
-    for rows, metric, words in (
-        (photographs, "faithfulness", "faithful"), (photographs, "ap", "AP"), (drawn, "faithfulness", "faithful"),
-        (drawn, "ap", "AP"), (drawn, "class_discrimination", "classes told apart"),
-    ):  # fmt: skip
-        for model, dataset in datasets(only(rows, metric=metric)):
-            own = only(rows, metric=metric, model=model, dataset=dataset)
-            raw[f"{words}, {dataset}<br>{model}"] = {row.method: row.mean for row in own}
-    if not raw:
-        return {}
-    everywhere = {method for method in set.intersection(*(set(own) for own in raw.values())) if is_candidate(method)}
-    for name, own in raw.items():
-        best, floor = max(own[method] for method in everywhere), own["random"]
-        columns[name] = {method: (own[method] - floor) / (best - floor) for method in own if method in everywhere}
-    for rows in (photographs, drawn):
-        for model, dataset in datasets(only(rows, metric="object_negative")):
-            own = only(rows, metric="object_negative", model=model, dataset=dataset)
-            columns[f"object not blue, {dataset}<br>{model}"] = {row.method: 1 - row.mean for row in own if row.method in everywhere}  # fmt: skip
-    measured = only(drawn, metric="stamp_above_thing") or only(results.figures("shortcut"), metric="stamp_above_thing")
-    stamps = {(row.model, row.method): row for row in measured}
-    if stamps:
-        known = {method for _, method in stamps if method in everywhere}
-        columns["shortcut exposed<br>Scenes"] = {method: exposure(stamps, method) for method in columns[next(iter(columns))] if method in known}  # fmt: skip
-    return columns
-
-
-def is_candidate(method: str) -> bool:
-    """At most two forward and backward passes, and dependent on the class."""
-    from vitreous.methods.spec import resolve
-
-    return "bayes" not in method and resolve(method).class_specific and cost(method) <= 8
-
-
-@fill("errors-default")
-def default(results: Results) -> str:
-    columns = criteria(results)
-    if len({name.partition(",")[0] for name in columns}) < 4:
-        return NOTHING
-    methods = [
-        method
-        for method in dict.fromkeys(method for column in columns.values() for method in column)
-        if is_candidate(method) and all(method in column for name, column in columns.items() if "shortcut" not in name)
-    ]
-    worst = {
-        method: min((column[method], name) for name, column in columns.items() if method in column)
-        for method in methods
-    }
-    less = by_method(results.effects("error-bars-default"), "worst_case")
-    lines = []
-    for method in sorted(methods, key=lambda name: -worst[name][0]):
-        value, name = worst[method]
-        middle = float(np.mean([column[method] for column in columns.values() if method in column]))
-        gap = "" if method == DEFAULT_METHOD else cell(less.get(method))
-        lines.append([method, number(value, 2), name.replace("<br>", ", "), gap, number(middle, 2)])
-    return table(["candidate", "worst case", "where", f"less that of `{DEFAULT_METHOD}`", "mean"], lines)
-
-
-@fill("errors-default-all")
-def default_all(results: Results) -> str:
-    columns = criteria(results)
-    if not columns:
-        return NOTHING
-    methods = [
-        method
-        for method in dict.fromkeys(method for column in columns.values() for method in column)
-        if is_candidate(method)
-    ]
-    lines = [
-        [method, *(number(column.get(method, float("nan")), 2) for column in columns.values())] for method in methods
-    ]
-    return table(["candidate", *columns], lines)
-
-
 @plot("errors-cost")
 def draw_cost(results: Results) -> Path | None:
-    """Faithfulness by what a map costs, on images of val that chose nothing: `bayes` in orange, others in blue, the frontier in grey; dotted: the ceilings, as differences to TIS on the images on which they were searched"""
+    """Faithfulness by what a map costs, on images of val that chose nothing: `bayes` with 128 to 1024 samples in orange, others in blue, the frontier in grey; dotted: the ceilings, as differences to TIS on the images on which they were searched"""
     rows = only(results.figures("error-bars-photographs"), dataset="val", metric="faithfulness")
     if not rows:
         return None
@@ -496,7 +300,7 @@ def draw_cost(results: Results) -> Path | None:
         if only(rows, model=model)
     }
     ours = [row.method for row in rows if row.method.startswith("bayes")]
-    named = [*FITS, *RIVALS, "genatt", "decompx+plus"]
+    named = [*FITS[1:], *RIVALS, "genatt", "decompx+plus"]
     return plots.scatter(
         "errors-cost", panels, "cost of a map, forward passes (a backward is two)", "faithfulness  (more is better)",
         log=True, say={name: plots.short(name) for name in named}, orange=ours, levels=ceiling_levels(results, rows), frontier=True,

@@ -124,6 +124,7 @@ CHOICES = {
     "1024 masks − 128": ("tis", "tis(masks=128)"),
     "1024 masks − 256": ("tis", "tis(masks=256)"),
     "1024 masks − 512": ("tis", "tis(masks=512)"),
+    "1024 masks − 2048": ("tis", "tis(masks=2048)"),
     "tokens leave − pixels painted over": ("tis", "tis(ablate='pixels')"),
     "probability − logit": ("tis", "tis(question='logit')"),
     **{f"half of the tokens kept − {share}": (KEPT[0.5], KEPT[share]) for share in (0.1, 0.3, 0.7, 0.9)},

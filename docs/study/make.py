@@ -16,8 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from study import (
     draw_skipplus,
     elsewhere,
+    error_results,
     fill_beyond,
     fill_choose,
+    fill_default,
     fill_errors,
     fill_index,
     fill_newer,
@@ -34,7 +36,7 @@ from study.quotes import contradictions
 from study.run import ORDER
 
 FILLED_BY = (  # importing them registers what they fill
-    draw_skipplus, elsewhere, fill_beyond, fill_choose, fill_errors, fill_index, fill_newer, fill_reproduction, fill_scenes, fill_skipplus, fill_tis,
+    draw_skipplus, elsewhere, fill_beyond, fill_choose, fill_default, fill_errors, fill_index, fill_newer, fill_reproduction, fill_scenes, fill_skipplus, fill_tis,
     fill_tokentm, shorts,
 )  # fmt: skip
 
@@ -53,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not asked.pages:
         done = measure(asked.stores, asked.names or ORDER)
         if not asked.names:
-            done += [f"error-bars-{part}" for part in fill_errors.measure_errors(asked.stores, RESULTS)]
+            done += [f"error-bars-{part}" for part in error_results.measure_errors(asked.stores, RESULTS)]
         print(f"measured: {', '.join(done) or f'nothing, {asked.stores} holds no store of these'}")
     results = Results()
     for name, draw in PLOTS.items():

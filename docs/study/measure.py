@@ -10,7 +10,7 @@ from pathlib import Path
 from study.effects import Figure, effect, figures, save
 from study.names import BY_SURENESS, DESCRIBES, MIDDLE, OPEN, PUBLISHED, READINGS, STARTS, TRUTHS, pairs, told
 from study.published import METHODS, STEPS, TABLES, asked, same_order
-from study.sheets import Sheet, mean, pick, read_store, read_table
+from study.sheets import Sheet, mean, model_order, pick, read_store, read_table
 from study.slices import singles
 from study.special import across_gap, by_gap, by_sureness, ceiling, confirmed, orders, regret
 
@@ -33,7 +33,7 @@ def measure(stores: Path, names: Sequence[str], results: Path = RESULTS) -> list
             if name in SCRIPTS and table.is_file():
                 sheets = read_table(table, SCRIPTS[name], asked_by(name))
             elif folders:  # NAME, or NAME@MODEL for every model
-                sheets = [sheet for folder in folders for sheet in read_store(folder)]
+                sheets = sorted((sheet for folder in folders for sheet in read_store(folder)), key=model_order)
             else:
                 continue
             tabulate(name, sheets, results)

@@ -46,6 +46,7 @@ def short(method: str) -> str:
         ("preset=", ""),
         ("masks=", ""),
         ("coalitions=", ""),
+        ("samples=", ""),
         ("probability", "prob"),
         ("'", ""),
     ):

@@ -1,7 +1,8 @@
-"""Run the plans of the study: `python docs/study/run.py [NAME …] [--device cuda] [--jobs 4] [--out runs/study] [--pictures N] [--minutes M]`.
+"""Run the plans of the study: `python docs/study/run.py [NAME …] [--device cuda] [--jobs 4] [--out runs/study] [--pictures N] [--minutes M]
+[--model LABEL] [--precision tf32]`.
 
 Every plan fills a store of its own, OUT/NAME; what is known is not computed again, so a run that ended early goes on where
-it was. Plans on photographs need VITREOUS_ASSETS. Two questions that no plan can ask are scripts: zebras and shortcut.
+it was. With --model it is OUT/NAME@LABEL, so that processes can share a plan. Plans on photographs need VITREOUS_ASSETS. Two questions that no plan can ask are scripts: zebras and shortcut.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,6 +42,12 @@ def main(arguments: list[str] | None = None) -> int:
     given.add_argument("--out", type=Path, default=Path("runs/study"))
     given.add_argument("--plans", type=Path, default=PLANS, help="another folder of plans, by their file names")
     given.add_argument("--pictures", type=int, help="of each dataset, in place of what the plans say")
+    given.add_argument("--model", help="label of the only model of the plans to run; its store is OUT/NAME@LABEL")
+    given.add_argument(
+        "--shard", metavar="i/n", help="every n-th piece of work from the i-th on, into a store that --merge adds"
+    )
+    given.add_argument("--merge", action="store_true", help="add up the stores of shards; compute nothing")
+    given.add_argument("--precision", help="of products: float32, tf32, …; that of the plans if not given")
     given.add_argument("--jobs", type=int, default=1, help="plans at once, each in a process of its own")
     given.add_argument(
         "--minutes", type=float, default=float("inf"), help="end after so many, between two pieces of work"
@@ -94,6 +102,9 @@ def apart(name: str, asked: argparse.Namespace, end: float) -> int:
         "out": asked.out,
         "plans": asked.plans,
         "minutes": left,
+        "model": asked.model,
+        "precision": asked.precision,
+        "shard": asked.shard,
     }
     words = [word for flag, value in flags.items() if value is not None for word in (f"--{flag}", str(value))]
     each = max(1, (os.cpu_count() or 1) // asked.jobs)  # cores are shared fairly
@@ -120,15 +131,30 @@ def run(name: str, asked: argparse.Namespace, end: float) -> str:
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
 
-    plan = read_plan(asked.plans / f"{name}.toml", device=asked.device, pictures=asked.pictures)
+    folder = asked.out / (name if asked.model is None else f"{name}@{asked.model}")
+    if asked.merge:
+        return merge(folder)
+    over = {"device": asked.device, "pictures": asked.pictures, "precision": asked.precision}
+    if asked.model is not None:
+        entries = tomllib.loads((asked.plans / f"{name}.toml").read_text(encoding="utf-8"))
+        over["models"] = [entry for entry in entries["models"] if entry.get("label", entry["name"]) == asked.model]
+    plan = read_plan(asked.plans / f"{name}.toml", **over)
     for note in check(plan):
         print(f"note: {note}", flush=True)
-    with Store(asked.out / name) as store:
-        told = execute(plan, store, report=until(end))
+    with Store(folder if asked.shard is None else folder / "shards" / asked.shard.replace("/", "-of-")) as store:
+        told = execute(plan, store, shard=asked.shard, report=until(end))
     failed = sum(told.failed.values())
     for sentence, often in list(told.failed.items())[:5]:
         print(f"  failed {often} ×: {sentence}", flush=True)
     return f"{told.images} images, {told.rows} new rows" + (f", {failed} failed" if failed else "")
+
+
+def merge(folder: Path) -> str:
+    """Add the stores of shards to the store of their plan."""
+    from vitreous.bench.store import Store
+
+    with Store(folder) as store:
+        return f"{store.merge(sorted((folder / 'shards').glob('*-of-*')))} rows added"
 
 
 def until(end: float) -> Callable[[Any], None]:

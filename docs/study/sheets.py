@@ -6,8 +6,10 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from study.names import MODELS
 
 Reducer = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 BETTER = {True: "more", False: "less", None: ""}
@@ -36,6 +38,11 @@ class Sheet:
     def row(self, method: str) -> dict[str, np.ndarray]:
         place = self.methods.index(method)
         return {name: values[place] for name, values in self.parts.items()}
+
+
+def model_order(sheet: Any) -> int:
+    """Place of the model of a sheet or of a row of results in the tables."""
+    return MODELS.index(sheet.model) if sheet.model in MODELS else len(MODELS)
 
 
 def mean(parts: Mapping[str, np.ndarray]) -> np.ndarray:

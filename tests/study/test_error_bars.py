@@ -10,7 +10,7 @@ from tests.study.made_up import STUDY
 from vitreous.capture.probe import Probe
 from vitreous.methods.additive_model import deviation_prior
 
-from study import error_bars, fill_errors  # isort: skip
+from study import error_bars, error_results, fill_default  # isort: skip
 from study.pages import Results  # isort: skip
 
 assert STUDY.is_dir()
@@ -51,7 +51,7 @@ def test_variants_of_the_fit_share_its_subsets(monkeypatch):
 def test_greedy_orders_take_the_best_next_step():
     probe = Probe(seen("vit-even"), pictures()[:1], torch.tensor([3]), "probability")
     for removing in (True, False):
-        rank = error_bars.greedy(probe, removing).tolist()
+        (rank,) = error_bars.greedy(probe, removing).tolist()
         assert sorted(rank) == list(range(12))
         keep = torch.full((1, 1, 12), removing)
         for place in range(3):
@@ -67,7 +67,7 @@ def test_greedy_orders_take_the_best_next_step():
 
 
 def test_specs_are_shortened_by_defaults():
-    short = fill_errors.spelled_in_short
+    short = error_results.spelled_in_short
     assert short("bayes(samples=128, prior='fuse', question='probability')") == "bayes(samples=128)"
     assert (
         short("bayes(samples=128, prior='temper', question='logit')")
@@ -78,7 +78,7 @@ def test_specs_are_shortened_by_defaults():
     assert short("greedy deletion") == "greedy deletion"
 
 
-def test_methods_are_averaged_over_their_own_images_and_compared_on_common_ones(tmp_path):
+def test_methods_are_averaged_over_common_images(tmp_path):
     path = tmp_path / "error-bars-scenes.csv"
     rows = [
         "Scenes,single,a,temper,ap,0.5",
@@ -87,13 +87,22 @@ def test_methods_are_averaged_over_their_own_images_and_compared_on_common_ones(
         "Scenes,single,a,bayes | log,ap,0.1",
     ]
     path.write_text(ROWS.format(rows="\n".join(rows)))
-    (sheet,) = fill_errors.read_sheets(path)
-    assert sheet.methods == ("temper", "random")
-    whole, part = fill_errors.by_images(sheet)
-    assert (whole.pictures, whole.scores.tolist()) == (("a", "b"), [[0.5, 0.7]])
-    assert (part.pictures, part.scores.tolist()) == (("a",), [[0.1]])
-    assert fill_errors.effect(sheet, "temper", "random").effect == 0.4
-    assert "bayes [log]" in fill_errors.read_sheets(path, every=True)[0].methods
+    (sheet,) = error_results.read_sheets(path)
+    assert (sheet.methods, sheet.pictures) == (("temper", "random"), ("a", "b"))
+    assert error_results.effect(sheet, "temper", "random").effect == 0.4
+    (whole,) = error_results.read_sheets(path, common=True)
+    assert (whole.pictures, whole.scores.tolist()) == (("a",), [[0.5], [0.1]])
+    assert "bayes [log]" in error_results.read_sheets(path, every=True)[0].methods
+
+
+def test_rows_of_what_was_not_measured_again_stay(tmp_path):
+    results = tmp_path / "results"
+    for value, models in ((0.1, ("ViT-Tiny", "DeiT-Tiny")), (0.3, ("ViT-Tiny",))):
+        rows = [f"{model},pets,a,tis(masks=64),ap,{value}" for model in models]
+        (tmp_path / "error-bars-masks.csv").write_text(ROWS.format(rows="\n".join(rows)))
+        error_results.measure_errors(tmp_path, results)
+    means = {row.model: row.mean for row in Results(results).figures("error-bars-masks")}
+    assert means == {"ViT-Tiny": 0.3, "DeiT-Tiny": 0.1}
 
 
 def test_the_default_has_the_smallest_worst_case(tmp_path):
@@ -116,8 +125,8 @@ def test_the_default_has_the_smallest_worst_case(tmp_path):
         ]
     for part, rows in (("photographs", photographs), ("scenes", scenes)):
         (tmp_path / f"error-bars-{part}.csv").write_text(ROWS.format(rows="\n".join(rows)))
-    assert fill_errors.measure_errors(tmp_path, tmp_path / "results") == ["photographs", "scenes"]
-    lines = fill_errors.default(Results(tmp_path / "results")).splitlines()[2:]
+    assert error_results.measure_errors(tmp_path, tmp_path / "results") == ["photographs", "scenes"]
+    lines = fill_default.default(Results(tmp_path / "results")).splitlines()[2:]
     assert [line.split(" | ")[0].strip("| ") for line in lines] == ["temper(question='logit')", "temper"]
     assert "0.60 | classes told apart, pair" in lines[0]
     assert "0.40 | AP, pets" in lines[1]

@@ -20,7 +20,7 @@ from vitreous.bench.summary import summarise
 from vitreous.methods.spec import resolve
 from vitreous.metrics.published import published_tables
 
-from study import fill_errors, make, measure, pages, plots, reproduced, zebras  # isort: skip
+from study import error_results, make, measure, pages, plots, reproduced, zebras  # isort: skip
 from study.effects import effect, figures  # isort: skip
 from study.run import ORDER, SCRIPTS  # isort: skip
 from study.special import ceiling, orders  # isort: skip
@@ -61,11 +61,11 @@ def results(tmp_path_factory):
     table(folder / "rows.csv", rows)
     measure.tabulate("shortcut", read_table(folder / "rows.csv", measure.SCRIPTS["shortcut"]), folder)
     made_up_reproductions(folder)
-    monkeypatch.setattr(fill_errors, "figures", partial(figures, draws=5))
-    monkeypatch.setattr(fill_errors, "effect", partial(effect, draws=5))
+    monkeypatch.setattr(error_results, "figures", partial(figures, draws=5))
+    monkeypatch.setattr(error_results, "effect", partial(effect, draws=5))
     (folder / "rows").mkdir()
     write_error_bars(folder / "rows")
-    fill_errors.measure_errors(folder / "rows", folder)
+    error_results.measure_errors(folder / "rows", folder)
     monkeypatch.undo()
     return pages.Results(folder)
 

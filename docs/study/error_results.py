@@ -1,0 +1,167 @@
+"""From tables of error_bars.py to results/error-bars-PART.csv: figures, paired differences, and worst cases of the default."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from study.default_choice import worst_cases
+from study.effects import Effect, Figure, effect, figures, loaded, save
+from study.fill_beyond import cost as passes
+from study.sheets import Sheet, mean, model_order
+
+from vitreous.core.defaults import DEFAULT_METHOD
+
+PARTS = ("photographs", "clip", "masks", "scenes", "ceilings", "coverage", "sensitivity", "choose")
+COMPARED_BY = ("faithfulness", "ap", "pointing_game", "class_discrimination")
+LESS_IS_BETTER = {"object_negative", "max_sensitivity", "insertion_aopc"}
+UNJUDGED = {"stamp_above_thing", "coverage", "relative_error"}
+RIVALS = ("temper", "fuse", "anneal", "tis(masks=256)", "tis")
+USUAL_MASKS = "tis(masks=1024)"
+BASES = (
+    "decompx", "globenc", "alti(preset='skipplus', eps=1e-12)", "attin", "genatt", "transatt", "attngrad", "ixg", "attixg(preset='skipplus')",
+    "fullgrad", "gradcam", "xgradcamplus", "elementwise", "attcam(preset='skipplus')",
+)  # fmt: skip
+FOLDED = {base: base + "+rollout(form='half')" if base.startswith(("globenc", "alti")) else base for base in BASES}
+OURS_ON_CLIP = ("temper", "fuse", "anneal", "gim(question='probability')+plus", "reslrp(question='probability')+plus", "decompx(question='probability')+plus")  # fmt: skip
+RIVALS_ON_CLIP = ("fullgrad@libra+plus", "attnlrp(question='probability')+plus", "temper", "tis")
+Row = TypeVar("Row", Figure, Effect)
+
+
+def measure_errors(stores: Path, results: Path) -> list[str]:
+    """Write results/error-bars-PART.csv, and pairs, of the tables that are there; returns the parts.
+
+    Rows of models and datasets that the tables do not hold stay as they were.
+    """
+    measured_parts, judged = [], []
+    for part in PARTS:
+        files = sorted(stores.glob(f"error-bars-{part}*.csv"))
+        sheets, whole = (
+            sorted((sheet for file in files for sheet in read_sheets(file, part == "choose", common)), key=model_order)
+            for common in (False, True)
+        )
+        if not sheets:
+            continue
+        if part in ("photographs", "clip", "scenes"):
+            judged += sheets
+        if part == "ceilings":
+            sheets, whole = sheets + two_orders(sheets), whole + two_orders(whole)
+        save_beside_others(results / f"error-bars-{part}.csv", [row for sheet in whole for row in figures(sheet)])
+        pairs = [
+            effect(sheet, *pair)
+            for sheet in sheets
+            if sheet.metric in COMPARED_BY
+            for pair in compared(part, sheet.methods)
+        ]
+        if pairs:
+            save_beside_others(results / f"error-bars-{part}-pairs.csv", pairs)
+        measured_parts.append(part)
+    if rows := worst_cases(judged, is_candidate, DEFAULT_METHOD):
+        save(results / "error-bars-default.csv", rows)
+    return measured_parts
+
+
+def save_beside_others(path: Path, rows: list[Row]) -> None:
+    """Save rows in place of those of the same models and datasets; others of the file stay."""
+    measured = {(row.model, row.dataset) for row in rows}
+    others = [row for row in loaded(path, type(rows[0])) if (row.model, row.dataset) not in measured]
+    save(path, sorted(others + rows, key=model_order))
+
+
+def two_orders(sheets: Sequence[Sheet]) -> list[Sheet]:
+    """Faithfulness of an order for deletion and another one for insertion, each optimised greedily: the ceiling."""
+    named = {(sheet.model, sheet.metric): sheet for sheet in sheets}
+    ceilings = []
+    for (model, metric), sheet in named.items():
+        if metric != "faithfulness" or not {"greedy deletion", "greedy insertion"} <= set(sheet.methods):
+            continue
+        gone = named[model, "deletion_aopc"]
+        best = sheet.row("greedy insertion")["score"] - gone.row("greedy insertion")["score"]
+        best = best + gone.row("greedy deletion")["score"]
+        ceilings.append(replace(sheet, methods=("two greedy orders", "tis"), parts={"score": np.stack([best, sheet.row("tis")["score"]])}))  # fmt: skip
+    return ceilings
+
+
+def compared(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Every fit against its rivals, and questions of the same method."""
+    fits = [method for method in methods if method.startswith("bayes")]
+    own = [(fit, rival) for fit in fits for rival in RIVALS if rival in methods]
+    if part == "choose":
+        own = [(fit, rival) for fit in fits for rival in ("fuse", "tis")]  # fmt: skip
+    own += [(spec, spec.replace("probability", "logit")) for spec in methods if "'probability'" in spec]
+    own += [("temper", "temper(question='logit')"), ("fuse", "fuse(question='logit')"), ("tokentm", "genatt")]
+    own += [(reference, "tis") for reference in ("two greedy orders", "converged Shapley")]
+    if part == "masks":
+        own = [(method, USUAL_MASKS) for method in methods if method != USUAL_MASKS]
+    if part == "clip":
+        own += [(f"{base}+{fold}", alone) for base, alone in FOLDED.items() for fold in ("plus", "skipplus")]
+        own += [(method, rival) for method in OURS_ON_CLIP for rival in RIVALS_ON_CLIP]
+    return [pair for pair in dict.fromkeys(own) if set(pair) <= set(methods)]
+
+
+def read_sheets(path: Path, every: bool = False, common: bool = False) -> list[Sheet]:
+    """Sheets of a table with columns model, dataset, picture, method, metric and value; NaN where a run ended before a method.
+
+    Of the variants of a fit, only the method's own one is kept, unless `every` one is asked for. With `common`, only images
+    that all methods have are kept, so that their means can be compared.
+    """
+    grouped: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    names: dict[str, str] = {}
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            key = (row["model"], row["dataset"], row["metric"])
+            spec, _, variant = row["method"].partition(" | ")
+            if variant and not every:
+                continue
+            method = names.setdefault(spec, spelled_in_short(spec))
+            name = f"{method} [{variant.replace(' | ', ', ')}]" if variant else method
+            grouped[key][name][row["picture"]] = float(row["value"])
+    sheets = []
+    for (model, dataset, metric), values in grouped.items():
+        methods = tuple(values)
+        pictures = tuple(dict.fromkeys(picture for own in values.values() for picture in own))
+        if common:
+            pictures = tuple(picture for picture in pictures if all(picture in own for own in values.values()))
+        scores = np.array([[values[method].get(picture, np.nan) for picture in pictures] for method in methods])
+        higher = None if metric in UNJUDGED else metric not in LESS_IS_BETTER
+        blank = np.full(len(pictures), np.nan)
+        sheets.append(Sheet(model, dataset, "", metric, higher, methods, pictures, {"score": scores}, mean, blank))
+    return sheets
+
+
+def spelled_in_short(spec: str) -> str:
+    """A spec without the options that the script sets to their defaults, so that one method has one name."""
+    from vitreous.core.errors import VitreousError
+    from vitreous.methods.spec import resolve
+
+    try:
+        question = resolve(spec).facts.question
+    except VitreousError:
+        return spec  # a ceiling
+    for default in (f"question='{question}'", "prior='fuse'"):
+        spec = re.sub(rf"(, )?{re.escape(default)}", "", spec)
+    return spec.replace("(, ", "(").replace("()", "")
+
+
+def cost(method: str) -> float:
+    """Forward passes, a backward counted as two; a subset costs half a pass on average."""
+    from vitreous.methods.spec import resolve
+
+    made = resolve(method.partition(" [")[0])
+    if made.name != "bayes":
+        return passes(method)
+    prior = made.settings["prior"]
+    return (0.0 if prior == "none" else passes(prior)) + 1 + made.settings["samples"] / 2
+
+
+def is_candidate(method: str) -> bool:
+    """At most two forward and backward passes, and dependent on the class."""
+    from vitreous.methods.spec import resolve
+
+    return "bayes" not in method and resolve(method).class_specific and cost(method) <= 8
