@@ -167,7 +167,7 @@ def check_flag(value: Any) -> bool:
 
 def check_mean(value: Any) -> Triple:
     channels = channel_values("mean", value)
-    if any(not -1 <= number <= 1 for number in channels):
+    if max(map(abs, channels)) > 1:
         raise SpecError(f"mean {value} is not of pixel values from 0 to 1; divide values from 0 to 255 by 255")
     return channels
 

@@ -39,6 +39,11 @@ class PassCost:
     forward: float | int
     backward: float | int
 
+    def estimate(self, passes: tuple[float, float]) -> float:
+        """Seconds of so many forward passes, and of so many backward passes for each class of a request."""
+        forwards, backwards = passes
+        return forwards * self.forward + ROWS * backwards * self.backward
+
 
 MeasureCost = Callable[["ViT"], PassCost]
 
@@ -122,17 +127,16 @@ def plan_samples(
     names = {**sizes(), **method.settings}
     requested = int(names[option])
 
-    def count_passes(samples: int) -> tuple[float, float]:
+    def passes_of(samples: int) -> tuple[float, float]:
         values = {**names, option: samples}
         return evaluate_cost(method.facts.forwards, values) or 0.0, evaluate_cost(method.facts.backwards, values) or 0.0
 
-    if sum(count_passes(requested)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
+    if sum(passes_of(requested)) <= 2 * MIN_SAMPLES:  # too little work for a measurement
         return SampleBudget(method.spec, method.spec, option, requested, requested)
     measured = cost()
 
     def estimate(samples: int) -> float:
-        forwards, backwards = count_passes(samples)
-        return forwards * measured.forward + ROWS * backwards * measured.backward
+        return measured.estimate(passes_of(samples))
 
     def with_samples(samples: int) -> str:
         return method.with_options(**{option: samples}).spec
@@ -159,7 +163,7 @@ def plan_fixed(
     if passes is None or sum(passes) <= 2 * MIN_SAMPLES:
         return SampleBudget(method.spec, method.spec)
     measured = cost()
-    seconds = passes[0] * measured.forward + ROWS * passes[1] * measured.backward
+    seconds = measured.estimate(passes)
     if seconds > limit:
         fitting = find_coarser(method, sizes(), LIMIT_SHARE * limit / measured.forward)
         raise SpecError(
