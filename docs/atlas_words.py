@@ -226,10 +226,10 @@ def mark(cell: Cell, method: Method, ending: str) -> str:
 
 def refusals(table: dict[str, dict[str, Cell]]) -> dict[str, list[str]]:
     """The sentences, names left out, with the methods that get each."""
-    found: dict[str, list[str]] = {}
+    names_by_sentence: dict[str, list[str]] = {}
     for name, row in table.items():
         for cell in row.values():
             sentence = cell.refusal.replace(f"'{name}'", "…").replace(f"'{name}+", "'…+")
-            if cell.method is None and name not in found.setdefault(sentence, []):
-                found[sentence].append(name)
-    return found
+            if cell.method is None and name not in names_by_sentence.setdefault(sentence, []):
+                names_by_sentence[sentence].append(name)
+    return names_by_sentence

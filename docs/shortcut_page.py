@@ -205,7 +205,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def main(given: list[str]) -> int | str:
+def main(options: list[str]) -> int | str:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare the page with the stored numbers")
     parser.add_argument("--out", type=Path, help="folder for numbers and figure, in place of the documentation")
@@ -213,7 +213,7 @@ def main(given: list[str]) -> int | str:
     parser.add_argument("--device", default="cpu")
     for name, default in (("steps", 120), ("batch", 8), ("images", 512), ("count", 100), ("explained", 24)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(options)
     page = PAGE.read_text()
     if arguments.check:
         same = page == filled(page, json.loads(RESULTS.read_text()))

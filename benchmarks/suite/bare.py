@@ -40,7 +40,7 @@ def sequences(bed: Bed, lengths: Iterable[int], whole: int) -> Callable[[], None
 
 def pictures(bed: Bed, count: int, whole: int) -> Callable[[], None]:
     """The model on `count` images, as many at a time as fit, and on `whole` clean ones in a batch of their own."""
-    ready = made(bed, min(probed(bed).images_that_fit, count))
+    ready = noise_images(bed, min(probed(bed).images_that_fit, count))
 
     @torch.no_grad()
     def run() -> None:
@@ -51,8 +51,8 @@ def pictures(bed: Bed, count: int, whole: int) -> Callable[[], None]:
     return run
 
 
-def made(bed: Bed, count: int, different: int = 32) -> Tensor:
+def noise_images(bed: Bed, count: int, different: int = 32) -> Tensor:
     """Noise, a few images of it again and again: a CPU would draw thousands for seconds."""
     draw = torch.Generator().manual_seed(2)
-    some = torch.randn(min(count, different), *bed.images.shape[1:], generator=draw).to(bed.images)
-    return some.repeat(-(-count // len(some)), 1, 1, 1)[:count]
+    noise = torch.randn(min(count, different), *bed.images.shape[1:], generator=draw).to(bed.images)
+    return noise.repeat(-(-count // len(noise)), 1, 1, 1)[:count]

@@ -95,8 +95,8 @@ def lay(
 def backward(model: nn.Module, images: Tensor) -> Tensor:
     """The floor of a gradient method: one plain forward, and one backward of the largest logit to the pixels."""
     leaf = images.detach().requires_grad_()
-    (found,) = torch.autograd.grad(model(leaf).amax(-1).sum(), leaf)
-    return found
+    (gradient,) = torch.autograd.grad(model(leaf).amax(-1).sum(), leaf)
+    return gradient
 
 
 @torch.no_grad()

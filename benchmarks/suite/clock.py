@@ -49,22 +49,22 @@ def peak(work: Work, device: str) -> int:
         work()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
-    return highest(moves(seen))
+    return highest(moves(profiler))
 
 
 def warm_peak(work: Work, device: str, short: float = 1.0) -> int:
     """Libraries take their workspaces on a GPU in the first call: it is weighed again, where it is short enough to matter."""
     begun = time.perf_counter()
-    found = peak(work, device)
-    return peak(work, device) if device.startswith("cuda") and time.perf_counter() - begun < short else found
+    first_peak = peak(work, device)
+    return peak(work, device) if device.startswith("cuda") and time.perf_counter() - begun < short else first_peak
 
 
-def moves(seen: profile) -> list[int]:
+def moves(profiler: profile) -> list[int]:
     """What torch's CPU allocator gave (+) and took back (−), in the order of time."""
-    assert seen.profiler is not None
-    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
     cpu = torch.autograd.DeviceType.CPU
     return [
         e.nbytes()
@@ -83,10 +83,12 @@ def highest(steps: list[int]) -> int:
 
 def turns(ours: Work, theirs: Work, device: str, rounds: int, cap: float = math.inf) -> list[tuple[float, float]]:
     """Seconds of both, one after the other, `rounds` times, or as often as `cap` seconds allow; once at least."""
-    found, begun = [], time.perf_counter()
-    while not found or (len(found) < rounds and (time.perf_counter() - begun) * (1 + 1 / len(found)) < cap):
-        found.append((seconds(ours, device), seconds(theirs, device)))
-    return found
+    rounds_seconds, begun = [], time.perf_counter()
+    while not rounds_seconds or (
+        len(rounds_seconds) < rounds and (time.perf_counter() - begun) * (1 + 1 / len(rounds_seconds)) < cap
+    ):
+        rounds_seconds.append((seconds(ours, device), seconds(theirs, device)))
+    return rounds_seconds
 
 
 def measured(case: Case, bed: Bed, rounds: int, cap: float = math.inf) -> Row:
@@ -104,19 +106,19 @@ def measured(case: Case, bed: Bed, rounds: int, cap: float = math.inf) -> Row:
             row.error = "agreement"
             row.agreement = None if case.agree is None else float(case.agree())
             row.error = "turns"
-            found = turns(case.ours, case.theirs, bed.device, rounds, cap)
+            rounds_seconds = turns(case.ours, case.theirs, bed.device, rounds, cap)
         except Exception as problem:  # noqa: BLE001 - whatever a peer may raise is a row, never the end of the run
-            row.error = f"{row.error}: {told(problem)}"
+            row.error = f"{row.error}: {error_line(problem)}"
         else:
             row.error = None
-            row.take(found)
+            row.take(rounds_seconds)
     gc.collect()
     if bed.cuda:
         torch.cuda.empty_cache()
     return row
 
 
-def told(problem: BaseException) -> str:
+def error_line(problem: BaseException) -> str:
     """What went wrong, in one line."""
     lines = re.sub(r" \(/\S*\)", "", str(problem)).strip().splitlines()  # where a file lies is one machine's
     return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__

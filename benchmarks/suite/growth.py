@@ -31,16 +31,16 @@ FEW = {"tokens": (4, 8), "depth": (2, 4), "pictures": (1, 2), "masks": (4, 8)}
 
 def grown(device: str, rounds: int, quick: bool = False) -> list[dict[str, Any]]:
     """Seconds at every point of every axis, the exponent of the line through them, and that of the multiplications."""
-    found = []
+    series_list = []
     for axis, points in (FEW if quick else LARGE if device.startswith("cuda") else AXES).items():
         for what, curve in along(axis, points, device, rounds, quick):
             places = sorted(curve)
             times, counts = [curve[x][0] for x in places], [curve[x][1] for x in places]
-            found.append(
+            series_list.append(
                 {"what": what, "axis": axis, "at": places, "seconds": [round(t, 6) for t in times]}
                 | {"exponent": exponent(places, times), "theory": exponent(places, counts)}
             )
-    return found
+    return series_list
 
 
 def along(
@@ -53,7 +53,7 @@ def along(
         bed = bed_at(axis, point, device, quick)
         tokens = bed.vit.layout(bed.vit.size).tokens
         work = {what: explained(bed, what.format(point)) for what in methods}
-        timed = {what: taken(one, device, rounds) for what, one in work.items()}
+        timed = {what: least_seconds(function, device, rounds) for what, function in work.items()}
         for what in methods:
             curves[what][tokens if axis == "tokens" else point] = (
                 timed[what],
@@ -84,7 +84,7 @@ def explained(bed: Bed, spec: str) -> Callable[[], object]:
     return lambda: vitreous.explain(bed.vit, bed.images, method=chosen)
 
 
-def taken(work: Callable[[], object], device: str, rounds: int) -> float:
+def least_seconds(work: Callable[[], object], device: str, rounds: int) -> float:
     """The least of the rounds: what grows is the work, not what disturbs it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -104,9 +104,9 @@ def products(spec: str, bed: Bed, tokens: int) -> float:
 
     chosen, embedding = vitreous.resolve(spec), tokens * 3 * math.prod(bed.vit.layout(bed.vit.size).patch) * width
     if chosen.name in ("tis", "rise"):
-        kept = 1 + (tokens - 1) * chosen.options.get("kept", 0.5) if chosen.name == "tis" else tokens
-        each = depth * blocks(kept) + (0 if chosen.name == "tis" else embedding)
-        return bed.batch * (depth * blocks(tokens) + embedding + chosen.options["masks"] * each)
+        present = 1 + (tokens - 1) * chosen.options.get("kept", 0.5) if chosen.name == "tis" else tokens
+        per_mask = depth * blocks(present) + (0 if chosen.name == "tis" else embedding)
+        return bed.batch * (depth * blocks(tokens) + embedding + chosen.options["masks"] * per_mask)
     walked = depth - chosen.fold.down_to(depth)
     return bed.batch * ((depth + walked) * blocks(tokens) + embedding)
 
@@ -120,7 +120,7 @@ def exponent(at: list[int], values: list[float]) -> float:
 # ── the figure ───────────────────────────────────────────────────────────────────────────────────
 
 
-def drawn(found: list[dict[str, Any]], path: Path) -> None:
+def drawn(series_list: list[dict[str, Any]], path: Path) -> None:
     """One panel per axis, both ways logarithmic; beside each method its exponent and the theory's."""
     import matplotlib
 
@@ -129,8 +129,8 @@ def drawn(found: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    axes = list(dict.fromkeys(one["axis"] for one in found))
-    names = list(dict.fromkeys(one["what"].split("(")[0] for one in found))
+    axes = list(dict.fromkeys(series["axis"] for series in series_list))
+    names = list(dict.fromkeys(series["what"].split("(")[0] for series in series_list))
     colours = dict(zip(names, ("#0072b2", "#d55e00", "#009e73", "#a2559c", "#b8860b"), strict=False))
     marks = dict(zip(names, "os^Dv", strict=False))
     style = {"svg.hashsalt": "vitreous", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
@@ -138,14 +138,14 @@ def drawn(found: list[dict[str, Any]], path: Path) -> None:
         high = -(-len(axes) // 2)
         figure, panels = plt.subplots(high, 2, figsize=(8.4, 3.6 * high), layout="constrained", squeeze=False)
         for panel, axis in zip(panels.flat, axes, strict=False):
-            here = [one for one in found if one["axis"] == axis]
-            for one in here:
-                name = one["what"].split("(")[0]
-                label = f"{name}: {one['exponent']:.2f} (theory {one['theory']:.2f})"
+            here = [series for series in series_list if series["axis"] == axis]
+            for series in here:
+                name = series["what"].split("(")[0]
+                label = f"{name}: {series['exponent']:.2f} (theory {series['theory']:.2f})"
                 panel.loglog(
-                    one["at"], one["seconds"], marks[name] + "-", color=colours[name], label=label, markersize=4
+                    series["at"], series["seconds"], marks[name] + "-", color=colours[name], label=label, markersize=4
                 )
-                panel.loglog(one["at"], lawful(one), ":", color=colours[name], linewidth=1)
+                panel.loglog(series["at"], theory_line(series), ":", color=colours[name], linewidth=1)
             panel.set(xlabel=axis, ylabel="seconds", xticks=here[0]["at"])
             panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             for line in (panel.xaxis, panel.yaxis):
@@ -157,7 +157,7 @@ def drawn(found: list[dict[str, Any]], path: Path) -> None:
         plt.close(figure)
 
 
-def lawful(one: dict[str, Any]) -> list[float]:
+def theory_line(series: dict[str, Any]) -> list[float]:
     """The theory's line, through the middle of what was measured."""
-    centre = [statistics.fmean(math.log(v) for v in one[key]) for key in ("at", "seconds")]
-    return [math.exp(centre[1] + one["theory"] * (math.log(x) - centre[0])) for x in one["at"]]
+    centre = [statistics.fmean(math.log(v) for v in series[key]) for key in ("at", "seconds")]
+    return [math.exp(centre[1] + series["theory"] * (math.log(x) - centre[0])) for x in series["at"]]

@@ -21,7 +21,7 @@ from vitreous.capture.memory import free_bytes
 
 GROUPS = ("memory",)
 ALLOWED = 1.05
-BATCH = 32  # what `explain` and `evaluate` take at once unless told otherwise
+BATCH = 32  # what `explain` and `evaluate` take at once by default
 PICTURES = f"{2 * BATCH} images, not {BATCH}"
 LEFT = 2**33  # bytes that a GPU is left with
 DRAWN = {"tis": "masks", "rise": "masks", "ig": "steps", "smoothgrad": "samples"}
@@ -34,9 +34,9 @@ def cases(bed: Bed) -> Iterator[Figure]:
     for name, option in DRAWN.items():
         drawn = (4 if short else 8) if name in ("ig", "smoothgrad") else (16 if short and not bed.cuda else 256)
         once, twice = f"{name}({option}={drawn})", f"{name}({option}={2 * drawn})"
-        single = found(bed, once, bed.images)
-        yield figure(bed, once, f"twice the {option}", found(bed, twice, bed.images), single)
-        yield figure(bed, once, PICTURES, found(bed, once, many), found(bed, once, many[:BATCH]))
+        single = explaining(bed, once, bed.images)
+        yield figure(bed, once, f"twice the {option}", explaining(bed, twice, bed.images), single)
+        yield figure(bed, once, PICTURES, explaining(bed, once, many), explaining(bed, once, many[:BATCH]))
     yield figure(bed, "deletion_aopc", PICTURES, measured(bed, many), measured(bed, many[:BATCH]))
 
 
@@ -53,12 +53,12 @@ def doubled(bed: Bed, what: str, how: str, twice: Work, once: Work) -> Row:
     row.note = f"{LEFT >> 30} GiB of the device free" if bed.cuda else ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = {side: weighed(work, bed) for side, work in (("ours", twice), ("theirs", once))}
-    more = found["ours"][1] - found["theirs"][1]
-    more = more if more > 0.01 * found["theirs"][0] else 0  # less is not worth a word
-    row.peaks = {"ours": found["ours"][0] - more, "theirs": found["theirs"][0]}
+        bytes_by_side = {side: weighed(work, bed) for side, work in (("ours", twice), ("theirs", once))}
+    more_bytes = bytes_by_side["ours"][1] - bytes_by_side["theirs"][1]
+    more_bytes = more_bytes if more_bytes > 0.01 * bytes_by_side["theirs"][0] else 0  # less is not worth a word
+    row.peaks = {"ours": bytes_by_side["ours"][0] - more_bytes, "theirs": bytes_by_side["theirs"][0]}
     row.note = "; ".join(
-        filter(None, (row.note, more and f"without the {more / 2**20:.3g} MiB more that are handed back"))
+        filter(None, (row.note, more_bytes and f"without the {more_bytes / 2**20:.3g} MiB more that are handed back"))
     )
     row.ratio = row.peaks["ours"] / row.peaks["theirs"]
     return row
@@ -66,31 +66,31 @@ def doubled(bed: Bed, what: str, how: str, twice: Work, once: Work) -> Row:
 
 def weighed(work: Work, bed: Bed) -> tuple[int, int]:
     """Bytes at the worst moment, and of what is handed back."""
-    given = 0
+    returned_bytes = 0
 
     def watched() -> None:
-        nonlocal given
-        given = sum(
+        nonlocal returned_bytes
+        returned_bytes = sum(
             {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in tensors(work())}.values()
         )
 
     with crowded(bed):
-        return warm_peak(watched, bed.device), given
+        return warm_peak(watched, bed.device), returned_bytes
 
 
-def tensors(found: object) -> Iterator[Tensor]:
+def tensors(value: object) -> Iterator[Tensor]:
     """Those in what a call returns."""
-    if isinstance(found, Tensor):
-        yield found
-    elif isinstance(found, Mapping):
-        for part in found.values():
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
             yield from tensors(part)
-    elif isinstance(found, list | tuple):
-        for part in found:
+    elif isinstance(value, list | tuple):
+        for part in value:
             yield from tensors(part)
-    elif is_dataclass(found):
-        for one in fields(found):
-            yield from tensors(getattr(found, one.name))
+    elif is_dataclass(value):
+        for entry in fields(value):
+            yield from tensors(getattr(value, entry.name))
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def crowded(bed: Bed) -> Iterator[None]:
         torch.cuda.empty_cache()
 
 
-def found(bed: Bed, spec: str, images: Tensor) -> Work:
+def explaining(bed: Bed, spec: str, images: Tensor) -> Work:
     chosen = vitreous.resolve(spec)
     return lambda: vitreous.explain(bed.vit, images, method=chosen)
 

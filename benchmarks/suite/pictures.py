@@ -23,12 +23,14 @@ GROUPS = ("metrics",)
 
 def forwards(steps: int) -> dict[str, int]:
     """How many images beside the clean one every metric shows the model."""
-    said = f"steps={steps}"
-    found = {f"deletion({said}, baseline={baseline!r})": steps for baseline in ("blur", "black", "mean", "random")}
-    found[f"insertion({said})"] = steps - 1  # the last step is the clean image
-    found[f"insertion_minus_deletion({said})"] = 2 * steps - 1
-    found |= {"positive_auc": 9, "negative_auc": 9, "aopc": 20, "lodds": 20}
-    return found | {"idsds(cells=4)": 16, "road(levels=(0.1, 0.5, 0.9))": 3}
+    steps_option = f"steps={steps}"
+    counts = {
+        f"deletion({steps_option}, baseline={baseline!r})": steps for baseline in ("blur", "black", "mean", "random")
+    }
+    counts[f"insertion({steps_option})"] = steps - 1  # the last step is the clean image
+    counts[f"insertion_minus_deletion({steps_option})"] = 2 * steps - 1
+    counts |= {"positive_auc": 9, "negative_auc": 9, "aopc": 20, "lodds": 20}
+    return counts | {"idsds(cells=4)": 16, "road(levels=(0.1, 0.5, 0.9))": 3}
 
 
 def cases(bed: Bed) -> Iterator[Case]:

@@ -43,16 +43,16 @@ def operators(work: Callable[[], object], cuda: bool, rows: int) -> str:
         warnings.simplefilter("ignore")
         work()
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-        with profile(activities=kinds) as seen:
+        with profile(activities=kinds) as profiler:
             work()
     spent = "self_device_time_total" if cuda else "self_cpu_time_total"
     named = [
-        one for one in seen.key_averages() if one.device_type == DeviceType.CPU
+        event for event in profiler.key_averages() if event.device_type == DeviceType.CPU
     ]  # kernels' time is their operators'
-    events = sorted(named, key=lambda one: getattr(one, spent), reverse=True)
-    total = sum(getattr(one, spent) for one in events) or 1
+    events = sorted(named, key=lambda event: getattr(event, spent), reverse=True)
+    total = sum(getattr(event, spent) for event in events) or 1
     lines = ["| operator | calls | ms | share |", "|---|---|---|---|"]
-    for one in events[:rows]:
-        own = getattr(one, spent)
-        lines.append(f"| `{one.key}` | {one.count} | {own / 1000:.1f} | {own / total:.0%} |")
-    return "\n".join([*lines, f"| all | {sum(one.count for one in events)} | {total / 1000:.1f} | |"])
+    for event in events[:rows]:
+        own = getattr(event, spent)
+        lines.append(f"| `{event.key}` | {event.count} | {own / 1000:.1f} | {own / total:.0%} |")
+    return "\n".join([*lines, f"| all | {sum(event.count for event in events)} | {total / 1000:.1f} | |"])

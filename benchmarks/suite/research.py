@@ -15,7 +15,7 @@ from vitreous.methods.random_control import generators
 
 
 @dataclass
-class Seen:
+class Activations:
     """What one image leaves in a timm VisionTransformer: per block its input [n d], attention [h n n], and what the MLP is added to."""
 
     inputs: list[Tensor]
@@ -32,20 +32,20 @@ def heads_of(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.no_grad()
-def seen(model: Any, image: Tensor) -> Seen:
+def record_activations(model: Any, image: Tensor) -> Activations:
     x = model.norm_pre(model._pos_embed(model.patch_embed(image[None])))[0]
-    found = Seen([], [], [], x)
+    activations = Activations([], [], [], x)
     for block in model.blocks:
         q, k, v = heads_of(block, x)
         attention = (q @ k.mT * block.attn.scale).softmax(-1)
         mixed = (attention @ v).transpose(0, 1).flatten(1)
         middle = x + block.ls1(block.attn.proj(mixed))
-        found.inputs.append(x)
-        found.attention.append(attention)
-        found.middles.append(middle)
+        activations.inputs.append(x)
+        activations.attention.append(attention)
+        activations.middles.append(middle)
         x = middle + block.ls2(block.mlp(block.norm2(middle)))
-    found.end = x
-    return found
+    activations.end = x
+    return activations
 
 
 def scale_of(part: Any) -> Tensor | float:
@@ -63,14 +63,14 @@ def through_norm(norm: Any, x: Tensor, parts: Tensor) -> Tensor:
     return (parts - parts.mean(-1, keepdim=True)) / spread[:, None, None] * norm.weight
 
 
-def through_block(block: Any, found: Seen, layer: int, parts: Tensor) -> Tensor:
+def through_block(block: Any, activations: Activations, layer: int, parts: Tensor) -> Tensor:
     """Parts of a block's input made parts of its output, attention and the ratio of the activation held fixed."""
-    attention = found.attention[layer]
+    attention = activations.attention[layer]
     value = block.attn.qkv.weight.chunk(3)[2]
-    heads = (through_norm(block.norm1, found.inputs[layer], parts) @ value.T).unflatten(-1, (len(attention), -1))
+    heads = (through_norm(block.norm1, activations.inputs[layer], parts) @ value.T).unflatten(-1, (len(attention), -1))
     mixed = torch.einsum("hij,jshe->ishe", attention, heads).flatten(2)
     parts = parts + mixed @ block.attn.proj.weight.T * scale_of(block.ls1)
-    middle = found.middles[layer]
+    middle = activations.middles[layer]
     before = block.mlp.fc1(block.norm2(middle))
     ratio = block.mlp.act(before) / before
     hidden = (through_norm(block.norm2, middle, parts) @ block.mlp.fc1.weight.T) * ratio[:, None]
@@ -84,9 +84,9 @@ def own_parts(x: Tensor, sources: Tensor) -> Tensor:
     return parts
 
 
-def said_by(model: Any, found: Seen, parts: Tensor, target: int) -> Tensor:
+def logit_shares(model: Any, activations: Activations, parts: Tensor, target: int) -> Tensor:
     """What every source adds to the class's logit, [s]."""
-    parts, tokens = through_norm(model.norm, found.end, parts), model.norm(found.end)
+    parts, tokens = through_norm(model.norm, activations.end, parts), model.norm(activations.end)
     first = model.num_prefix_tokens
     if model.global_pool == "token":
         read, truth = parts[0], tokens[0]
@@ -99,24 +99,24 @@ def said_by(model: Any, found: Seen, parts: Tensor, target: int) -> Tensor:
 def decompx_slowly(
     model: Any, image: Tensor, target: int, *, restart: bool = True, sources: Tensor | None = None, chunk: int = 0
 ) -> Tensor:
-    """DecompX under SkipPLUS by carrying [n n d] vectors forward: the scores of the sources (all, unless told).
+    """DecompX under SkipPLUS by carrying [n n d] vectors forward: the scores of the sources (all by default).
 
     `restart`: DecompX of the sub-network from every layer on, as PLUS is defined; else all starts share one pass, which
     linearity allows. Sources do not meet, so `chunk` of them may go at a time.
     """
-    found, depth = seen(model, image), len(model.blocks)
-    sources = torch.arange(len(found.end), device=image.device) if sources is None else sources
+    activations, depth = record_activations(model, image), len(model.blocks)
+    sources = torch.arange(len(activations.end), device=image.device) if sources is None else sources
     starts = range(-(-depth // 2), depth)
     scores = []
-    for some in sources.split(chunk or len(sources)):
-        total = torch.zeros(len(some)).to(image)
+    for part_of_sources in sources.split(chunk or len(sources)):
+        total = torch.zeros(len(part_of_sources)).to(image)
         parts = torch.zeros(()).to(image)
         for start in starts:
-            parts = own_parts(found.inputs[start], some) + (0 if restart else parts)
+            parts = own_parts(activations.inputs[start], part_of_sources) + (0 if restart else parts)
             for layer in range(start, depth) if restart else (start,):
-                parts = through_block(model.blocks[layer], found, layer, parts)
-            total = total + said_by(model, found, parts, target) if restart else total
-        scores.append(total if restart else said_by(model, found, parts, target))
+                parts = through_block(model.blocks[layer], activations, layer, parts)
+            total = total + logit_shares(model, activations, parts, target) if restart else total
+        scores.append(total if restart else logit_shares(model, activations, parts, target))
     return torch.cat(scores)
 
 
@@ -126,18 +126,18 @@ def decompx_slowly(
 @torch.no_grad()
 def globenc_slowly(model: Any, image: Tensor) -> Tensor:
     """Norm-based maps with the vectors that they are lengths of, [n n d] at every layer; the row that the head reads, [n]."""
-    found, row = seen(model, image), None
+    activations, row = record_activations(model, image), None
     for layer in reversed(range(len(model.blocks))):
-        block, x = model.blocks[layer], found.inputs[layer]
+        block, x = model.blocks[layer], activations.inputs[layer]
         weight = block.attn.qkv.weight.chunk(3)[2]
         value = (block.norm1(x) - block.norm1.bias) @ weight.T
         value = value.unflatten(-1, (block.attn.num_heads, -1)).transpose(0, 1)  # [h n e]
         out = block.attn.proj.weight.unflatten(1, (block.attn.num_heads, -1))  # [d h e]
         sent = torch.einsum("hne,dhe->hnd", value, out) * scale_of(block.ls1)
-        vectors = torch.einsum("hij,hjd->ijd", found.attention[layer], sent)
+        vectors = torch.einsum("hij,hjd->ijd", activations.attention[layer], sent)
         place = torch.arange(len(x), device=x.device)
         vectors[place, place] += x
-        vectors = vectors + through_norm(block.norm2, found.middles[layer], vectors) * scale_of(block.ls2)
+        vectors = vectors + through_norm(block.norm2, activations.middles[layer], vectors) * scale_of(block.ls2)
         lengths = vectors.norm(dim=-1)
         row = (readout(model, len(x), x) if row is None else row) @ lengths
     assert row is not None
@@ -185,11 +185,11 @@ def tis_slowly(model: Any, image: Tensor, target: int, masks: int, kept: float =
     centroids = kmeans_slowly(samples, samples[first])
     patches = samples.shape[1]
     total, count = torch.zeros(patches).to(samples), torch.zeros(patches).to(samples)
-    for some in centroids.topk(int(kept * patches), -1).indices.sort(-1).values.split(at_once):
-        kept_tokens = tokens[0, prefix:][some.to(image.device)]
-        front = tokens[:, :prefix].expand(len(some), -1, -1)
+    for subsets in centroids.topk(int(kept * patches), -1).indices.sort(-1).values.split(at_once):
+        kept_tokens = tokens[0, prefix:][subsets.to(image.device)]
+        front = tokens[:, :prefix].expand(len(subsets), -1, -1)
         logits = model.forward_head(model.norm(model.blocks(torch.cat([front, kept_tokens], 1))))
-        for subset, answer in zip(some, logits.softmax(-1)[:, target].tolist(), strict=True):
+        for subset, answer in zip(subsets, logits.softmax(-1)[:, target].tolist(), strict=True):
             total[subset] += answer
             count[subset] += 1
     mean = total / count

@@ -35,16 +35,16 @@ class Row:
 
     @classmethod
     def of(cls, case: Case, bed: Bed) -> Row:
-        wanted = {key: getattr(case, key) for key in ("at_most", "at_least", "smaller", "agreement")}
-        targets = {key: float(value) for key, value in wanted.items() if value is not None}
+        limits = {key: getattr(case, key) for key in ("at_most", "at_least", "smaller", "agreement")}
+        targets = {key: float(value) for key, value in limits.items() if value is not None}
         facts = (bed.size, case.group, case.what, case.against, bed.batch, bed.precision)
         return cls(*facts, pictures=case.pictures, targets=targets, note=case.note)
 
     def take(self, rounds: list[tuple[float, float]]) -> None:
         """Ratios within rounds, per image; the median of them is the figure."""
         self.seconds = {"ours": [a for a, _ in rounds], "theirs": [b for _, b in rounds]}
-        mine, other = self.pictures
-        ratios = [a / mine / (b / other) for a, b in rounds if b > 0]
+        own, other = self.pictures
+        ratios = [a / own / (b / other) for a, b in rounds if b > 0]
         if ratios:
             self.ratio, self.spread = statistics.median(ratios), (min(ratios), max(ratios))
 
@@ -53,22 +53,22 @@ class Row:
         """How many times less memory an image takes here than there."""
         if not self.peaks.get("ours") or "theirs" not in self.peaks:
             return None
-        mine, other = self.pictures
-        return (self.peaks["theirs"] / other) / (self.peaks["ours"] / mine)
+        own, other = self.pictures
+        return (self.peaks["theirs"] / other) / (self.peaks["ours"] / own)
 
     def missed(self) -> list[str]:
         """Each target that is not met, and by how much."""
         gain = None if not self.ratio else 1 / self.ratio
-        said = []
+        sentences = []
         for key, target in self.targets.items():
-            found = {"at_most": self.ratio, "at_least": gain, "smaller": self.smaller, "agreement": self.agreement}[key]
-            if found is None or math.isnan(found):
-                said.append(f"{WORDS[key]} is not defined")
-            elif key == "at_most" and found > target:
-                said.append(f"{shown(found)} is {percent(found / target - 1)} over {target:g}")
-            elif key != "at_most" and found < target:
-                said.append(f"{WORDS[key]} {shown(found)} is {percent(1 - found / target)} short of {target:.3g}")
-        return said
+            value = {"at_most": self.ratio, "at_least": gain, "smaller": self.smaller, "agreement": self.agreement}[key]
+            if value is None or math.isnan(value):
+                sentences.append(f"{WORDS[key]} is not defined")
+            elif key == "at_most" and value > target:
+                sentences.append(f"{shown(value)} is {percent(value / target - 1)} over {target:g}")
+            elif key != "at_most" and value < target:
+                sentences.append(f"{WORDS[key]} {shown(value)} is {percent(1 - value / target)} short of {target:.3g}")
+        return sentences
 
     @property
     def verdict(self) -> str:
@@ -79,16 +79,16 @@ class Row:
     def record(self) -> dict[str, Any]:
         """Everything, for JSON."""
         seconds = {side: [round(s, 6) for s in times] for side, times in self.seconds.items()}
-        found = asdict(self) | {"seconds": seconds, "smaller": self.smaller, "verdict": self.verdict}
-        found |= {"agreement": None if self.agreement != self.agreement else self.agreement}  # NaN is no JSON
-        return found | {"missed": [] if self.error is not None else self.missed()}
+        fields = asdict(self) | {"seconds": seconds, "smaller": self.smaller, "verdict": self.verdict}
+        fields |= {"agreement": None if self.agreement != self.agreement else self.agreement}  # NaN is no JSON
+        return fields | {"missed": [] if self.error is not None else self.missed()}
 
     @classmethod
     def read(cls, record: dict[str, Any]) -> Row:
-        made = cls(**{key: value for key, value in record.items() if key not in ("smaller", "verdict", "missed")})
-        made.pictures = tuple(made.pictures)
-        made.spread = None if made.spread is None else tuple(made.spread)
-        return made
+        row = cls(**{key: value for key, value in record.items() if key not in ("smaller", "verdict", "missed")})
+        row.pictures = tuple(row.pictures)
+        row.spread = None if row.spread is None else tuple(row.spread)
+        return row
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -98,8 +98,8 @@ def methods(bed: Bed, few: Tensor, masks: int) -> Iterator[Work]:
     for draw in generators(few, 0):
         on = with_ends(coalitions(patches, samples, True, draw)[0])
         lengths += (prefix + on.sum(-1)).tolist()
-    said = "lengths of all images together"
-    yield named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), said)
+    note = "lengths of all images together"
+    yield named(f"kernelshap(samples={samples})", few, bare.sequences(bed, lengths, len(few)), note)
     fewer = (
         few[: max(1, len(few) // 4)] if bed.cuda else few
     )  # one image after the other: more would cost, and say no more
@@ -111,9 +111,9 @@ def named(spec: str, images: Tensor, floor: Callable[[], None], note: str = "") 
     method = resolve(spec)
 
     def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
-        found = method(Probe(vit, images, classes, method.question))
-        assert found.patches is not None
-        return found.patches
+        result = method(Probe(vit, images, classes, method.question))
+        assert result.patches is not None
+        return result.patches
 
     return Work("sampling", spec, images, lambda *_: run, floor, note)
 
@@ -177,9 +177,9 @@ def measuring(spec: str) -> Callable[[ViT, Tensor, Tensor], Run]:
         maps = Attribution(scores, layout, classes, "given")
 
         def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
-            found = metric(maps, probe=Probe(vit, images, classes), labels=classes)
-            assert found.curve is not None
-            return found.curve
+            result = metric(maps, probe=Probe(vit, images, classes), labels=classes)
+            assert result.curve is not None
+            return result.curve
 
         return run
 
@@ -193,7 +193,7 @@ def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]
     half, (size, real) = halved(bed.vit), weighted(bed)
     photographs = None if real is None else real_pictures(real, POINTWISE)
     judged = real is not None and photographs is not None
-    said = f"agreement on photographs, {WORDS[size]} as trained" if judged else "no trained weights or photographs"
+    note = f"agreement on photographs, {WORDS[size]} as trained" if judged else "no trained weights or photographs"
     for work, run in works:
         yield Case(
             work.group,
@@ -205,7 +205,7 @@ def in_half_precision(bed: Bed, works: list[tuple[Work, Run]]) -> Iterator[Case]
             pictures=(len(work.images), len(work.images)),
             agree=partial(agreeing, work, real, photographs) if judged else None,
             agreement=0.99 if judged else None,
-            note=said,
+            note=note,
         )
 
 

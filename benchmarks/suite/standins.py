@@ -25,8 +25,8 @@ GROUPS = ("stand-ins",)
 
 def that_fit(bed: Bed, tokens: int, width: int) -> int:
     """How many sources keep [n s 4d] and its copies within half of what is free."""
-    each = tokens * width * 4 * bed.images.element_size() * 4
-    return max(1, min(tokens, int(free_bytes(bed.images.device) / 2 // each)))
+    bytes_per_source = tokens * width * 4 * bed.images.element_size() * 4
+    return max(1, min(tokens, int(free_bytes(bed.images.device) / 2 // bytes_per_source)))
 
 
 def cases(bed: Bed) -> Iterator[Case]:
@@ -37,22 +37,24 @@ def cases(bed: Bed) -> Iterator[Case]:
     target = int(bed.vit.forward(picture[None]).argmax())
     spec = "decompx+skipplus"
     # on a CPU a few sources stand for all: they do not meet, and cost the same
-    some = torch.arange(tokens, device=bed.device)[: None if bed.cuda or bed.size == "test" else 4 if bed.quick else 8]
-    chunk = min(that_fit(bed, tokens, width), len(some))
-    partly = "" if len(some) == tokens else f"{len(some)} of {tokens} sources timed, which do not meet; "
-    partly += "" if chunk == len(some) else f"{chunk} sources at a time, all do not fit; "
+    sources = torch.arange(tokens, device=bed.device)[
+        : None if bed.cuda or bed.size == "test" else 4 if bed.quick else 8
+    ]
+    chunk = min(that_fit(bed, tokens, width), len(sources))
+    partly = "" if len(sources) == tokens else f"{len(sources)} of {tokens} sources timed, which do not meet; "
+    partly += "" if chunk == len(sources) else f"{chunk} sources at a time, all do not fit; "
     partly += f"ours in a batch of {bed.batch}; " if bed.cuda else ""
     faster, smaller = GAINS.get(bed.size, (None, None)) if bed.cuda else (None, None)
-    told = some[:: max(1, len(some) // 32)]  # enough of them to compare
+    compared = sources[:: max(1, len(sources) // 32)]  # enough of them to compare
 
     def agreeing(restart: bool) -> float:
-        slow = decompx_slowly(model, picture, target, restart=restart, sources=told, chunk=chunk)
-        return worst_spearman(scores_of(bed, spec)[told][None], slow[None])
+        slow = decompx_slowly(model, picture, target, restart=restart, sources=compared, chunk=chunk)
+        return worst_spearman(scores_of(bed, spec)[compared][None], slow[None])
 
     for restart in (True, False):
 
         def slowly(restart: bool = restart) -> Tensor:
-            return decompx_slowly(model, picture, target, restart=restart, sources=some, chunk=chunk)
+            return decompx_slowly(model, picture, target, restart=restart, sources=sources, chunk=chunk)
 
         yield Case(
             "stand-ins",
@@ -62,7 +64,7 @@ def cases(bed: Bed) -> Iterator[Case]:
             slowly,
             at_least=faster if restart else None,
             smaller=smaller if restart else None,
-            pictures=(bed.batch, len(some) / tokens),
+            pictures=(bed.batch, len(sources) / tokens),
             agree=partial(agreeing, restart),
             agreement=0.999,
             note=partly + ("PLUS as it is defined" if restart else "the least that explicit vectors allow"),
@@ -102,6 +104,6 @@ def same_lengths(bed: Bed) -> float:
 
 def scores_of(bed: Bed, spec: str) -> Tensor:
     """Prefix and patches of the first image."""
-    found = explained(bed, spec, 1)
-    assert found.prefix is not None
-    return torch.cat([found.prefix, found.patches], 1)[0]
+    attribution = explained(bed, spec, 1)
+    assert attribution.prefix is not None
+    return torch.cat([attribution.prefix, attribution.patches], 1)[0]

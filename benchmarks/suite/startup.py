@@ -48,6 +48,6 @@ def figure(what: str, against: str, work: Callable[[], float], rounds: int, most
 def waited(what: str, against: str, work: Callable[[], float], rounds: int, most: float | None) -> Row:
     row = Row("", "start-up", what, against, unit="s", targets={} if most is None else {"at_most": most})
     work()  # files are read, bytecode is written
-    found = [work() for _ in range(rounds)]
-    row.seconds, row.ratio, row.spread = {"ours": found}, statistics.median(found), (min(found), max(found))
+    waits = [work() for _ in range(rounds)]
+    row.seconds, row.ratio, row.spread = {"ours": waits}, statistics.median(waits), (min(waits), max(waits))
     return row

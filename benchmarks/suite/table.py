@@ -46,7 +46,7 @@ def machine(device: str) -> dict[str, Any]:
     facts = {
         "device": torch.cuda.get_device_name(device) if cuda else processor(),
         "clock": "wall time, the device waited for" if cuda else "process time of all threads",
-        "memory": "torch.cuda.max_memory_allocated" if cuda else "torch's CPU allocator, as its profiler tells",
+        "memory": "torch.cuda.max_memory_allocated" if cuda else "torch's CPU allocator, as measured by its profiler",
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: installed(name) for name in ("torch", "timm", "vitreous", "captum", "grad-cam", "quantus", "lxt")},
@@ -84,8 +84,8 @@ def markdown(rows: Iterable[Row]) -> str:
     rows, parts = list(rows), []
     for size in dict.fromkeys(row.size for row in rows):
         here = [row for row in rows if row.size == size]
-        found = dict.fromkeys(row.group for row in here)
-        for group in sorted(found, key=lambda group: GROUPS.index(group) if group in GROUPS else len(GROUPS)):
+        groups = dict.fromkeys(row.group for row in here)
+        for group in sorted(groups, key=lambda group: GROUPS.index(group) if group in GROUPS else len(GROUPS)):
             parts += tables(size, group, [row for row in here if row.group == group])
     return "\n".join(parts).rstrip()
 
@@ -182,25 +182,25 @@ def document(
     return {"machine": facts, "commands": commands, "rows": [row.record() for row in rows], "growth": growth}
 
 
-def write(path: Path, made: dict[str, Any]) -> None:
+def write(path: Path, results: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = path.with_name(path.name + ".part")  # a run that is stopped leaves no half of a file
-    whole.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    whole.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     whole.replace(path)
 
 
 def joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Rows measured again take the place of old ones; both must come from one machine, and one version of what is there."""
-    mine, other = new["machine"], old["machine"]
-    changed = [key for key in mine.keys() & other.keys() if mine[key] != other[key]]
+    own, other = new["machine"], old["machine"]
+    changed = [key for key in own.keys() & other.keys() if own[key] != other[key]]
     if changed:
         raise SystemExit(
             f"these figures and those in the file differ in {', '.join(sorted(changed))}; write them to another file"
         )
-    rows = {Row.read(one).key: one for one in (*old["rows"], *new["rows"])}
+    rows = {Row.read(record).key: record for record in (*old["rows"], *new["rows"])}
     commands = list(dict.fromkeys((*old["commands"], *new["commands"])))
     return {
-        "machine": other | mine,
+        "machine": other | own,
         "commands": commands,
         "rows": list(rows.values()),
         "growth": new["growth"] or old["growth"],

@@ -112,13 +112,13 @@ def paths(bed: Bed) -> Iterator[Case]:
 class Watched(Probe):
     """A probe that counts the blocks whose attention matrix has not been freed."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self.most, self.alive = 0, []
 
-    def _run(self, *given: Any) -> Step:
-        step = super()._run(*given)
-        self.alive = [one for one in self.alive if one() is not None]
+    def _run(self, *arguments: Any) -> Step:
+        step = super()._run(*arguments)
+        self.alive = [reference for reference in self.alive if reference() is not None]
         if step.attention is not None:
             self.alive.append(weakref.ref(step.attention))
         self.most = max(self.most, len(self.alive))

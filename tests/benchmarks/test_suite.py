@@ -386,8 +386,8 @@ def test_the_floor_runs_every_sequence_also_when_memory_is_freed(bed, monkeypatc
 
 
 def test_the_floor_shows_as_many_images_as_it_says(bed):
-    assert bare.made(bed, 70).shape == (70, *bed.images.shape[1:])
-    assert not (bare.made(bed, 70)[0] == bare.made(bed, 70)[1]).all()
+    assert bare.noise_images(bed, 70).shape == (70, *bed.images.shape[1:])
+    assert not (bare.noise_images(bed, 70)[0] == bare.noise_images(bed, 70)[1]).all()
 
 
 def test_attention_is_freed_while_streaming_and_kept_while_held():
@@ -416,7 +416,7 @@ def test_twice_the_work_is_weighed_beside_the_single(bed):
 
     found = memory.doubled(bed, "a", "twice", both, lambda: block + 1)
     kept = memory.doubled(bed, "a", "twice", lambda: {"map": torch.ones(2000)}, lambda: [torch.ones(1000)])
-    failed = command.taken(memory.figure(bed, "a", "twice", raising, lambda: None), "test")
+    failed = command.measure_figure(memory.figure(bed, "a", "twice", raising, lambda: None), "test")
 
     assert found.ratio == pytest.approx(2, rel=0.01)
     assert found.verdict == "missed"
@@ -437,7 +437,9 @@ def test_a_line_is_timed_in_an_interpreter_of_its_own():
 
 def test_the_exponent_is_the_slope_in_logarithms():
     assert growth.exponent([1, 2, 4, 8], [3, 12, 48, 192]) == pytest.approx(2)
-    assert growth.lawful({"at": [1, 2, 4], "seconds": [5.0, 10.0, 20.0], "theory": 1.0}) == pytest.approx([5, 10, 20])
+    assert growth.theory_line({"at": [1, 2, 4], "seconds": [5.0, 10.0, 20.0], "theory": 1.0}) == pytest.approx(
+        [5, 10, 20]
+    )
 
 
 def test_theory_counts_what_runs(bed):
