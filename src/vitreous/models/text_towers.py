@@ -29,7 +29,7 @@ def load_text_tower(name: str | Path) -> tuple[nn.Module, Any]:
 
 def padding_options(model: nn.Module) -> dict[str, Any]:
     """Arguments of the tokenizer that the model's texts need: SigLIP reads the last of a fixed number of tokens."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if not str(getattr(config, "model_type", "")).startswith("siglip"):
         return {}
     length = getattr(config, "text_config", config).max_position_embeddings
