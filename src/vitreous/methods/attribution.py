@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -244,7 +245,7 @@ class Attribution:
             row = slice(place, place + 1)
         indices = range(len(self))[row] if isinstance(row, slice) else row_indices(row, len(self))
         rows = row if isinstance(row, slice) else indices
-        lists = {
+        lists: dict[str, Any] = {
             name: None if (entries := getattr(self, name)) is None else tuple(entries[index] for index in indices)
             for name in ("originals", "names")
         }

@@ -107,7 +107,7 @@ def srg(
     highest_first, lowest_first = values.chunk(2, 1)
     fractions = (counts[:, 0].double() / total).tolist()
     areas = [area_under(curve, fractions, "trapezoid") for curve in (highest_first, lowest_first)]
-    parts = dict(zip(("highest_first", "lowest_first"), areas, strict=True))
+    parts: dict[str, Tensor] = dict(zip(("highest_first", "lowest_first"), areas, strict=True))
     measured = Measured(areas[1] - areas[0], lowest_first - highest_first, fractions, parts)
     return nan_without_order(attribution, measured)
 
