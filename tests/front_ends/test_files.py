@@ -37,9 +37,9 @@ def test_long_names_are_cut_and_stay_apart():
 
 
 def test_file_names_are_unique_regardless_of_case(tmp_path):
-    shelf = OutputFolder(tmp_path)
+    output = OutputFolder(tmp_path)
 
-    assert [shelf.claim("Zebra"), shelf.claim("zebra"), shelf.claim("zebra-2")] == ["Zebra", "zebra-2", "zebra-2-2"]
+    assert [output.claim("Zebra"), output.claim("zebra"), output.claim("zebra-2")] == ["Zebra", "zebra-2", "zebra-2-2"]
 
 
 def test_a_file_appears_when_it_is_whole_with_the_usual_rights(tmp_path):

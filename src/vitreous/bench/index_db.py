@@ -11,7 +11,7 @@ from vitreous.core.errors import DataError
 
 FORMAT = 1
 PATIENCE = 120  # seconds to wait for another writer
-LEDGER = f"""
+SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, bytes INTEGER, rows INTEGER, made REAL);
 CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, part TEXT NOT NULL, failed INTEGER NOT NULL) WITHOUT ROWID;
@@ -23,7 +23,7 @@ COMMIT;
 """
 
 
-def open_ledger(path: Path, *, write: bool = True) -> tuple[sqlite3.Connection, bool]:
+def open_index(path: Path, *, write: bool = True) -> tuple[sqlite3.Connection, bool]:
     """Open the index database of a store.
 
     A damaged file is renamed and replaced by an empty one. With `write=False`, a file in a read-only folder is opened
@@ -63,7 +63,7 @@ def connect(path: Path) -> sqlite3.Connection:
         if version > FORMAT:
             raise DataError(f"'{path}' was written by a newer Vitreous (format {version}); this one reads {FORMAT}")
         if version < FORMAT:
-            connection.executescript(LEDGER)
+            connection.executescript(SCHEMA)
         connection.execute("SELECT count(*) FROM parts").fetchone()
     except BaseException:
         connection.close()
@@ -83,11 +83,11 @@ def open_read_only(path: Path) -> sqlite3.Connection | None:
     return sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True, isolation_level=None)
 
 
-def enable_write_ahead(ledger: sqlite3.Connection) -> None:
+def enable_write_ahead(connection: sqlite3.Connection) -> None:
     """Switch to write-ahead logging; retried, since SQLite does not wait here for others that open the database."""
     for attempt in range(100):
         try:
-            ledger.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as problem:
             if "locked" not in str(problem) or attempt == 99:

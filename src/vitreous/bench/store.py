@@ -15,7 +15,7 @@ the library. A row is therefore computed once, even if several plans need it. Th
 that order. Columns of `kind="scores"` (pyarrow types in `vitreous.bench.rows`):
 
     model, dataset    labels in the plan
-    image, index    key of the image in its dataset, and its index there
+    picture, index    key of the image in its dataset, and its index there
     target            explained class; target_name: its name; role: "predicted", "label", "rival", "class" (given) or
                       "top 1", "top 2", …
     label, predicted  true class (−1 if unknown) and predicted class; probability: softmax probability of the target on
@@ -55,7 +55,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.bench.atomic_files import is_whole, read_part, write_part
-from vitreous.bench.index_db import open_ledger
+from vitreous.bench.index_db import open_index
 from vitreous.bench.rows import COLUMNS, need_pyarrow, schema, to_table
 from vitreous.bench.store_scan import scan_cells
 from vitreous.core.errors import DataError
@@ -83,14 +83,14 @@ class Store:
     def __init__(self, folder: str | Path, *, create: bool = True) -> None:
         need_pyarrow()
         self.folder = Path(folder)
-        self.parts_folder, self.ledger = self.folder / "parts", self.folder / "ledger.sqlite"
+        self.parts_folder, index = self.folder / "parts", self.folder / "ledger.sqlite"
         if not create and not self.parts_folder.is_dir():
             raise DataError(f"'{folder}' holds no results; `vitreous bench … --out {folder}` would put some there")
         try:
             self.parts_folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise DataError(f"'{folder}' cannot be made a folder for results: {problem.strerror}") from None
-        self.connection, is_new = open_ledger(self.ledger, write=create)
+        self.connection, is_new = open_index(index, write=create)
         if is_new:
             self._rebuild()
 

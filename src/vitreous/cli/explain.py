@@ -69,11 +69,11 @@ def explain(
 
     if mode not in ("nearest", "bilinear", "bicubic"):
         raise SpecError(f"mode {mode!r} is not known; known: nearest, bilinear, bicubic")
-    sources, shelf = gather_images(images), OutputFolder(out)
+    sources, output = gather_images(images), OutputFolder(out)
     loading = {"checkpoint": checkpoint, "pretrained": pretrained, "device": device, "arguments": arguments}
     request = Request(model, method or [DEFAULT_METHOD], target or [], question, loading, precision)
     with caveats_as_notes(), stop_signals():
-        return explain_all(sources, request, shelf, {"mode": mode, "shared_scale": shared_scale}, as_json=json)
+        return explain_all(sources, request, output, {"mode": mode, "shared_scale": shared_scale}, as_json=json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Explainer:
             yield attribution
 
 
-def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dict[str, Any], *, as_json: bool) -> int:
+def explain_all(sources: Sequence[Path], request: Request, output: Any, look: dict[str, Any], *, as_json: bool) -> int:
     """Explain all images; those that cannot be read are reported and skipped. Return the exit status."""
     from vitreous.bench.signals import Stopped
     from vitreous.cli.console import ProgressBar, print_json, spinner
@@ -126,7 +126,7 @@ def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dic
         from vitreous.cli.results import Results, print_failure, print_line, print_record
         from vitreous.models.image_input import open_image
 
-        explainer, results = Explainer(request), Results(shelf, **look)
+        explainer, results = Explainer(request), Results(output, **look)
     print_result = print_record if len(sources) <= TABLES else print_line
     records: list[Any] = []
     failed: list[Any] = []
@@ -152,13 +152,13 @@ def explain_all(sources: Sequence[Path], request: Request, shelf: Any, look: dic
         progress.hide()
         if as_json:
             print_json(summary(request, records, failed))
-        outcome_note = f"what was finished is in {shelf.folder}" if records else "nothing was finished"
+        outcome_note = f"what was finished is in {output.folder}" if records else "nothing was finished"
         raise Stopped.with_kept(interruption, outcome_note) from None
     if as_json:
         print_json(summary(request, records, failed))
     elif len(sources) > 1:
         failures = f", {len(failed)} failed" if failed else ""
-        typer.echo(f"{len(records)} image{'' if len(records) == 1 else 's'} explained in {shelf.folder}{failures}")
+        typer.echo(f"{len(records)} image{'' if len(records) == 1 else 's'} explained in {output.folder}{failures}")
     return 1 if failed else 0
 
 

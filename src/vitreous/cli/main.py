@@ -150,18 +150,18 @@ def run(words: list[str], program: list[str]) -> int:
         if isinstance(closed, BrokenPipeError):  # rich and typer turn it into an exit
             if any(map(is_closed, (sys.stdout, sys.stderr))) or isinstance(cause, SystemExit):
                 raise BrokenPipeError from None
-            return complain_unexpected(closed)
+            return print_unexpected(closed)
         if isinstance(cause, SystemExit):
             return cause.code if isinstance(cause.code, int) else 1
         return report_stop(cause, shlex.join([*program, *words]))
     except USAGE as problem:
-        return complain(problem.format_message(), 2)
+        return print_error(problem.format_message(), 2)
     except VitreousError as problem:
-        return complain(str(problem), 2)
+        return print_error(str(problem), 2)
     except BrokenPipeError:
         raise
     except Exception as problem:  # noqa: BLE001 - every error is printed as one sentence
-        return complain_unexpected(problem)
+        return print_unexpected(problem)
 
 
 def report_stop(cause: BaseException, command: str) -> int:
@@ -203,13 +203,13 @@ def discard_output() -> None:
     os.close(null)
 
 
-def complain_unexpected(problem: BaseException) -> int:
+def print_unexpected(problem: BaseException) -> int:
     lines = str(problem).strip().splitlines()
     summary = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
-    return complain(f"unexpected {summary}; run with VITREOUS_DEBUG=1 for the traceback", 70)
+    return print_error(f"unexpected {summary}; run with VITREOUS_DEBUG=1 for the traceback", 70)
 
 
-def complain(sentence: str, status: int) -> int:
+def print_error(sentence: str, status: int) -> int:
     """Print one line on stderr, below the traceback when debugging."""
     if os.environ.get("VITREOUS_DEBUG"):
         traceback.print_exc()

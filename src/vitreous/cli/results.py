@@ -23,22 +23,22 @@ Record = dict[str, Any]
 class Results:
     """Writer of overlays, a sheet and raw maps for each image."""
 
-    shelf: OutputFolder
+    output: OutputFolder
     mode: Any = "bilinear"
     shared_scale: bool = True
 
     def keep(self, source: Path, attributions: Sequence[Attribution], vit: BlackBox) -> Record:
         """Write all files of one image; return the prediction and the paths of the files."""
-        stem = self.shelf.claim(source.stem)
+        stem = self.output.claim(source.stem)
         explained = [self.overlay(stem, group, row) for group in attributions for row in range(len(group))]
-        with self.shelf.writing(f"{stem}.sheet.png") as file:
+        with self.output.writing(f"{stem}.sheet.png") as file:
             options = {"mode": self.mode, "shared_scale": self.shared_scale}
             sheet(attributions, limit=max(12, len(attributions[0])), **options).savefig(file, format="png")
         return {
             "picture": str(source),
             "top": top(attributions[0], vit),
             "explained": explained,
-            "sheet": str(self.shelf.folder / f"{stem}.sheet.png"),
+            "sheet": str(self.output.folder / f"{stem}.sheet.png"),
             "maps": {attribution.method: self.maps(stem, attribution) for attribution in attributions},
             "provenance": {attribution.method: dict(attribution.provenance) for attribution in attributions},
         }
@@ -47,7 +47,7 @@ class Results:
         """Write a labelled overlay of one row."""
         attribution = attributions[row]
         name = f"{stem}.{class_part(attributions, row)}.{safe_name(attribution.method)}.png"
-        with self.shelf.writing(name) as file:
+        with self.output.writing(name) as file:
             figure(attributions, rows=[row], mode=self.mode, shared_scale=self.shared_scale).savefig(file, format="png")
         value = output_value(attribution)
         return {
@@ -58,15 +58,15 @@ class Results:
             **({} if value is None else {"value": value}),
             "score": None if attribution.score is None else float(attribution.score[0]),
             "residual": None if attribution.residual is None else float(attribution.residual[0]),
-            "overlay": str(self.shelf.folder / name),
+            "overlay": str(self.output.folder / name),
         }
 
     def maps(self, stem: str, attribution: Attribution) -> str:
         """Write the raw maps of one method."""
         name = f"{stem}.{safe_name(attribution.method)}.safetensors"
-        with self.shelf.writing(name) as file:
+        with self.output.writing(name) as file:
             attribution.save(file, format="safetensors")
-        return str(self.shelf.folder / name)
+        return str(self.output.folder / name)
 
 
 def class_part(attributions: Attribution, row: int) -> str:

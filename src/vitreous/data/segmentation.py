@@ -24,12 +24,12 @@ def imagenet_seg(place: str | Path) -> Album:
     path = expand_path(place)
     if not path.is_file():
         raise DataError(f"there is no file at '{path}'; expected {LAYOUT}")
-    drawer = Drawer(path)
-    count = drawer.count()
-    return Album("imagenet-seg", [f"{index:05d}" for index in range(count)], drawer)
+    file = SegmentationFile(path)
+    count = file.count()
+    return Album("imagenet-seg", [f"{index:05d}" for index in range(count)], file)
 
 
-class Drawer:
+class SegmentationFile:
     """Reads samples from the file. Every thread and process opens its own handle at its first access."""
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class Drawer:
         self._open = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Drawer, (self.path,)
+        return SegmentationFile, (self.path,)
 
     def file(self) -> Any:
         if getattr(self._open, "process", None) != os.getpid():  # a handle cannot be used after a fork
