@@ -22,15 +22,16 @@ HERE = Path(__file__).parent / "images"
 
 
 def pair(index: int = 1, seed: int = 1) -> None:
-    """One image, two classes, five methods, the default one first."""
+    """Save the README's first figure: one image, two classes, five methods, the default method first."""
     scene = scenes.draw("pair", seed, index)
     targets = [[thing.label for thing in scene.objects]]
     vit = vitreous.load("scenes")
     image = Image.fromarray(scene.image)
     methods = (DEFAULT_METHOD, "decompx+skipplus", "genatt", "tokentm", "rollout")
     attributions = [vitreous.explain(vit, image, targets, method, "probability") for method in methods]
-    # the classes are about as likely, and the question is where each method looks, not how strong its scores are
-    sheet(attributions, shared_scale=False).savefig(HERE / "pair.png", dpi=90)
+    # the classes are about as likely, and the figure compares where each method looks, not how strong its scores are
+    metadata = {"Description": " · ".join(attribution.method for attribution in attributions)}
+    sheet(attributions, shared_scale=False).savefig(HERE / "pair.png", dpi=90, metadata=metadata)
 
 
 def inside(index: int = 1, seed: int = 1) -> None:

@@ -49,6 +49,18 @@ def test_every_link_to_a_file_leads_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} points to {target}"
 
 
+def test_the_first_figure_of_the_readme_shows_the_default_method_first():
+    from PIL import Image
+
+    from vitreous.core.defaults import DEFAULT_METHOD
+
+    first = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text())[0]
+    with Image.open(ROOT / first) as image:
+        methods = image.info["Description"].split(" · ")
+
+    assert methods[0] == DEFAULT_METHOD
+
+
 def test_every_paper_a_method_names_is_in_the_bibliography():
     import vitreous
 
