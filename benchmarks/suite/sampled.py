@@ -26,7 +26,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.random_control import generators
 from vitreous.methods.shapley import coalitions, with_ends
 from vitreous.methods.spec import resolve
-from vitreous.methods.tis import cluster_activations, keep_largest, tis_of
+from vitreous.methods.tis import cluster_activations, keep_largest, tis_of_subsets
 from vitreous.metrics.metric import resolve_metric
 from vitreous.models.vit import ViT
 
@@ -127,7 +127,7 @@ def given_clusters(masks: int, ablate: str = "tokens") -> Callable[[ViT, Tensor,
         def run(vit: ViT, images: Tensor, classes: Tensor) -> Tensor:
             probe = Probe(vit, images, classes, "probability")
             _ = probe.states  # what k-means would read
-            return tis_of(probe, keep_largest(centroids, 0.5), ablate)
+            return tis_of_subsets(probe, keep_largest(centroids, 0.5), ablate)[0]
 
         return run
 

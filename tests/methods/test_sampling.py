@@ -19,7 +19,7 @@ from vitreous.methods import lime, masks, regions, shapley, surrogate
 from vitreous.methods.activations import channel_maps, merge_similar_channels, vitcx_of
 from vitreous.methods.masks import SmoothMasks
 from vitreous.methods.method import METHODS
-from vitreous.methods.sampling import rise_through
+from vitreous.methods.sampling import rise_of_masks
 from vitreous.methods.spec import resolve
 from vitreous.testing import Counter, tiny_vits
 
@@ -578,9 +578,9 @@ def test_rise_agrees_with_its_authors(golden, which):
         own = published_masks(arrays, 4, (32, 32), torch.float64)
         assert (own(torch.arange(64)) - stored).abs().max() < 1e-7  # theirs are float32
 
-        found = rise_through(probe(golden, which, question), lambda index: stored[index], 64, 0.5)
+        found, _ = rise_of_masks(probe(golden, which, question), lambda index: stored[index], 64, 0.5)
         agree(golden, file, found, arrays[which])
-        found = rise_through(probe(golden, which, question), own, 64, 0.5)
+        found, _ = rise_of_masks(probe(golden, which, question), own, 64, 0.5)
         agree(golden, file, found, arrays[which], FLOAT32)
 
 
@@ -653,7 +653,7 @@ def test_published_maps_of_the_real_model_are_reproduced(real):
         torch.stack([real.targets[w][:1] for w in ("top", "other")], 1),
         "probability",
     )
-    found = rise_through(both, own, 128, 0.5)
+    found, _ = rise_of_masks(both, own, 128, 0.5)
     patches = found.unflatten(1, (14, 16)).unflatten(3, (14, 16)).sum((2, 4)).flatten(1)
     agree(real, "rise_prob", patches[0::2], arrays["top_patchsum"][:1])
     agree(real, "rise_prob", patches[1::2], arrays["other_patchsum"][:1])

@@ -121,18 +121,18 @@ def test_a_patch_in_no_subset_gets_the_least_score():
     keep = torch.zeros(2, 2, 12, dtype=torch.bool)
     keep[:, 0, :3], keep[:, 1, 3:6] = True, True
 
-    found = tis.tis_of(probe, keep)
+    found = tis.tis_of_subsets(probe, keep)[0]
 
     scores = probe.score(keep)
     assert torch.equal(found[:, 6], scores.amin(-1))
     torch.testing.assert_close(found[:, :6], scores.repeat_interleave(3, -1))
-    assert tis.tis_of(probe, keep, normalise=True).amax(-1).tolist() == [1, 1]
+    assert tis.tis_of_subsets(probe, keep, normalise=True)[0].amax(-1).tolist() == [1, 1]
 
 
 def test_a_flat_map_normalises_to_nothing():
     probe = Probe(seen("vit"), pictures(), torch.tensor(TARGETS), "probability")
 
-    assert (tis.tis_of(probe, torch.ones(2, 3, 12, dtype=torch.bool), normalise=True) == 0).all()
+    assert (tis.tis_of_subsets(probe, torch.ones(2, 3, 12, dtype=torch.bool), normalise=True)[0] == 0).all()
 
 
 @pytest.mark.parametrize("room", [1, 10**9])
@@ -187,8 +187,8 @@ def compare(golden: Golden, count: int) -> None:
         probe = Probe(golden.vit, images, golden.targets[which][:count], "probability")
         for key, found in (
             (f"{which}_mask_scores", probe.score(keep)),
-            (f"{which}_unnormalised", tis.tis_of(probe, keep)),
-            (which, tis.tis_of(probe, keep, normalise=True)),
+            (f"{which}_unnormalised", tis.tis_of_subsets(probe, keep)[0]),
+            (which, tis.tis_of_subsets(probe, keep, normalise=True)[0]),
         ):
             reference = arrays[key][:count]
             allowed = tolerance["rtol"] * np.abs(reference)

@@ -7,7 +7,7 @@ averaged over images scaled from 0 to 1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -31,7 +31,7 @@ Row = Literal["readout", "cls"]
 Rows = Float[Tensor, "r q n"]  # rows of a token-to-token matrix that the head reads
 
 
-def rows_read(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, "r q"]]:
+def find_rows(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, "r q"]]:
     """Indices and weights of the tokens that the head reads; for `row="cls"` the first token, as in published code."""
     readout = probe.reading.readout.repeat_interleave(probe.targets_per_image, 0)
     if row == "cls":
@@ -43,7 +43,7 @@ def rows_read(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, 
     return tokens, readout[:, tokens]
 
 
-def feedback(probe: Probe, steps: int) -> Matrix:
+def mean_positive_gradient(probe: Probe, steps: int) -> Matrix:
     """mean_h relu((1/S) Σ_α ∂t/∂A) of the last block, at α times the image, with S values of α from 0 to 1."""
     total, tally = None, Tally(len(probe.images) * steps)
     for scales in torch.linspace(0, 1, steps, dtype=torch.float64).to(probe.images).split(at_once(probe)):
@@ -54,10 +54,10 @@ def feedback(probe: Probe, steps: int) -> Matrix:
     return (total / steps).clamp(min=0).mean(1)
 
 
-def weighed(probe: Probe, rows: Rows, steps: int, row: Row) -> PatchScores:
-    """Σ_i ρ_i F_ij P_ij: rows P that the head reads, weighted by the gradient F (`feedback`), summed with weights ρ."""
-    tokens, share = rows_read(probe, row)
-    scores = (share[:, :, None] * rows * feedback(probe, steps)[:, tokens]).sum(1)
+def weigh_rows(probe: Probe, rows: Rows, steps: int, row: Row) -> PatchScores:
+    """Σ_i ρ_i F_ij P_ij: rows P that the head reads, weighted by the gradient F (`mean_positive_gradient`), summed with weights ρ."""
+    tokens, share = find_rows(probe, row)
+    scores = (share[:, :, None] * rows * mean_positive_gradient(probe, steps)[:, tokens]).sum(1)
     return scores[:, probe.layout.prefix :]
 
 
@@ -74,20 +74,26 @@ def first_block(probe: Probe, start: int | None, authors: int, base: int) -> int
     return start - base
 
 
-PATH = {"signed": False, "class_specific": True, "attention": True, "forwards": "steps + 1", "trial": {"steps": 4}}
+PATH: dict[str, Any] = {
+    "family": "Attention",
+    "signed": False,
+    "class_specific": True,
+    "attention": True,
+    "forwards": "steps + 1",
+    "trial": {"steps": 4},
+    "precision": "bf16",
+}
 BT = {**PATH, "paper": "chen2022beyond"}
 
 
 @method(
     "tam",
-    family="Attention",
     formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = Ā_{L−1} ∏ₗ (I + Āₗ), Ā = meanₕ A, F = meanₕ relu(mean_α G_{L−1}(αx))",
     presets={"tis": {"start": 0}},
     backwards="steps",
     aliases=("transition-attention-maps", "transitionattentionmaps"),
     paper="yuan2021explaining",
     **PATH,
-    precision="bf16",
 )
 def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried from the last block back to block `start`, times the last block's gradient on the way to the image.
@@ -104,16 +110,16 @@ def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "r
     rows = None
     for layer in probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 4, base=0)):
         mixing = layer.attention.mean(1)
-        rows = mixing[:, rows_read(probe, row)[0]] if rows is None else rows + rows @ mixing
+        rows = mixing[:, find_rows(probe, row)[0]] if rows is None else rows + rows @ mixing
     assert rows is not None
-    return weighed(probe, rows, steps, row)
+    return weigh_rows(probe, rows, steps, row)
 
 
-def carried(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
+def multiply_through(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
     """Rows that the head reads of ∏ (I + C), multiplied from the last block's C to the first."""
     rows = None
     for mixing in mixings:
-        start = torch.eye(mixing.shape[-1]).to(mixing)[rows_read(probe, row)[0]] if rows is None else rows
+        start = torch.eye(mixing.shape[-1]).to(mixing)[find_rows(probe, row)[0]] if rows is None else rows
         rows = start + start @ mixing
     assert rows is not None
     return rows
@@ -121,13 +127,11 @@ def carried(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
 
 @method(
     "bth",
-    family="Attention",
     formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = ∏ₗ (I + Σₕ Iₕ Aₗₕ), Iₕ ∝ mean |AₕᵀGₕ|, F = meanₕ relu(mean_α G_{L−1}(αx))",
     presets={"tis": {"start": 1}},
     backwards="steps + 1",
     aliases=("bt-h", "bt_h", "bt-head"),
     **BT,
-    precision="bf16",
 )
 def bth(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
     """Attention carried through the blocks, each head by its share of |Aᵀ∂t/∂A|, times the last block's gradient on the way.
@@ -142,11 +146,11 @@ def bth(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "r
         "readout" reads the tokens that the head reads, "cls" the first token, as published code does.
     """
     down_to = first_block(probe, start, 4, base=1)
-    rows = carried(probe, map(by_heads, probe.layers(attention=True, down_to=down_to)), row)
-    return weighed(probe, rows, steps, row)
+    rows = multiply_through(probe, map(mix_by_heads, probe.layers(attention=True, down_to=down_to)), row)
+    return weigh_rows(probe, rows, steps, row)
 
 
-def by_heads(layer: Layer) -> Matrix:
+def mix_by_heads(layer: Layer) -> Matrix:
     """Σ_h I_h A_h, I_h the head's share of mean |A_hᵀ G_h|."""
     importance = (layer.attention.mT @ layer.attention_grad).abs().mean((-2, -1))  # [r h]
     share = importance / importance.sum(-1, keepdim=True).clamp(min=torch.finfo(importance.dtype).tiny)
@@ -155,13 +159,11 @@ def by_heads(layer: Layer) -> Matrix:
 
 @method(
     "btt",
-    family="Attention",
     formula="sⱼ = Σᵢ ρᵢ Fᵢⱼ Pᵢⱼ, P = ∏ₗ (I + meanₕ Aₗ · diag(‖W_o vⱼ‖/‖Xⱼ‖)), F = meanₕ relu(mean_α G_{L−1}(αx))",
     presets={"tis": {"start": 1}},
     backwards="steps",
     aliases=("bt-t", "bt_t", "bt-token"),
     **BT,
-    precision="bf16",
 )
 def btt(
     probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout", layerscale: bool = True
@@ -180,12 +182,12 @@ def btt(
         Whether LayerScale, which the authors' models lack, is part of the values whose length is measured.
     """
     layers = probe.layers(attention=True, gradients=False, down_to=first_block(probe, start, 7, base=1))
-    rows = carried(probe, (by_lengths(layer, layerscale) for layer in layers), row)
-    return weighed(probe, rows, steps, row)
+    rows = multiply_through(probe, (mix_by_lengths(layer, layerscale) for layer in layers), row)
+    return weigh_rows(probe, rows, steps, row)
 
 
 @torch.no_grad()
-def by_lengths(layer: Layer, layerscale: bool) -> Matrix:
+def mix_by_lengths(layer: Layer, layerscale: bool) -> Matrix:
     """(mean_h A) diag(m), m_j = ‖W_o v_j‖ / ‖x_j‖."""
     sent = head_values(layer).sum(1)
     factor = None if layerscale else layer.block.attend.layer_scale()
@@ -196,7 +198,7 @@ def by_lengths(layer: Layer, layerscale: bool) -> Matrix:
 # ── LeGrad ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
+def rescale_optionally(patches: PatchScores, minmax: bool = False) -> PatchScores:
     """Scores rescaled to [0, 1], if `minmax`."""
     return zero_to_one(patches) if minmax else patches
 
@@ -206,7 +208,7 @@ def stretched(patches: PatchScores, minmax: bool = False) -> PatchScores:
     family="Attention",
     formula="sⱼ = Σₗ meanₕᵢ relu(∂tₗ/∂Aₗ)ₕᵢⱼ, tₗ what the head says right after block l",
     fold=plus,
-    finish=stretched,
+    finish=rescale_optionally,
     attention=True,
     own_pass=True,
     signed=False,

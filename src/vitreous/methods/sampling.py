@@ -129,13 +129,15 @@ def rise(
         Seed of the masks.
     """
     drawn = SmoothMasks.draw(masks, cells, p, probe.images, seed)
-    scores = probe.pixel_score(vary_by_masks(probe.images, drawn, masks))
-    return sum_masks(scores, drawn) / (masks * p), {"stderr": rise_errors(probe, scores, drawn) / p}
+    return rise_of_masks(probe, drawn, masks, p)
 
 
-def rise_through(probe: BlackBoxProbe, masks: Masks, count: int, p: PartialShare) -> PixelScores:
-    """Σ score · mask / (masks · p)."""
-    return sum_masks(probe.pixel_score(vary_by_masks(probe.images, masks, count)), masks) / (count * p)
+def rise_of_masks(
+    probe: BlackBoxProbe, masks: Masks, count: int, p: PartialShare
+) -> tuple[PixelScores, dict[str, Tensor]]:
+    """Σ score · mask / (count · p) for given masks, with its standard error."""
+    scores = probe.pixel_score(vary_by_masks(probe.images, masks, count))
+    return sum_masks(scores, masks) / (count * p), {"stderr": rise_errors(probe, scores, masks) / p}
 
 
 def rise_errors(probe: BlackBoxProbe, scores: Float[Tensor, "r m"], masks: Masks) -> Tensor:

@@ -66,17 +66,12 @@ def tis(
     """
     activations = torch.cat(probe.states[1:], -1)[:, probe.layout.prefix :].mT  # [b depth·d p]
     keep = keep_largest(cluster_activations(activations, masks, probe.originals, seed), kept)
-    mean, stderr = means_and_errors(probe, keep, ablate, normalise, seed)
+    mean, stderr = tis_of_subsets(probe, keep, ablate, normalise, seed)
     return mean, {"stderr": stderr}
 
 
-def tis_of(probe: Probe, keep: Keep, ablate: str = "tokens", normalise: bool = False, seed: int = 0) -> PatchScores:
-    """Σ score · subset ⊘ Σ subset."""
-    return means_and_errors(probe, keep, ablate, normalise, seed)[0]
-
-
-def means_and_errors(
-    probe: Probe, keep: Keep, ablate: str, normalise: bool, seed: int
+def tis_of_subsets(
+    probe: Probe, keep: Keep, ablate: str = "tokens", normalise: bool = False, seed: int = 0
 ) -> tuple[PatchScores, PatchScores]:
     """Mean score over the subsets that contain each patch, and its standard error (NaN for fewer than two subsets)."""
     scores = probe.score(keep) if ablate == "tokens" else probe.pixel_score(noise_variants(probe, keep, seed))  # [r m]
