@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -125,26 +125,6 @@ def softmax(scores: Tensor) -> Tensor:
         return scores.softmax(-1)
 
 
-@overload
-def mix(
-    q: Tensor,
-    k: PerHead,
-    v: PerHead,
-    bias: Tensor | None,
-    scale: float,
-    attention: Literal[True],
-    temperature: float | int = 1.0,
-) -> tuple[Tensor, Tensor]: ...
-@overload
-def mix(
-    q: Tensor,
-    k: PerHead,
-    v: PerHead,
-    bias: Tensor | None,
-    scale: float,
-    attention: bool,
-    temperature: float | int = 1.0,
-) -> tuple[Tensor, Tensor | None]: ...
 def mix(
     q: Tensor,
     k: PerHead,
@@ -277,6 +257,7 @@ def attention_pool(
     q = normalise(lin, pool.q_norm, query, None).expand(len(k), -1, -1, -1)
     k = normalise(lin, pool.k_norm, k, tap)
     mixed, weights = mix(*lin.attention(q, k, v), presence, pool.scale, attention=True, temperature=lin.softmax)
+    assert weights is not None  # they were requested
     pooled = pool.project(mixed.transpose(1, 2).flatten(2))
     pooled = pooled if pool.feed is None else pooled + feed(pool.feed, pooled, lin, tap)
     return pooled, weights
