@@ -23,6 +23,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ import vitreous  # noqa: E402 - the suite and the package lie beside this file
 from vitreous import explanation  # noqa: E402
 from vitreous.capture import fused  # noqa: E402
 from vitreous.capture.cuda_graphs import CACHES, CALLS_BEFORE_RECORDING, cache_of, record  # noqa: E402
+from vitreous.capture.fused_attention import FusedAttention  # noqa: E402
 from vitreous.capture.linearise import Linearisation  # noqa: E402
 from vitreous.capture.precision import computing  # noqa: E402
 from vitreous.core.errors import Caveat, VitreousError  # noqa: E402
@@ -59,15 +61,21 @@ def compute_all_in_bfloat16() -> None:
 # ── kernels ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def draw_random(device: str) -> Callable[..., Tensor]:
+    """A function that draws tensors of given shapes."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*shape, generator=generator, device=device).to(dtype)
+
+    return random
+
+
 def kernel_differences(
     device: str, tokens: int = 197, widths: Sequence[int] = (192, 768, 1000, 1024)
 ) -> Iterator[dict[str, Any]]:
     """Largest difference between each kernel and torch's operations in float64, relative to the largest value."""
-    draw = torch.Generator(device).manual_seed(0)
-
-    def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(*shape, generator=draw, device=device).to(dtype)
-
+    random = draw_random(device)
     for dtype in (torch.float32, torch.bfloat16):
         for width in widths:
             kernels = fused.load_kernels(torch.device(device))
@@ -79,6 +87,14 @@ def kernel_differences(
             row = {"dtype": str(dtype).removeprefix("torch."), "width": width}
             yield row | compared("row_dot", kernels.row_dot(x, y), (x.double() * y.double()).sum(-1))
             yield row | compared("row_dot, one vector", kernels.row_dot(x, weight), x.double() @ weight.double())
+            parts = (x.double(), y.double() - skip.double())
+            for name, ours, theirs in zip(
+                ("xx", "xy", "yy"),
+                kernels.token_products(x, y, skip),
+                [(a * b).sum(-1) for a, b in combinations_with_replacement(parts, 2)],
+                strict=True,
+            ):
+                yield row | compared(f"token_products, {name}", ours, theirs)
             active = F.gelu(x)
             active[0, 0, :4] = x[0, 0, :4] = 0
             ratio = (active.double() / x.double()).nan_to_num(nan=0.5)
@@ -106,9 +122,40 @@ def kernel_differences(
         yield row | compared("positive_mean", kernels.positive_mean(attention, gradient, factor), expected)
 
 
-def compared(name: str, found: Tensor, expected: Tensor) -> dict[str, Any]:
+def attention_differences(
+    device: str, tokens: int = 197, widths: Sequence[int] = (8, 64, 80, 160), **tile: Any
+) -> Iterator[dict[str, Any]]:
+    """The same for kernels that read attention from queries, keys and values of 2 images, and gradients of 2 targets each."""
+    if fused.load_kernels(torch.device(device)) is None:
+        return
+    from vitreous.capture import triton_attention, triton_kernels
+
+    random = draw_random(device)
+    for width in widths:
+        row = {"dtype": "bfloat16", "width": width}
+        q, k, v = random(2, tokens, 3, 3, width, dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)  # as one layer gives them
+        upstream = random(4, tokens, 3, width, dtype=torch.bfloat16).transpose(1, 2)
+        factor = random(4, 3, tokens).abs()
+        exact = FusedAttention(*(x.double() for x in (q, k, v)), width**-0.5, v)
+        given = (q, k, v, width**-0.5, upstream)
+        for name, weight in (("positive_mean of q, k, v", None), ("positive_mean of q, k, v, weighted", factor)):
+            expected = exact.positive_mean(upstream.double(), None if weight is None else weight.double())
+            yield row | compared(name, triton_attention.positive_mean(*given, weight, **tile), expected)
+        expected = exact.presence_grad(upstream.double())
+        yield row | compared("presence_grad of q, k, v", triton_attention.presence_grad(*given, **tile), expected)
+        if width > 128:  # its products of values are torch's
+            continue
+        shift, projected, gram = random(3, width), random(4, tokens, 3, width), random(3, width, width)
+        shared, squared = triton_kernels.value_products(v, shift, projected, gram @ gram.mT)
+        moved = v.double().repeat_interleave(2, 0) - shift.double()[:, None]
+        yield row | compared("value_products, shared", shared, (projected.double().transpose(1, 2) * moved).sum(-1))
+        expected = ((moved @ (gram @ gram.mT).double()) * moved).sum(-1)
+        yield row | compared("value_products, squared", squared, expected, allowed=3e-3)  # in TF32
+
+
+def compared(name: str, found: Tensor, expected: Tensor, allowed: float | None = None) -> dict[str, Any]:
     gap = float((found.double() - expected).abs().max() / expected.abs().max())
-    allowed = 2e-5 if found.dtype == torch.float32 else 8e-3
+    allowed = allowed or (2e-5 if found.dtype == torch.float32 else 8e-3)
     return {"kernel": name, "difference": gap, "agrees": gap < allowed}
 
 
@@ -459,7 +506,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
 
     if "kernels" in parts:
-        for row in kernel_differences(given.device):
+        for row in [*kernel_differences(given.device), *attention_differences(given.device)]:
             keep("kernels", row)
     if "profile" in parts:
         for title, table in profiles(given):

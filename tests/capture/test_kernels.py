@@ -18,24 +18,32 @@ from vitreous.capture import fused
 from vitreous.testing import tiny_vits
 
 ROOT = Path(__file__).parents[2]
-SPECS = [(spec, precision) for spec in ("temper", "tokentm") for precision in ("float32", "bf16")]
+SPECS = [
+    *((spec, precision) for spec in ("temper", "tokentm") for precision in ("float32", "bf16")),
+    *((spec, "bf16") for spec in ("genatt", "presence", "genatt(variant='bt')")),
+]
+TILE = {"ROWS": 16, "COLUMNS": 16, "num_warps": 1, "num_stages": 1}  # several tiles of few tokens
 BOUNDS = {"float32": 1e-5, "bf16": 0.1}  # in bfloat16 both round
 INTERPRETED = """
 import json, sys
 sys.path.insert(0, "benchmarks")
-from precision import kernel_differences
-from tests.capture.test_kernels import SPECS, maps_of
+import precision
+from tests.capture.test_kernels import SPECS, TILE, maps_of
 
-print(json.dumps(list(kernel_differences("cpu", tokens=3, widths=(5, 8)))))
+precision.compute_all_in_bfloat16()
+rows = list(precision.kernel_differences("cpu", tokens=3, widths=(5, 8)))
+rows += precision.attention_differences("cpu", tokens=18, widths=(12, 16), tile=TILE)
+print(json.dumps(rows))
 for spec, precision in SPECS:
     print(json.dumps(maps_of(spec, precision).tolist()))
 """
 
 
 def maps_of(spec: str, precision: str) -> Tensor:
+    """Maps of two classes of an image: rows of the gradients and of the forward states differ."""
     vit = tiny_vits(torch.float32)["class token"]
     image = torch.randn(1, 3, *vit.size, generator=torch.Generator().manual_seed(0))
-    return vitreous.explain(vit, image, 1, spec, precision=precision).patches
+    return vitreous.explain(vit, image, [[1, 0]], spec, precision=precision).patches
 
 
 @pytest.mark.slow

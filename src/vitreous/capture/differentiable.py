@@ -28,7 +28,8 @@ from vitreous.capture.forward import (
     rows_on,
     run_block,
 )
-from vitreous.capture.layer import Gradients, Layer, presence_grad, weave
+from vitreous.capture.fused_attention import presence_grad
+from vitreous.capture.layer import Gradients, Layer, weave
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.network_probe import NetworkProbe, Walk
 from vitreous.capture.probe import Probe

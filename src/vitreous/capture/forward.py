@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from vitreous.capture.fused_attention import FusedAttention
 from vitreous.capture.linearise import PLAIN, Linearisation, attention_at, softmax_at
 from vitreous.capture.precision import full_precision, half_products, in_blocks
 from vitreous.models.eval_mode import evaluating
@@ -56,6 +57,7 @@ class Step:
     mid: Tokens  # after the attention branch was added
     output: Tokens
     taps: tuple[tuple[Tensor, Tensor], ...] = ()
+    fused: FusedAttention | None = None  # instead of the attention matrix
 
 
 @contextmanager
@@ -85,7 +87,13 @@ def add_and_normalise(
 
 
 def run_block(
-    block: Block, x: Tokens, place: Place, lin: Linearisation = PLAIN, attention: bool = False, biases: bool = False
+    block: Block,
+    x: Tokens,
+    place: Place,
+    lin: Linearisation = PLAIN,
+    attention: bool = False,
+    biases: bool = False,
+    fused: bool = False,
 ) -> Step:
     """Run one block and return its intermediate tensors.
 
@@ -103,6 +111,8 @@ def run_block(
         Whether the attention matrix is computed; otherwise fused attention is used.
     biases
         Whether biases and the outputs they are added to are recorded (`Step.taps`).
+    fused
+        Whether the attention matrix, if it is needed, may be given as `Step.fused` instead.
     """
     attend = block.attend
     with in_blocks(x.device), tapping(biases) as tap:
@@ -110,11 +120,28 @@ def run_block(
         q, k, value = attend.qkv(normed)
         q = attend.rotate(normalise(lin, attend.q_norm, q, tap), place)
         k = attend.rotate(normalise(lin, attend.k_norm, k, tap), place)
-        mixed, weights = mix(*lin.attention(q, k, value), attend.bias(place), attend.scale, attention, lin.softmax)
+        q, k, v = lin.attention(q, k, value)
+        bias = attend.bias(place)
+        inputs = None
+        if attention and fused and bias is None:
+            inputs = fuse_attention(q, k, v, attend.scale, lin.softmax)
+            mixed, weights = inputs.mixed, None
+        else:
+            mixed, weights = mix(q, k, v, bias, attend.scale, attention, lin.softmax)
         mixed = normalise(lin, attend.inner_norm, mixed.transpose(1, 2).flatten(2), tap)
         mid, fed = add_and_normalise(lin, block.feed.norm, stream, attend.project(mixed), tap)
         output = lin.add(mid, mlp(block.feed, fed, lin, tap))
-    return Step(x, normed, value, weights, mid, output, tuple(tap.outputs) if tap else ())
+    return Step(x, normed, value, weights, mid, output, tuple(tap.outputs) if tap else (), inputs)
+
+
+def fuse_attention(q: PerHead, k: PerHead, v: PerHead, scale: float, temperature: float | int = 1.0) -> FusedAttention:
+    """Run fused attention and keep what its matrix can be computed from; `temperature` as in `mix`."""
+    if half_products():  # as autocast does, which leaves the tensors that are kept as they are
+        q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
+    mixed = attention_at(temperature, q, k, v, None, scale)
+    if torch.is_grad_enabled() and not mixed.requires_grad:
+        mixed.requires_grad_()  # detached by the linearisation, but its gradient is still read
+    return FusedAttention(q.detach(), k.detach(), v.detach(), scale, mixed)
 
 
 def softmax(scores: Tensor) -> Tensor:

@@ -53,6 +53,11 @@ def load_kernels(device: torch.device | None) -> Any:
     return triton_kernels
 
 
+def has_graph(*tensors: Tensor | None) -> bool:
+    """Whether operations on these tensors are recorded by autograd."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in float32 if it is in half precision."""
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor
@@ -60,7 +65,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 def row_dot(x: Tensor, y: Tensor) -> Tensor:
     """Σ_d x·y over the last axis; in float32 for half precision. `y` may be one vector for all rows."""
-    kernels = None if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad) else kernels_for(x, y)
+    kernels = None if has_graph(x, y) else kernels_for(x, y)
     return (wide(x) * wide(y)).sum(-1) if kernels is None else kernels.row_dot(x, y)
 
 
@@ -71,6 +76,29 @@ def positive_mean(attention: Tensor, gradient: Tensor, weight: Tensor | None = N
         return kernels.positive_mean(attention, gradient, weight)
     product = wide(attention) * wide(gradient).clamp(min=0)
     return (product if weight is None else product * weight[:, :, None]).mean(1)
+
+
+def token_products(x: Tensor, y: Tensor, less: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """⟨x, x⟩, ⟨x, y⟩ and ⟨y, y⟩ over the last axis, `less` being subtracted from y; in float32 for half precision."""
+    kernels = None if has_graph(x, y, less) else kernels_for(x, y, less)
+    if kernels is not None:
+        return kernels.token_products(x, y, less)
+    x, y = wide(x), wide(y) if less is None else wide(y) - wide(less)
+    return (x * x).sum(-1), (x * y).sum(-1), (y * y).sum(-1)
+
+
+def value_products(value: Tensor, shift: Tensor | None, projected: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """⟨u, v⟩ and vᵀ M v [r h n] of values v [b h n e] less `shift` [h e], `projected` u [r n h e] and `gram` M [h e e].
+
+    In float32 for half precision. Rows r are those of the images b, repeated for every target.
+    """
+    kernels = None if has_graph(value, projected) else kernels_for(value, shift, projected, gram)
+    # the kernel holds one matrix of M, and its products are in TF32
+    if kernels is not None and gram.shape[-1] <= 128 and torch.get_float32_matmul_precision() != "highest":
+        return kernels.value_products(value, shift, projected, gram)
+    value = value.to(projected.dtype).repeat_interleave(len(projected) // len(value), 0)
+    value = value if shift is None else value - shift[:, None]
+    return row_dot(projected.transpose(1, 2), value), row_dot(value @ gram, value).clamp(min=0)
 
 
 def ratio_backward(x: Tensor, y: Tensor, upstream: Tensor, slope: float) -> Tensor:

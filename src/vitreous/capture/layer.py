@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitreous.capture.forward import Step
 from vitreous.capture.fused import positive_mean, row_dot, wide
+from vitreous.capture.fused_attention import presence_grad
 from vitreous.core.errors import SpecError
 from vitreous.models.tensor_types import Tokens
 from vitreous.models.vit import Block, Layout, Place
@@ -28,6 +29,8 @@ class Gradients:
         At the output of the first norm, [r n d].
     attention
         At the attention matrix, [r h n n].
+    mixed
+        At the output of fused attention, [r h n e], from which that of the matrix follows.
     presence
         In the presence of every token, [r n].
     biases
@@ -38,6 +41,7 @@ class Gradients:
     output: Tensor | None = None
     normed: Tensor | None = None
     attention: Tensor | None = None
+    mixed: Tensor | None = None
     presence: Tensor | None = None
     biases: Tensor | None = None
 
@@ -124,12 +128,16 @@ class Layer(metaclass=ABCMeta):
 
     @property
     def attention(self) -> Float[Tensor, "r h n n"]:
-        if self.step.attention is None:
-            raise SpecError("this layer holds no attention matrix; register the method with attention=True")
-        return self.state(self.step.attention)
+        if self.step.attention is not None:
+            return self.state(self.step.attention)
+        if self.step.fused is not None:
+            return self.rows(self.full(self.step.fused.matrix()))
+        raise SpecError("this layer holds no attention matrix; register the method with attention=True")
 
     def positive_attention(self, weight: Float[Tensor, "r h n"] | None = None) -> Float[Tensor, "r n n"]:
         """mean_h A relu(G) w of attention A and its gradient G; `weight` w, of each head and token looked at, is 1 by default."""
+        if self.step.fused is not None and self.gradients.mixed is not None:
+            return self.full(self.step.fused.positive_mean(self.gradients.mixed, weight))
         gradient = requested("attention", self.gradients.attention, "attention=True and class_specific=True")
         if self.step.attention is None:
             return self.attention  # raises
@@ -152,6 +160,8 @@ class Layer(metaclass=ABCMeta):
 
     @property
     def attention_grad(self) -> Float[Tensor, "r h n n"]:
+        if self.step.fused is not None and self.gradients.mixed is not None:
+            return self.full(self.step.fused.matrix_grad(self.gradients.mixed))
         gradient = requested("attention", self.gradients.attention, "attention=True and class_specific=True")
         return self.full(gradient)
 
@@ -191,21 +201,13 @@ def weave_gradients(columns: list[Gradients]) -> Gradients:
     return Gradients(**{field.name: joined(field.name) for field in fields(Gradients)})
 
 
-def presence_grad(attention: Float[Tensor, "r h q n"], grad: Float[Tensor, "r h q n"]) -> Float[Tensor, "r n"]:
-    """Gradient of the score t in the presence m of each token, at m = 1.
-
-    With Aᵢⱼ ∝ mⱼ exp(…) and G the gradient in A: ∂t/∂mⱼ = Σₕᵢ Aₕᵢⱼ (Gₕᵢⱼ − Σₖ Aₕᵢₖ Gₕᵢₖ).
-    """
-    attention, grad = wide(attention), wide(grad)  # of nearly equal numbers
-    taken = attention * grad
-    return (taken - attention * taken.sum(-1, keepdim=True)).sum((1, 2))
-
-
 def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> Gradients:
     """Backpropagate from a block's output to its input, attention, first norm and biases; `keep` retains the graph."""
     tensors = {"hidden": step.hidden}
     if step.attention is not None:
         tensors["attention"] = step.attention
+    if step.fused is not None:
+        tensors["mixed"] = step.fused.mixed
     if normed:
         assert step.normed is not None
         tensors["normed"] = step.normed
@@ -217,6 +219,17 @@ def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> Gradient
     }
     shares = bias_map(step.taps, grads[len(tensors) :], step.hidden) if step.taps else None
     return Gradients(**gradients, output=upstream, biases=shares)
+
+
+def slope_in_presence(step: Step, gradients: Gradients) -> Float[Tensor, "r n"]:
+    """Gradient of the score in the presence of each token of a block's attention."""
+    if step.fused is not None:
+        assert gradients.mixed is not None
+        return step.fused.presence_grad(gradients.mixed)
+    assert step.attention is not None
+    assert gradients.attention is not None
+    targets = len(gradients.attention) // len(step.attention)
+    return presence_grad(step.attention.detach().repeat_interleave(targets, 0), gradients.attention)
 
 
 def bias_map(

@@ -15,8 +15,9 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, per_row
 from vitreous.capture.embedding import embed
 from vitreous.capture.forward import Reading, Step, run, run_block, run_head
+from vitreous.capture.fused_attention import is_used
 from vitreous.capture.head_backward import Top, top_of
-from vitreous.capture.layer import Layer, backward, presence_grad, weave, weave_gradients
+from vitreous.capture.layer import Layer, backward, slope_in_presence, weave, weave_gradients
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
 from vitreous.capture.network_probe import NetworkProbe, Walk
@@ -126,10 +127,8 @@ class Probe(NetworkProbe):
             if walk.biases and row_gradients.biases is None:  # a block without biases
                 assert row_gradients.hidden is not None
                 row_gradients = replace(row_gradients, biases=torch.zeros_like(row_gradients.hidden[..., 0]))
-            if walk.presence and step.attention is not None:
-                assert row_gradients.attention is not None
-                matrix = step.attention.detach().repeat_interleave(len(columns), 0)
-                slope = presence_grad(matrix, row_gradients.attention)
+            if walk.presence and walk.attention:
+                slope = slope_in_presence(step, row_gradients)
                 if top is not None and top.presence is not None and index == self.vit.depth - 1:
                     slope = slope + top.presence
                 row_gradients = replace(row_gradients, presence=slope)
@@ -177,7 +176,8 @@ class Probe(NetworkProbe):
     def _run(self, index: int, x: Tokens, walk: Walk) -> Step:
         with torch.set_grad_enabled(walk.gradients):
             leaf = x.detach().requires_grad_(walk.gradients)
-            step = run_block(self.vit.blocks[index], leaf, self.place, walk.lin, walk.attention, walk.biases)
+            fused = walk.attention and walk.gradients and is_used(leaf)
+            step = run_block(self.vit.blocks[index], leaf, self.place, walk.lin, walk.attention, walk.biases, fused)
         needless = walk.gradients and not walk.normed  # parameters get no gradient, so it is not read
         return replace(step, normed=None) if needless else step
 

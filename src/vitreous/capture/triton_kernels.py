@@ -42,6 +42,76 @@ def row_dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 @triton.jit
+def _token_products(
+    x, y, less, squared, shared, squared_y, width, HAS_LESS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    at = row * width + column
+    a = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+    if HAS_LESS:
+        b -= tl.load(less + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(squared + row, tl.sum(a * a, axis=0))
+    tl.store(shared + row, tl.sum(a * b, axis=0))
+    tl.store(squared_y + row, tl.sum(b * b, axis=0))
+
+
+def token_products(x: Tensor, y: Tensor, less: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """⟨x, x⟩, ⟨x, y⟩ and ⟨y, y⟩ in float32, `less` being subtracted from y; all have the same shape."""
+    width = x.shape[-1]
+    x, y, less = x.contiguous(), y.contiguous(), None if less is None else less.contiguous()
+    squared, shared, squared_y = (torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device) for _ in range(3))
+    if squared.numel():
+        _token_products[(squared.numel(),)](
+            x, y, y if less is None else less, squared, shared, squared_y, width,
+            HAS_LESS=less is not None, BLOCK=triton.next_power_of_2(width), num_warps=4,
+        )  # fmt: skip
+    return squared, shared, squared_y
+
+
+@triton.jit
+def _value_products(
+    value, shift, projected, gram, shared, squared, v_image, v_head, v_token, targets, heads, tokens, width,
+    HAS_SHIFT: tl.constexpr, TOKENS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(tokens, TOKENS)
+    pair = (tl.program_id(0) // tiles).to(tl.int64)  # row · heads + head
+    row, head = pair // heads, pair % heads
+    at = (tl.program_id(0) % tiles) * TOKENS + tl.arange(0, TOKENS)
+    channel = tl.arange(0, CHANNELS)
+    inside = (at < tokens)[:, None] & (channel < width)[None, :]
+    place = (row // targets) * v_image + head * v_head + at[:, None] * v_token + channel[None, :]
+    v = tl.load(value + place, mask=inside, other=0.0).to(tl.float32)
+    if HAS_SHIFT:
+        v -= tl.load(shift + head * width + channel, mask=channel < width, other=0.0).to(tl.float32)[None, :]
+    place = ((row * tokens + at[:, None]) * heads + head) * width + channel[None, :]
+    u = tl.load(projected + place, mask=inside, other=0.0).to(tl.float32)
+    square = (channel < width)[:, None] & (channel < width)[None, :]
+    place = (head * width + channel[:, None]) * width + channel[None, :]
+    matrix = tl.load(gram + place, mask=square, other=0.0).to(tl.float32)
+    length = tl.sum(tl.dot(v, matrix, input_precision="tf32") * v, axis=1)
+    tl.store(shared + pair * tokens + at, tl.sum(u * v, axis=1), mask=at < tokens)
+    tl.store(squared + pair * tokens + at, tl.where(length < 0, 0.0, length), mask=at < tokens)
+
+
+def value_products(value: Tensor, shift: Tensor | None, projected: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """⟨u, v⟩ and vᵀ M v [r h n] in float32, M v in TF32; parameters as for `fused.value_products`."""
+    rows, tokens, heads, width = projected.shape
+    value = value if value.stride(-1) == 1 else value.contiguous()
+    shift, projected, gram = None if shift is None else shift.contiguous(), projected.contiguous(), gram.contiguous()
+    shared, squared = (torch.empty(rows, heads, tokens, dtype=torch.float32, device=value.device) for _ in range(2))
+    if shared.numel():
+        _value_products[(triton.cdiv(tokens, 64) * rows * heads,)](
+            value, gram if shift is None else shift, projected, gram, shared, squared, *value.stride()[:3],
+            rows // len(value), heads, tokens, width, HAS_SHIFT=shift is not None,
+            TOKENS=64, CHANNELS=max(16, triton.next_power_of_2(width)), num_warps=4,
+        )  # fmt: skip
+    return shared, squared
+
+
+@triton.jit
 def _ratio_backward(x, y, upstream, out, total, slope, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < total

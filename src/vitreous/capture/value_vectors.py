@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.capture.backward_functions import slope_at_zero
-from vitreous.capture.fused import row_dot
+from vitreous.capture.fused import value_products
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import epsilon
 from vitreous.core.errors import ModelError
@@ -35,8 +35,9 @@ def head_values(layer: Layer, bias: Bias = "included") -> Float[Tensor, "r h n d
     ModelError
         If the model normalises the concatenated heads, so that single heads have no vectors.
     """
-    value, weight = values_and_projection(layer, bias)
-    return torch.einsum("rhne,hed->rhnd", value, weight)
+    value, shift = layer.value, value_shift(layer, bias)
+    value = value if shift is None else value - shift[:, None]
+    return torch.einsum("rhne,hed->rhnd", value, head_projections(layer))
 
 
 @torch.no_grad()
@@ -47,26 +48,30 @@ def head_value_products(
 
     With f = Wᵀv: ⟨u, f⟩ = ⟨W u, v⟩ and ⟨f, f⟩ = vᵀ(W Wᵀ)v, so that nothing is larger than the values.
     """
-    value, weight = values_and_projection(layer, bias)
-    projected = torch.einsum("rnd,hed->rhne", other, weight)
-    return row_dot(projected, value), row_dot(value @ (weight @ weight.mT), value).clamp(min=0)
+    value, weight = layer.step.value.detach(), head_projections(layer)
+    projected = (other @ weight.flatten(0, 1).mT).unflatten(-1, weight.shape[:2])
+    return value_products(value, value_shift(layer, bias), projected, weight @ weight.mT)
 
 
-def values_and_projection(layer: Layer, bias: Bias) -> tuple[Float[Tensor, "r h n e"], Float[Tensor, "h e d"]]:
-    """Values of every head, with or without their bias, and the rows of the output projection that each head uses."""
-    attend = layer.block.attend
+def head_projections(layer: Layer) -> Float[Tensor, "h e d"]:
+    """The rows of the output projection that each head uses."""
+    attend, value = layer.block.attend, layer.step.value
     if not isinstance(attend.inner_norm, nn.Identity):
         raise ModelError("vectors of single heads are not defined: this model normalises the mixed heads together")
-    value = layer.value
     width = value.shape[1] * value.shape[3]
-    probe = torch.eye(width, device=value.device, dtype=value.dtype)[None]
+    probe = torch.eye(width, device=value.device, dtype=layer.step.hidden.dtype)[None]
     weight = (attend.project(probe) - attend.project(torch.zeros_like(probe[:, :1])))[0]  # [h·e d]
-    if bias != "included":
-        token = torch.zeros_like(layer.hidden[:1, :1])
-        shift = getattr(attend.norm, "bias", None)
-        token = token + shift if bias == "free" and shift is not None else token
-        value = value - attend.qkv(token)[2]
-    return value, weight.unflatten(0, (value.shape[1], -1))
+    return weight.unflatten(0, (value.shape[1], -1))
+
+
+def value_shift(layer: Layer, bias: Bias) -> Float[Tensor, "h e"] | None:
+    """What `head_values` subtracts from the values."""
+    if bias == "included":
+        return None
+    attend, token = layer.block.attend, torch.zeros_like(layer.step.hidden[:1, :1])
+    shift = getattr(attend.norm, "bias", None)
+    token = token + shift if bias == "free" and shift is not None else token
+    return attend.qkv(token)[2][0, :, 0]
 
 
 @torch.no_grad()

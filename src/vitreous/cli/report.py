@@ -1,4 +1,4 @@
-"""`vitreous report`: write a run as one page, and its tables as files."""
+"""`vitreous report`: write a run, or a folder of maps, as one page, and its tables as files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import typer
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `vitreous bench` wrote.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder that `vitreous bench` or `vitreous map` wrote.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="Path of the page.", show_default="RUN/report.html"),
@@ -20,14 +22,36 @@ def report(
     name: Annotated[
         str | None, typer.Option("--run", metavar="NAME", help="Which run of the folder.", show_default="the last one")
     ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", "-m", metavar="SPEC", help="Measures stored maps. Repeatable.")
+    ] = None,
+    images: Annotated[
+        int, typer.Option("--images", metavar="N", min=1, help="Images of stored maps that metrics are measured on.")
+    ] = 256,
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help="Images of stored maps.", show_default="those that were explained"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Device for metrics of stored maps.")] = None,
 ) -> None:
-    """Write one self-contained HTML page about a run, and its tables as Markdown, LaTeX and CSV beside it."""
+    """Write one self-contained HTML page about a run or about stored maps, and its tables as Markdown, LaTeX and CSV beside it."""
     from vitreous.cli.console import caveats_as_notes, spinner
+    from vitreous.core.errors import SpecError
 
+    page = out or run / "report.html"
     with caveats_as_notes(), spinner(f"reporting {run}"):
-        from vitreous.report import write_report
+        from vitreous.mapping.shard_files import complete_files
+        from vitreous.report import write_map_report, write_report
 
-        written = write_report(run, out or run / "report.html", gallery=gallery, run=name)
+        if complete_files(run):
+            if name is not None:
+                raise SpecError(f"'{run}' holds maps, and no runs to choose from by --run")
+            options = {"metrics": metric or (), "images": images, "dataset": dataset, "device": device}
+            written = write_map_report(run, page, gallery=gallery, **options)
+        else:
+            if metric or dataset:
+                raise SpecError(f"--metric and --dataset are for stored maps, and '{run}' holds none")
+            written = write_report(run, page, gallery=gallery, run=name)
     for sentence in written.unreached:
         typer.echo(f"note: no images: {sentence}", err=True)
     typer.echo(f"{written.page} and {len(written.tables)} tables in {written.tables[0].parent}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from dataclasses import fields as fields_of
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +247,7 @@ class MapExplainer:
             "format": FORMAT,
             "run": self.job.run,
             "model": self.job.model.name,
+            "model_spec": asdict(self.job.model),
             "dataset": self.job.spec,
             "pictures": self.job.pictures,
             "weights": self.model.weights,

@@ -171,10 +171,10 @@ def gradsam(layer: Layer, reduction: Literal["row_mean", "cls"] = "row_mean") ->
         "row_mean" averages over layers and the tokens looked at. "cls" is SkipPLUS's version: the row that the head
         reads, summed over layers.
     """
-    weighted = layer.attention * layer.attention_grad.clamp(min=0)
+    weighted = layer.positive_attention()
     if reduction == "row_mean":
-        return weighted.mean((1, 3)) / layer.depth
-    return (layer.readout[:, None].to(weighted) @ weighted.mean(1))[:, 0]
+        return weighted.mean(-1) / layer.depth
+    return (layer.readout[:, None].to(weighted) @ weighted)[:, 0]
 
 
 def attention_x_token(layer: Layer, pair: Pair = "input", last_block: bool = True) -> TokenScores:

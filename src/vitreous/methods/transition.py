@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.fused import row_dot
+from vitreous.capture.fused import row_dot, token_products
 from vitreous.capture.layer import Layer
 from vitreous.capture.value_vectors import head_value_products, second_normed
 from vitreous.methods.fold import at, rollout
@@ -22,23 +22,18 @@ SMALLEST = 1e-8  # length in a cosine, as in torch's cosine_similarity
 
 
 def transformation(
-    before: Float[Tensor, "r n d"], products: tuple[Weight, Weight], length: bool, necc: bool, eps: float = 0.0
+    products: tuple[Float[Tensor, "r n"], Weight, Weight], length: bool, necc: bool, eps: float = 0.0
 ) -> tuple[Weight, Weight]:
     """Ratio of lengths, and softmax over tokens of the cosine (NECC), of tokens before and after; 1 if switched off.
 
-    `products` are ⟨before, after⟩ and ⟨after, after⟩, [r n] or [r h n].
+    `products` are ⟨before, before⟩ [r n], ⟨before, after⟩ and ⟨after, after⟩, both [r n] or [r h n].
     """
-    shared, squared = products
-    old, new = row_dot(before, before).sqrt(), squared.sqrt()
+    squared_before, shared, squared = products
+    old, new = squared_before.sqrt(), squared.sqrt()
     old = old if new.ndim == old.ndim else old[:, None]
     ratio = new / (old + eps) if length else torch.ones_like(new)
     cosine = shared / (old.clamp(min=SMALLEST) * new.clamp(min=SMALLEST))
     return ratio, cosine.softmax(-1) if necc else torch.ones_like(new)
-
-
-def products(before: Float[Tensor, "r n d"], after: Float[Tensor, "r n d"]) -> tuple[Weight, Weight]:
-    """⟨before, after⟩ and ⟨after, after⟩ of every token."""
-    return row_dot(before, after), row_dot(after, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +92,14 @@ def transition(
     """The measures of `tokentm` at one block; options as in `tokentm`."""
     hidden, mid, output = layer.hidden, layer.mid, layer.output
     if variant == "libragrad":  # residual stream after each sub-layer; head means are multiplied
-        moved = transformation(hidden, products(hidden, mid), length, necc, 1e-8)
-        fed = transformation(mid, products(mid, output), length, necc, 1e-8)
+        moved = transformation(token_products(hidden, mid), length, necc, 1e-8)
+        fed = transformation(token_products(mid, output), length, necc, 1e-8)
         return Transition(layer, True, moved[0][:, None], moved[1][:, None], *fed)
     before = hidden if source == "residual" else layer.normed
     sent = head_value_products(layer, "included" if value_bias else "excluded", before)
-    moved = transformation(before, sent, length, necc)  # [r h n]
+    moved = transformation((row_dot(before, before), *sent), length, necc)  # [r h n]
     before = mid if source == "residual" else second_normed(layer)
-    return Transition(layer, False, *moved, *transformation(before, products(before, output - mid), length, necc))
+    return Transition(layer, False, *moved, *transformation(token_products(before, output, mid), length, necc))
 
 
 @method(
