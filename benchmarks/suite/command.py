@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         "--precision",
         default="",
         choices=("tf32", "bf16"),
-        help="of products in a float32 model, on both sides; bf16: methods that look inside, beside a converted module",
+        help="of products in a float32 model, on both sides; bf16: methods that look inside and peers, beside a converted module",
     )
     arguments.add_argument(
         "--only", action="append", metavar="GROUP", help="sections of the table: 'one backward', 'start-up', …"
@@ -191,7 +191,7 @@ def measure_figure(figure: Figure | Row, size: str) -> Row:
 
 def cases_of(bed: Bed, only: list[str] | None = None) -> Iterator[Case | Figure | Row]:
     """What every module would measure of these groups; a module that cannot say so is a row that says why."""
-    for name in MODULES if bed.arithmetic != "bf16" else ("whitebox",):
+    for name in MODULES if bed.arithmetic != "bf16" else ("whitebox", "peers"):
         try:
             module = import_module(f"suite.{name}")
             if not only or set(only) & set(module.GROUPS):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
-from types import MethodType
+from importlib.machinery import PathFinder
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 def with_lxt(model: nn.Module) -> nn.Module:
     """LXT's AttnLRP rules in every norm, activation and attention of this model, and of no other: LXT itself patches classes."""
+    skip_models_of_lxt()
     from lxt.efficient.patches import layer_norm_forward
     from lxt.efficient.rules import divide_gradient, identity_rule_implicit
 
@@ -29,3 +32,14 @@ def with_lxt(model: nn.Module) -> nn.Module:
         elif hasattr(part, "qkv"):
             part.forward = MethodType(attend, part)
     return model
+
+
+def skip_models_of_lxt() -> None:
+    """Let `lxt.efficient` be imported without its language models, which need parts that transformers 5 no longer has."""
+    import lxt
+
+    if "lxt.efficient" not in sys.modules:
+        found = PathFinder.find_spec("lxt.efficient", lxt.__path__)
+        package = ModuleType("lxt.efficient")
+        package.__path__ = [] if found is None else list(found.submodule_search_locations or [])
+        sys.modules["lxt.efficient"] = package

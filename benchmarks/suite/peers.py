@@ -21,6 +21,7 @@ from suite.sides import explained, probed, targets_of, worst_spearman
 from vitreous.capture.path_gradients import AT_ONCE
 from vitreous.capture.probe import Probe
 from vitreous.methods.regions import number_rectangles
+from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import resolve_metric
 
 GROUPS = ("peers",)
@@ -30,12 +31,25 @@ PAINTED = 2  # images of a GPU's rows that one call paints hundreds of times: mi
 
 
 def cases(bed: Bed) -> Iterator[Case]:
+    """Rows of all peers; in bfloat16 of those that need a few passes, on a module whose weights were converted."""
     targets = targets_of(bed)
     yield from gradients(bed, targets)
-    yield from painted(bed, targets)
     yield cam(bed, targets)
     yield relevance(bed, targets)
-    yield flipping(bed, targets)
+    if bed.arithmetic != "bf16":
+        yield from painted(bed, targets)
+        yield flipping(bed, targets)
+
+
+def module_of(bed: Bed) -> Any:
+    """The module that a peer explains."""
+    return bed.model if bed.floor is None else bed.floor
+
+
+def images_for(bed: Bed, images: Tensor | None = None) -> Tensor:
+    """Images in the precision of that module."""
+    images = bed.images if images is None else images
+    return images if bed.floor is None else images.to(torch.bfloat16)
 
 
 def row(
@@ -53,6 +67,11 @@ def row(
     """Our method beside a peer's; `read` takes from ours what the peer returns, and where both are `same` they are compared."""
     count = len(bed.images[:pictures])
     ours = partial(explained, bed, spec, pictures, question="logit")
+    if bed.arithmetic == "bf16":
+        ours = partial(ours, precision="bf16")
+        if "bf16" not in resolve(spec).facts.precision:
+            note = f"{note}; ours is in TF32, since bfloat16 would not keep its ranks".removeprefix("; ")
+            at_most = None
     agree = (lambda: worst_spearman(read(ours()), theirs())) if same else None
     return Case(
         "peers",
@@ -63,7 +82,7 @@ def row(
         at_most=at_most,
         pictures=(count, count),
         agree=agree,
-        agreement=0.999 if same else None,
+        agreement=0.999 if same and bed.arithmetic != "bf16" else None,  # a converted module rounds more
         note=note,
     )
 
@@ -77,13 +96,13 @@ def native(found: Any) -> Tensor:
 
 def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
     steps = 8 if bed.quick else 50 if bed.cuda else 16
-    images, targets = bed.few, targets[: len(bed.few)]
+    images, targets, model = images_for(bed, bed.few), targets[: len(bed.few)], module_of(bed)
     each = max(1, AT_ONCE // len(images))  # points of every image at once
 
     def ig() -> Tensor:
         from captum.attr import IntegratedGradients
 
-        peer = IntegratedGradients(bed.model)
+        peer = IntegratedGradients(model)
         found, _ = peer.attribute(
             images,
             target=targets,
@@ -96,7 +115,7 @@ def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
     def smoothgrad() -> Tensor:
         from captum.attr import NoiseTunnel, Saliency
 
-        peer, wanted = NoiseTunnel(Saliency(bed.model)), targets_of(bed, images)  # ours, too, finds the class first
+        peer, wanted = NoiseTunnel(Saliency(model)), targets_of(bed, bed.few)  # ours, too, finds the class first
         return peer.attribute(
             images, nt_samples=steps, nt_samples_batch_size=min(each, steps), stdevs=1.0, target=wanted
         ).sum(1)
@@ -104,7 +123,7 @@ def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
     def ixg() -> Tensor:
         from captum.attr import InputXGradient
 
-        return InputXGradient(bed.model).attribute(images, target=targets).sum(1)
+        return InputXGradient(model).attribute(images, target=targets).sum(1)
 
     said, beside = f"{each} points of every image at once on both sides", partial(row, bed, pictures=len(images))
     yield beside(f"ig(steps={steps}, rounded=True)", "captum IntegratedGradients", ig, native, at_most=1.0, note=said)
@@ -160,7 +179,7 @@ def parts(bed: Bed) -> Tensor:
 
 
 def cam(bed: Bed, targets: Tensor) -> Case:
-    model: Any = bed.model
+    model = module_of(bed)
     layout = bed.vit.layout(bed.vit.size)
 
     def patches(tokens: Tensor) -> Tensor:
@@ -173,7 +192,7 @@ def cam(bed: Bed, targets: Tensor) -> Case:
         wanted = [ClassifierOutputTarget(one) for one in targets.tolist()]
         with GradCAM(model, [model.blocks[-1].norm1], reshape_transform=patches) as peer:
             peer.compute_input_gradient = True  # else frozen parameters leave it nothing to walk back from
-            return torch.from_numpy(peer(bed.images, wanted))
+            return torch.from_numpy(peer(images_for(bed), wanted))
 
     def read(found: Any) -> Tensor:
         maps = found.maps().clamp(min=0)[:, None]
@@ -189,12 +208,12 @@ def cam(bed: Bed, targets: Tensor) -> Case:
 def relevance(bed: Bed, targets: Tensor) -> Case:
     @cache
     def patched() -> nn.Module:
-        return with_lxt(copy.deepcopy(bed.model))
+        return with_lxt(copy.deepcopy(module_of(bed)))
 
     def theirs() -> Tensor:
         model: Any = patched()
         with torch.no_grad():
-            tokens = model.norm_pre(model._pos_embed(model.patch_embed(bed.images)))
+            tokens = model.norm_pre(model._pos_embed(model.patch_embed(images_for(bed))))
         tokens.requires_grad_()
         logits = model.forward_head(model.norm(model.blocks(tokens)))
         (found,) = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), tokens)

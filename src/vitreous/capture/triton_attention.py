@@ -135,9 +135,9 @@ def positive_mean(
     out = torch.empty(rows, tokens, tokens, dtype=torch.float32, device=q.device)
     if out.numel():
         launch(_row_sums, launch.row_tiles * len(q) * heads, log_sums, log_sums, targets=1, WITH_MEANS=False)
-        given = log_sums if weight is None else weight.contiguous()
+        factors = log_sums if weight is None else weight.contiguous()
         programs = launch.row_tiles * launch.column_tiles * rows
-        launch(_positive_mean, programs, log_sums, given, out, targets=rows // len(q), HAS_WEIGHT=weight is not None)
+        launch(_positive_mean, programs, log_sums, factors, out, targets=rows // len(q), HAS_WEIGHT=weight is not None)
     return out
 
 

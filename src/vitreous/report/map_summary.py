@@ -35,8 +35,8 @@ class Mean:
     def add(self, values: np.ndarray) -> None:
         """Add some numbers."""
         numbers = np.asarray(values, np.float64)
-        numbers, given = numbers[~np.isnan(numbers)], len(numbers)
-        self.undefined += given - len(numbers)
+        numbers, length = numbers[~np.isnan(numbers)], len(numbers)
+        self.undefined += length - len(numbers)
         if not len(numbers):
             return
         mean, total = float(numbers.mean()), self.count + len(numbers)
