@@ -93,7 +93,14 @@ def test_the_page_judges_bfloat16_by_its_targets():
 def test_a_bed_in_bfloat16_has_a_converted_floor(script):
     before = Flags.read()
     try:
+        from suite import peers
+
         bed = script.lay("test", batch=2, arithmetic="bf16")
+        rows = {case.what.split("(")[0]: case for case in peers.cases(bed)}
+        assert [*rows] == ["ig", "smoothgrad", "ixg", "gradcam", "attnlrp"]
+        assert "ours is in TF32" in rows["ixg"].note  # and the peer explains a converted module
+        assert "TF32" not in rows["attnlrp"].note
+        assert peers.images_for(bed).dtype == next(peers.module_of(bed).parameters()).dtype == torch.bfloat16
         assert (bed.precision, bed.vit.dtype, bed.one_backward().dtype) == ("bf16", torch.float32, torch.bfloat16)
         from suite.whitebox import cases
 

@@ -211,7 +211,8 @@ def test_the_gpu_script_goes_on_after_a_failure_and_stops_when_time_is_up(tmp_pa
         return subprocess.run(script, env={**given, **more}, capture_output=True, text=True, check=True).stdout
 
     whole, late = said(), said(BUDGET="0")
-    parts = ("peers", "growth", "memory", "wide", "sampled", "profiles", "inside", "tf32", "bf16", "large")
+    parts = ("peers", "growth", "memory", "wide", "sampled", "profiles", "inside")
+    parts += ("peers-tf32", "tf32", "peers-bf16", "bf16", "large")
 
     calls = [one.split("\t")[:-1] for one in (tmp_path / "asked").read_text().split("benchmarks/run\t")[1:]]
     parsed = [command.parser().parse_args(one) for one in calls]
