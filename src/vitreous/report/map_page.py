@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -182,7 +183,7 @@ def make_galleries(summary: FolderSummary, dataset: str | None) -> tuple[list[Ma
     return galleries, unreached
 
 
-def key_of(image: ChosenImage) -> dict[str, str]:
+def key_of(image: ChosenImage) -> dict[str, Any]:
     return {MapFolder((image.file,)).key_column: image.key}
 
 

@@ -173,7 +173,7 @@ def add_batch(summary: FolderSummary, batch: Any, key_column: str, last_key: str
     keys, methods = columns[key_column], columns["method"]
     for method, grids in grids_by_method(batch, methods):
         summary.methods.setdefault(method, MethodStatistics()).add(grids)
-    starts = keys != np.concatenate([[last_key], keys[:-1]])  # the rows of an image lie side by side
+    starts = keys != np.concatenate([np.array([last_key], object), keys[:-1]])  # the rows of an image lie side by side
     own = np.flatnonzero(starts)
     summary.images += len(own)
     first_method = next(iter(summary.methods))  # classes are those of every method, and counted once
