@@ -5,7 +5,7 @@ D is the gradient at the output of the attention. Imported by `fused_attention` 
 
 # The bodies of kernels are compiled by Triton, not by Python.
 # pyright: reportOptionalMemberAccess=false, reportIndexIssue=false, reportArgumentType=false, reportCallIssue=false
-# pyright: reportPossiblyUnbound=false, reportOperatorIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ Imported by `fused` only. Every kernel computes in float32, whatever the precisi
 
 # The bodies of kernels are compiled by Triton, not by Python.
 # pyright: reportOptionalMemberAccess=false, reportIndexIssue=false, reportArgumentType=false, reportCallIssue=false
-# pyright: reportPossiblyUnbound=false, reportOperatorIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false
 
 from __future__ import annotations
 
