@@ -14,6 +14,7 @@ from vitreous.bench.plan import ModelSpec
 from vitreous.bench.score_files import ImageTarget
 from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import DataError, VitreousError
+from vitreous.data import Sample
 from vitreous.draw import overlay_image
 from vitreous.maps import MapFolder, StoredMap, read
 from vitreous.metrics.metric import Metric, resolve_metric
@@ -170,7 +171,7 @@ def make_galleries(summary: FolderSummary, dataset: str | None) -> tuple[list[Ma
         ("Some images", "Chosen by a hash of their names.", summary.sample),
         ("Most certain mistakes", "The predicted class is not the label; the most probable first.", summary.mistakes),
     ):
-        strips = []
+        strips: list[ImageStrip] = []
         for image in chosen:
             try:
                 pairs = list(MapFolder((image.file,)).samples(dataset, **key_of(image)))
@@ -187,15 +188,15 @@ def key_of(image: ChosenImage) -> dict[str, Any]:
     return {MapFolder((image.file,)).key_column: image.key}
 
 
-def make_strips(pairs: Sequence[tuple[StoredMap, object]]) -> Iterator[ImageStrip]:
+def make_strips(pairs: Sequence[tuple[StoredMap, Sample | None]]) -> Iterator[ImageStrip]:
     """A strip per explained class of an image: the image, then the map of every method."""
     for _, rows in groupby(pairs, key=lambda pair: (pair[0].target, pair[0].role)):
         own = list(rows)
         first, sample = own[0]
-        picture = getattr(sample, "picture", None)
-        cards = [] if picture is None else [make_card(picture, "image")]
+        image = None if sample is None else sample.image
+        cards = [] if image is None else [make_card(image, "image")]
         for row, _ in own[:MOST]:
-            attribution = row.attribution if picture is None else replace(row.attribution, originals=(picture,))
+            attribution = row.attribution if image is None else replace(row.attribution, originals=(image,))
             cards.append(make_card(overlay_image(attribution, longest=480), row.attribution.method, is_spec=True))
         target = ImageTarget(
             first.key, first.index, first.target, first.target_name, first.role, first.label, first.predicted, first.probability
