@@ -39,7 +39,7 @@ def skip_models_of_lxt() -> None:
     import lxt
 
     if "lxt.efficient" not in sys.modules:
-        found = PathFinder.find_spec("lxt.efficient", lxt.__path__)
+        spec = PathFinder.find_spec("lxt.efficient", lxt.__path__)
         package = ModuleType("lxt.efficient")
-        package.__path__ = [] if found is None else list(found.submodule_search_locations or [])
+        package.__path__ = [] if spec is None else list(spec.submodule_search_locations or [])
         sys.modules["lxt.efficient"] = package
