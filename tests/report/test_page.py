@@ -121,7 +121,7 @@ PLAN = """
 models = ["scenes"]
 datasets = [{ spec = "scenes:pair?count=2", label = "pairs" }]
 methods = ["random", "genatt", "decompx+plus", "decompx+skipplus(start=2)", "decompx+skipplus(start=6)", "decompx+skipplus(start=10)"]
-metrics = ["deletion_aopc", "insertion_aopc", "pointing_game", "pixel_accuracy", "sparseness"]
+metrics = ["deletion_aopc(ratios=(0.25, 0.5, 0.75))", "insertion_aopc(ratios=(0.25, 0.5, 0.75))", "pointing_game", "pixel_accuracy", "sparseness"]
 targets = "pair"
 """
 
