@@ -290,6 +290,87 @@ def test_late_interaction_of_one_token_is_the_dot_product(image):
     torch.testing.assert_close(late.matrix, pair.matrix, rtol=1e-9, atol=1e-12)
 
 
+# ── beyond a reference ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reference_leaves_out_what_all_embeddings_have_in_common(clip, image, subtests):
+    vision, text = clip
+    torch.manual_seed(0)
+    reference = 2 + torch.randn(12, 6, dtype=torch.float64)
+    unit = nn.functional.normalize(reference, dim=-1)
+    common = nn.functional.normalize(unit.mean(0), dim=0)
+    project = vision.visual_projection.weight.detach()
+    with torch.no_grad():
+        a, b, c = vision(image).image_embeds[0], vision(image.flip(-1)).image_embeds[0], text(IDS[None]).text_embeds[0]
+    network = {"embed_a": lambda output: output.image_embeds, "embed_b": lambda output: output.image_embeds}
+    tower = vitreous.TextTower(text, Tokenizer())
+
+    def remainder(vector):
+        return vector - (vector @ common) * common
+
+    for name, second, other, options, embedding in (
+        ("ViT", vision, image.flip(-1), {}, b),
+        ("network", vision, image.flip(-1), network, b),
+        ("sum of layers", vision, image.flip(-1), {"method": "decompx+plus"}, b),
+        ("exclip", vision, image.flip(-1), {"method": "exclip", "steps": 2}, b),
+        ("text", tower, "5 7 9", {}, c),
+    ):
+        with subtests.test(name):
+            pair = vitreous.explain_pair(vision, image, second, other, reference=reference, **options)
+            expected = nn.functional.cosine_similarity(remainder(a), remainder(embedding), dim=0).item()
+            assert pair.similarity == pytest.approx(expected, rel=1e-9)
+            assert pair.full.sum().item() == pytest.approx(expected, rel=1e-9)
+            assert pair.provenance["components"] == 5
+    dot = vitreous.explain_pair(vision, image, vision, image.flip(-1), reference=reference, similarity="dot")
+    plain = vitreous.explain_pair(vision, image, vision, image.flip(-1), similarity="dot")
+    along = [(side.vectors @ common)[:, None] * common for side in (plain.a, plain.b)]
+    expected = (plain.a.vectors - along[0]) @ (plain.b.vectors - along[1]).mT
+    torch.testing.assert_close(dot.matrix, expected, rtol=1e-9, atol=1e-12)
+    late = {"embed_a": lambda output: output.last_hidden_state @ project.mT}
+    late = vitreous.explain_pair(
+        vision, image, vision, image, similarity="maxsim", reference=reference, **late, embed_b=late["embed_a"]
+    )
+    assert late.full.sum().item() == pytest.approx(late.similarity, rel=1e-9)
+
+
+def test_components_are_the_directions_in_which_a_reference_varies_most(clip, image):
+    vision, _ = clip
+    axes = torch.eye(6, dtype=torch.float64)
+    steps = torch.tensor([[1.0], [3.0], [0.3], [0.1], [0.03]], dtype=torch.float64) * axes[1:]
+    symmetric = 9 * axes[0] + torch.cat([steps, -steps])  # the mean is the first axis; most variance is along the third
+    pair = vitreous.explain_pair(vision, image, vision, image.flip(-1), reference=symmetric, components=1)
+    with torch.no_grad():
+        a, b = vision(image).image_embeds[0], vision(image.flip(-1)).image_embeds[0]
+    dot = vitreous.explain_pair(
+        vision, image, vision, image.flip(-1), reference=symmetric, components=1, similarity="dot"
+    )
+
+    assert abs(pair.similarity) == pytest.approx(1)  # one number has no angle
+    assert dot.similarity == pytest.approx(float(a[2] * b[2]), rel=1e-9)
+    assert pair.a.vectors.shape[1] == 1
+    assert "beyond the mean of 10 embeddings" in pair.plot().get_suptitle()
+    for options, error, sentence in (
+        ({"reference": symmetric[:, :4]}, ShapeError, r"\[inputs, 6\], not \[10, 4\]"),
+        ({"reference": symmetric, "components": 6}, SpecError, "1 to 5 would work"),
+        ({"components": 2}, SpecError, "reference=embeddings"),
+    ):
+        with pytest.raises(error, match=sentence):
+            vitreous.explain_pair(vision, image, vision, image, **options)
+
+
+def test_a_sum_of_layers_is_the_mean_of_their_explanations(stored):
+    model, images, _ = stored
+    pairs = [
+        vitreous.explain_pair(model, images[:1], model, images[1:2], "decompx", start=start)
+        for start in range(1, len(model.blocks))
+    ]
+    mean = vitreous.explain_pair(model, images[:1], model, images[1:2], "decompx+skipplus(start=1)")
+    expected = [torch.stack([getattr(pair, side).vectors for pair in pairs]).mean(0) for side in ("a", "b")]
+
+    torch.testing.assert_close(mean.a.vectors, expected[0], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(mean.matrix, mean.scale * expected[0] @ expected[1].mT, rtol=1e-9, atol=1e-12)
+
+
 # ── refusals and drawing ─────────────────────────────────────────────────────────────────────────
 
 

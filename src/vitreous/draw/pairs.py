@@ -60,9 +60,16 @@ def pair_figure(pair: PairAttribution, *, lines: int = 8, partners: Iterable[int
                 linewidth=0.6 + 1.8 * share / strongest[0][2],
             )
         )
-    kind = pair.provenance.get("similarity", "similarity")
-    figure.suptitle(f"{kind} {format_value(pair.similarity)} · {pair.method}", fontsize=11)
+    figure.suptitle(f"{pair_title(pair)} · {pair.method}", fontsize=11)
     return figure
+
+
+def pair_title(pair: PairAttribution) -> str:
+    """Kind and value of the similarity and, with a reference, what is left out of it."""
+    kind = pair.provenance.get("similarity", "similarity")
+    reference = pair.provenance.get("reference")
+    beyond = "" if reference is None else f" beyond the mean of {reference} embeddings"
+    return f"{kind} {format_value(pair.similarity)}{beyond}"
 
 
 def draw_side(axis: Axes, pair: PairAttribution, side: Side, partners: list[int] | None) -> None:
@@ -128,7 +135,7 @@ def pair_page(pair: PairAttribution) -> str:
     largest = float(np.abs(matrix).max()) or 1.0
     shares = np.round(matrix / largest, 4).tolist()
     return environment.get_template("pair.html").render(
-        title=f"{pair.provenance.get('similarity', 'similarity')} {format_value(pair.similarity)}",
+        title=pair_title(pair),
         method=pair.method,
         sides=[describe_side(pair, side) for side in ("a", "b")],
         data=json.dumps({"matrix": shares, "a": totals(pair, "a"), "b": totals(pair, "b")}),

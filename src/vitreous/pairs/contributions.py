@@ -25,7 +25,7 @@ from vitreous.explanation import explain_batch
 from vitreous.methods.fold import at
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Option, Options, Range, Seed, Steps, fit_options
-from vitreous.models.model import BlackBox
+from vitreous.models.model import BlackBox, Network
 from vitreous.models.vit import ViT
 from vitreous.pairs.towers import Tower
 
@@ -94,7 +94,7 @@ class Linearised:
                 scores = torch.cat([attribution.prefix, scores], 1)
                 prefix = attribution.prefix.shape[1]
             parts.append(scores)
-        tokens = torch.cat(parts).mT
+        tokens = torch.cat(parts).mT / layers_added(method, model)
         embedding = selected(tower, rows)
         return Contributions(tokens, embedding - tokens.sum(0), prefix)
 
@@ -235,6 +235,13 @@ def batches(count: int, size: int) -> Iterator[Tensor]:
     for indices in torch.arange(count).split(size):
         yield indices
         tally.add(len(indices))
+
+
+def layers_added(method: Method, model: BlackBox) -> int:
+    """Number of layers whose maps the method adds up."""
+    if method.fold is None or method.fold.name not in ("plus", "skipplus") or not isinstance(model, Network):
+        return 1
+    return model.depth - method.fold.down_to(model.depth)
 
 
 def at_layer(method: Method, start: int | None) -> Method:

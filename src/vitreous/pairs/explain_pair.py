@@ -24,6 +24,7 @@ from vitreous.pairs.contributions import (
     subset_contributions,
 )
 from vitreous.pairs.pair_attribution import PairAttribution, TowerSide
+from vitreous.pairs.reference import reference_directions
 from vitreous.pairs.text_tower import TextTower
 from vitreous.pairs.towers import Embed, Tower, image_tower
 
@@ -39,6 +40,8 @@ def explain_pair(
     *,
     similarity: Similarity = "cosine",
     start: int | None = None,
+    reference: Any = None,
+    components: int | None = None,
     embed_a: Embed | None = None,
     embed_b: Embed | None = None,
     batch_size: int = 32,
@@ -65,7 +68,15 @@ def explain_pair(
         "cosine"; "dot"; or "maxsim", late interaction as in ColPali: both models return one embedding per token, and every
         token of b is compared with the token of a that is most similar to it.
     start
-        For an attribution method: the block at whose input tokens are read; by default the method's own fold.
+        For an attribution method: the block at whose input tokens are read; by default the method's own fold. A sum over
+        layers ("decompx+skipplus(start=4)") is divided by their number: the mean of explanations that are complete each.
+    reference
+        Embeddings [m, D] of other inputs (a gallery). What they have in common is left out of the comparison: both
+        embeddings are projected on the directions orthogonal to the mean of the reference, and their cosine or dot product
+        is what is explained.
+    components
+        With `reference`: only this many directions, those in which the reference embeddings vary most. The similarity is
+        that along them, and costs one pass for each instead of one for each number of the embedding.
     embed_a, embed_b
         Function of whatever the module returns to the embedding [inputs, D] ([inputs, tokens, D] for "maxsim").
     batch_size
@@ -101,6 +112,8 @@ def explain_pair(
     """
     if similarity not in ("cosine", "dot", "maxsim"):
         raise SpecError(f"similarity={similarity!r}; 'cosine', 'dot' or 'maxsim' would work")
+    if components is not None and reference is None:
+        raise SpecError(f"components={components} are directions of a reference; reference=embeddings gives it")
     check_batch_size(batch_size)
     chosen = pair_method(method, start, options)
     late = similarity == "maxsim"
@@ -115,6 +128,9 @@ def explain_pair(
                 f"the embeddings of {towers[0].model.name!r} and {towers[1].model.name!r} have {sizes[0]} and {sizes[1]} "
                 "numbers; towers of one space would work"
             )
+        if reference is not None:
+            directions = reference_directions(reference, sizes[0], components)
+            towers = [tower.project(directions) for tower in towers]
         rows = matched_rows(towers) if late else (None, None)
         vectors = [
             contributions(chosen, tower, part, similarity, batch_size) for tower, part in zip(towers, rows, strict=True)
@@ -125,13 +141,15 @@ def explain_pair(
     total = scale * float(embeddings[0] @ embeddings[1])
     name = chosen.method.spec if isinstance(chosen, Linearised) else str(method)
     settings = {} if isinstance(chosen, Linearised) else asdict(chosen)
-    models = {"model_a": towers[0].model.name, "model_b": towers[1].model.name}
+    about = {"model_a": towers[0].model.name, "model_b": towers[1].model.name, "similarity": similarity}
+    if reference is not None:
+        about |= {"reference": len(reference), "components": towers[0].vectors.shape[1]}
     return PairAttribution(
         *(make_side(tower, part) for tower, part in zip(towers, vectors, strict=True)),
         similarity=total,
         scale=scale,
         method=name,
-        provenance={**models, "method": name, "options": settings, "similarity": similarity},
+        provenance={**about, "method": name, "options": settings},
     )
 
 

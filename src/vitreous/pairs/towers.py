@@ -71,6 +71,27 @@ class Tower:
             embedding="",
         )
 
+    def project(self, directions: Float[Tensor, "k D"]) -> Tower:
+        """The tower whose embedding are the coordinates along orthonormal directions."""
+        basis = directions.to(self.vectors).mT
+        model = self.model
+        if isinstance(model, ViT):
+            classify, forward = model.classify, model.forward
+            projected: BlackBox = replace(
+                model,
+                classify=lambda pooled: classify(pooled) @ basis,
+                forward=lambda images: forward(images) @ basis,
+                output_type=Outputs("classes", basis.shape[1]),
+            )
+        else:
+            read_vectors = model.read
+
+            def read(output: Any) -> Tensor:
+                return read_vectors(output) @ basis
+
+            projected = replace(model, read=read, forward=forward_of(model.module, read, model.inputs))
+        return replace(self, model=projected, vectors=self.vectors @ basis)
+
     @property
     def layout(self) -> Layout:
         return self.model.layout((self.entry.shape[-2], self.entry.shape[-1]))
