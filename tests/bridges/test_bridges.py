@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from torch import nn
 
 import vitreous
 from vitreous.bridges.pixel_maps import spread_evenly
@@ -70,6 +71,24 @@ def test_an_explain_func_of_quantus_follows_its_calling_convention(model, images
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Quantus and what it imports
+def test_metrics_of_quantus_call_an_explain_func(model, images):
+    quantus = pytest.importorskip("quantus")
+    from vitreous.bridges.quantus import explain_func
+
+    metric = quantus.Sparseness(disable_warnings=True)
+    function = explain_func("ixg", question="logit")
+    arguments = {"model": model, "x_batch": images.numpy(), "y_batch": np.array([0, 2]), "device": "cpu"}
+    values = metric(**arguments, a_batch=None, explain_func=function)
+    scores = np.sort(vitreous.explain(model, images, [0, 2], "ixg", "logit").patches.abs().numpy(), axis=1)
+    gini = (scores * (2 * np.arange(1, 5) - 5)).sum(1) / (4 * scores.sum(1))
+
+    np.testing.assert_allclose(values, gini, rtol=2e-2)  # Quantus takes pixels one by one
+    steady = quantus.MaxSensitivity(nr_samples=2, lower_bound=1e-6, disable_warnings=True)
+    assert max(steady(**arguments, a_batch=None, explain_func=function)) < 1e-2
+
+
+@pytest.mark.slow
 def test_exact_shapley_values_of_a_game_of_patches(model, images):
     shapiq = pytest.importorskip("shapiq")
     from vitreous.bridges.shapiq import patch_game
@@ -104,7 +123,7 @@ def test_exact_shapley_values_of_a_game_of_patches(model, images):
 
 
 def test_heat_maps_of_fiftyone_have_a_range(model, images, monkeypatch):
-    """FiftyOne brings a database server along and is not installed in tests: its class is replaced by its arguments."""
+    """FiftyOne's class is replaced by its arguments, so that ranges are tested without it."""
     stand_in = ModuleType("fiftyone")
     stand_in.Heatmap = lambda **arguments: arguments
     monkeypatch.setitem(sys.modules, "fiftyone", stand_in)
@@ -117,6 +136,21 @@ def test_heat_maps_of_fiftyone_have_a_range(model, images, monkeypatch):
     low, high = signed[0]["range"]
     assert (low, high) == (-high, np.abs(signed[0]["map"]).max())
     assert unsigned[0]["range"][0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of FiftyOne and what it imports
+def test_heat_maps_are_labels_of_fiftyone(model, images):
+    fiftyone = pytest.importorskip("fiftyone")
+    from vitreous.bridges.fiftyone import heatmaps
+
+    attribution = vitreous.explain(model, images, 1, "ixg")
+    label = heatmaps(attribution)[1]
+    sample = fiftyone.Sample(filepath="image.png", map=label)
+
+    assert isinstance(sample["map"], fiftyone.Heatmap)
+    np.testing.assert_array_equal(sample["map"].map, attribution.maps()[1].numpy())
+    assert sample["map"].range[1] == pytest.approx(attribution.patches[1].abs().max().item())
 
 
 def test_maps_are_columns_of_a_dataset(model):
@@ -157,7 +191,60 @@ def test_maps_are_logged_while_a_model_is_trained(model, images, tmp_path):
     assert events.Images("maps/0")[0].step == 7
 
 
-def test_the_lightning_callback_logs_every_few_epochs(monkeypatch, model, images):
+def test_maps_are_logged_to_an_offline_run_of_wandb(model, images, tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    from vitreous.bridges.training import MapLogger, to_wandb
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with wandb.init(mode="offline", dir=tmp_path, project="maps") as run:
+        MapLogger(images, to_wandb(run), target=1, method="ixg").log(model, 7)
+        assert run.step == 7
+    files = sorted(path.name for path in tmp_path.rglob("media/images/maps/*.png"))
+    assert [name.split("_")[0] for name in files] == ["0", "1"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Lightning, about loaders and loggers
+def test_the_lightning_callback_logs_while_a_trainer_trains(images, tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch")
+    from vitreous.bridges.training import MapLogger, lightning_callback
+
+    class Classifier(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = timm.create_model(
+                "vit_tiny_patch16_224", img_size=32, depth=1, embed_dim=24, num_heads=2, num_classes=3
+            )
+
+        def training_step(self, batch, _):
+            return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.5)
+
+    written = []
+    logger = MapLogger(
+        images, lambda name, image, step: written.append((name, step, image)), target=1, method="decompx"
+    )
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, torch.tensor([0, 2])), batch_size=1)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(
+        max_epochs=4,
+        accelerator="cpu",
+        callbacks=[lightning_callback(logger, every_n_epochs=2)],
+        enable_checkpointing=False,
+        default_root_dir=tmp_path,
+        **quiet,
+    )
+    classifier = Classifier()
+    trainer.fit(classifier, loader)
+
+    assert [(name, step) for name, step, _ in written] == [(f"maps/{row}", step) for step in (4, 8) for row in range(2)]
+    assert classifier.model.training
+    assert not np.array_equal(written[0][2], written[2][2])  # the model as it is now
+
+
+def test_the_lightning_callback_logs_once_among_several_processes(monkeypatch, model, images):
     lightning, pytorch = ModuleType("lightning"), ModuleType("lightning.pytorch")
     pytorch.Callback = object  # the base class has no behaviour of its own
     monkeypatch.setitem(sys.modules, "lightning", lightning)
@@ -168,7 +255,22 @@ def test_the_lightning_callback_logs_every_few_epochs(monkeypatch, model, images
     logger = MapLogger(images, lambda name, image, step: written.append((name, image.shape[-1], step)), method="ixg")
     callback = lightning_callback(logger, every_n_epochs=2)
     for epoch in range(4):
-        trainer = type("Trainer", (), {"current_epoch": epoch, "global_step": 10 * epoch})()
-        callback.on_train_epoch_end(trainer, type("Module", (), {"model": model})())
+        for first in (True, False):
+            about = {"current_epoch": epoch, "global_step": 10 * epoch, "is_global_zero": first}
+            callback.on_train_epoch_end(type("Trainer", (), about)(), type("Module", (), {"model": model})())
 
     assert written == [(f"maps/{row}", 3, step) for step in (10, 30) for row in range(2)]
+
+
+def test_the_package_of_lightning_may_have_its_older_name(monkeypatch, model, images):
+    older = ModuleType("pytorch_lightning")
+    older.Callback = type("Callback", (), {})
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    monkeypatch.setitem(sys.modules, "pytorch_lightning", older)
+    from vitreous.bridges.training import MapLogger, lightning_callback
+
+    assert isinstance(lightning_callback(MapLogger(images, print)), older.Callback)
+    monkeypatch.setitem(sys.modules, "pytorch_lightning", None)
+    with pytest.raises(ImportError, match="pip install lightning"):
+        lightning_callback(MapLogger(images, print))

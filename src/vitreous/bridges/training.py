@@ -73,14 +73,32 @@ def to_wandb(run: Any) -> Write:
 
 
 def lightning_callback(logger: MapLogger, every_n_epochs: int = 1) -> Any:
-    """A Lightning `Callback` that logs maps of `pl_module.model` (or of the module itself) at the end of epochs."""
-    callback: Any = import_module("lightning.pytorch").Callback
+    """A Lightning `Callback` that logs maps of `pl_module.model` (or of the module itself) at the end of epochs.
+
+    Of several processes that train together, the first one logs.
+
+    Raises
+    ------
+    ImportError
+        If neither `lightning` nor `pytorch_lightning` is installed.
+    """
+    callback: Any = lightning_package().Callback
 
     class MapCallback(callback):
         """Logs maps at the end of training epochs."""
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            if (trainer.current_epoch + 1) % every_n_epochs == 0:
+            if trainer.is_global_zero and (trainer.current_epoch + 1) % every_n_epochs == 0:
                 logger.log(getattr(pl_module, "model", pl_module), trainer.global_step)
 
     return MapCallback()
+
+
+def lightning_package() -> Any:
+    """Lightning under its name, or under its older one."""
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    raise ImportError("a Lightning callback needs Lightning; pip install lightning")

@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 from vitreous.core.errors import ShapeError, SpecError
 
 
+@torch.no_grad()
 def reference_directions(reference: Any, size: int, components: int | None) -> Float[Tensor, "k D"]:
     """Orthonormal directions of an embedding space without what reference embeddings have in common.
 
@@ -31,7 +32,7 @@ def reference_directions(reference: Any, size: int, components: int | None) -> F
     SpecError
         If the reference does not vary in so many directions.
     """
-    embeddings = torch.as_tensor(reference).detach().double()
+    embeddings = torch.as_tensor(reference).double()
     if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] != size:
         raise ShapeError(f"reference embeddings are [inputs, {size}], not {list(embeddings.shape)}")
     unit = normalize(embeddings, dim=-1)
