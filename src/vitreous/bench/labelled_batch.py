@@ -95,19 +95,17 @@ class LabelledBatch:
         kept_columns = range(self.targets_per_image) if columns is None else columns
         if len(indices) == len(self) and len(kept_columns) == self.targets_per_image:
             return self
-        index = torch.tensor(indices)
-        rows = [
-            index_of_image * self.targets_per_image + column for index_of_image in indices for column in kept_columns
-        ]
+        chosen = torch.tensor(indices)
+        rows = [index * self.targets_per_image + column for index in indices for column in kept_columns]
         return replace(
             self,
             keys=tuple(self.keys[p] for p in indices),
             places=tuple(self.places[p] for p in indices),
-            images=self.images[index],
-            targets=self.targets[index][:, list(kept_columns)],
+            images=self.images[chosen],
+            targets=self.targets[chosen][:, list(kept_columns)],
             roles=tuple(self.roles[column] for column in kept_columns),
-            labels=self.labels[index],
-            logits=self.logits[index],
+            labels=self.labels[chosen],
+            logits=self.logits[chosen],
             given={
                 name: [value[row] for row in rows] if isinstance(value, list) else value[torch.tensor(rows)]
                 for name, value in self.given.items()

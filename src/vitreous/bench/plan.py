@@ -27,15 +27,8 @@ ALL, USUAL, PAPER = "all", "usual", "protocol"  # values of metrics (all, usual)
 SLOW = ("road",)  # not in usual: solves sparse systems on the CPU, about a second per map
 PaperName = Literal["chefer", "tokentm", "tis", "skipplus"]
 PAPERS = get_args(PaperName)
-NOT_HASHED = (
-    "batch_size",
-    "device",
-    "out",
-    "text",
-    "source",
-    "reproduces",
-    "reduced",
-)  # fields that do not affect the rows
+# fields that do not affect the rows
+NOT_HASHED = ("batch_size", "device", "out", "text", "source", "reproduces", "reduced")
 
 
 @dataclass(frozen=True, slots=True)
