@@ -25,7 +25,14 @@ ABOUT = """Each method beside the work that its mathematics needs, and beside it
 Every row is a ratio measured in one run, per image: both sides take turns, the figure is the median of the ratios within rounds, the
 spread their ends. On a CPU seconds are process time, so that neighbours do not count. Peers are installed by hand: benchmarks/requirements.txt.
 """
-MODULES = ("standins", "whitebox", "sampled", "pictures", "peers", "memory")  # each has `cases(bed)`, of its `GROUPS`
+MODULES = (
+    "standins",
+    "whitebox",
+    "sampled",
+    "image_metrics",
+    "peers",
+    "memory",
+)  # each has `cases(bed)`, of its `GROUPS`
 SLOWEST = "slowest"
 
 

@@ -22,6 +22,8 @@ from vitreous.models.eval_mode import evaluating
 from vitreous.models.vit import ViT
 from vitreous.wrapping import as_model
 
+__all__ = ["MapModule", "alpha_image", "coco_rle", "masks", "onnx"]
+
 
 def masks(
     attribution: Attribution,

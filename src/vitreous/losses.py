@@ -14,6 +14,8 @@ from vitreous.methods.attribution import Attribution
 
 TINY = 1e-12
 
+__all__ = ["inconsistency", "mass_outside", "roughness"]
+
 
 def mass_outside(attribution: Attribution, masks: Bool[Tensor, "r height width"]) -> Float[Tensor, ""]:
     """Share of the absolute scores outside of masks: right for the right reasons.

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from vitreous.core.errors import ShapeError
 
+__all__ = ["box", "cosine", "mask", "pixel", "probability", "token", "value"]
+
 Score = Callable[[Any], Tensor]
 
 LOGITS = ("logits", "out", "pred_logits", "class_queries_logits")

@@ -19,8 +19,7 @@ from tests.models.families import pictures, seen, tiny
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from suite import bed as beds
-from suite import pictures as painted
-from suite import research, sampled, standins
+from suite import image_metrics, research, sampled, standins
 
 FAMILIES = ("vit", "vit-even", "vit-mean", "vit-registers-mean", "eva-large")
 TARGET = 3
@@ -135,7 +134,7 @@ def seen_by(bed: beds.Bed, work: Callable[[], object]) -> tuple[Counter[int], in
 
 
 def test_the_floor_is_the_work_that_is_done(bed, subtests):
-    cases = [case for case in (*sampled.cases(bed), *painted.cases(bed)) if case.against == "its bare forwards"]
+    cases = [case for case in (*sampled.cases(bed), *image_metrics.cases(bed)) if case.against == "its bare forwards"]
 
     assert len({case.what for case in cases}) == len(cases) > 10
     for case in cases:

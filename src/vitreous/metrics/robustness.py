@@ -66,8 +66,8 @@ def max_sensitivity(
 ) -> PerRow:
     """Largest change of the map, relative to its length, among slightly changed images.
 
-    Noise is added to the image as the model takes it and drawn from the seed and the image's content; the class asked
-    about stays. Lengths are taken at the map's own resolution; a map of length 0 is divided by 1.
+    Noise is added to the image as the model takes it and drawn from the seed and the image's content; the explained class
+    stays. Lengths are taken at the map's own resolution; a map of length 0 is divided by 1.
     """
     noise = [
         (torch.rand(samples, *probe.images.shape[1:], generator=source) * 2 - 1) * radius
@@ -197,7 +197,7 @@ def class_discrimination(
 ) -> PerRow:
     """Chance that a pixel of the class's own object stands above a pixel of the other class's object in the same image.
 
-    ½ is chance: a constant map's score, and the mean of a method that gives every class the same map, asked about both.
+    ½ is chance: a constant map's score, and the mean of a method that gives every class the same map, over both classes.
     `by="mass"`: mean positive score on the own object, as a share of that and of the mean on the rival's. Pixels of both, or that
     do not count, are left out; NaN where one of the two is missing.
     """

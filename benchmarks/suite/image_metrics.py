@@ -1,4 +1,4 @@
-"""Image metrics beside their bare forwards: pixels painted over, and the model asked again.
+"""Image metrics beside their bare forwards: pixels are replaced and the model is run again.
 
 ROAD also solves its linear systems, and IDSDS sums cells; they have no target.
 """
