@@ -10,7 +10,7 @@ from tests.study.made_up import STUDY
 from vitreous.capture.probe import Probe
 from vitreous.methods.additive_model import deviation_prior
 
-from study import error_bars, error_results, fill_default  # isort: skip
+from study import error_ceilings, error_fits, error_results, fill_default  # isort: skip
 from study.pages import Results  # isort: skip
 
 assert STUDY.is_dir()
@@ -21,9 +21,9 @@ model,dataset,picture,method,metric,value
 
 
 def test_fits_of_fewer_samples_are_those_of_the_method(monkeypatch):
-    monkeypatch.setattr(error_bars, "SIZES", (32,))
+    monkeypatch.setattr(error_fits, "SIZES", (32,))
     vit, targets = seen("vit-even"), torch.tensor([3, 1])
-    found = error_bars.fits(vit, pictures(), targets, "logit", "temper", 64)
+    found = error_fits.fit_maps(vit, pictures(), targets, "logit", "temper", 64)
     assert len(found) == 2
     for spec, attribution in found.items():
         again = vitreous.explain(vit, pictures(), targets, spec)
@@ -32,26 +32,26 @@ def test_fits_of_fewer_samples_are_those_of_the_method(monkeypatch):
 
 
 def test_variants_of_the_fit_share_its_subsets(monkeypatch):
-    monkeypatch.setattr(error_bars, "SIZES", (32,))
+    monkeypatch.setattr(error_fits, "SIZES", (32,))
     vit, images, targets = seen("vit-even"), pictures(), torch.tensor([3, 1])
-    given = error_bars.drawn(vit, images, targets, 32)
-    (method,) = error_bars.fits(vit, images, targets, "logit", "temper", 32).values()
-    monkeypatch.setitem(error_bars.SHRINKAGE, "own", deviation_prior(12))
-    same, none = error_bars.fits(vit, images, targets, "logit", "temper", 32, given, ("own", "fixed100000")).items()
+    given = error_fits.draw_subsets(vit, images, targets, 32)
+    (method,) = error_fits.fit_maps(vit, images, targets, "logit", "temper", 32).values()
+    monkeypatch.setitem(error_fits.SHRINKAGE, "own", deviation_prior(12))
+    same, none = error_fits.fit_maps(vit, images, targets, "logit", "temper", 32, given, ("own", "fixed100000")).items()
     torch.testing.assert_close(same[1].patches, method.patches)
     assert same[0].endswith("| own")
     prior = vitreous.explain(vit, images, targets, "temper(question='logit')").patches
     for found, map_of_prior in zip(none[1].patches, prior, strict=True):  # no deviations: the prior map up to a factor
         assert torch.corrcoef(torch.stack([found, map_of_prior]))[0, 1].abs() > 0.99
     for prior, cover in (("fuse as two maps", "features"), ("fuse", "plain"), ("fuse", "space")):
-        (found,) = error_bars.fits(vit, images, targets, "probability", prior, 32, given, ("log",), cover).values()
+        (found,) = error_fits.fit_maps(vit, images, targets, "probability", prior, 32, given, ("log",), cover).values()
         assert found.patches.isfinite().all()
 
 
 def test_greedy_orders_take_the_best_next_step():
     probe = Probe(seen("vit-even"), pictures()[:1], torch.tensor([3]), "probability")
     for removing in (True, False):
-        (rank,) = error_bars.greedy(probe, removing).tolist()
+        (rank,) = error_ceilings.greedy(probe, removing).tolist()
         assert sorted(rank) == list(range(12))
         keep = torch.full((1, 1, 12), removing)
         for place in range(3):

@@ -13,6 +13,7 @@ from vitreous.core.errors import Caveat
 from vitreous.scenes import Scenes
 
 from study import run, shortcut, zebras  # isort: skip
+from study.sheets import read_store  # isort: skip
 
 PLAN = """\
 methods = ["genatt", "random"]
@@ -47,6 +48,16 @@ def test_a_plan_is_run_once_and_goes_on_where_it_was(small, capsys):
     assert "3 images, 2 new rows" in capsys.readouterr().out
     assert small() == 0
     assert "3 images, 0 new rows" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_shards_of_one_model_are_merged_into_its_store(small, capsys, tmp_path):
+    for shard in ("1/2", "2/2"):
+        assert small("small", "--model", "scenes", "--shard", shard) == 0
+    assert small("small", "--model", "scenes", "--merge") == 0
+    assert "6 rows added" in capsys.readouterr().out
+    sheets = read_store(tmp_path / "runs" / "small@scenes")
+    assert [(sheet.methods, len(sheet.pictures)) for sheet in sheets] == [(("genatt", "random"), 3)]
 
 
 def test_the_time_limit_ends_a_run(small, capsys):

@@ -1,0 +1,139 @@
+"""Maps of `bayes` with targets_per_image numbers of samples, and with other priors, from the same subsets of patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.capture.probe import Probe
+from vitreous.capture.score_function import ask
+from vitreous.methods.additive_model import RATIOS, additive_fit, weight_covariance, weight_posterior
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.bayes import draw_pairs, prior_maps, prior_scores
+from vitreous.methods.random_control import generators
+from vitreous.methods.run import score_and_logits
+from vitreous.methods.spec import resolve
+
+SIZES = (128, 256, 512, 1024)  # samples of `bayes`: more samples extend fewer ones
+QUESTIONS = ("probability", "logit")
+THREADS = 4  # images that are fitted at once
+
+
+def half_cauchy(scale: float) -> Tensor:
+    """Log prior of `RATIOS` where deviation / noise, a standard deviation each, is half Cauchy."""
+    deviation = RATIOS.rsqrt()
+    return deviation.log() - torch.log1p((deviation / scale).square())
+
+
+def fixed_ratio(ratio: float) -> Tensor:
+    """Log prior that is 0 at the nearest of `RATIOS`, and nothing elsewhere."""
+    nearest = (RATIOS.log() - np.log(ratio)).abs().argmin()
+    return torch.full_like(RATIOS, -torch.inf).index_fill(0, nearest, 0.0)
+
+
+SHRINKAGE: dict[str, Tensor] = {  # priors of the size of deviations from the maps
+    "flat": -RATIOS.log() / 2,
+    "log": torch.zeros_like(RATIOS),
+    **{f"cauchy{scale:g}": half_cauchy(scale) for scale in (0.3, 0.1, 0.03, 0.01)},
+    **{f"fixed{ratio:g}": fixed_ratio(ratio) for ratio in (300, 1000, 10_000, 100_000)},
+}
+
+
+@dataclass(frozen=True)
+class ScoredSubsets:
+    """Subsets of a batch and their scores, for both questions."""
+
+    vit: Any
+    images: Tensor
+    probes: Mapping[str, Probe]
+    keep: Tensor
+    differences: Mapping[str, Tensor]
+    totals: Mapping[str, Tensor]
+
+    @property
+    def targets_per_image(self) -> int:
+        return self.probes["logit"].targets_per_image
+
+
+@torch.no_grad()
+def draw_subsets(vit: Any, images: Tensor, targets: Tensor, most: int) -> ScoredSubsets:
+    """Evaluate `most` subsets once; the probability and the logit are read from the same logits."""
+    probes = {question: Probe(vit, images, targets, question) for question in QUESTIONS}
+    probe = probes["logit"]
+    patches, targets_per_image = probe.layout.patches, probe.targets_per_image
+    keep = torch.stack([draw_pairs(patches, most // 2, draw) for draw in generators(probe.originals, 0)])
+    keep = keep.to(probe.images.device)
+    scores: dict[str, list[Tensor]] = {question: [] for question in QUESTIONS}
+    nothing = torch.zeros_like(keep[:, :1])
+    for piece in torch.cat([keep, ~keep, nothing], 1).split(2048, 1):
+        logits = probe.logits(piece).repeat_interleave(targets_per_image, 0)  # [r s c]
+        rows = probe.targets[:, None].expand(-1, logits.shape[1]).flatten()
+        for question in QUESTIONS:
+            scores[question].append(ask(question)(logits.flatten(0, 1), rows).unflatten(0, logits.shape[:2]))
+    differences, totals = {}, {}
+    for question, parts in scores.items():
+        first, second, empty = torch.cat(parts, 1).double().split([most // 2, most // 2, 1], 1)
+        differences[question] = (first - second) / 2
+        score = score_and_logits(probes[question])["score"]
+        totals[question] = score - empty[:, 0].to(score)
+    return ScoredSubsets(vit, images, probes, keep, differences, totals)
+
+
+def near_patches(covariance: Tensor, grid: Sequence[int], length: float = 3.0) -> Tensor:
+    """A covariance times exp(−distance² / 2 length²) of the patches."""
+    places = torch.cartesian_prod(*(torch.arange(side) for side in grid)).to(covariance)
+    return covariance * torch.exp(-torch.cdist(places, places).square() / (2 * length**2))
+
+
+def fit_maps(
+    vit: Any, images: Tensor, targets: Tensor, question: str, prior: str, most: int, subsets: ScoredSubsets | None = None,
+    shrinkage: Sequence[str] = ("",), cover: str = "features",
+) -> dict[str, Attribution]:  # fmt: skip
+    """Maps of `bayes` with each of SIZES up to `most`, from the subsets of the largest.
+
+    `shrinkage` names priors of SHRINKAGE, "" for that of the method; `prior` may be "fuse as two maps"; `cover` is the
+    prior covariance: "features" as in the method, "plain" without the maps' size, or "space" with distances on the grid.
+    """
+    subsets = subsets or draw_subsets(vit, images, targets, most)
+    probe, targets_per_image, total = subsets.probes[question], subsets.targets_per_image, subsets.totals[question]
+    patches, layout = probe.layout.patches, probe.layout
+    methods = (resolve("temper"), resolve("presence")) if prior == "fuse as two maps" else prior_maps(prior)
+    maps = [prior_scores(method, probe).double().cpu() for method in methods]
+    means = torch.stack(maps, 1) if maps else torch.zeros(probe.rows, 0, patches, dtype=torch.float64)
+    keep, differences = subsets.keep.cpu(), subsets.differences[question].cpu()
+    features = probe.states[-1][:, layout.prefix :].double().cpu()
+    maps_by_spec: dict[str, Attribution] = {}
+    for samples in dict.fromkeys(size for size in (*SIZES, most) if size <= most):
+
+        def fit_image(image: int, pairs: int = samples // 2) -> list[Any]:
+            rows_of_image = slice(image * targets_per_image, (image + 1) * targets_per_image)
+            covariance = weight_covariance(
+                features[image], means[rows_of_image][:, :0] if cover == "plain" else means[rows_of_image]
+            )
+            covariance = near_patches(covariance, layout.grid) if cover == "space" else covariance
+            data = (keep[image, :pairs], differences[rows_of_image, :pairs], means[rows_of_image], covariance)
+            if tuple(shrinkage) == ("",):
+                return [weight_posterior(*data)]
+            fit = additive_fit(*data)
+            return [fit.posterior(SHRINKAGE[name]) for name in shrinkage]
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            by_image = list(pool.map(fit_image, range(len(images))))
+        for name, posteriors in zip(shrinkage, zip(*by_image, strict=True), strict=True):
+            mean = torch.cat([posterior.mean for posterior in posteriors]).to(total) + total[:, None] / patches
+            stderr = torch.cat([posterior.stderr for posterior in posteriors]).to(total)
+            spec = resolve("bayes", samples=samples, prior=prior.removesuffix(" as two maps"), question=question).spec
+            words = [
+                word for word in (name, prior if " " in prior else "", cover if cover != "features" else "") if word
+            ]
+            maps_by_spec[" | ".join([spec, *words])] = Attribution(
+                mean, layout, probe.targets, spec, score=score_and_logits(probe)["score"],
+                logits=score_and_logits(probe)["logits"], images=images.repeat_interleave(targets_per_image, 0), stderr=stderr,
+            )  # fmt: skip
+    return maps_by_spec

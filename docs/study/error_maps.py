@@ -1,0 +1,148 @@
+"""What every part of error_bars.py uses: models, images, maps, metrics, and the table of rows."""
+
+from __future__ import annotations
+
+import csv
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from study.error_fits import QUESTIONS, SIZES, draw_subsets, fit_maps
+from torch import Tensor
+
+import vitreous
+from vitreous.bench.plan import DataSpec, Evaluation
+from vitreous.bench.work_cells import choose_places
+from vitreous.core.errors import Caveat
+from vitreous.data import open_dataset
+from vitreous.data.batch import Batch, batches
+from vitreous.data.reader import expand_path
+from vitreous.methods.attribution import Attribution
+from vitreous.methods.map_arrays import patch_sums
+
+WEIGHTS = {
+    "ViT-Tiny": ("timm:vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"),
+    "DeiT-Tiny": ("timm:deit_tiny_patch16_224", "deit_tiny_patch16_224.wvfunc-lnq8.safetensors"),
+}
+VAL, PETS = "imagenet-val-1k-256", "oxford-pets-480"
+COLUMNS = ("model", "dataset", "picture", "method", "metric", "value")
+
+# candidates for the default, at one or two backward passes, asked about the probability and about the logit
+BASES = ("genatt", "decompx+plus", "decompx+skipplus", "attnlrp+plus", "fullgrad@libra+plus", "gim+plus", "reslrp+plus", "temper", "fuse")  # fmt: skip
+SAMPLED = ("anneal", "tis(masks=256)", "tis", "tis(question='logit')")
+FITS = (("probability", "fuse"), ("probability", "temper"), ("probability", "none"), ("logit", "fuse"), ("logit", "decompx+plus"))  # fmt: skip
+
+
+def with_question(spec: str, question: str) -> str:
+    return vitreous.resolve(spec).with_options(question=question).spec
+
+
+def load_model(model: str, device: str) -> Any:
+    if model not in WEIGHTS:
+        return vitreous.load(model, device=device)
+    name, file = WEIGHTS[model]
+    return vitreous.load(name, checkpoint=str(expand_path(f"assets:weights/{file}")), device=device)
+
+
+def read_batches(spec: str, vit: Any, size: int = 16) -> Iterator[Batch]:
+    """Batches of a dataset on the model's device."""
+    yield from batches(open_dataset(spec), vit.preprocess, batch_size=size)
+
+
+def read_photographs(name: str, vit: Any, count: int | None = None, size: int = 16, part: str = "2/2", seed: int = 0) -> Iterator[Batch]:  # fmt: skip
+    """Batches of images of val or pets in an order that does not depend on their number."""
+    data = DataSpec(spec=f"assets:{name}", label=name, part=part)
+    places = choose_places(data, Evaluation((), pictures=count, seed=seed))
+    yield from batches(open_dataset(data.spec), vit.preprocess, places, size)
+
+
+PRECISION = "tf32"  # of all products on GPUs that have it; methods whose ranks need float32 are computed in it
+
+
+def explain_images(vit: Any, images: Tensor, targets: Tensor, spec: str) -> Attribution:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Caveat)
+        return vitreous.explain(vit, images, targets, spec, batch_size=len(images), precision=PRECISION)
+
+
+def limit_batches(stream: Iterator[Batch], limit: int | None) -> Iterator[Batch]:
+    """Batches until `limit` images have been yielded."""
+    count = 0
+    for batch in stream:
+        if limit is not None and count >= limit:
+            return
+        count += len(batch)
+        yield batch
+
+
+def make_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
+    """Maps of every method that is compared."""
+    yield "random", explain_images(vit, images, targets, "random")
+    for base in BASES:
+        for question in QUESTIONS:
+            spec = with_question(base, question)
+            yield spec, explain_images(vit, images, targets, spec)
+    for spec in SAMPLED:
+        yield spec, explain_images(vit, images, targets, spec)
+    subsets = draw_subsets(vit, images, targets, SIZES[-1])
+    for question, prior in FITS:
+        most = SIZES[-1] if prior != "none" else SIZES[-2]
+        yield from fit_maps(vit, images, targets, question, prior, most, subsets).items()
+
+
+def evaluate_map(
+    vit: Any, attribution: Attribution, batch: Batch, metrics: list[str], rivals: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Metrics of one map per row; `faithfulness` and `object_negative` are derived here."""
+    annotations: dict[str, Any] = {}
+    if batch.objects is not None:
+        annotations["objects"] = batch.objects
+    if rivals is not None:
+        annotations["rivals"] = rivals
+    results = vitreous.evaluate(
+        vit,
+        attribution.images,
+        attribution,
+        metrics,
+        labels=batch.labels,
+        batch_size=len(batch),
+        precision=PRECISION,
+        **annotations,
+    )
+    scores = {result.metric.split("(")[0]: result.scores.double().cpu() for result in results}
+    if {"deletion_aopc", "insertion_aopc"} <= scores.keys():
+        assert attribution.logits is not None
+        probability = attribution.logits.softmax(-1).gather(1, attribution.targets[:, None])[:, 0].double().cpu()
+        scores["faithfulness"] = scores["deletion_aopc"] + probability - scores["insertion_aopc"]
+    if batch.objects is not None and attribution.patches is not None:
+        share = patch_sums((batch.objects == 1).double(), attribution.layout).to(attribution.patches) / np.prod(
+            attribution.layout.patch
+        )
+        inside = (attribution.patches * share).sum(1).cpu()
+        scores["object_negative"] = (inside < 0).double().where((share.sum(1) > 0).cpu(), torch.nan)
+    return scores
+
+
+class Table:
+    """Rows of a part, written as they come."""
+
+    def __init__(self, path: Path, minutes: float) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = path.open("w", newline="", encoding="utf-8")
+        self.writer = csv.writer(self.file, lineterminator="\n")
+        self.writer.writerow(COLUMNS)
+        self.end = time.monotonic() + 60 * minutes
+
+    def add(self, model: str, dataset: str, keys: tuple[str, ...], method: str, scores: dict[str, Tensor]) -> None:
+        for metric, values in scores.items():
+            for key, value in zip(keys, values.tolist(), strict=True):
+                self.writer.writerow((model, dataset, key, method, metric, f"{value:.6g}"))
+        self.file.flush()
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.end
