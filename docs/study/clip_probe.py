@@ -89,7 +89,7 @@ def vectors(module: Any, spec: str, places: Sequence[int], device: str) -> tuple
         (module(batch.images.to(device)).cpu(), batch.labels)
         for batch in batches(open_dataset(spec), vit.preprocess, places, 32)
     ]
-    return torch.cat([found for found, _ in read]).double(), torch.cat([labels for _, labels in read])
+    return torch.cat([image_vectors for image_vectors, _ in read]).double(), torch.cat([labels for _, labels in read])
 
 
 def logistic(inputs: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[Tensor, Tensor]:

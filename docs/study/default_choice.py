@@ -64,14 +64,14 @@ def worst_cases(
         return []
     columns = criteria_of(used, candidates, draws)
     stacked = np.stack(list(columns.values()))
-    found = []
+    effects = []
     for metric, value in (("worst_case", stacked.min(0)), ("mean_case", stacked.mean(0))):
         own = value[candidates.index(default)]
         for place, method in enumerate(candidates):
             gap = value[place] - own
             where = ("all", "all", "", metric, method, default, min(len(sheet.pictures) for sheet in used))
-            found.append(Effect(*where, float(gap[0]), *interval(gap[1:], LEVEL), two_sided(gap[1:])))
-    return found
+            effects.append(Effect(*where, float(gap[0]), *interval(gap[1:], LEVEL), two_sided(gap[1:])))
+    return effects
 
 
 def by_method(rows: Sequence[Effect], metric: str) -> Mapping[str, Effect]:

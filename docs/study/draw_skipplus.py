@@ -24,29 +24,33 @@ def draw_gains(results: Results) -> Path | None:
         for k, word in ((1, "PLUS"), (2, "SkipPLUS"))
     }
     panels = {
-        title(metric): [one for one in only(rows, metric=metric) if (one.method, one.against) in place]
+        title(metric): [row for row in only(rows, metric=metric) if (row.method, row.against) in place]
         for metric in (*FOUR, AP)
     }
     series = {
-        f"{word}, {model}": lambda one, word=word, model=model: (
-            one.model == model and place[one.method, one.against][1] == word
+        f"{word}, {model}": lambda row, word=word, model=model: (
+            row.model == model and place[row.method, row.against][1] == word
         )
         for word in ("PLUS", "SkipPLUS")
         for model in MODELS
     }
-    return plots.forest("skipplus-gains", panels, list(FAMILIES), lambda one: place[one.method, one.against][0], series)
+    return plots.forest("skipplus-gains", panels, list(FAMILIES), lambda row: place[row.method, row.against][0], series)
 
 
 @plot("skipplus-start")
 def draw_starts(results: Results) -> Path | None:
     """Mean of deletion and insertion AOPC when layers are summed from every start on; the dotted line is SkipPLUS's"""
-    found = {(one.model, one.method): one for one in only(results.figures("skipplus-start"), metric="mean_aopc")}
-    if not found:
+    figures_by_method = {
+        (row.model, row.method): row for row in only(results.figures("skipplus-start"), metric="mean_aopc")
+    }
+    if not figures_by_method:
         return None
     panels = {
         model: {
             plots.short(spec): [
-                (float(k), found[model, method]) for k, method in starts.items() if (model, method) in found
+                (float(k), figures_by_method[model, method])
+                for k, method in starts.items()
+                if (model, method) in figures_by_method
             ]
             for spec, starts in STARTS.items()
             if spec in SHOWN_STARTS
@@ -63,16 +67,17 @@ def draw_trade(results: Results) -> Path | None:
     """Every method's deletion AOPC against its insertion AOPC (val) and AP (pets)"""
     panels, up = {}, {}
     say = {
-        one: one for one in ("random", "genatt", "decompx", "decompx+plus", "decompx+skipplus", "gradcam", "transatt")
+        method: method
+        for method in ("random", "genatt", "decompx", "decompx+plus", "decompx+skipplus", "gradcam", "transatt")
     }
     say[f"{ALTI}{HALF}"] = "ALTI, Rollout"
     for plan, other in (("skipplus", AOPC[1]), ("skipplus-pets", AP)):
         rows = results.figures(plan)
         for model in MODELS:
-            x, y = ({one.method: one for one in only(rows, model=model, metric=metric)} for metric in (AOPC[0], other))
+            x, y = ({row.method: row for row in only(rows, model=model, metric=metric)} for metric in (AOPC[0], other))
             if x and y:
                 heading = f"{model}, {plan.removeprefix('skipplus').strip('-') or 'val'}"
-                most = max(one.n for one in x.values())  # what is undefined on most images has no place
+                most = max(row.n for row in x.values())  # what is undefined on most images has no place
                 panels[heading] = [(name, x[name], y[name]) for name in x if name in y and x[name].n > most / 2]
                 up[heading] = plots.unit_of(next(iter(y.values())))
     return (

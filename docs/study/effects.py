@@ -57,15 +57,15 @@ def figures(sheet: Sheet, draws: int = DRAWS, seed: int = 0) -> list[Figure]:
     rows = {method: sheet.row(method) for method in sheet.methods}
     several = len(set(sheet.pictures)) >= FEW
     drawn = resample_values(rows, sheet.reduce, sheet.pictures, draws, seed) if several else {}
-    found = []
+    all_figures = []
     for method, parts in rows.items():
         known = ~np.isnan(parts["score"])
         ends = value_interval(parts, drawn[method], sheet.pictures, LEVEL) if several else UNKNOWN
         value = float(sheet.reduce(parts)) if known.any() else nan
         counted = len({sheet.pictures[place] for place in np.flatnonzero(known)})
         where = (sheet.model, sheet.dataset, sheet.explained, sheet.metric, BETTER[sheet.higher], method)
-        found.append(Figure(*where, counted, int((~known).sum()), value, *ends))
-    return found
+        all_figures.append(Figure(*where, counted, int((~known).sum()), value, *ends))
+    return all_figures
 
 
 def effect(sheet: Sheet, method: str, against: str, draws: int = DRAWS, seed: int = 0) -> Effect:

@@ -27,15 +27,17 @@ COLUMNS = (  # heading, table, models, metric
 @fill("which-numbers")
 def numbers(results: Results) -> str:
     """What each choice costs, and how good it is by every measure."""
-    found = {(name, one.model, one.metric, one.method): one for _, name, *_ in COLUMNS for one in results.figures(name)}
+    figures_by_key = {
+        (name, row.model, row.metric, row.method): row for _, name, *_ in COLUMNS for row in results.figures(name)
+    }
     lines = []
     for method in CHOICES:
         means = (
-            " / ".join(number(found[name, model, metric, method].mean, 3) for model in models)
+            " / ".join(number(figures_by_key[name, model, metric, method].mean, 3) for model in models)
             for _, name, models, metric in COLUMNS
         )
         lines.append([f"`{method}`", f"{cost(method):g}", *means])
-    counts = (str(found[name, models[0], metric, CHOICES[0]].n) for _, name, models, metric in COLUMNS)
+    counts = (str(figures_by_key[name, models[0], metric, CHOICES[0]].n) for _, name, models, metric in COLUMNS)
     return table(["method", "passes", *(heading for heading, *_ in COLUMNS)], [*lines, ["*images*", "", *counts]])
 
 
@@ -45,14 +47,14 @@ def findings(quotes: Quotes) -> str:
     fitted = partial(quotes.both, table="error-bars-photographs-pairs", metric="faithfulness", dataset="val")
     clip = partial(quotes.one, table="error-bars-clip-pairs", metric="faithfulness", model="CLIP-B/16", dataset="pets")
     rows = only(quotes.results.effects("beyond-pairs"), metric="faithfulness")
-    published = {one.against for one in rows if kind(one.against) == "published" and cost(one.against) <= ONE_BACKWARD}
+    published = {row.against for row in rows if kind(row.against) == "published" and cost(row.against) <= ONE_BACKWARD}
     ahead = [best_of(rows, model, "temper", ("published",)) for model in MODELS]
-    quotes.holds(all(one and one.low > 0 for one in ahead), "temper beats every published method of one backward")
-    rivals = dict.fromkeys(one.against for one in ahead if one)
+    quotes.holds(all(row and row.low > 0 for row in ahead), "temper beats every published method of one backward")
+    rivals = dict.fromkeys(row.against for row in ahead if row)
     tau = partial(quotes.order, "together", metric="faithfulness", truth="ap")
     single, pair, part = tau("scenes-orders", dataset="single"), tau("scenes-pair-orders", dataset="pair"), tau("scenes-orders", dataset="part")  # fmt: skip
     return f"""\
-- **Past the papers.** `temper`, one backward pass, is more faithful than each of {len(published)} published methods of that cost, {" / ".join(amount(one) for one in ahead if one)} over the best of them, {", ".join(f"`{one}`" for one in rivals)}
+- **Past the papers.** `temper`, one backward pass, is more faithful than each of {len(published)} published methods of that cost, {" / ".join(amount(row) for row in ahead if row)} over the best of them, {", ".join(f"`{method}`" for method in rivals)}
   (over AttnLRP under PLUS of the probability, which is no paper's, {faithful("open/better", "temper", PROBABLE["attnlrp"])}). `fuse`, two backward passes, is more faithful than TIS with 1024 masks at
   {percent(cost("fuse") / cost("tis"))} of its cost, {faithful("better", "fuse", "tis")} ({rows[0].n} images that chose nothing).
 - **With error bars.** `bayes`, random token subsets with `fuse` as prior, is ahead of TIS at its cost by {fitted("better", "bayes(samples=1024)", "tis")}, at a quarter of it by {fitted("better", "bayes(samples=256)", "tis")}, and every patch has a [standard error](docs/study/error-bars.md). Its maps are no masks: AP on pets

@@ -153,11 +153,11 @@ def cost(method: str) -> float:
     """Forward passes, a backward counted as two; a subset costs half a pass on average."""
     from vitreous.methods.spec import resolve
 
-    made = resolve(method.partition(" [")[0])
-    if made.name != "bayes":
+    resolved = resolve(method.partition(" [")[0])
+    if resolved.name != "bayes":
         return passes(method)
-    prior = made.settings["prior"]
-    return (0.0 if prior == "none" else passes(prior)) + 1 + made.settings["samples"] / 2
+    prior = resolved.settings["prior"]
+    return (0.0 if prior == "none" else passes(prior)) + 1 + resolved.settings["samples"] / 2
 
 
 def is_candidate(method: str) -> bool:

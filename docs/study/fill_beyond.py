@@ -24,9 +24,13 @@ STEPS = ((TEMPERED, PROBABLE["decompx"]), ("fuse", TEMPERED), ("fuse", "presence
 
 
 def everything(plan: str, results: Results) -> str:
-    wanted = ["faithfulness", "deletion_aopc", "insertion_aopc", "ap", "pointing_game", "class_discrimination"]
+    metrics = ["faithfulness", "deletion_aopc", "insertion_aopc", "ap", "pointing_game", "class_discrimination"]
     rows = results.figures(plan)
-    return standings(rows, [one for one in wanted if only(rows, metric=one)], by="faithfulness") if rows else NOTHING
+    return (
+        standings(rows, [metric for metric in metrics if only(rows, metric=metric)], by="faithfulness")
+        if rows
+        else NOTHING
+    )
 
 
 for _plan in ("beyond", "beyond-choose", "beyond-pets", "beyond-scenes"):
@@ -41,12 +45,12 @@ def kind(method: str) -> str:
     """ "ours" where no paper has it, "new score" where a paper asks about the logit, "control", or "published"."""
     from vitreous.methods.spec import resolve
 
-    made = resolve(method)
-    if made.name == "random":
+    resolved = resolve(method)
+    if resolved.name == "random":
         return "control"
-    if not made.facts.paper or "@tempered" in made.spec:
+    if not resolved.facts.paper or "@tempered" in resolved.spec:
         return "ours"
-    return "new score" if "question" in made.options else "published"
+    return "new score" if "question" in resolved.options else "published"
 
 
 @lru_cache(None)
@@ -55,12 +59,14 @@ def cost(method: str) -> float:
     from vitreous.bench.cost import evaluate_cost
     from vitreous.methods.spec import resolve
 
-    made = resolve(method)
-    known = made.settings
+    resolved = resolve(method)
+    known = resolved.settings
     sizes = {"patches": 196, "channels": 192, "layers": 12, "depth": 12, **known}
     if "coalitions" in known:  # all patches once, and some of them so many times
         return cost(known["of"]) * (1 + known["coalitions"] * share_of(known))
-    forwards, backwards = (evaluate_cost(said, sizes) or 0 for said in (made.facts.forwards, made.facts.backwards))
+    forwards, backwards = (
+        evaluate_cost(formula, sizes) or 0 for formula in (resolved.facts.forwards, resolved.facts.backwards)
+    )
     passes = max(1.0, float(forwards)) + 2 * float(backwards)
     whole = 1.0 + 2.0 * bool(backwards)  # of all patches
     return whole + (passes - whole) * share_of(known)
@@ -68,24 +74,24 @@ def cost(method: str) -> float:
 
 def share_of(known: dict) -> float:
     """Mean share of the patches in a pass over some of them; a coalition and its complement are half each."""
-    kept = known.get("kept", 1.0)
-    shares = kept if isinstance(kept, tuple | list) else (kept,)
+    share = known.get("kept", 1.0)
+    shares = share if isinstance(share, tuple | list) else (share,)
     return 0.5 if known.get("complements") else sum(shares) / len(shares)
 
 
 def news(rows: list[Effect]) -> list[str]:
     """Methods of a plan that no paper has."""
-    return [one for one in dict.fromkeys(row.method for row in rows) if kind(one) == "ours"]
+    return [method for method in dict.fromkeys(row.method for row in rows) if kind(method) == "ours"]
 
 
 def best_of(rows: list[Effect], model: str, method: str, kinds: tuple[str, ...]) -> Effect | None:
     """Against the best of the others that cost one backward."""
     rivals = [
-        one
-        for one in only(rows, model=model, method=method)
-        if kind(one.against) in kinds and cost(one.against) <= ONE_BACKWARD
+        row
+        for row in only(rows, model=model, method=method)
+        if kind(row.against) in kinds and cost(row.against) <= ONE_BACKWARD
     ]
-    return min(rivals, key=lambda one: one.effect) if rivals else None
+    return min(rivals, key=lambda row: row.effect) if rivals else None
 
 
 @fill("beyond-answer")
@@ -94,8 +100,8 @@ def beyond(results: Results) -> str:
     rows = only(results.effects("beyond-pairs"), metric="faithfulness")
     if not rows:
         return NOTHING
-    single = [one for one in news(rows) if cost(one) <= CHEAP]
-    many = [one for one in news(rows) if cost(one) > ONE_BACKWARD]
+    single = [method for method in news(rows) if cost(method) <= CHEAP]
+    many = [method for method in news(rows) if cost(method) > ONE_BACKWARD]
     lines = ["**One backward pass or two: better than every published method of one?**", ""]
     for method in single:
         lines.append(
@@ -107,9 +113,9 @@ def beyond(results: Results) -> str:
         share = cost(method) / cost("tis")
         words = "within the eighth" if share <= EIGHTH else "more than an eighth"
         own = only(rows, method=method, against="tis")
-        kept = "yes" if own and share <= EIGHTH and all(one.low >= 0 for one in own) else ""
-        kept = kept or ("no" if share > EIGHTH or any(verdict(one) == "worse" for one in own) else "undecided")
-        lines.append(f"- `{method}`, {percent(share)} of the cost ({words}): {kept}. Better than TIS? {answer(own)}")
+        mark = "yes" if own and share <= EIGHTH and all(row.low >= 0 for row in own) else ""
+        mark = mark or ("no" if share > EIGHTH or any(verdict(row) == "worse" for row in own) else "undecided")
+        lines.append(f"- `{method}`, {percent(share)} of the cost ({words}): {mark}. Better than TIS? {answer(own)}")
     return "\n".join(lines)
 
 
@@ -119,21 +125,21 @@ def percent(share: float) -> str:
 
 def joined_by_model(rows: list[Effect], method: str, kinds: tuple[str, ...]) -> str:
     """Against the best of them, model by model."""
-    said = []
+    parts = []
     for model in MODELS:
-        one = best_of(rows, model, method, kinds)
-        if one:
-            word = {"better": "yes", "worse": "no", "open": "undecided"}.get(verdict(one), "not known")
-            said.append(f"{word} on {model}, {amount(one)} against the best of them, `{one.against}`")
-    return "; ".join(said) + "." if said else "there is none."
+        row = best_of(rows, model, method, kinds)
+        if row:
+            word = {"better": "yes", "worse": "no", "open": "undecided"}.get(verdict(row), "not known")
+            parts.append(f"{word} on {model}, {amount(row)} against the best of them, `{row.against}`")
+    return "; ".join(parts) + "." if parts else "there is none."
 
 
 @fill("beyond-against")
 def against(results: Results) -> str:
     """What is new less what it must beat, wherever it was measured."""
-    new = [one for one in news(results.effects("beyond-pairs")) if "(" not in one]
-    rivals = {one: RIVALS if cost(one) <= CHEAP else ("tis",) for one in new}
-    return everywhere(results, [(one, other) for one in new for other in (*rivals[one], "tis(masks=256)")])
+    new = [method for method in news(results.effects("beyond-pairs")) if "(" not in method]
+    rivals = {method: RIVALS if cost(method) <= CHEAP else ("tis",) for method in new}
+    return everywhere(results, [(method, other) for method in new for other in (*rivals[method], "tis(masks=256)")])
 
 
 @fill("beyond-steps")
@@ -147,7 +153,7 @@ def everywhere(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
     columns = [
         (plan, model, words)
         for plan, words in SETS.items()
-        for model in dict.fromkeys(one.model for one in results.effects(f"{plan}-pairs"))
+        for model in dict.fromkeys(row.model for row in results.effects(f"{plan}-pairs"))
     ]
     lines = []
     for method, other in pairs:
@@ -164,21 +170,21 @@ def sure(results: Results) -> str:
     """Pairs down; models and how sure they are across."""
     rows = results.effects("beyond-sure")
     columns = {
-        f"{one.model}<br>{one.dataset.split(', ')[-1]}<br>{one.n} images": of(
-            one.model, one.metric, dataset=one.dataset
+        f"{row.model}<br>{row.dataset.split(', ')[-1]}<br>{row.n} images": of(
+            row.model, row.metric, dataset=row.dataset
         )
-        for one in rows
+        for row in rows
     }
-    return gains(rows, {f"{one} − {other}": (one, other) for one, other in BY_SURENESS}, columns)
+    return gains(rows, {f"{method} − {other}": (method, other) for method, other in BY_SURENESS}, columns)
 
 
 @fill("beyond-costs")
 def costs(results: Results) -> str:
     """What a map takes."""
-    methods = dict.fromkeys(one.method for one in results.figures("beyond") if kind(one.method) != "control")
+    methods = dict.fromkeys(row.method for row in results.figures("beyond") if kind(row.method) != "control")
     lines = [
-        [one, {"new score": "a paper's map; question or fold are ours"}.get(kind(one), kind(one)), f"{cost(one):g}", percent(cost(one) / cost("tis"))]
-        for one in sorted(methods, key=cost)
+        [method, {"new score": "a paper's map; question or fold are ours"}.get(kind(method), kind(method)), f"{cost(method):g}", percent(cost(method) / cost("tis"))]
+        for method in sorted(methods, key=cost)
     ]  # fmt: skip
     return table(["method", "", "forward passes", "of TIS, 1024 masks"], lines, words=2)
 
@@ -191,23 +197,23 @@ def draw_beyond(results: Results) -> Path | None:
         return None
     panels = {}
     for model in MODELS:
-        own = [one for one in only(rows, model=model) if one.method != "random"]
-        panels[model] = [(one.method, cost(one.method), beside(one)) for one in own]
+        own = [row for row in only(rows, model=model) if row.method != "random"]
+        panels[model] = [(row.method, cost(row.method), beside(row)) for row in own]
         panels[model].append(("tis", cost("tis"), beside(replace(own[0], method="tis", effect=0.0, low=0.0, high=0.0))))
-    ours = [one.method for one in rows if kind(one.method) == "ours"]
-    named = [one for one in ours if "of=" not in one] + [*RIVALS, "tis(masks=256)", "tis"]
+    ours = [row.method for row in rows if kind(row.method) == "ours"]
+    named = [method for method in ours if "of=" not in method] + [*RIVALS, "tis(masks=256)", "tis"]
     return plots.scatter(
         "beyond",
         panels,
         "cost of a map, forward passes (a backward is two)",
         "faithfulness less TIS's  (more is better)",
         log=True,
-        say={one: plots.short(one) for one in named},
+        say={method: plots.short(method) for method in named},
         orange=ours,
         level=0.0,
     )
 
 
-def beside(one: Effect) -> Figure:
+def beside(row: Effect) -> Figure:
     """A difference as a figure of its own."""
-    return Figure(one.model, one.dataset, "", one.metric, "more", one.method, one.n, 0, one.effect, one.low, one.high)
+    return Figure(row.model, row.dataset, "", row.metric, "more", row.method, row.n, 0, row.effect, row.low, row.high)

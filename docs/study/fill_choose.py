@@ -26,10 +26,10 @@ def sweep(results: Results) -> str:
     """How much of the gradient goes through queries and keys: the figure, and what a quarter has over it."""
     rows = only(results.figures("beyond-choose"), metric="faithfulness")
     pairs = only(results.effects("beyond-choose-pairs"), method=TEMPERED)
-    found = {(one.model, one.method): one for one in rows}
-    less = {(one.model, one.against): one for one in pairs}
+    rows_by_method = {(row.model, row.method): row for row in rows}
+    less = {(row.model, row.against): row for row in pairs}
     lines = [
-        [f"{share:g}", *(about(found.get((model, spec))) for model in MODELS), *(cell(less.get((model, spec))) for model in MODELS)]
+        [f"{share:g}", *(about(rows_by_method.get((model, spec))) for model in MODELS), *(cell(less.get((model, spec))) for model in MODELS)]
         for share, spec in QK.items()
     ]  # fmt: skip
     head = ["through q and k", *MODELS, *(f"a quarter less it<br>{model}" for model in MODELS)]
@@ -39,8 +39,8 @@ def sweep(results: Results) -> str:
 @fill("beyond-masks")
 def masks(results: Results) -> str:
     """Ours and what was published on the masks of pets and the evidence of Scenes, in pairs; what was not compared has a dash."""
-    rows = [one for plan in ("beyond-pets", "beyond-scenes", "scenes") for one in only(results.effects(f"{plan}-pairs"), metric="ap")]  # fmt: skip
-    columns = list(dict.fromkeys((one.dataset, one.model) for one in rows))
+    rows = [row for plan in ("beyond-pets", "beyond-scenes", "scenes") for row in only(results.effects(f"{plan}-pairs"), metric="ap")]  # fmt: skip
+    columns = list(dict.fromkeys((row.dataset, row.model) for row in rows))
     lines = [
         [f"{method} − {other}", *(cell(next(iter(only(rows, dataset=dataset, model=model, method=method, against=other)), None)) for dataset, model in columns)]
         for method in ("temper", "fuse", "anneal")

@@ -108,18 +108,18 @@ def shortcut(results: Results) -> str:
     """P(stamp above thing) in the model that uses it, and in the one that does not."""
     rows = only(results.figures("error-bars-scenes"), dataset="shortcut")
     rows = rows or only(results.figures("shortcut"), metric="stamp_above_thing")
-    found = {(row.model, row.method): row for row in rows}
+    figures_by_method = {(row.model, row.method): row for row in rows}
     methods = dict.fromkeys(row.method for row in rows)
     lines = [
-        [method, *(number(found[model, method].mean, 2) for model in ("scenes-biased", "scenes"))]
-        for method in sorted(methods, key=lambda name: -exposure(found, name))
-        if all((model, method) in found for model in ("scenes-biased", "scenes"))
+        [method, *(number(figures_by_method[model, method].mean, 2) for model in ("scenes-biased", "scenes"))]
+        for method in sorted(methods, key=lambda name: -exposure(figures_by_method, name))
+        if all((model, method) in figures_by_method for model in ("scenes-biased", "scenes"))
     ]
     return table(["P(stamp above thing)", "the model uses it", "it does not"], lines)
 
 
-def exposure(found: Mapping[tuple[str, str], Figure], method: str) -> float:
-    used, unused = (found.get((model, method)) for model in ("scenes-biased", "scenes"))
+def exposure(figures_by_method: Mapping[tuple[str, str], Figure], method: str) -> float:
+    used, unused = (figures_by_method.get((model, method)) for model in ("scenes-biased", "scenes"))
     return used.mean - unused.mean if used and unused else -1.0
 
 
@@ -136,12 +136,12 @@ def ceilings(results: Results) -> str:
 def coverage(results: Results) -> str:
     rows = results.figures("error-bars-coverage")
     models = list(dict.fromkeys(row.model for row in rows))
-    found = {(row.model, row.method): row for row in rows}
+    figures_by_method = {(row.model, row.method): row for row in rows}
     lines = []
     for method in dict.fromkeys(row.method for row in rows):
         cells = []
         for model in models:
-            row = found.get((model, method))
+            row = figures_by_method.get((model, method))
             cells.append("–" if row is None else percent(row))
         lines.append([method, *cells])
     counts = {row.model: row.n for row in rows}
@@ -246,12 +246,12 @@ def clip(results: Results) -> str:
         accuracy = only(own, metric="accuracy")
         if not accuracy:
             continue
-        said = (
+        heading = (
             f"**{words}**: the classifier is right on {100 * accuracy[0].mean:.0f} % of these {accuracy[0].n} images."
         )
         present = [metric for metric in ("faithfulness", "ap", "object_negative") if only(own, metric=metric)]
         own = [row for row in own if row.metric != "accuracy"]
-        parts.append(f"{said}\n\n{with_counts(own, standings(own, present, by='faithfulness'))}")
+        parts.append(f"{heading}\n\n{with_counts(own, standings(own, present, by='faithfulness'))}")
     return "\n\n".join(parts) or NOTHING
 
 

@@ -37,10 +37,14 @@ def answers(results: Results) -> str:
         own = only(results.effects(name), metric=metric, explained=explained, method=method, against=against)
         lines += row(question, claim, own)
     first = only(results.effects("tis-pairs"), method=TIS, metric=BLACK)
-    lines += row("3", "TIS is first", nearest([one for one in first if one.against.split("(")[0] in PAPER]))
-    grid = [one for one in results.effects("newer-grid-chosen") if "confirm" in one.dataset]
+    lines += row(
+        "3", "TIS is first", nearest([effect_row for effect_row in first if effect_row.against.split("(")[0] in PAPER])
+    )
+    grid = [effect_row for effect_row in results.effects("newer-grid-chosen") if "confirm" in effect_row.dataset]
     tops = [next(iter(only(grid, model=model)), None) for model in MODELS]
-    lines += row("4", "an unpublished cell beats every published one", [one for one in tops if one])
+    lines += row(
+        "4", "an unpublished cell beats every published one", [effect_row for effect_row in tops if effect_row]
+    )
     lines += past(results) + truths(results)
     lines.sort(key=lambda line: line[0][0])  # by question
     return table(["claim", "by", *MODELS, "images"], lines, words=2)
@@ -50,19 +54,22 @@ def row(question: str, claim: str, effects: Sequence[Effect]) -> list[list[str]]
     """One line of the table, or none where nothing was measured."""
     if not effects:
         return []
-    found = {one.model: one for one in effects}
+    effect_by_model = {row.model: row for row in effects}
     words = WORDS if "loses nothing" not in claim else {**WORDS, "better": "yes", "open": "yes, within the interval"}
-    cells = [f"{words[verdict(found[model])]}, {cell(found[model])}" if model in found else "–" for model in MODELS]
-    pictures = "–".join(str(n) for n in sorted({one.n for one in effects}))
+    cells = [
+        f"{words[verdict(effect_by_model[model])]}, {cell(effect_by_model[model])}" if model in effect_by_model else "–"
+        for model in MODELS
+    ]
+    pictures = "–".join(str(n) for n in sorted({row.n for row in effects}))
     return [[f"{question}. {claim}", title(effects[0].metric), *cells, pictures]]
 
 
 def past(results: Results) -> list[list[str]]:
     """Question 6: what is ours against the best published of one backward, and against TIS."""
     rows, lines = only(results.effects("beyond-pairs"), metric="faithfulness"), []
-    for method in [one for one in news(rows) if "(" not in one]:
+    for method in [name for name in news(rows) if "(" not in name]:
         if cost(method) <= CHEAP:
-            own = [one for model in MODELS if (one := best_of(rows, model, method, ("published",)))]
+            own = [name for model in MODELS if (name := best_of(rows, model, method, ("published",)))]
             twice = "" if cost(method) <= ONE_BACKWARD else ", for twice the passes"
             lines += row("6", f"`{method}` beats every published method of one backward{twice}", own)
         elif cost(method) <= EIGHTH * cost("tis"):
@@ -78,11 +85,11 @@ def truths(results: Results) -> list[list[str]]:
     lines = []
     for plan, dataset in (("scenes-orders", "single"), ("scenes-orders", "part"), ("scenes-pair-orders", "pair")):
         own = only(results.orders(plan), dataset=dataset, metric="faithfulness", truth="ap", among="all")
-        for one in own:
-            word = "yes" if one.tau_low > 0 else "no" if one.tau_high < 0 else "undecided"
+        for row in own:
+            word = "yes" if row.tau_low > 0 else "no" if row.tau_high < 0 else "undecided"
             claim = f"faithfulness puts methods in the order of the known evidence (Scenes, `{dataset}`)"
             lines.append(
-                [f"5. {claim}", "Kendall's τ with AP", f"{word}, {ranked(one)}", "one small model", number(one.n, 0)]
+                [f"5. {claim}", "Kendall's τ with AP", f"{word}, {ranked(row)}", "one small model", number(row.n, 0)]
             )
     return lines
 
@@ -95,9 +102,9 @@ def counts(results: Results) -> str:
     lines = []
     for name in ORDER:
         rows = results.figures(name)
-        for dataset in dict.fromkeys(one.dataset for one in rows):
+        for dataset in dict.fromkeys(row.dataset for row in rows):
             own = only(rows, dataset=dataset)
-            methods, metrics = (len({getattr(one, word) for one in own}) for word in ("method", "metric"))
-            models = ", ".join(one for one in dict.fromkeys(one.model for one in own) if "−" not in one)
-            lines.append([f"`{name}`", models, dataset, str(max(one.n for one in own)), str(methods), str(metrics)])
+            methods, metrics = (len({getattr(row, word) for row in own}) for word in ("method", "metric"))
+            models = ", ".join(row for row in dict.fromkeys(row.model for row in own) if "−" not in row)
+            lines.append([f"`{name}`", models, dataset, str(max(row.n for row in own)), str(methods), str(metrics)])
     return table(["plan", "models", "dataset", "images", "methods", "metrics"], lines, words=3) if lines else NOTHING

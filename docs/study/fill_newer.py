@@ -21,12 +21,12 @@ def newer(results: Results) -> str:
 @fill("newer-answer")
 def newer_answer(results: Results) -> str:
     rows = only(results.effects("newer-pairs"), metric="faithfulness", against="decompx+skipplus")
-    asked = ("fullgrad@libra+plus", "attnlrp", "attnlrp+plus", "legrad", "genatt", "tokentm", "transatt")
+    methods = ("fullgrad@libra+plus", "attnlrp", "attnlrp+plus", "legrad", "genatt", "tokentm", "transatt")
     return (
         "\n".join(
-            f"- `{one}`, better than `decompx+skipplus`? {answer(own)}"
-            for one in asked
-            if (own := only(rows, method=one))
+            f"- `{method}`, better than `decompx+skipplus`? {answer(own)}"
+            for method in methods
+            if (own := only(rows, method=method))
         )
         or NOTHING
     )
@@ -43,11 +43,11 @@ def chosen(results: Results) -> str:
     """Do unpublished combinations beat all that were?"""
     rows = results.effects("newer-grid-chosen")
     lines = []
-    for one in rows:
-        if "confirm" in one.dataset:
-            before = only(rows, model=one.model, method=one.method, against=one.against)[0]
+    for row in rows:
+        if "confirm" in row.dataset:
+            before = only(rows, model=row.model, method=row.method, against=row.against)[0]
             lines.append(
-                f"- Does `{one.method}` beat `{one.against}`, the best published? {answer([one])} Where both were chosen it was {number(before.effect, 3, plus=True)}; {counted(one.n, 'image')} each."
+                f"- Does `{row.method}` beat `{row.against}`, the best published? {answer([row])} Where both were chosen it was {number(before.effect, 3, plus=True)}; {counted(row.n, 'image')} each."
             )  # fmt: skip
     return "\n".join(lines) or NOTHING
 
@@ -55,13 +55,17 @@ def chosen(results: Results) -> str:
 @plot("newer-grid")
 def draw_grid(results: Results) -> Path | None:
     """Faithfulness of every signal, linearisation and fold on images to confirm; cells in a frame are published, and LeGrad's own fold is PLUS"""
-    rows = [one for one in only(results.figures("newer-grid"), metric="faithfulness") if "confirm" in one.dataset]
+    rows = [
+        figure for figure in only(results.figures("newer-grid"), metric="faithfulness") if "confirm" in figure.dataset
+    ]
     if not rows:
         return None
-    found = {(one.model, one.method): one.mean for one in rows}
+    means = {(figure.model, figure.method): figure.mean for figure in rows}
     across = [(line, fold) for line in LINEARISATIONS for fold in FOLDS]
     spec = [[f"{signal}{LINEARISATIONS[line]}{FOLDS[fold]}" for line, fold in across] for signal in SIGNALS]
-    panels = {model: np.array([[found.get((model, one), np.nan) for one in row] for row in spec]) for model in MODELS}
-    framed = np.array([[one in PUBLISHED for one in row] for row in spec])
+    panels = {
+        model: np.array([[means.get((model, method), np.nan) for method in row] for row in spec]) for model in MODELS
+    }
+    framed = np.array([[method in PUBLISHED for method in row] for row in spec])
     names = [f"{line} · {fold}" for line, fold in across]
     return grids.heat("newer-grid", panels, SIGNALS, names, f"{title('faithfulness')}  (more is better)", framed)

@@ -53,9 +53,13 @@ def short(results: Results) -> str:
         for model, counted_pairs in agreements.items():
             by_model.setdefault(model, []).append((order.says, counted_pairs))
     for model, own in by_model.items():
-        agree, total = sum(one.agree for _, one in own), sum(one.comparisons for _, one in own)
-        whole = [says for says, one in own if one.agree == one.comparisons]
-        few = [f"{says} ({one.agree} of {one.comparisons})" for says, one in own if 2 * one.agree < one.comparisons]
+        agree, total = sum(agreement.agree for _, agreement in own), sum(agreement.comparisons for _, agreement in own)
+        whole = [says for says, agreement in own if agreement.agree == agreement.comparisons]
+        few = [
+            f"{says} ({agreement.agree} of {agreement.comparisons})"
+            for says, agreement in own
+            if 2 * agreement.agree < agreement.comparisons
+        ]
         lines.append(
             f"- **Orders that the texts of SkipPLUS and TIS state without numbers, on {model}**: {agree} of {total} comparisons agree by "
             f"their interval. In every comparison: {'; '.join(whole) or 'none'}. In less than half of them: {'; '.join(few) or 'none'}."
@@ -91,7 +95,7 @@ def best_found(row: TableOrder, results: Results) -> str:
     known = canonical_rows(published_tables()[row.plan])
     own = column_of(row, results)
     return best_of(
-        {one.method: one.mean for one in own if identity(one.method) in known and not isnan(one.mean)},
+        {figure.method: figure.mean for figure in own if identity(figure.method) in known and not isnan(figure.mean)},
         row,
         results,
     )

@@ -32,7 +32,7 @@ def lift(results: Results) -> str:
     rows = only(results.effects("skipplus-pairs"), metric="mean_aopc")
     if not rows:
         return NOTHING
-    most = max(one.n for one in rows)  # a map that is undefined has no score, so that its pairs are fewer
+    most = max(row.n for row in rows)  # a map that is undefined has no score, so that its pairs are fewer
     columns = [(word, place, model) for word, place in (("PLUS", 1), ("SkipPLUS", 2)) for model in MODELS]
     lines, kinds = [], {column: [] for column in columns}
     for name, specs in FAMILIES.items():
@@ -44,13 +44,13 @@ def lift(results: Results) -> str:
             five = tally(family(results, (specs[place], specs[0]), model)).replace(" of ", "\u00a0of\u00a0")
             cells.append(f"{cell(main)}<br>{five}{few}")
         lines.append([name, *cells])
-    said = [
+    sentences = [
         f"- {word} on {model} lifts {own.count('better')} of {counted(len(own), 'method')}, harms {own.count('worse')}, and for {len(own) - own.count('better') - own.count('worse')} the effect is not significant."
         for (word, _, model), own in kinds.items()
     ]
     return "\n\n".join(
         [
-            "\n".join(said),
+            "\n".join(sentences),
             table(["mean AOPC, then the five measures", *(f"{word}, {model}" for word, _, model in columns)], lines),
         ]
     )
@@ -78,18 +78,18 @@ def best(results: Results) -> str:
 @fill("skipplus-first")
 def first(results: Results) -> str:
     """Is DecompX∘SkipPLUS the first?"""
-    rows, said = results.effects("skipplus-pairs"), []
+    rows, sentences = results.effects("skipplus-pairs"), []
     for model in MODELS:
         others = only(rows, model=model, method="decompx+skipplus", metric="mean_aopc")
         if others:
-            rival = min(others, key=lambda one: one.effect)
-            ahead = sum(verdict(one) == "better" for one in others)
+            rival = min(others, key=lambda row: row.effect)
+            ahead = sum(verdict(row) == "better" for row in others)
             behind = {"better": "nothing is ahead of it", "open": "none is ahead of it by its whole interval"}.get(
                 verdict(rival),
                 f"`{rival.against}` is ahead of it by {number(-rival.effect, 1)} [{number(-rival.high, 1)}, {number(-rival.low, 1)}]",
             )
-            said.append(f"on {model} `decompx+skipplus` beats {ahead} of {len(others)} others, and {behind}")
-    return (said[0][0].upper() + "; ".join(said)[1:] + ".") if said else NOTHING
+            sentences.append(f"on {model} `decompx+skipplus` beats {ahead} of {len(others)} others, and {behind}")
+    return (sentences[0][0].upper() + "; ".join(sentences)[1:] + ".") if sentences else NOTHING
 
 
 @fill("skipplus-genatt")
@@ -98,10 +98,10 @@ def genatt(results: Results) -> str:
     rows, lines = results.effects("skipplus-pairs"), []
     words = {"better": "helped", "worse": "harmed", "open": "neither helped nor harmed", "unknown": "not known"}
     for word, folded in (("PLUS", "genatt+plus"), ("SkipPLUS", "genatt+skipplus")):
-        for one in only(rows, method=folded, against="genatt", metric="mean_aopc"):
-            five = tally(family(results, (folded, "genatt"), one.model))
+        for row in only(rows, method=folded, against="genatt", metric="mean_aopc"):
+            five = tally(family(results, (folded, "genatt"), row.model))
             lines.append(
-                f"- {word} on {one.model}: {words[verdict(one)]}, {amount(one)} of mean AOPC; of the five measures {five}."
+                f"- {word} on {row.model}: {words[verdict(row)]}, {amount(row)} of mean AOPC; of the five measures {five}."
             )
     return "\n".join(lines) or NOTHING
 
@@ -109,24 +109,24 @@ def genatt(results: Results) -> str:
 @fill("skipplus-middle")
 def middle(results: Results) -> str:
     """How much the middle start loses against the best one, and how much PLUS does."""
-    rows, said, lines = only(results.effects("skipplus-start-regret"), metric="mean_aopc"), [], []
+    rows, sentences, lines = only(results.effects("skipplus-start-regret"), metric="mean_aopc"), [], []
     chosen = {"SkipPLUS": MIDDLE, "PLUS": 0}
     for word, start in chosen.items():
         for model in MODELS:
             own = only(rows, model=model, method=tuple(starts[start] for starts in STARTS.values()))
             if own:
-                worst, behind = min(own, key=lambda one: one.effect), [verdict(one) for one in own].count("worse")
-                said.append(
+                worst, behind = min(own, key=lambda row: row.effect), [verdict(row) for row in own].count("worse")
+                sentences.append(
                     f"- {word} on {model} is behind the best start for {behind} of {counted(len(own), 'method')}, by their whole interval; the farthest is `{worst.method.split('+')[0]}`, {amount(worst)}."
                 )
     columns = [(start, model) for start in chosen.values() for model in MODELS]
-    found = {(one.method, one.model): one for one in rows}
+    effects_by_method = {(row.method, row.model): row for row in rows}
     for spec, starts in STARTS.items():
-        own = [found.get((starts[start], model)) for start, model in columns]
+        own = [effects_by_method.get((starts[start], model)) for start, model in columns]
         if any(own):
             lines.append([spec, *map(cell, own)])
     head = ["less the best start, mean AOPC", *(f"{word}<br>{model}" for word in chosen for model in MODELS)]
-    return "\n\n".join(["\n".join(said), table(head, lines)]) if said else NOTHING
+    return "\n\n".join(["\n".join(sentences), table(head, lines)]) if sentences else NOTHING
 
 
 @fill("skipplus-vanish")
@@ -148,7 +148,7 @@ def against_random(results: Results) -> str:
         columns |= {f"{title(metric)}<br>less random, {model}": (metric, model, rows) for metric in AOPC}
         columns |= {f"entropy<br>less GenAtt, {model}": ("entropy", model, flat)}
     cells = [
-        [name, *(cell(next(iter(only(some, method=spec, metric=metric, model=model)), None)) for metric, model, some in columns.values())]
+        [name, *(cell(next(iter(only(effects, method=spec, metric=metric, model=model)), None)) for metric, model, effects in columns.values())]
         for name, spec in VANISHING.items()
     ]  # fmt: skip
     return "\n".join(lines) + "\n\n" + table(["", *columns], cells)
@@ -156,36 +156,36 @@ def against_random(results: Results) -> str:
 
 def vanished(results: Results, spec: str) -> str:
     """On how many images the map is undefined, so that it orders nothing."""
-    said = []
-    for one in only(results.figures("skipplus"), method=spec, metric=AOPC[0]):
-        asked = max(row.n for row in only(results.figures("skipplus"), model=one.model, metric=AOPC[0]))
-        said.append(f"{asked - one.n} of {counted(asked, 'map')} on {one.model}")
-    return f"undefined are {joined(said)}" if said else "not known how often it is undefined"
+    sentences = []
+    for figure in only(results.figures("skipplus"), method=spec, metric=AOPC[0]):
+        images = max(row.n for row in only(results.figures("skipplus"), model=figure.model, metric=AOPC[0]))
+        sentences.append(f"{images - figure.n} of {counted(images, 'map')} on {figure.model}")
+    return f"undefined are {joined(sentences)}" if sentences else "not known how often it is undefined"
 
 
 def beside_random(effects: list[Effect]) -> str:
     """Where it is defined."""
-    known = [one for one in effects if not isnan(one.effect)]
+    known = [row for row in effects if not isnan(row.effect)]
     if not known:
         return ""
-    worst = min(known, key=lambda one: one.effect)
+    worst = min(known, key=lambda row: row.effect)
     return f"; where it is defined, against a random map, two models and two measures: {tally(known)}, at worst {amount(worst)} ({title(worst.metric)}, {worst.model}, {counted(worst.n, 'image')})"
 
 
 @fill("skipplus-trade")
 def trade(results: Results) -> str:
     """Across methods: do insertion and deletion pull apart, and does deletion go with AP?"""
-    rows = [one for plan in ("skipplus", "skipplus-pets") for one in results.orders(f"{plan}-trades")]
+    rows = [row for plan in ("skipplus", "skipplus-pets") for row in results.orders(f"{plan}-trades")]
     lines = []
-    for asked, wanted in (
+    for pair, pairs in (
         ("**Do insertion and deletion pull apart?**", (tuple(AOPC), (FOUR[0], FOUR[2]))),
         ("**Does deletion go with AP, and does insertion?**", ((AOPC[0], AP), (AOPC[1], AP))),
     ):
-        own = [one for one in rows if (one.metric, one.truth) in wanted]
-        lines += [asked, ""] if own else []
+        own = [row for row in rows if (row.metric, row.truth) in pairs]
+        lines += [pair, ""] if own else []
         lines += [
-            f"- {title(one.metric)} and {title(one.truth)} on {one.dataset}, {one.model}: they {agreement(one)}."
-            for one in own
+            f"- {title(row.metric)} and {title(row.truth)} on {row.dataset}, {row.model}: they {agreement(row)}."
+            for row in own
         ] + [""]
     return "\n".join(lines).strip() or NOTHING
 
@@ -200,11 +200,11 @@ def separate(results: Results) -> str:
     for model in MODELS:
         own = only(rows, model=model)
         if own:
-            few = max(one.n for one in own) < FEW
-            told = [one.method for one in own if (one.mean if few else one.low) > 0]
+            few = max(row.n for row in own) < FEW
+            methods = [row.method for row in own if (row.mean if few else row.low) > 0]
             sure = "on average, which so few images do not settle" if few else "with their whole interval"
             lines.append(
-                f"- On {model} the class's own probability falls further than the other's for {len(told)} of {counted(len(own), 'method')} {sure}."
+                f"- On {model} the class's own probability falls further than the other's for {len(methods)} of {counted(len(own), 'method')} {sure}."
             )
     for metric, words in ASKED.items():
         for method, other in (("decompx+skipplus", "genatt"), ("decompx+skipplus", "decompx"), ("transatt", "genatt")):

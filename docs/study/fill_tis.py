@@ -21,7 +21,7 @@ OPTION = {
 
 def curve(results: Results, name: str) -> list[str]:
     """The metrics of a plan whose name it is, baseline by baseline."""
-    metrics = dict.fromkeys(one.metric for one in results.figures("tis"))
+    metrics = dict.fromkeys(row.metric for row in results.figures("tis"))
     return [
         metric
         for baseline in BASELINES
@@ -40,8 +40,8 @@ for _name in ("insertion", "deletion", "insertion_minus_deletion"):
 
 def nearest(effects: list[Effect]) -> list[Effect]:
     """Of every model the method that comes nearest to it, or is farthest ahead."""
-    models = dict.fromkeys(one.model for one in effects)
-    return [min(only(effects, model=model), key=lambda one: one.effect) for model in models]
+    models = dict.fromkeys(row.model for row in effects)
+    return [min(only(effects, model=model), key=lambda row: row.effect) for model in models]
 
 
 PAPER = ("vitcx", "tam", "transatt", "genatt", "rollout", "bth", "btt", "rise", "ig", "smoothgrad")
@@ -53,11 +53,13 @@ def first(results: Results) -> str:
     lines = []
     for metric in curve(results, "insertion_minus_deletion"):
         rows = only(results.effects("tis-pairs"), method=TIS, metric=metric)
-        for one in nearest([row for row in rows if row.against.split("(")[0] in PAPER]):
-            own = [verdict(row) for row in only(rows, model=one.model) if row.against.split("(")[0] in PAPER]
-            word = {"better": "yes, first", "worse": "no", "open": "that is undecided"}.get(verdict(one), "not known")
+        for effect in nearest([row for row in rows if row.against.split("(")[0] in PAPER]):
+            own = [verdict(row) for row in only(rows, model=effect.model) if row.against.split("(")[0] in PAPER]
+            word = {"better": "yes, first", "worse": "no", "open": "that is undecided"}.get(
+                verdict(effect), "not known"
+            )
             lines.append(
-                f"- {title(metric)}, {one.model}: {word}; {amount(one)} against `{one.against}`, the {'best' if one.effect < 0 else 'nearest'} of the others; ahead of {own.count('better')} of {len(own)}, behind {own.count('worse')}."
+                f"- {title(metric)}, {effect.model}: {word}; {amount(effect)} against `{effect.against}`, the {'best' if effect.effect < 0 else 'nearest'} of the others; ahead of {own.count('better')} of {len(own)}, behind {own.count('worse')}."
             )
     return "\n".join(lines) or NOTHING
 
@@ -75,12 +77,12 @@ def pointing(results: Results) -> str:
 def pointing_answer(results: Results) -> str:
     rows = only(results.effects("tis-pointing-pairs"), method="tis(masks=256)")
     lines = [
-        f"- Is TIS ahead of `{one.against}`, the best of the others? {answer([one])}"
-        for one in nearest(only(rows, metric="pointing_game(preset='tis')"))
+        f"- Is TIS ahead of `{row.against}`, the best of the others? {answer([row])}"
+        for row in nearest(only(rows, metric="pointing_game(preset='tis')"))
     ]
     lines += [
-        f"- {one.model}: the sparseness of TIS lies {between(one)} GenAtt's."
-        for one in only(rows, against="genatt", metric="sparseness(preset='tis-released')")
+        f"- {row.model}: the sparseness of TIS lies {between(row)} GenAtt's."
+        for row in only(rows, against="genatt", metric="sparseness(preset='tis-released')")
     ]
     return "\n".join(lines) or NOTHING
 
@@ -102,15 +104,15 @@ def calm(results: Results) -> str:
             lines.append(f"- {model}, {counted(own[0].n, 'image')}: too few for a verdict; the figures are below.")
         elif own:
             kinds = {word: [row for row in own if verdict(row) == word] for word in ("worse", "better")}
-            said = {
-                word: ", ".join(f"`{row.against}` (by {number(abs(row.effect), 3)})" for row in sorted(some, key=lambda row: -abs(row.effect))) or "none"
-                for word, some in kinds.items()
+            names_by_verdict = {
+                word: ", ".join(f"`{row.against}` (by {number(abs(row.effect), 3)})" for row in sorted(effects, key=lambda row: -abs(row.effect))) or "none"
+                for word, effects in kinds.items()
             }  # fmt: skip
             lines.append(
-                f"- {model}, {counted(own[0].n, 'image')}: calmer than TIS are {said['worse']}; less calm {said['better']}."
+                f"- {model}, {counted(own[0].n, 'image')}: calmer than TIS are {names_by_verdict['worse']}; less calm {names_by_verdict['better']}."
             )
     for other in ("genatt", "rise(preset='tis', masks=1000)"):
-        own = [one for one in only(rows, against=other) if one.n >= FEW]
+        own = [effect for effect in only(rows, against=other) if effect.n >= FEW]
         lines += [f"- Is TIS calmer than `{other}`? {answer(own)}"] if own else []
     return "\n".join(lines) or NOTHING
 
@@ -148,17 +150,27 @@ def tokens(results: Results) -> str:
 @plot("tis-options")
 def draw_options(results: Results) -> Path | None:
     """Faithfulness of TIS by number of masks (half of the tokens kept), and by the share of tokens kept (512 masks)"""
-    found = {(one.model, one.method): one for one in only(results.figures("tis-options"), metric="faithfulness")}
-    if not found:
+    figures_by_method = {
+        (row.model, row.method): row for row in only(results.figures("tis-options"), metric="faithfulness")
+    }
+    if not figures_by_method:
         return None
     masks = {128: "tis(masks=128)", 256: "tis(masks=256)", 512: "tis(masks=512)", 1024: "tis", 2048: "tis(masks=2048)"}
     panels = {
         "number of masks": {
-            model: [(float(k), found[model, spec]) for k, spec in masks.items() if (model, spec) in found]
+            model: [
+                (float(k), figures_by_method[model, spec])
+                for k, spec in masks.items()
+                if (model, spec) in figures_by_method
+            ]
             for model in MODELS
         },
         "share of tokens kept": {
-            model: [(k, found[model, spec]) for k, spec in sorted(KEPT.items()) if (model, spec) in found]
+            model: [
+                (k, figures_by_method[model, spec])
+                for k, spec in sorted(KEPT.items())
+                if (model, spec) in figures_by_method
+            ]
             for model in MODELS
         },
     }
@@ -182,15 +194,15 @@ def draw_gaps(results: Results) -> Path | None:
         for method, word in ((SURE, "probability"), (UNSURE, "logit")):
             for role, of_class in (("label", "true class"), ("predicted", "predicted class")):
                 own = only(rows, model=model, method=method, explained=role)
-                curves[f"TIS, {word}, {of_class}"] = [(middle(one), one) for one in own if one.n >= FEW]
+                curves[f"TIS, {word}, {of_class}"] = [(middle(row), row) for row in own if row.n >= FEW]
         panels[model] = curves
     return plots.lines(
         "tis-disagreement", panels, "p(predicted) − p(true)", "pointing game  (more is better)", bars=True
     )
 
 
-def middle(one: Figure) -> float:
-    low, high = one.dataset.rsplit("gap ", 1)[1].split("–")
+def middle(row: Figure) -> float:
+    low, high = row.dataset.rsplit("gap ", 1)[1].split("–")
     return (float(low) + float(high)) / 2
 
 
@@ -201,21 +213,21 @@ def disagreement(results: Results) -> str:
     lines = []
     for model in MODELS:
         lines += usable(results, model)
-        for one in only(rows, model=model, method=SURE, against="predicted class"):
-            where = f"gap {one.dataset.rsplit('gap ', 1)[1]}, {model}, {counted(one.n, 'image')}"
-            if one.n < FEW:
+        for row in only(rows, model=model, method=SURE, against="predicted class"):
+            where = f"gap {row.dataset.rsplit('gap ', 1)[1]}, {model}, {counted(row.n, 'image')}"
+            if row.n < FEW:
                 lines.append(f"- {where}: too few to say anything.")
                 continue
-            logit = only(rows, model=model, dataset=one.dataset, method=UNSURE, against=SURE)
+            logit = only(rows, model=model, dataset=row.dataset, method=UNSURE, against=SURE)
             lines.append(
-                f"- {where}: true class − predicted class {told(one)}; logit − probability, both of the true class, {told(logit[0]) if logit else '–'}."
+                f"- {where}: true class − predicted class {amount_in_words(row)}; logit − probability, both of the true class, {amount_in_words(logit[0]) if logit else '–'}."
             )
     share = only(results.effects("tis-disagreement-gap-pairs"), metric="energy_pointing", method=UNSURE, against=SURE)
     for model in MODELS:
-        said = [f"gap {one.dataset.rsplit('gap ', 1)[1]} {amount(one)} ({counted(one.n, 'image')})" for one in only(share, model=model) if one.n >= FEW]  # fmt: skip
+        parts = [f"gap {row.dataset.rsplit('gap ', 1)[1]} {amount(row)} ({counted(row.n, 'image')})" for row in only(share, model=model) if row.n >= FEW]  # fmt: skip
         lines += (
-            [f"- Share of the map in the box (energy pointing), logit − probability, {model}: {'; '.join(said)}."]
-            if said
+            [f"- Share of the map in the box (energy pointing), logit − probability, {model}: {'; '.join(parts)}."]
+            if parts
             else []
         )
     return "\n".join(lines) or NOTHING
@@ -224,16 +236,16 @@ def disagreement(results: Results) -> str:
 def usable(results: Results, model: str) -> list[str]:
     """How many images the pointing game can use: boxes that cover half or more leave nothing to miss."""
     rows = only(results.figures("tis-disagreement-gaps"), metric="pointing_game(preset='tis')", model=model, method=SURE, explained="label")  # fmt: skip
-    kept, lost = (sum(getattr(one, name) for one in rows) for name in ("n", "undefined"))
+    defined, lost = (sum(getattr(row, name) for row in rows) for name in ("n", "undefined"))
     return (
         [
-            f"- {model}: of {counted(kept + lost, 'image')} that it gets wrong {kept} have boxes that cover less than half."
+            f"- {model}: of {counted(defined + lost, 'image')} that it gets wrong {defined} have boxes that cover less than half."
         ]
         if rows
         else []
     )
 
 
-def told(one: Effect) -> str:
+def amount_in_words(row: Effect) -> str:
     words = {"better": "more often", "worse": "less often", "open": "no significant difference"}
-    return amount(one) if one.low == one.high else f"{amount(one)} ({words.get(verdict(one), 'not known')})"
+    return amount(row) if row.low == row.high else f"{amount(row)} ({words.get(verdict(row), 'not known')})"

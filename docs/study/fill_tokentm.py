@@ -10,7 +10,7 @@ from study.effects import Effect, only
 from study.names import ABLATION, MODELS, OPEN, READINGS
 from study.pages import Results, fill, plot
 from study.published import METHODS
-from study.sentences import answer, counted, held, joined, number, ranked, title, verdict
+from study.sentences import answer, counted, joined, number, ranked, tally_by_model, title, verdict
 from study.special import Order
 from study.tables import NOTHING, gains, of, standings, table
 
@@ -27,10 +27,10 @@ def effects(results: Results) -> list[Effect]:
 
 
 def columns(model: str) -> dict:
-    found = {title(metric): of(model, metric) for metric in SEGMENTATION}
+    columns_by_title = {title(metric): of(model, metric) for metric in SEGMENTATION}
     for role in ("predicted", "label"):
-        found |= {f"{title(metric)}<br>{role}": of(model, metric, role) for metric in CURVES}
-    return found | {title(metric): of(model, metric, "predicted") for metric in DROPS}
+        columns_by_title |= {f"{title(metric)}<br>{role}": of(model, metric, role) for metric in CURVES}
+    return columns_by_title | {title(metric): of(model, metric, "predicted") for metric in DROPS}
 
 
 @fill("tokentm-segmentation")
@@ -57,15 +57,17 @@ def genatt(results: Results) -> str:
     for metric in (*SEGMENTATION, *CURVES, *DROPS):
         for role in ("", "predicted", "label"):
             own = only(rows, metric=metric, explained=role)
-            said = {"": "", "predicted": " (predicted class)", "label": " (true class)"}[role]
-            lines += [f"- better by {title(metric)}{said}? {answer(own)}"] if own else []
-    return "\n".join([held(rows, "measures"), "", *lines])
+            role_words = {"": "", "predicted": " (predicted class)", "label": " (true class)"}[role]
+            lines += [f"- better by {title(metric)}{role_words}? {answer(own)}"] if own else []
+    return "\n".join([tally_by_model(rows, "measures"), "", *lines])
 
 
 @fill("tokentm-fair")
 def fair(results: Results) -> str:
     """The same, when GenAtt is of the probability as TokenTM is."""
-    return held(only(effects(results), method="tokentm", against="genatt(question='probability')"), "measures")
+    return tally_by_model(
+        only(effects(results), method="tokentm", against="genatt(question='probability')"), "measures"
+    )
 
 
 def ablation(results: Results, model: str) -> str:
@@ -73,7 +75,7 @@ def ablation(results: Results, model: str) -> str:
 
 
 def points(results: Results, model: str) -> str:
-    return gains(effects(results), {one: (one, "genatt") for one in OPEN}, columns(model))
+    return gains(effects(results), {method: (method, "genatt") for method in OPEN}, columns(model))
 
 
 for _model in MODELS:
@@ -87,10 +89,10 @@ def steps(results: Results) -> str:
     lines = []
     for name, (method, against) in STEPS.items():
         own = only(effects(results), method=method, against=against)
-        lines += [f"- **{name}** — {held(own, 'measures')}"] if own else []
+        lines += [f"- **{name}** — {tally_by_model(own, 'measures')}"] if own else []
         for metric, role in ((SEGMENTATION[2], ""), (CURVES[0], "predicted"), (CURVES[1], "predicted")):
-            some = only(own, metric=metric, explained=role)
-            lines += [f"    - better by {title(metric)}? {answer(some)}"] if some else []
+            shown_effects = only(own, metric=metric, explained=role)
+            lines += [f"    - better by {title(metric)}? {answer(shown_effects)}"] if shown_effects else []
     return "\n".join(lines) or NOTHING
 
 
@@ -102,17 +104,17 @@ def published(results: Results) -> list[Order]:
 def order(results: Results) -> str:
     """Which reading has the published order, TokenTM before GenAtt, most often?"""
     lines, best = [], {}
-    for one in OPEN:
-        own = only(effects(results), method=one, against="genatt")
+    for reading in OPEN:
+        own = only(effects(results), method=reading, against="genatt")
         if own:
-            best[one] = sum(row.effect > 0 for row in own)
-            told = [sum(verdict(row) == word for row in own) for word in ("better", "worse")]
+            best[reading] = sum(row.effect > 0 for row in own)
+            counts = [sum(verdict(row) == word for row in own) for word in ("better", "worse")]
             lines.append(
-                f"- `{one}` is ahead of GenAtt in {best[one]} of {counted(len(own), 'comparison')}; significantly in {told[0]}, and significantly behind in {told[1]}."
+                f"- `{reading}` is ahead of GenAtt in {best[reading]} of {counted(len(own), 'comparison')}; significantly in {counts[0]}, and significantly behind in {counts[1]}."
             )
     if not lines:
         return NOTHING
-    winners = [f"`{one}`" for one, count in best.items() if count == max(best.values())]
+    winners = [f"`{reading}`" for reading, count in best.items() if count == max(best.values())]
     who = f"most often by {joined(winners)}" if len(winners) < len(best) else "as often by every reading"
     who = who if max(best.values()) else "by no reading in any measure"
     first = f"The published order, TokenTM before GenAtt, is matched {who}."
@@ -121,29 +123,29 @@ def order(results: Results) -> str:
 
 def nearest(results: Results) -> str:
     """Which reading comes nearest to the whole of the paper's tables, by mean τ over both models and both plans."""
-    rows, said = published(results), []
+    rows, sentences = published(results), []
     for words, readings in (("nine methods", OPEN), ("four steps", READINGS)):
         means = {}
-        for one in readings:
-            own = [row.tau for row in only(rows, metric=one) if row.tau == row.tau]
-            means |= {one: sum(own) / len(own)} if own else {}
+        for reading in readings:
+            own = [row.tau for row in only(rows, metric=reading) if row.tau == row.tau]
+            means |= {reading: sum(own) / len(own)} if own else {}
         if means:
             top = max(means, key=means.__getitem__)
-            rest = ", ".join(number(means[one], 2) for one in means if one != top)
+            rest = ", ".join(number(means[reading], 2) for reading in means if reading != top)
             name = f"`{top}`" if words == "nine methods" else top
-            said.append(f"the {words} by {name} (mean τ {number(means[top], 2)}; the others {rest})")
-    return f" The published order of all rows is matched best, of {', and of '.join(said)}." if said else ""
+            sentences.append(f"the {words} by {name} (mean τ {number(means[top], 2)}; the others {rest})")
+    return f" The published order of all rows is matched best, of {', and of '.join(sentences)}." if sentences else ""
 
 
 @fill("tokentm-published")
 def agreements(results: Results) -> str:
     """Kendall's τ with the paper's tables, reading by reading."""
     rows, lines = published(results), []
-    sets = [(model, data) for data in dict.fromkeys(one.dataset for one in rows) for model in MODELS]
+    sets = [(model, data) for data in dict.fromkeys(order.dataset for order in rows) for model in MODELS]
     for words, readings in (("nine methods", OPEN), ("steps", READINGS)):
-        for one in readings:
-            found = {(row.model, row.dataset): row for row in only(rows, metric=one)}
-            lines.append([f"{words}: {one}", *(ranked(found.get(place)) for place in sets)])
+        for reading in readings:
+            orders_by_set = {(row.model, row.dataset): row for row in only(rows, metric=reading)}
+            lines.append([f"{words}: {reading}", *(ranked(orders_by_set.get(place)) for place in sets)])
     return table(["order of the …", *(f"{model}<br>{data}" for model, data in sets)], lines if rows else [])
 
 
@@ -151,12 +153,12 @@ def agreements(results: Results) -> str:
 def draw(results: Results) -> Path | None:
     """Every reading of TokenTM less GenAtt, with 95 % intervals"""
     rows = [
-        one for one in effects(results) if one.against == "genatt" and one.method in OPEN and one.explained != "label"
+        row for row in effects(results) if row.against == "genatt" and row.method in OPEN and row.explained != "label"
     ]
     if not rows:
         return None
     panels = {title(metric): only(rows, metric=metric) for metric in (*SEGMENTATION, *CURVES, DROPS[0])}
-    series = {model: (lambda one, model=model: one.model == model) for model in MODELS}
+    series = {model: (lambda row, model=model: row.model == model) for model in MODELS}
     return plots.forest(
-        "tokentm-gains", panels, [plots.short(one) for one in OPEN], lambda one: plots.short(one.method), series
+        "tokentm-gains", panels, [plots.short(method) for method in OPEN], lambda row: plots.short(row.method), series
     )

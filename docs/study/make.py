@@ -42,21 +42,21 @@ FILLED_BY = (  # importing them registers what they fill
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ORDER)}; all if there are none")
-    given.add_argument("--stores", type=Path, default=Path("runs/study"), help="what run.py wrote")
-    given.add_argument("--check", action="store_true", help="say whether pages and results agree; write nothing")
-    given.add_argument("--pages", action="store_true", help="fill pages from the results that are there")
-    asked = given.parse_args(arguments)
-    if unknown := [name for name in asked.names if name not in ORDER]:
-        given.error(f"{unknown[0]!r} is no plan of the study; known: {', '.join(ORDER)}")
-    if asked.check:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ORDER)}; all if there are none")
+    parser.add_argument("--stores", type=Path, default=Path("runs/study"), help="what run.py wrote")
+    parser.add_argument("--check", action="store_true", help="say whether pages and results agree; write nothing")
+    parser.add_argument("--pages", action="store_true", help="fill pages from the results that are there")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in ORDER]:
+        parser.error(f"{unknown[0]!r} is no plan of the study; known: {', '.join(ORDER)}")
+    if options.check:
         return check()
-    if not asked.pages:
-        done = measure(asked.stores, asked.names or ORDER)
-        if not asked.names:
-            done += [f"error-bars-{part}" for part in error_results.measure_errors(asked.stores, RESULTS)]
-        print(f"measured: {', '.join(done) or f'nothing, {asked.stores} holds no store of these'}")
+    if not options.pages:
+        measured = measure(options.stores, options.names or ORDER)
+        if not options.names:
+            measured += [f"error-bars-{part}" for part in error_results.measure_errors(options.stores, RESULTS)]
+        print(f"measured: {', '.join(measured) or f'nothing, {options.stores} holds no store of these'}")
     results = Results()
     for name, draw in PLOTS.items():
         print(f"plot {name}: {draw(results) or 'nothing to draw yet'}")

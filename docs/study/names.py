@@ -168,10 +168,10 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
             own += [(base, "random") for base in VANISHING.values()]
             own += [("decompx+skipplus", other) for other in methods]
         case "skipplus-vanish":
-            own = [(one, other) for one in VANISHING.values() for other in ("random", "genatt")]
+            own = [(method, other) for method in VANISHING.values() for other in ("random", "genatt")]
         case "tokentm" | "tokentm-pets":
             own = [(later, earlier) for steps in READINGS.values() for earlier, later in pairwise(steps)]
-            own += [(one, other) for one in OPEN for other in ("genatt", "tokentm")]
+            own += [(method, other) for method in OPEN for other in ("genatt", "tokentm")]
             own += [("tokentm", other) for other in methods] + [("tokentm", "genatt(question='probability')")]
         case "tis" | "tis-sensitivity":
             own = [(TIS, other) for other in methods]
@@ -188,11 +188,11 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
             own = [*TEMPER_LESS.values(), *FUSE_LESS.values(), *ANNEAL_LESS.values()]
             own += [(TEMPERED, other) for other in QK.values()]
         case "beyond" | "beyond-pets" | "beyond-scenes":
-            own = [(one, other) for one in methods if ours(one) for other in methods if not ours(other)]
-            own += [(one, other) for one in OURS for other in OURS] + [(one, "tis") for one in methods]
+            own = [(method, other) for method in methods if ours(method) for other in methods if not ours(other)]
+            own += [(method, other) for method in OURS for other in OURS] + [(method, "tis") for method in methods]
         case "scenes" | "scenes-pair":
             own = list(ON_SCENES.values())
-            own += [(one, other) for one in OURS for other in (PROBABLE["decompx"], "tis(masks=256)")]
+            own += [(method, other) for method in OURS for other in (PROBABLE["decompx"], "tis(masks=256)")]
         case "zebras":
             own = [(other, "genatt") for other in methods] + [("decompx+skipplus", "decompx")]
         case _:
@@ -200,7 +200,7 @@ def pairs(plan: str, methods: tuple[str, ...]) -> list[tuple[str, str]]:
     return [pair for pair in dict.fromkeys(own) if pair[0] != pair[1] and set(pair) <= set(methods)]
 
 
-def told(plan: str, metric: str) -> bool:
+def is_compared(plan: str, metric: str) -> bool:
     """Whether pairs are compared by it: what no page reads would fill the tables."""
     return metric in READ.get(plan, (metric,))
 

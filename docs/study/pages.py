@@ -53,8 +53,8 @@ def plot(name: str):
 def filled(text: str, results: Results, page: str = "") -> str:
     """A page with every slot filled anew."""
 
-    def put(found: re.Match[str]) -> str:
-        kind, name = found.groups()
+    def put(match: re.Match[str]) -> str:
+        kind, name = match.groups()
         if kind == "plot":
             if name not in PLOTS:
                 raise LookupError(f"{page} asks for the plot {name!r}; known: {', '.join(sorted(PLOTS))}")

@@ -56,8 +56,8 @@ def short(method: str) -> str:
 
 def arms(rows: Sequence[Figure | Effect]) -> np.ndarray:
     """How far intervals reach to either side; 0 where there is none."""
-    middle = [one.effect if isinstance(one, Effect) else one.mean for one in rows]
-    ends = np.array([[at - one.low, one.high - at] for at, one in zip(middle, rows, strict=True)]).reshape(-1, 2).T
+    middle = [row.effect if isinstance(row, Effect) else row.mean for row in rows]
+    ends = np.array([[at - row.low, row.high - at] for at, row in zip(middle, rows, strict=True)]).reshape(-1, 2).T
     return np.nan_to_num(np.clip(ends, 0, None))
 
 
@@ -74,10 +74,14 @@ def forest(
             axis.axvline(0, color=BLACK, linewidth=0.8)
             for place, (word, wanted) in enumerate(series.items()):
                 shift = 0.16 * (len(series) + 1) * (place / max(len(series) - 1, 1) - 0.5) * (len(series) > 1)
-                own = [one for one in effects if wanted(one) and row(one) in labels and not isnan(one.effect)]
-                heights = [labels.index(row(one)) + shift for one in own]
+                own = [
+                    effect_row
+                    for effect_row in effects
+                    if wanted(effect_row) and row(effect_row) in labels and not isnan(effect_row.effect)
+                ]
+                heights = [labels.index(row(effect_row)) + shift for effect_row in own]
                 axis.errorbar(
-                    [one.effect for one in own], heights, xerr=arms(own), fmt=MARKS[place], markersize=3.6,
+                    [effect_row.effect for effect_row in own], heights, xerr=arms(own), fmt=MARKS[place], markersize=3.6,
                     color=COLOURS[place % 2 if len(series) == 4 else place], markerfacecolor="white" if len(series) == 4 and place >= 2 else None,
                     linewidth=0.9, label=word, zorder=3,
                 )  # fmt: skip
@@ -106,10 +110,10 @@ def lines(
             if mark is not None:
                 axis.axvline(mark, color=GREY, linewidth=0.9, linestyle=":")
             for place, (word, points) in enumerate(curves.items()):
-                x, rows = [at for at, _ in points], [one for _, one in points]
+                x, rows = [at for at, _ in points], [row for _, row in points]
                 (line,) = axis.plot(
                     x,
-                    [one.mean for one in rows],
+                    [row.mean for row in rows],
                     marker=MARKS[place % 8],
                     markersize=3.5,
                     linestyle=DASHES[place % 8],
@@ -119,13 +123,13 @@ def lines(
                 )
                 if bars:
                     x = [at + 0.012 * (place - (len(curves) - 1) / 2) for at in x]
-                    axis.errorbar(x, [one.mean for one in rows], yerr=arms(rows), fmt="none", ecolor=COLOURS[place], elinewidth=0.9)  # fmt: skip
+                    axis.errorbar(x, [row.mean for row in rows], yerr=arms(rows), fmt="none", ecolor=COLOURS[place], elinewidth=0.9)  # fmt: skip
                     line.set_xdata(x)
                     continue
                 axis.fill_between(
                     x,
-                    [one.low for one in rows],
-                    [one.high for one in rows],
+                    [row.low for row in rows],
+                    [row.high for row in rows],
                     color=COLOURS[place % 8],
                     alpha=0.1,
                     linewidth=0,
@@ -202,7 +206,7 @@ def label(axis: Any, points: Sequence[tuple[str, float, float]], log: bool) -> N
     (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
     place = (lambda x: np.log(x / left) / np.log(right / left)) if log else (lambda x: (x - left) / (right - left))
     taken: list[tuple[float, float]] = []
-    for word, x, y in sorted(points, key=lambda one: one[2]):
+    for word, x, y in sorted(points, key=lambda row: row[2]):
         across, up = place(x), (y - low) / (high - low)
         while any(abs(across - a) < 0.45 and abs(up - u) < 0.045 for a, u in taken):
             up += 0.005
@@ -230,13 +234,13 @@ def dots(
         if chance is not None:
             axis.axvline(chance, color=GREY, linewidth=0.9, linestyle=":")
         for place, (word, own) in enumerate(rows.items()):
-            own = [one for one in own if one.method in labels and not isnan(one.mean)]
+            own = [row for row in own if row.method in labels and not isnan(row.mean)]
             shift = 0.5 * (place / (len(rows) - 1) - 0.5) if len(rows) > 1 else 0.0
             axis.errorbar(
-                [one.mean for one in own], [labels.index(one.method) + shift for one in own],
+                [row.mean for row in own], [labels.index(row.method) + shift for row in own],
                 xerr=arms(own), fmt=MARKS[place], markersize=3.8, color=COLOURS[place], linewidth=0.9, label=word,
             )  # fmt: skip
-        axis.set_yticks(range(len(labels)), [short(one) for one in labels])
+        axis.set_yticks(range(len(labels)), [short(label) for label in labels])
         axis.set_ylim(len(labels) - 0.4, -0.6)
         axis.set_xlabel(across)
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
@@ -244,7 +248,7 @@ def dots(
         return saved(figure, name)
 
 
-def unit_of(one: Figure) -> str:
+def unit_of(row: Figure) -> str:
     """An axis: the metric and its direction."""
-    way = WAYS[one.better]
-    return title(one.metric) + (f"  ({way})" if way else "")
+    way = WAYS[row.better]
+    return title(row.metric) + (f"  ({way})" if way else "")

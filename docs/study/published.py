@@ -44,7 +44,7 @@ METHODS = tuple(published_tables()["tokentm:table2"].rows)
 TABLES, STEPS = columns_of("table2", "table3"), columns_of("table4")
 
 
-def asked(sheets: Sequence[Sheet], tables: Mapping[tuple[str, str], tuple[float, ...]]) -> list[Sheet]:
+def sheets_of_tables(sheets: Sequence[Sheet], tables: Mapping[tuple[str, str], tuple[float, ...]]) -> list[Sheet]:
     """The sheets of one model that have a published column."""
     return [sheet for sheet in sheets if (sheet.metric, sheet.explained) in tables]
 
@@ -57,7 +57,7 @@ def same_order(
     draws: int = 1000,
 ) -> Order:
     """Rank correlation with the published order, mean over the measures of a plan; all measures are resampled together."""
-    own, pairs = asked(sheets, tables), []
+    own, pairs = sheets_of_tables(sheets, tables), []
     for sheet in own:
         sign = -1 if sheet.higher is False else 1
         theirs = sign * np.array(tables[sheet.metric, sheet.explained])
@@ -68,8 +68,8 @@ def same_order(
         pairs.append([agreement(sign * column, theirs) for column in ours.T])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # no order in any measure is no order: NaN
-        found = np.nanmean(pairs, 0) if pairs else np.full((2, 2), nan)
-    (tau, rho), spread = found[0], found[1:]
+        means = np.nanmean(pairs, 0) if pairs else np.full((2, 2), nan)
+    (tau, rho), spread = means[0], means[1:]
     where = (own[0].model, own[0].dataset, word, "published", f"{len(own)} measures", len(methods))
     pictures = len(set(own[0].pictures))
     return Order(*where, pictures, tau, *around(tau, spread[:, 0]), rho, *around(rho, spread[:, 1]))

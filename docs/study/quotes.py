@@ -25,8 +25,8 @@ class Quotes:
 
     def one(self, says: str, method: str, against: str, table: str, metric: str, model: str, **where: Any) -> str:
         """An effect of which the sentence says that it is "better", "worse" or "open"; "worse|open" is not better."""
-        wanted = {"metric": metric, "model": model, **where}
-        rows = only(self.results.effects(table), method=method, against=against, **wanted)
+        fields = {"metric": metric, "model": model, **where}
+        rows = only(self.results.effects(table), method=method, against=against, **fields)
         if len(rows) != 1:
             self.wrong.append(f"{table} has {len(rows)} rows of {method} − {against} by {metric} on {model}")
             return "–"
@@ -55,8 +55,8 @@ class Quotes:
         if len(rows) != 1 or isnan(rows[0].tau):
             self.wrong.append(f"{table} has no one order of {metric} and {truth} among {among}")
             return "–"
-        found = "together" if rows[0].tau_low > 0 else "apart" if rows[0].tau_high < 0 else "open"
-        self.holds(found in says.split("|"), f"{metric} and {truth} among {among} in {table} go {says}")
+        relation = "together" if rows[0].tau_low > 0 else "apart" if rows[0].tau_high < 0 else "open"
+        self.holds(relation in says.split("|"), f"{metric} and {truth} among {among} in {table} go {says}")
         return ranked(rows[0])
 
     def orders(self, says: str, table: str, metric: str, truth: str, **where: Any) -> str:
@@ -64,9 +64,9 @@ class Quotes:
 
     def tally(self, pairs: Sequence[tuple[str, str]], table: str, metric: str, kind: str) -> str:
         """For how many pairs the interval says "better" or "worse"."""
-        rows = {(one.model, one.method, one.against): one for one in only(self.results.effects(table), metric=metric)}
+        rows = {(row.model, row.method, row.against): row for row in only(self.results.effects(table), metric=metric)}
         own = [[rows[model, *pair] for pair in pairs if (model, *pair) in rows] for model in MODELS]
-        return " / ".join(str([verdict(one) for one in some].count(kind)) for some in own)
+        return " / ".join(str([verdict(row) for row in effects].count(kind)) for effects in own)
 
     def holds(self, true: bool, words: str) -> None:
         """What a sentence takes for granted."""
@@ -96,9 +96,9 @@ def points(*lines: str, models: bool = True) -> str:
 
 def contradictions(results: Results) -> list[str]:
     """What was concluded by hand and does not follow from the results."""
-    found = []
+    sentences = []
     for page, function in (SHORT | ELSEWHERE).items():
         quotes = Quotes(results)
         function(quotes)
-        found += [f"{page}: {words}, and the results say otherwise" for words in quotes.wrong]
-    return found
+        sentences += [f"{page}: {words}, and the results say otherwise" for words in quotes.wrong]
+    return sentences

@@ -204,17 +204,17 @@ def stand_in_plan(
     only: Sequence[str] = tuple(WEIGHTS),
 ) -> Plan:
     """The shipped plan with the models of `only` and datasets of `assets` in place of the paper's."""
-    wanted = keep_models(reproduction(name), [key for key in reproduction(name).models if STAND_INS.get(key) in only])
+    reduced = keep_models(reproduction(name), [key for key in reproduction(name).models if STAND_INS.get(key) in only])
     if name == "skipplus:figure7-eva":  # EVA-L has more layers than the model that stands in for it
-        wanted = replace(wanted, methods=wanted.methods[:LAYERS])
+        reduced = replace(reduced, methods=reduced.methods[:LAYERS])
     models = {
         key: {"name": WEIGHTS[label][0], "checkpoint": str(assets / "weights" / WEIGHTS[label][1])}
         for key, label in STAND_INS.items()
-        if key in wanted.models
+        if key in reduced.models
     }
-    data = {key: DATA[key].format(assets=assets) for key in wanted.data if key in DATA}
+    data = {key: DATA[key].format(assets=assets) for key in reduced.data if key in DATA}
     # small cells end sooner when time is up
-    return plan_reproduction(wanted, data, models=models, pictures=images, device=device, slice=slice_size)
+    return plan_reproduction(reduced, data, models=models, pictures=images, device=device, slice=slice_size)
 
 
 def columns_of(name: str, folder: Path, run: str | None = None) -> Iterator[tuple[str, FilledColumn]]:

@@ -36,78 +36,78 @@ class OutOfTimeError(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ORDER)}; all if there are none")
-    given.add_argument("--device", help="cpu, cuda, cuda:1; GPUs if there are any")
-    given.add_argument("--out", type=Path, default=Path("runs/study"))
-    given.add_argument("--plans", type=Path, default=PLANS, help="another folder of plans, by their file names")
-    given.add_argument("--pictures", type=int, help="of each dataset, in place of what the plans say")
-    given.add_argument("--model", help="label of the only model of the plans to run; its store is OUT/NAME@LABEL")
-    given.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ORDER)}; all if there are none")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1; GPUs if there are any")
+    parser.add_argument("--out", type=Path, default=Path("runs/study"))
+    parser.add_argument("--plans", type=Path, default=PLANS, help="another folder of plans, by their file names")
+    parser.add_argument("--pictures", type=int, help="of each dataset, in place of what the plans say")
+    parser.add_argument("--model", help="label of the only model of the plans to run; its store is OUT/NAME@LABEL")
+    parser.add_argument(
         "--shard", metavar="i/n", help="every n-th piece of work from the i-th on, into a store that --merge adds"
     )
-    given.add_argument("--merge", action="store_true", help="add up the stores of shards; compute nothing")
-    given.add_argument("--precision", help="of products: float32, tf32, …; that of the plans if not given")
-    given.add_argument("--jobs", type=int, default=1, help="plans at once, each in a process of its own")
-    given.add_argument(
+    parser.add_argument("--merge", action="store_true", help="add up the stores of shards; compute nothing")
+    parser.add_argument("--precision", help="of products: float32, tf32, …; that of the plans if not given")
+    parser.add_argument("--jobs", type=int, default=1, help="plans at once, each in a process of its own")
+    parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="end after so many, between two pieces of work"
     )
-    asked = given.parse_args(arguments)
-    order = ORDER if asked.plans == PLANS else tuple(sorted(path.stem for path in asked.plans.glob("*.toml")))
-    if unknown := [name for name in asked.names if name not in order]:
-        given.error(f"{unknown[0]!r} is no plan of the study; known: {', '.join(order)}")
-    if asked.jobs < 1:
-        given.error(f"--jobs {asked.jobs} must be 1 or more")
-    names = [one for one in order if one in asked.names or not asked.names]
-    end = time.monotonic() + 60 * asked.minutes
-    return at_once(names, asked, end) if asked.jobs > 1 else in_turn(names, asked, end)
+    options = parser.parse_args(arguments)
+    order = ORDER if options.plans == PLANS else tuple(sorted(path.stem for path in options.plans.glob("*.toml")))
+    if unknown := [name for name in options.names if name not in order]:
+        parser.error(f"{unknown[0]!r} is no plan of the study; known: {', '.join(order)}")
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs} must be 1 or more")
+    names = [name for name in order if name in options.names or not options.names]
+    end = time.monotonic() + 60 * options.minutes
+    return at_once(names, options, end) if options.jobs > 1 else in_turn(names, options, end)
 
 
-def in_turn(names: list[str], asked: argparse.Namespace, end: float) -> int:
+def in_turn(names: list[str], options: argparse.Namespace, end: float) -> int:
     """Here, one after the other; 1 where something failed or time was up."""
     failed = False
     for name in names:
         begun = time.monotonic()
         try:
-            said = run(name, asked, end)
+            outcome = run(name, options, end)
         except OutOfTimeError:
             print(f"{name}: time is up after {time.monotonic() - begun:.0f} s; run it again to go on", flush=True)
             return 1
         except Exception as problem:  # noqa: BLE001 - one plan must not stop the others
-            said = (
+            outcome = (
                 f"failed: {problem}"
                 if isinstance(problem, VitreousError)
                 else f"failed: {type(problem).__name__}: {problem}"
             )
-        failed |= "failed" in said
-        print(f"{name}: {time.monotonic() - begun:.0f} s, {said}", flush=True)
+        failed |= "failed" in outcome
+        print(f"{name}: {time.monotonic() - begun:.0f} s, {outcome}", flush=True)
     return int(failed)
 
 
-def at_once(names: list[str], asked: argparse.Namespace, end: float) -> int:
+def at_once(names: list[str], options: argparse.Namespace, end: float) -> int:
     """Each in a process of its own, the next one as soon as one is done; 1 where something failed or time was up."""
-    with ThreadPoolExecutor(asked.jobs) as free:
-        return int(any(list(free.map(lambda name: apart(name, asked, end), names))))
+    with ThreadPoolExecutor(options.jobs) as free:
+        return int(any(list(free.map(lambda name: apart(name, options, end), names))))
 
 
-def apart(name: str, asked: argparse.Namespace, end: float) -> int:
+def apart(name: str, options: argparse.Namespace, end: float) -> int:
     """This script with one name, its lines as they come; how it ended."""
     left = (end - time.monotonic()) / 60
     if left <= 0:
         print(f"{name}: time is up before it began; run it again", flush=True)
         return 1
     flags = {
-        "device": asked.device,
-        "pictures": asked.pictures,
-        "out": asked.out,
-        "plans": asked.plans,
+        "device": options.device,
+        "pictures": options.pictures,
+        "out": options.out,
+        "plans": options.plans,
         "minutes": left,
-        "model": asked.model,
-        "precision": asked.precision,
-        "shard": asked.shard,
+        "model": options.model,
+        "precision": options.precision,
+        "shard": options.shard,
     }
     words = [word for flag, value in flags.items() if value is not None for word in (f"--{flag}", str(value))]
-    each = max(1, (os.cpu_count() or 1) // asked.jobs)  # cores are shared fairly
+    each = max(1, (os.cpu_count() or 1) // options.jobs)  # cores are shared fairly
     with subprocess.Popen(
         [sys.executable, __file__, name, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         encoding="utf-8", env={"OMP_NUM_THREADS": str(each), **os.environ, "PYTHONIOENCODING": "utf-8"},
@@ -119,34 +119,34 @@ def apart(name: str, asked: argparse.Namespace, end: float) -> int:
     return ran.returncode
 
 
-def run(name: str, asked: argparse.Namespace, end: float) -> str:
+def run(name: str, options: argparse.Namespace, end: float) -> str:
     """One plan into its store, or one script into its table; what came of it in a few words."""
     if name in SCRIPTS:
         from study import shortcut, zebras
 
         script = {"zebras": zebras, "shortcut": shortcut}[name]
-        return f"{script.write(asked.out / f'{name}.csv', asked.device, asked.pictures)} rows"
+        return f"{script.write(options.out / f'{name}.csv', options.device, options.pictures)} rows"
     from vitreous.bench.plan_check import check
     from vitreous.bench.plan_parser import read_plan
     from vitreous.bench.run_plan import execute
     from vitreous.bench.store import Store
 
-    folder = asked.out / (name if asked.model is None else f"{name}@{asked.model}")
-    if asked.merge:
+    folder = options.out / (name if options.model is None else f"{name}@{options.model}")
+    if options.merge:
         return merge(folder)
-    over = {"device": asked.device, "pictures": asked.pictures, "precision": asked.precision}
-    if asked.model is not None:
-        entries = tomllib.loads((asked.plans / f"{name}.toml").read_text(encoding="utf-8"))
-        over["models"] = [entry for entry in entries["models"] if entry.get("label", entry["name"]) == asked.model]
-    plan = read_plan(asked.plans / f"{name}.toml", **over)
+    over = {"device": options.device, "pictures": options.pictures, "precision": options.precision}
+    if options.model is not None:
+        entries = tomllib.loads((options.plans / f"{name}.toml").read_text(encoding="utf-8"))
+        over["models"] = [entry for entry in entries["models"] if entry.get("label", entry["name"]) == options.model]
+    plan = read_plan(options.plans / f"{name}.toml", **over)
     for note in check(plan):
         print(f"note: {note}", flush=True)
-    with Store(folder if asked.shard is None else folder / "shards" / asked.shard.replace("/", "-of-")) as store:
-        told = execute(plan, store, shard=asked.shard, report=until(end))
-    failed = sum(told.failed.values())
-    for sentence, often in list(told.failed.items())[:5]:
+    with Store(folder if options.shard is None else folder / "shards" / options.shard.replace("/", "-of-")) as store:
+        progress = execute(plan, store, shard=options.shard, report=until(end))
+    failed = sum(progress.failed.values())
+    for sentence, often in list(progress.failed.items())[:5]:
         print(f"  failed {often} ×: {sentence}", flush=True)
-    return f"{told.images} images, {told.rows} new rows" + (f", {failed} failed" if failed else "")
+    return f"{progress.images} images, {progress.rows} new rows" + (f", {failed} failed" if failed else "")
 
 
 def merge(folder: Path) -> str:

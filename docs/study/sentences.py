@@ -53,87 +53,87 @@ def digits_of(metric: str) -> int:
 def title(metric: str) -> str:
     """A metric in words: its name, and the baseline where it has one."""
     name, _, options = metric.partition("(")
-    said = TITLES.get(name, name.replace("_aopc", " AOPC").replace("_", " "))
+    words = TITLES.get(name, name.replace("_aopc", " AOPC").replace("_", " "))
     for baseline in ("blur", "black", "mean", "random"):
         if f"baseline='{baseline}'" in options:
-            return f"{said}, {baseline}"
-    return said
+            return f"{words}, {baseline}"
+    return words
 
 
-def amount(one: Effect, plus: bool = True) -> str:
+def amount(row: Effect, plus: bool = True) -> str:
     """An effect with its interval; without one where no image differs from another."""
-    digits = digits_of(one.metric)
-    if one.low == one.high:
-        return f"{number(one.effect, digits, plus)} (all equal)"
-    ends = ", ".join(nonzero(end, digits) for end in (one.low, one.high))
-    if verdict(one) in ("better", "worse") and not any(round(end, digits) for end in (one.effect, one.low, one.high)):
+    digits = digits_of(row.metric)
+    if row.low == row.high:
+        return f"{number(row.effect, digits, plus)} (all equal)"
+    ends = ", ".join(nonzero(end, digits) for end in (row.low, row.high))
+    if verdict(row) in ("better", "worse") and not any(round(end, digits) for end in (row.effect, row.low, row.high)):
         return f"under {10**-digits / 2:g}"  # told, and too small to be written
-    return f"{number(one.effect, digits, plus)} [{ends}]"
+    return f"{number(row.effect, digits, plus)} [{ends}]"
 
 
-def between(one: Effect) -> str:
+def between(row: Effect) -> str:
     """A difference that does not judge, in words: `"0.120 [0.080, 0.160] above"`."""
-    if isnan(one.effect):
+    if isnan(row.effect):
         return "not known beside"
-    low, high = (one.low, one.high) if one.effect >= 0 else (-one.high, -one.low)
-    ends = ", ".join(number(end, digits_of(one.metric)) for end in (low, high))
-    return f"{number(abs(one.effect), digits_of(one.metric))} [{ends}] {'above' if one.effect >= 0 else 'below'}"
+    low, high = (row.low, row.high) if row.effect >= 0 else (-row.high, -row.low)
+    ends = ", ".join(number(end, digits_of(row.metric)) for end in (low, high))
+    return f"{number(abs(row.effect), digits_of(row.metric))} [{ends}] {'above' if row.effect >= 0 else 'below'}"
 
 
-def turned(one: Effect) -> Effect:
+def turned(row: Effect) -> Effect:
     """The same comparison seen from the other side."""
-    where = (one.model, one.dataset, one.explained, one.metric, one.against, one.method, one.n)
-    return Effect(*where, -one.effect, -one.high, -one.low, one.p)
+    where = (row.model, row.dataset, row.explained, row.metric, row.against, row.method, row.n)
+    return Effect(*where, -row.effect, -row.high, -row.low, row.p)
 
 
-def verdict(one: Effect) -> str:
+def verdict(row: Effect) -> str:
     """ "better", "worse", "open" where the interval holds 0, or "unknown", which it is of a few images."""
-    if isnan(one.effect) or isnan(one.low) or one.n < FEW:
+    if isnan(row.effect) or isnan(row.low) or row.n < FEW:
         return "unknown"
-    return "better" if one.low > 0 else "worse" if one.high < 0 else "open"
+    return "better" if row.low > 0 else "worse" if row.high < 0 else "open"
 
 
 def answer(effects: Sequence[Effect], yes: str = "yes", no: str = "no") -> str:
     """`"yes, by +0.031 [0.024, 0.038] on ViT-Tiny; no significant difference on DeiT-Tiny (…)"`."""
     if not effects:
         return "Not measured yet."
-    said = []
-    for one in effects:
-        match verdict(one):
+    parts = []
+    for row in effects:
+        match verdict(row):
             case "better":
-                said.append(f"{yes}, by {amount(one)} on {one.model}")
+                parts.append(f"{yes}, by {amount(row)} on {row.model}")
             case "worse":
-                said.append(f"{no}, it is worse by {amount(turned(one), plus=False)} on {one.model}")
+                parts.append(f"{no}, it is worse by {amount(turned(row), plus=False)} on {row.model}")
             case "open":
-                said.append(f"no significant difference on {one.model} ({amount(one)})")
-            case _ if one.n < FEW and not isnan(one.effect):
-                apart = number(one.effect, digits_of(one.metric), plus=True)
-                said.append(f"too few to say on {one.model} ({apart} on {counted(one.n, 'image')})")
+                parts.append(f"no significant difference on {row.model} ({amount(row)})")
+            case _ if row.n < FEW and not isnan(row.effect):
+                apart = number(row.effect, digits_of(row.metric), plus=True)
+                parts.append(f"too few to say on {row.model} ({apart} on {counted(row.n, 'image')})")
             case _:
-                said.append(f"not known on {one.model}")
-    text = "; ".join(said)
+                parts.append(f"not known on {row.model}")
+    text = "; ".join(parts)
     return text[0].upper() + text[1:] + "."
 
 
 def tally(effects: Sequence[Effect]) -> str:
     """`"better in 3 of 5, worse in 1"`."""
-    kinds = [verdict(one) for one in effects]
+    kinds = [verdict(row) for row in effects]
     known = len(kinds) - kinds.count("unknown")
     if not known:
         return "not known"
-    told = [f"{word} in {kinds.count(word)}" for word in ("better", "worse") if kinds.count(word)]
-    return f"{', '.join(told)} of {known}" if told else f"no difference in {known}"
+    counts = [f"{word} in {kinds.count(word)}" for word in ("better", "worse") if kinds.count(word)]
+    return f"{', '.join(counts)} of {known}" if counts else f"no difference in {known}"
 
 
-def held(effects: Sequence[Effect], claim: str) -> str:
+def tally_by_model(effects: Sequence[Effect], claim: str) -> str:
     """How a claim about several comparisons came out, by model."""
     if not effects:
         return "Not measured yet."
-    said = []
-    for model in dict.fromkeys(one.model for one in effects):
-        own = [one for one in effects if one.model == model]
-        said.append(f"{model}: {tally(own)} {claim}")
-    return "; ".join(said) + "."
+    parts = []
+    for model in dict.fromkeys(row.model for row in effects):
+        own = [row for row in effects if row.model == model]
+        parts.append(f"{model}: {tally(own)} {claim}")
+    return "; ".join(parts) + "."
 
 
 def counted(count: int, thing: str) -> str:
@@ -141,11 +141,11 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}" + ("" if count == 1 else "s")
 
 
-def ranked(one: Order | None) -> str:
+def ranked(row: Order | None) -> str:
     """Kendall's τ with its interval; a dash where it is not known."""
-    if one is None or isnan(one.tau):
+    if row is None or isnan(row.tau):
         return "–"
-    return f"{number(one.tau, 2)} [{number(one.tau_low, 2)}, {number(one.tau_high, 2)}]"
+    return f"{number(row.tau, 2)} [{number(row.tau_low, 2)}, {number(row.tau_high, 2)}]"
 
 
 def joined(words: Sequence[str]) -> str:
@@ -153,16 +153,16 @@ def joined(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def agreement(one: Order) -> str:
+def agreement(row: Order) -> str:
     """A rank correlation with its interval, and what it says."""
-    text = f"ρ = {number(one.rho, 2)} [{number(one.rho_low, 2)}, {number(one.rho_high, 2)}]"
-    if isnan(one.rho):
+    text = f"ρ = {number(row.rho, 2)} [{number(row.rho_low, 2)}, {number(row.rho_high, 2)}]"
+    if isnan(row.rho):
         return "unknown"
     kind = (
         "go together"
-        if one.rho_low > 0
+        if row.rho_low > 0
         else "pull apart"
-        if one.rho_high < 0
+        if row.rho_high < 0
         else "have no significant order in common"
     )
-    return f"{kind} ({text}, {one.methods} methods)"
+    return f"{kind} ({text}, {row.methods} methods)"

@@ -56,12 +56,12 @@ def read_store(folder: Path) -> list[Sheet]:
     """Every sheet of a store's last run, and what is derived from two of them."""
     from vitreous.report.stored_run import read_run
 
-    found = []
+    sheets = []
     for block in read_run(folder).sections:
         shared = {
             "model": block.model, "dataset": block.dataset, "explained": block.explained, "methods": block.methods,
-            "pictures": tuple(one.image for one in block.questions), "roles": tuple(one.role for one in block.questions),
-            "probability": np.array([one.probability for one in block.questions]),
+            "pictures": tuple(row.image for row in block.questions), "roles": tuple(row.role for row in block.questions),
+            "probability": np.array([row.probability for row in block.questions]),
         }  # fmt: skip
         own = [
             Sheet(
@@ -69,30 +69,32 @@ def read_store(folder: Path) -> list[Sheet]:
             )
             for column in block.metrics
         ]
-        found += [*own, *derived(own)]
-    return found
+        sheets += [*own, *derived(own)]
+    return sheets
 
 
 def derived(sheets: Sequence[Sheet]) -> list[Sheet]:
     """`faithfulness`: deletion AOPC + mean probability while patches enter; of SkipPLUS's percentages, `mean_aopc`."""
     named = {sheet.metric: sheet for sheet in sheets}
-    made = []
+    derived_sheets = []
     if {"deletion_aopc", "insertion_aopc"} <= named.keys():
         gone, come = named["deletion_aopc"], named["insertion_aopc"]
         total = gone.scores + (gone.probability - come.scores)
-        made.append(replace(gone, metric="faithfulness", higher=True, parts={"score": total}, reduce=mean))
+        derived_sheets.append(replace(gone, metric="faithfulness", higher=True, parts={"score": total}, reduce=mean))
     gone, come = (f"{name}_aopc(preset='skipplus')" for name in ("deletion", "insertion"))
     if {gone, come} <= named.keys():
         middle = (named[gone].scores + named[come].scores) / 2
-        made.append(replace(named[gone], metric="mean_aopc", higher=True, parts={"score": middle}, reduce=mean))
-    return made
+        derived_sheets.append(
+            replace(named[gone], metric="mean_aopc", higher=True, parts={"score": middle}, reduce=mean)
+        )
+    return derived_sheets
 
 
 def read_table(path: Path, higher: Mapping[str, bool | None], methods: Sequence[str] = ()) -> list[Sheet]:
     """A table of a script: model, image, method, metric, value."""
     with path.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if not methods or row["method"] in methods]
-    found = []
+    sheets = []
     for model, metric in dict.fromkeys((row["model"], row["metric"]) for row in rows):
         own = [row for row in rows if (row["model"], row["metric"]) == (model, metric)]
         methods, pictures = (tuple(dict.fromkeys(row[name] for row in own)) for name in ("method", "picture"))
@@ -100,21 +102,21 @@ def read_table(path: Path, higher: Mapping[str, bool | None], methods: Sequence[
         for row in own:
             scores[methods.index(row["method"]), pictures.index(row["picture"])] = float(row["value"])
         blank = np.full(len(pictures), np.nan)
-        found.append(
+        sheets.append(
             Sheet(model, path.stem, "", metric, higher.get(metric), methods, pictures, {"score": scores}, mean, blank)
         )
-    return found
+    return sheets
 
 
 def pick(sheets: Sequence[Sheet], metric: str, model: str, dataset: str = "", explained: str = "") -> Sheet:
     """The one sheet of a metric and a model."""
-    found = [
-        one
-        for one in sheets
-        if (one.metric, one.model) == (metric, model)
-        and (not dataset or one.dataset == dataset)
-        and (not explained or one.explained == explained)
+    matching = [
+        row
+        for row in sheets
+        if (row.metric, row.model) == (metric, model)
+        and (not dataset or row.dataset == dataset)
+        and (not explained or row.explained == explained)
     ]
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} sheets of {metric} of {model} {dataset} {explained}; one was expected")
-    return found[0]
+    if len(matching) != 1:
+        raise LookupError(f"{len(matching)} sheets of {metric} of {model} {dataset} {explained}; one was expected")
+    return matching[0]

@@ -47,10 +47,10 @@ def measured(vit, scenes, method: str) -> list[tuple[str, str, str, float]]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
-        found = vitreous.explain(vit, [Image.fromarray(scene.image) for scene in scenes], None, method)
+        attribution = vitreous.explain(vit, [Image.fromarray(scene.image) for scene in scenes], None, method)
     stamps = torch.from_numpy(np.stack([scene.spurious for scene in scenes])).to(torch.int8)
     things = torch.from_numpy(np.stack([scene.objects[0].evidence for scene in scenes])).to(torch.int8)
-    results = vitreous.evaluate(vit, None, found, list(METRICS), objects=stamps, rivals=things)
+    results = vitreous.evaluate(vit, None, attribution, list(METRICS), objects=stamps, rivals=things)
     return [
         (f"shortcut/{place:03d}", method, METRICS[result.metric.split("(")[0]], float(value))
         for result in results

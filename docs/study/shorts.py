@@ -28,11 +28,11 @@ def skipplus(quotes: Quotes) -> str:
     folded = [(plus, alone) for alone, plus, _ in FAMILIES.values()]
     skipped = [(skip, alone) for alone, _, skip in FAMILIES.values()]
     lifts, harms, raised = (
-        quotes.tally(some, "skipplus-pairs", "mean_aopc", kind)
-        for some, kind in ((folded, "better"), (folded, "worse"), (skipped, "better"))
+        quotes.tally(group, "skipplus-pairs", "mean_aopc", kind)
+        for group, kind in ((folded, "better"), (folded, "worse"), (skipped, "better"))
     )
-    rows = [one for one in quotes.results.figures("skipplus") if one.metric == DELETED]
-    lost = [max((one.undefined for one in rows if one.model == model), default=0) for model in MODELS]
+    rows = [row for row in quotes.results.figures("skipplus") if row.metric == DELETED]
+    lost = [max((row.undefined for row in rows if row.model == model), default=0) for model in MODELS]
     return points(
         f"**Summing layers holds.** PLUS lifts DecompX by {gain('better', 'decompx+plus', 'decompx')} points of mean AOPC, GlobEnc by {gain('better', 'globenc+plus', f'globenc{ROLLED}')} and ALTI by {gain('better', f'{ALTI}+plus', f'{ALTI}{ROLLED}')}, as the paper says; "
         f"of {len(FAMILIES)} methods it lifts {lifts} and harms {harms}.",
@@ -52,12 +52,12 @@ def tokentm(quotes: Quotes) -> str:
     curve = partial(quotes.both, table="tokentm-pairs", explained="predicted")
     negative, positive = (f"{word}_auc(preset='tokentm')" for word in ("negative", "positive"))
     both = [*quotes.results.effects("tokentm-pets-pairs"), *quotes.results.effects("tokentm-pairs")]
-    ahead = [one for one in both if (one.method, one.against) == ("tokentm", "genatt") and one.low > 0]
+    ahead = [row for row in both if (row.method, row.against) == ("tokentm", "genatt") and row.low > 0]
     quotes.holds(not ahead, "TokenTM is ahead of GenAtt in no measure")
     base, fused, long, whole = ABLATION
-    readings = {one: mean_tau(quotes, one) for one in (*OPEN, *READINGS)}
-    ours, steps = ([readings[one] for one in some] for some in (OPEN, READINGS))
-    before, after = ([value for one, value in readings.items() if f"{word} LayerNorm" in one] for word in ("before", "after"))  # fmt: skip
+    readings = {reading: mean_tau(quotes, reading) for reading in (*OPEN, *READINGS)}
+    ours, steps = ([readings[reading] for reading in group] for group in (OPEN, READINGS))
+    before, after = ([value for reading, value in readings.items() if f"{word} LayerNorm" in reading] for word in ("before", "after"))  # fmt: skip
     quotes.holds(max(ours) - min(ours) < 0.05, "the order of nine methods tells no reading from another")
     quotes.holds(min(after) > max(before), "lengths after LayerNorm come nearer to the order of the steps")
     assert len(steps) == len(before) + len(after)
@@ -71,15 +71,15 @@ def tokentm(quotes: Quotes) -> str:
 
 
 def mean_tau(quotes: Quotes, reading: str) -> float:
-    own = [one.tau for one in published(quotes.results) if one.metric == reading and one.tau == one.tau]
+    own = [row.tau for row in published(quotes.results) if row.metric == reading and row.tau == row.tau]
     return sum(own) / len(own) if own else 0.0
 
 
 def apart(quotes: Quotes) -> set[tuple[str, str]]:
     """Models and images on which the intervals of all readings of the steps share no point."""
-    rows = [one for one in published(quotes.results) if one.metric in READINGS and one.tau == one.tau]
-    sets = {key: [one for one in rows if (one.model, one.dataset) == key] for key in {(one.model, one.dataset) for one in rows}}  # fmt: skip
-    return {key for key, own in sets.items() if max(one.tau_low for one in own) > min(one.tau_high for one in own)}
+    rows = [row for row in published(quotes.results) if row.metric in READINGS and row.tau == row.tau]
+    sets = {key: [row for row in rows if (row.model, row.dataset) == key] for key in {(row.model, row.dataset) for row in rows}}  # fmt: skip
+    return {key for key, own in sets.items() if max(row.tau_low for row in own) > min(row.tau_high for row in own)}
 
 
 @short("tis")
@@ -87,7 +87,7 @@ def tis(quotes: Quotes) -> str:
     mean, blur, noise = (BLACK.replace("black", word) for word in ("mean", "blur", "random"))
     first = partial(quotes.both, method=TIS, table="tis-pairs")
     options = partial(quotes.both, method="tis", table="tis-options-pairs")
-    counted = max((one.n for one in quotes.results.effects("tis-pairs")), default=0)
+    counted = max((row.n for row in quotes.results.effects("tis-pairs")), default=0)
     sure = quotes.one("open|worse", UNSURE, SURE, "tis-disagreement-gap-pairs", "energy_pointing", "ViT-Tiny", dataset="val, gap 0.75–1")  # fmt: skip
     peak = partial(quotes.both, method="tis(masks=256)", table="tis-pointing-pairs", metric="pointing_game(preset='tis')")  # fmt: skip
     calm = partial(quotes.both, method=TIS, table="tis-sensitivity-pairs", metric=CALM)

@@ -17,19 +17,21 @@ LRP, SHARE, BIASES = PROBABLE["attnlrp"], PROBABLE["decompx"], "fullgrad(questio
 def newer(quotes: Quotes) -> str:
     over = partial(quotes.both, against="decompx+skipplus", table="newer-pairs", metric="faithfulness")
     ask = partial(quotes.both, table="newer-pairs", metric="faithfulness")
-    grid = [one for one in quotes.results.effects("newer-grid-chosen") if "confirm" in one.dataset]
-    tops = {one.model: one for one in reversed(grid)}
+    grid = [row for row in quotes.results.effects("newer-grid-chosen") if "confirm" in row.dataset]
+    tops = {row.model: row for row in reversed(grid)}
     quotes.holds(
-        {(one.method, one.against) for one in tops.values()} == {("fullgrad@tempered+plus", "fullgrad@libra+plus")},
+        {(row.method, row.against) for row in tops.values()} == {("fullgrad@tempered+plus", "fullgrad@libra+plus")},
         "fullgrad@tempered+plus is the cell that was chosen on both models",
     )
-    asked = [one for one in quotes.results.effects("newer-pairs") if (one.method, one.against) in QUESTIONS.values()]
-    quotes.holds(all(one.high >= 0 for one in asked), "no method loses when it is of the probability")
+    question_effects = [
+        row for row in quotes.results.effects("newer-pairs") if (row.method, row.against) in QUESTIONS.values()
+    ]
+    quotes.holds(all(row.high >= 0 for row in question_effects), "no method loses when it is of the probability")
     best = partial(quotes.both, table="newer-grid-chosen", metric="faithfulness", dataset="val, to confirm")
-    held = partial(quotes.figures, table="newer-grid", metric="faithfulness", dataset="val, to confirm")
+    mean_of = partial(quotes.figures, table="newer-grid", metric="faithfulness", dataset="val, to confirm")
     return points(
         f"**Of what is published `fullgrad@libra+plus` is the best** with one backward, {over('better', 'fullgrad@libra+plus')} over DecompX∘SkipPLUS. AttnLRP as published, read at the first layer, is {over('worse/better', 'attnlrp')}, LeGrad {over('worse', 'legrad')}.",
-        f"**AttnLRP summed over layers**, which nobody published, is {over('better', 'attnlrp+plus')} over DecompX∘SkipPLUS. Input × gradient summed over layers has {held('ixg+plus')} of faithfulness with plain gradients and {held('ixg@libra+plus')} with Libra's, as means and not in pairs.",
+        f"**AttnLRP summed over layers**, which nobody published, is {over('better', 'attnlrp+plus')} over DecompX∘SkipPLUS. Input × gradient summed over layers has {mean_of('ixg+plus')} of faithfulness with plain gradients and {mean_of('ixg@libra+plus')} with Libra's, as means and not in pairs.",
         f"**Ask about the probability, not the logit:** {ask('better', SHARE, 'decompx+plus')} for DecompX∘PLUS, {ask('better', LRP, 'attnlrp+plus')} for AttnLRP∘PLUS; no method loses by it.",
         f"**A cell that nobody published beats the best published one** on images that did not choose it: `fullgrad@tempered+plus`, {best('better', 'fullgrad@tempered+plus', 'fullgrad@libra+plus')}. [Beyond](beyond.md) goes on from there.",
     )
@@ -38,16 +40,16 @@ def newer(quotes: Quotes) -> str:
 @short("scenes")
 def scenes(quotes: Quotes) -> str:
     agree = partial(quotes.order, truth="ap")
-    asked = partial(
+    over_share = partial(
         quotes.one, method="tis(masks=256)", against=SHARE, table="scenes-pairs", metric="ap", model="Scenes"
     )
     apart = partial(quotes.one, table="scenes-pair-pairs", model="Scenes")
     stamp = partial(quotes.figure, table="shortcut", metric="stamp_above_thing")
-    less = {one.method: one.mean for one in only(quotes.results.figures("shortcut"), metric="stamp_above_thing", model="biased − plain")}  # fmt: skip
+    less = {row.method: row.mean for row in only(quotes.results.figures("shortcut"), metric="stamp_above_thing", model="biased − plain")}  # fmt: skip
     quotes.holds(less.get("tis(masks=256)", 0) > 0.9 > less.get("temper", 1) > 0.3, "TIS tells the two models apart more clearly than temper")  # fmt: skip
     quotes.holds(less.get("gradcam", 0) < -0.3, "Grad-CAM has the shortcut the wrong way round")
     return points(
-        f"**Who finds the evidence?** Of a whole thing (`single`) methods that ask the model again with patches missing: TIS with 256 masks has {asked('better', dataset='single')} of AP over DecompX∘PLUS of the probability. Of one small mark (`part`) it has no lead, {asked('open|worse', dataset='part')}.",
+        f"**Who finds the evidence?** Of a whole thing (`single`) methods that ask the model again with patches missing: TIS with 256 masks has {over_share('better', dataset='single')} of AP over DecompX∘PLUS of the probability. Of one small mark (`part`) it has no lead, {over_share('open|worse', dataset='part')}.",
         f"**Two classes in one frame** are distinguished by explaining the probability, {apart('better', SHARE, 'decompx+plus', metric='class_discrimination')} of class discrimination for DecompX∘PLUS. Attention alone and sums of vectors know no class.",
         f"**The shortcut is exposed most clearly by asking the model again.** The chance that a pixel of the stamp scores above one of the thing is {stamp('tis(masks=256)', model='scenes-biased')} in the model that uses it and {stamp('tis(masks=256)', model='scenes')} in the other for TIS with 256 masks. `temper` and its kin see the stamp where it is used as surely ({stamp('temper', model='scenes-biased')}), and where it is not they often see it too ({stamp('temper', model='scenes')}). Grad-CAM has it the wrong way round ({stamp('gradcam', model='scenes-biased')} and {stamp('gradcam', model='scenes')}).",
         f"**Do the metrics agree with the truth?** Where a thing is evidence, yes: faithfulness by removing tokens puts methods in the order of AP with τ {agree('together', 'scenes-orders', 'faithfulness', dataset='single')} on `single` and {agree('together', 'scenes-pair-orders', 'faithfulness', dataset='pair')} on `pair`, not far from how well the truth agrees with itself.",
@@ -67,7 +69,7 @@ def beyond(quotes: Quotes) -> str:
     mask = partial(quotes.figures, table="beyond-pets", metric="ap")
     known = partial(quotes.one, table="scenes-pairs", metric="ap", model="Scenes")
     alone = only(quotes.results.effects("beyond-scenes-pairs"), metric="faithfulness", method="presence", against="random")  # fmt: skip
-    beside = "worse than" if [verdict(one) for one in alone] == ["worse"] else "no better than"
+    beside = "worse than" if [verdict(row) for row in alone] == ["worse"] else "no better than"
     share = cost("anneal") / cost("tis")
     quotes.holds(share <= EIGHTH, "anneal costs at most an eighth of TIS")
     return points(

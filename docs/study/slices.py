@@ -31,7 +31,7 @@ class Single:
 def singles(plan: str, sheets: Sequence[Sheet]) -> list[Single]:
     """The first images of a plan."""
     methods, metrics = SLICES[plan]
-    found = []
+    rows = []
     for sheet in sheets:
         pictures = list(dict.fromkeys(sheet.pictures))[:PICTURES]
         for method in methods if sheet.metric in metrics else ():
@@ -40,8 +40,8 @@ def singles(plan: str, sheets: Sequence[Sheet]) -> list[Single]:
                 for picture in pictures:
                     own = [place for place, name in enumerate(sheet.pictures) if name == picture]
                     where = (sheet.model, sheet.dataset, picture)
-                    found += [
+                    rows += [
                         Single(*where, question, method, sheet.metric, float(scores[place]))
                         for question, place in enumerate(own)
                     ]
-    return found
+    return rows

@@ -35,12 +35,12 @@ class Order:
 
 def orders(metric: Sheet, truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
     """Both orders anew for every resample of the images; the interval is that of their agreement."""
-    kept, figures_of = comparable(metric, truth, among)
+    methods, figures_of = comparable(metric, truth, among)
     names = list(dict.fromkeys(metric.pictures))
     weights = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
     pairs = [agreement(*figures_of(row)) for row in (np.ones(len(names)), *weights)]
     (tau, rho), drawn = pairs[0], np.array(pairs[1:])
-    where = (metric.model, metric.dataset, metric.metric, truth.metric, among, len(kept), len(names))
+    where = (metric.model, metric.dataset, metric.metric, truth.metric, among, len(methods), len(names))
     return Order(*where, tau, *around(tau, drawn[:, 0]), rho, *around(rho, drawn[:, 1]))
 
 
@@ -54,29 +54,29 @@ def around(value: float, drawn: np.ndarray) -> tuple[float, float]:
 
 def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) -> Order:
     """How far the truth agrees with itself on other images: two random halves."""
-    kept, figures_of = comparable(truth, truth, among)
+    methods, figures_of = comparable(truth, truth, among)
     names = list(dict.fromkeys(truth.pictures))
     draw, pairs = np.random.default_rng(seed), []
     for _ in range(draws):
         half = np.isin(np.arange(len(names)), draw.permutation(len(names))[: len(names) // 2]).astype(float)
         pairs.append(agreement(figures_of(half)[0], figures_of(1 - half)[0]))
-    found = np.array(pairs)
-    where = (truth.model, truth.dataset, "the same truth, other images", truth.metric, among, len(kept), len(names))
-    tau, rho = (float(np.nanmean(one)) if not np.isnan(one).all() else nan for one in found.T)
-    return Order(*where, tau, *interval(found[:, 0], LEVEL), rho, *interval(found[:, 1], LEVEL))
+    agreements = np.array(pairs)
+    where = (truth.model, truth.dataset, "the same truth, other images", truth.metric, among, len(methods), len(names))
+    tau, rho = (float(np.nanmean(column)) if not np.isnan(column).all() else nan for column in agreements.T)
+    return Order(*where, tau, *interval(agreements[:, 0], LEVEL), rho, *interval(agreements[:, 1], LEVEL))
 
 
 def comparable(metric: Sheet, truth: Sheet, among: str):
     """Methods that both define on most questions, and a function from weights of the images to both figures, more being better."""
     if metric.pictures != truth.pictures:
         raise LookupError(f"{metric.metric} and {truth.metric} were measured on different images")
-    both = [one for one in truth.methods if one in metric.methods]
+    both = [method for method in truth.methods if method in metric.methods]
     sides = [
-        np.array([sheet.row(one)["score"] for one in both]) * (-1 if sheet.higher is False else 1)
+        np.array([sheet.row(method)["score"] for method in both]) * (-1 if sheet.higher is False else 1)
         for sheet in (metric, truth)
     ]
     names = list(dict.fromkeys(metric.pictures))
-    picture = np.array([names.index(one) for one in metric.pictures])
+    picture = np.array([names.index(method) for method in metric.pictures])
     known = [place for place in range(len(both)) if all((~np.isnan(side[place])).mean() > 0.5 for side in sides)]
     if among == "better half":
         level = {place: float(mean({"score": sides[1][place]})) for place in known}
@@ -99,7 +99,7 @@ def agreement(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
         return nan, nan
     up, across = np.sign(a[:, None] - a), np.sign(b[:, None] - b)
     total = np.sqrt((up**2).sum() * (across**2).sum())
-    ranks = [(one.sum(1) - one.sum(1).mean()) for one in (up, across)]  # midranks, but for factor and shift
+    ranks = [(signs.sum(1) - signs.sum(1).mean()) for signs in (up, across)]  # midranks, but for factor and shift
     spread = np.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum())
     return (
         float((up * across).sum() / total) if total else nan,
@@ -126,8 +126,8 @@ def regret(sheet: Sheet, starts: Mapping[int, str], middle: int) -> Effect:
         level = scores[:, whole & (halves != half)].sum(1) * (-1 if sheet.higher is False else 1)
         best[whole & (halves == half)] = scores[int(level.argmax()), whole & (halves == half)]
     own = scores[specs.index(starts[middle])]
-    made = replace(sheet, methods=(starts[middle], "best start"), parts={"score": np.stack([own, best])}, reduce=mean)
-    return effect(made, starts[middle], "best start")
+    both = replace(sheet, methods=(starts[middle], "best start"), parts={"score": np.stack([own, best])}, reduce=mean)
+    return effect(both, starts[middle], "best start")
 
 
 # ── chosen here, confirmed there ─────────────────────────────────────────────────────────────────
@@ -137,11 +137,11 @@ def confirmed(
     choose: Sheet, confirm: Sheet, published: Sequence[str], draws: int = DRAWS, best: int = 1
 ) -> list[Effect]:
     """The best unpublished combinations against the best that somebody did: chosen on one half, compared on both."""
-    level = {one.method: one.mean for one in figures(choose, draws=2)}
+    level = {figure.method: figure.mean for figure in figures(choose, draws=2)}
     known = sorted((method for method in level if not isnan(level[method])), key=lambda method: -level[method])
     theirs = next(method for method in known if method in published)
     ours = [method for method in known if method not in published][:best]
-    return [effect(one, method, theirs, draws) for method in ours for one in (choose, confirm)]
+    return [effect(sheet, method, theirs, draws) for method in ours for sheet in (choose, confirm)]
 
 
 # ── where label and prediction differ ────────────────────────────────────────────────────────────
@@ -154,13 +154,13 @@ def in_gaps(label: Sheet, predicted: Sheet) -> list[tuple[Sheet, Sheet]]:
     places = {picture: place for place, picture in enumerate(predicted.pictures)}
     theirs = np.array([places[picture] for picture in label.pictures])
     gap = predicted.probability[theirs] - label.probability
-    found = []
+    gaps = []
     for low, high in GAPS:
         rows = np.flatnonzero((gap > low) & (gap <= high))
         if len(rows):
             words = f"{label.dataset}, gap {low:g}–{high:g}"
-            found.append(tuple(part(sheet, at, words) for sheet, at in ((label, rows), (predicted, theirs[rows]))))
-    return found
+            gaps.append(tuple(part(sheet, at, words) for sheet, at in ((label, rows), (predicted, theirs[rows]))))
+    return gaps
 
 
 def part(sheet: Sheet, rows: np.ndarray, dataset: str) -> Sheet:
@@ -175,19 +175,19 @@ def part(sheet: Sheet, rows: np.ndarray, dataset: str) -> Sheet:
 
 def by_gap(label: Sheet, predicted: Sheet) -> list[Figure]:
     """Figures of both classes, gap by gap."""
-    return [one for both in in_gaps(label, predicted) for sheet in both for one in figures(sheet)]
+    return [row for both in in_gaps(label, predicted) for sheet in both for row in figures(sheet)]
 
 
 def across_gap(label: Sheet, predicted: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
     """Gap by gap: of every method the true class less the predicted one, and of the true class a method less another."""
-    found = []
+    effects = []
     for true, own in in_gaps(label, predicted):
         for method in true.methods:
             rows = [sheet.row(method)["score"] for sheet in (true, own)]
             both = replace(true, methods=(method, "predicted class"), parts={"score": np.stack(rows)}, reduce=mean)
-            found.append(effect(both, method, "predicted class"))
-        found += [effect(true, *pair) for pair in pairs if set(pair) <= set(true.methods)]
-    return found
+            effects.append(effect(both, method, "predicted class"))
+        effects += [effect(true, *pair) for pair in pairs if set(pair) <= set(true.methods)]
+    return effects
 
 
 # ── how sure the model is ────────────────────────────────────────────────────────────────────────
@@ -198,8 +198,8 @@ SURE = (0.0, 0.5, 0.9, 1.0)
 def by_sureness(sheet: Sheet, pairs: Sequence[tuple[str, str]]) -> list[Effect]:
     """Differences among images of whose explained class the model is about as sure."""
     band = np.searchsorted(SURE[1:-1], sheet.probability, side="right")
-    found = []
+    effects = []
     for place, (low, high) in enumerate(pairwise(SURE)):
         own = part(sheet, np.flatnonzero(band == place), f"{sheet.dataset}, p {low:g}–{high:g}")
-        found += [effect(own, *pair) for pair in pairs if set(pair) <= set(own.methods)]
-    return found
+        effects += [effect(own, *pair) for pair in pairs if set(pair) <= set(own.methods)]
+    return effects

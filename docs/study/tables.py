@@ -26,62 +26,65 @@ def spelled(method: str) -> str:
     return method.replace(" ", "\u00a0")
 
 
-def about(one: Figure | None, fewest: int = 0) -> str:
+def about(row: Figure | None, fewest: int = 0) -> str:
     """A figure; with how many questions have no number, where others of its column have more."""
-    if one is None or isnan(one.mean):
+    if row is None or isnan(row.mean):
         return "–"
-    digits = digits_of(one.metric)
-    spread = "" if isnan(one.low) else f"\u00a0±\u00a0{number((one.high - one.low) / 2, digits)}"
-    lost = f"\u00a0({one.undefined - fewest}\u00a0undefined)" if one.undefined > fewest else ""
-    return number(one.mean, digits) + spread + lost
+    digits = digits_of(row.metric)
+    spread = "" if isnan(row.low) else f"\u00a0±\u00a0{number((row.high - row.low) / 2, digits)}"
+    lost = f"\u00a0({row.undefined - fewest}\u00a0undefined)" if row.undefined > fewest else ""
+    return number(row.mean, digits) + spread + lost
 
 
 def standings(
     rows: Sequence[Figure], metrics: Sequence[str], by: str = "", methods: Sequence[str] = (), top: int = 0
 ) -> str:
     """Methods down, model × metric across; the best figure of a column in bold."""
-    models = list(dict.fromkeys(one.model for one in rows))
+    models = list(dict.fromkeys(row.model for row in rows))
     columns = [(model, metric) for metric in metrics for model in models if only(rows, model=model, metric=metric)]
-    found = {(one.model, one.metric, one.method): one for one in rows}
-    names = list(methods) or list(dict.fromkeys(one.method for one in rows if one.metric in metrics))
+    figures_by_key = {(row.model, row.metric, row.method): row for row in rows}
+    names = list(methods) or list(dict.fromkeys(row.method for row in rows if row.metric in metrics))
     if by:
-        names.sort(key=lambda name: -sum(level(found.get((model, by, name))) for model in models))
-    best = {column: extreme([found.get((*column, name)) for name in names]) for column in columns}
-    fewest = {column: min(one.undefined for one in only(rows, model=column[0], metric=column[1])) for column in columns}
+        names.sort(key=lambda name: -sum(level(figures_by_key.get((model, by, name))) for model in models))
+    best = {column: extreme([figures_by_key.get((*column, name)) for name in names]) for column in columns}
+    fewest = {column: min(row.undefined for row in only(rows, model=column[0], metric=column[1])) for column in columns}
     head = ["method"] + [
-        f"{heading(found, names, *column)}{f'<br>{column[0]}' if len(models) > 1 else ''}" for column in columns
+        f"{heading(figures_by_key, names, *column)}{f'<br>{column[0]}' if len(models) > 1 else ''}"
+        for column in columns
     ]
     lines = []
     for name in names[: top or None]:
         cells = []
         for column in columns:
-            text = about(found.get((*column, name)), fewest[column])
+            text = about(figures_by_key.get((*column, name)), fewest[column])
             cells.append(f"**{text}**" if name == best[column] else text)
         lines.append([spelled(name), *cells])
     return table(head, lines) if columns else NOTHING
 
 
-def heading(found: Mapping[tuple[str, str, str], Figure], names: Sequence[str], model: str, metric: str) -> str:
-    one = next((found[model, metric, name] for name in names if (model, metric, name) in found), None)
-    return title(metric) + (ARROWS[one.better] if one else "")
+def heading(
+    figures_by_key: Mapping[tuple[str, str, str], Figure], names: Sequence[str], model: str, metric: str
+) -> str:
+    row = next((figures_by_key[model, metric, name] for name in names if (model, metric, name) in figures_by_key), None)
+    return title(metric) + (ARROWS[row.better] if row else "")
 
 
-def level(one: Figure | None) -> float:
-    return -1e9 if one is None or isnan(one.mean) else -one.mean if one.better == "less" else one.mean
+def level(row: Figure | None) -> float:
+    return -1e9 if row is None or isnan(row.mean) else -row.mean if row.better == "less" else row.mean
 
 
 def extreme(rows: Sequence[Figure | None]) -> str:
     """The method with the best figure; none where the metric does not judge, or on few images."""
-    known = [one for one in rows if one is not None and not isnan(one.mean) and one.better and one.n >= FEW]
+    known = [row for row in rows if row is not None and not isnan(row.mean) and row.better and row.n >= FEW]
     return max(known, key=level).method if known else ""
 
 
-def cell(one: Effect | None) -> str:
+def cell(row: Effect | None) -> str:
     """Bold where it is better, italic where it is worse, plain where that is open."""
-    if one is None or isnan(one.effect):
+    if row is None or isnan(row.effect):
         return "–"
-    mark = {"better": "**", "worse": "*"}.get(verdict(one), "")
-    return f"{mark}{amount(one)}{mark}".replace(" ", "\u00a0")
+    mark = {"better": "**", "worse": "*"}.get(verdict(row), "")
+    return f"{mark}{amount(row)}{mark}".replace(" ", "\u00a0")
 
 
 def gains(
@@ -91,42 +94,50 @@ def gains(
     lines = []
     for name, (method, against) in pairs.items():
         own = only(rows, method=method, against=against)
-        lines.append([name, *(cell(next((one for one in own if wanted(one)), None)) for wanted in columns.values())])
+        lines.append(
+            [
+                name,
+                *(cell(next((row for row in own if stands_in(row)), None)) for stands_in in columns.values()),
+            ]
+        )
     return table(["", *columns], lines) if rows else NOTHING
 
 
 def of(model: str, metric: str, explained: str = "", dataset: str = "") -> Callable[[Effect], bool]:
     """Which effects stand in a column."""
-    return lambda one: (
-        (one.model, one.metric) == (model, metric)
-        and (not explained or one.explained == explained)
-        and (not dataset or one.dataset == dataset)
+    return lambda row: (
+        (row.model, row.metric) == (model, metric)
+        and (not explained or row.explained == explained)
+        and (not dataset or row.dataset == dataset)
     )
 
 
 def agreements(rows: Sequence[Order], truths: Sequence[tuple[str, str]], among: str) -> str:
     """Metrics down, truths across: Kendall's τ with its interval, the best metric of a column in bold."""
     own = only(rows, among=among)
-    metrics = list(dict.fromkeys(one.metric for one in own))
-    found = {(one.dataset, one.truth, one.metric): one for one in own}
+    metrics = list(dict.fromkeys(row.metric for row in own))
+    orders_by_key = {(row.dataset, row.truth, row.metric): row for row in own}
     judges = [name for name in metrics if not name.startswith("the same")]
     best = {}
     for truth in truths:
         known = {
-            name: found[*truth, name].tau
+            name: orders_by_key[*truth, name].tau
             for name in judges
-            if (*truth, name) in found and not isnan(found[*truth, name].tau)
+            if (*truth, name) in orders_by_key and not isnan(orders_by_key[*truth, name].tau)
         }
         best[truth] = max(known, key=known.__getitem__, default="")
-    means = {name: [found[*truth, name].tau for truth in truths if (*truth, name) in found] for name in metrics}
+    means = {
+        name: [orders_by_key[*truth, name].tau for truth in truths if (*truth, name) in orders_by_key]
+        for name in metrics
+    }
     metrics.sort(key=lambda name: (name.startswith("the same"), -sum(means[name]) / max(len(means[name]), 1)))
     lines = []
     for name in metrics:
         cells = []
         for truth in truths:
-            one = found.get((*truth, name))
-            ends = "" if one is None else f" [{number(one.tau_low, 2)}, {number(one.tau_high, 2)}]"
-            text = "–" if one is None else number(one.tau, 2) + ends
+            row = orders_by_key.get((*truth, name))
+            ends = "" if row is None else f" [{number(row.tau_low, 2)}, {number(row.tau_high, 2)}]"
+            text = "–" if row is None else number(row.tau, 2) + ends
             cells.append(f"**{text}**" if name == best[truth] else text)
         lines.append([title(name), *cells])
     return table(["metric", *(f"{title(truth)}<br>{dataset}" for dataset, truth in truths)], lines) if own else NOTHING

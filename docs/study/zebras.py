@@ -51,12 +51,12 @@ def measured(vit: object, frames: list[Path], method: str) -> list[tuple[str, st
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
-        found = vitreous.explain(vit, list(map(str, frames)), [[ZEBRA, ELEPHANT]] * len(frames), method)
-    scores = found.maps().flatten(1).double()
+        attribution = vitreous.explain(vit, list(map(str, frames)), [[ZEBRA, ELEPHANT]] * len(frames), method)
+    scores = attribution.maps().flatten(1).double()
     alike = spearman(scores[::2], scores[1::2])
     others = torch.tensor([ELEPHANT, ZEBRA] * len(frames))
-    drops = vitreous.evaluate(vit, None, found, ["deletion_aopc", "deletion_aopc(track='label')"], labels=others)
-    own, other = (one.scores.double().view(-1, 2).mean(1) for one in drops)
+    drops = vitreous.evaluate(vit, None, attribution, ["deletion_aopc", "deletion_aopc(track='label')"], labels=others)
+    own, other = (row.scores.double().view(-1, 2).mean(1) for row in drops)
     columns = {"rank_correlation": alike, "own_drop": own, "other_drop": other, "own_less_other": own - other}
     return [
         (frame.stem, method, metric, float(values[place]))

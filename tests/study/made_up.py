@@ -78,7 +78,8 @@ ERROR_BARS = {  # part: models, and metrics by dataset
     "scenes": (("Scenes",), {"single": ("faithfulness", "ap"), "part": ("ap",), "pair": ("ap", "class_discrimination")}),
     "shortcut": (("scenes-biased", "scenes"), {"shortcut": ("stamp_above_thing",)}),
     "ceilings": (("ViT-Tiny",), {"val": ("faithfulness", "rank_correlation")}),
-    "coverage": (("Scenes",), {"coverage": ("coverage",)}),
+    "coverage": (("Scenes", "ViT-Tiny"), {"coverage": ("coverage",)}),
+    "masks": (("ViT-Tiny", "DeiT-Tiny"), {"pets": ("faithfulness", "ap")}),
     "sensitivity": (("ViT-Tiny",), {"val": ("max_sensitivity",)}),
     "clip": (("CLIP-B/16",), {"pets": ("faithfulness", "ap", "accuracy")}),
     "choose": (("ViT-Tiny", "DeiT-Tiny"), {"val": ("faithfulness",), "pets": ("faithfulness", "ap")}),
@@ -87,6 +88,7 @@ ERROR_BAR_METHODS = (
     "random", "genatt", "tokentm", "temper", "temper(question='logit')", "fuse", "tis", "tis(masks=512)", "bayes(samples=256)", "bayes(samples=1024)",
     "bayes(samples=1024) | log",
 )  # fmt: skip
+MASKS = ("tis(masks=64)", "tis(masks=1024)", "tis(masks=2304)")
 
 
 def write_error_bars(folder: Path, pictures: int = 12) -> None:
@@ -100,7 +102,7 @@ def write_error_bars(folder: Path, pictures: int = 12) -> None:
             for model in models
             for dataset, wanted in metrics.items()
             for metric in wanted
-            for place, method in enumerate(ERROR_BAR_METHODS)
+            for place, method in enumerate(MASKS if part == "masks" else ERROR_BAR_METHODS)
             for picture in range(pictures)
         ]
         file.write_text("\n".join(lines) + "\n")

@@ -119,5 +119,5 @@ def test_what_was_chosen_is_compared_with_every_alternative_of_the_plan(assets):
 
     assert {one for pair in said for one in pair} <= methods
     assert set(names.QK.values()) <= methods
-    assert names.told("beyond", "faithfulness")
-    assert not names.told("beyond", "deletion_aopc")
+    assert names.is_compared("beyond", "faithfulness")
+    assert not names.is_compared("beyond", "deletion_aopc")

@@ -11,7 +11,7 @@ from tests.study.made_up import STUDY
 
 from study.effects import Effect  # isort: skip
 from study.fill_beyond import cost, kind  # isort: skip
-from study.sentences import FEW, agreement, amount, answer, between, counted, digits_of, held, joined  # isort: skip
+from study.sentences import FEW, agreement, amount, answer, between, counted, digits_of, tally_by_model, joined  # isort: skip
 from study.sentences import number, ranked, tally, title, turned, verdict  # isort: skip
 from study.special import Order  # isort: skip
 
@@ -57,7 +57,7 @@ def test_several_comparisons_are_counted():
     assert tally([an(0, -1, 1)]) == "no difference in 1"
     assert tally([]) == tally([an(nan, nan, nan)]) == "not known"
     assert (
-        held([an(1, 0.5, 2), an(0, -1, 1, "DeiT-Tiny")], "measures")
+        tally_by_model([an(1, 0.5, 2), an(0, -1, 1, "DeiT-Tiny")], "measures")
         == "ViT-Tiny: better in 1 of 1 measures; DeiT-Tiny: no difference in 1 measures."
     )
 
