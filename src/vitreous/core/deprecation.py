@@ -58,6 +58,8 @@ def renamed_parameters(**new_names: str) -> Callable[[Callable[P, R]], Callable[
 def renamed_attributes(**new_names: str) -> Callable[[C], C]:
     """Decorator of a class whose attributes can be read under their old names, with a `DeprecationWarning`.
 
+    A dataclass can also be created with keywords of these names.
+
     Parameters
     ----------
     **new_names
@@ -67,6 +69,8 @@ def renamed_attributes(**new_names: str) -> Callable[[C], C]:
     def decorate(cls: C) -> C:
         for old, new in new_names.items():
             setattr(cls, old, old_attribute(cls.__name__, old, new))
+        if hasattr(cls, "__dataclass_fields__"):
+            cls.__init__ = renamed_parameters(**new_names)(cls.__init__)
         return cls
 
     return decorate
