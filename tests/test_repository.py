@@ -197,7 +197,7 @@ SCRIPTS = [
     path
     for pattern in ("docs/*.py", "docs/study/*.py", "training/*.py", "benchmarks/suite/*.py")
     for path in sorted(ROOT.glob(pattern))
-    if path.name != "peers.py"  # whose locals are the other libraries' terms
+    if path.name != "peers.py"  # its locals are not renamed yet
 ]
 
 
