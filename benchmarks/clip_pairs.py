@@ -42,6 +42,7 @@ import vitreous
 from vitreous.data import open_dataset
 from vitreous.models.image_input import Preprocess
 from vitreous.pairs.contributions import Contributions
+from vitreous.pairs.pair_attribution import TowerSide
 from vitreous.pairs.reference import reference_directions
 
 SIDE, COMPONENTS, STRONGEST, LONG = 224, 31, 20, 4
@@ -55,7 +56,7 @@ def embed_gallery(module: nn.Module, dataset: Any, path: Path) -> Tensor:
         batches = torch.arange(1, len(dataset), 4).split(16)
         with torch.no_grad():
             embeddings = [
-                module(PREPROCESS.batch([dataset[int(index)].picture for index in batch])).image_embeds
+                module(PREPROCESS.batch([dataset[int(index)].image for index in batch])).image_embeds
                 for batch in batches
             ]
         torch.save(torch.cat(embeddings), path)
@@ -76,7 +77,7 @@ def pairs_of_breeds(dataset: Any, count: int, first: int) -> list[tuple[Any, Any
 def layer_vectors(tower: vitreous.ViT, sample: Any, start: int, path: Path) -> Tensor:
     """Contribution vectors [layers, patches, directions] of the patches at the input of every layer from `start` on."""
     if not path.exists():
-        images, parts = PREPROCESS.batch([sample.picture]).to(tower.device), []
+        images, parts = PREPROCESS.batch([sample.image]).to(tower.device), []
         for directions in torch.arange(tower.outputs).split(16):
             method = f"decompx+skipplus(start={start})"
             layers = vitreous.inside(tower, images, [directions.tolist()], method, "logit")
@@ -125,12 +126,12 @@ def draw(tower: vitreous.ViT, samples: tuple[Any, Any], vectors: list[Tensor], p
     """Both maps with lines between the strongest pairs."""
     sides, embeddings = [], []
     for sample, tokens in zip(samples, vectors, strict=True):
-        entry = PREPROCESS.batch([sample.picture])
+        entry = PREPROCESS.batch([sample.image])
         with torch.no_grad():
             embeddings.append(tower.forward(entry.to(tower.device))[0].cpu())
         contributions = Contributions(tokens, embeddings[-1] - tokens.sum(0), 0)
         layout = tower.layout((SIDE, SIDE))
-        sides.append(vitreous.TowerSide(layout, contributions, entry=entry, preprocess=PREPROCESS, name=sample.key))
+        sides.append(TowerSide(layout, contributions, entry=entry, preprocess=PREPROCESS, name=sample.key))
     scale = 1 / float(embeddings[0].norm() * embeddings[1].norm())
     similarity = scale * float(embeddings[0] @ embeddings[1])
     about = {"similarity": "cosine beyond the gallery's mean"}

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from vitreous.pairs.pair_attribution import PairAttribution, Side
     from vitreous.pairs.text_tower import TextTower
 
-METHODS = ("decompx", "attnlrp", "ixg@libra", "exclip", "occlusion", "fixlip")  # offered by the page
+METHODS = (
+    "decompx",
+    "decompx+skipplus",
+    "attnlrp",
+    "ixg@libra",
+    "exclip",
+    "occlusion",
+    "fixlip",
+)  # offered by the page
 MAX_SHARES = 1 << 20  # numbers of an interaction matrix in a response
 SAMPLES = 512  # subsets of "fixlip"
 
