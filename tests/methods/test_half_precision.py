@@ -21,7 +21,7 @@ from vitreous.models.image_input import open_image
 load_all()
 ROOT = Path(__file__).parents[2]
 IMAGES = 5
-FEWER = {"masks": 16, "samples": 48, "steps": 4, "coalitions": 2}
+FEWER = {"masks": 8, "samples": 48, "steps": 4, "coalitions": 2}
 CLAIMED = [name for name in METHODS if "bf16" in METHODS[name].facts.precision]
 
 
@@ -66,7 +66,7 @@ def with_fewer_draws(name: str) -> Method:
 def test_ranks_are_kept_as_promised(name, models, photographs):
     single, half = models
     method = with_fewer_draws(name)
-    photographs = photographs[:3] if method.facts.trial else photographs  # many passes
+    photographs = photographs[:3] if method.facts.trial or name == "alti" else photographs  # these take long
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
         reference = vitreous.explain(single, photographs, method=method)  # float32 rounds 65,536 times finer

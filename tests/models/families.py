@@ -150,6 +150,7 @@ def described(name: str, checkpoint: Path | None = None, **options: Any) -> ViT:
     return with_origin(adapt(named.module, model_label(name)), named, checkpoint)
 
 
+@cache
 def seen(family: str) -> ViT:
     """The same model through the adapter, after the handshake."""
     return confirm(from_timm(tiny(family), family), outputs="binary" if family == "vit-one-output" else None)

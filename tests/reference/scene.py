@@ -16,6 +16,7 @@ import torch
 from timm.layers import AttentionPoolLatent, GluMlp, RmsNorm, SwiGLU
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from tests.models.families import pictures, tiny
 
@@ -112,6 +113,7 @@ def with_residual_rule(block: nn.Module, gamma: float) -> Callable[..., Tensor]:
     return forward
 
 
+@cache
 def operated(
     model: nn.Module,
     qk: float = 1,
@@ -122,7 +124,7 @@ def operated(
     softmax: float = 1,
     residual: float = 0,
 ) -> nn.Module:
-    """A copy whose backward pass holds these things fixed; its forward says the same."""
+    """A copy whose backward pass holds these things fixed; its forward says the same. No test may change it."""
     model = copy.deepcopy(model)
     for part in list(model.modules()):
         for name, child in list(part.named_children()):
@@ -204,24 +206,24 @@ class Scene:
         return self.model.num_prefix_tokens
 
 
-def watched(part: nn.Module, into: list[Tensor]) -> None:
+def watched(part: nn.Module, into: list[Tensor]) -> RemovableHandle:
     """Keep what comes out of a part, with its gradient."""
 
     def keep(module: nn.Module, args: Any, output: Tensor) -> None:
         output.retain_grad()
         into.append(output)
 
-    part.register_forward_hook(keep, prepend=True)  # before the surgery's own hooks
+    return part.register_forward_hook(keep, prepend=True)  # before the surgery's own hooks
 
 
-def watched_input(part: nn.Module, into: list[Tensor]) -> None:
+def watched_input(part: nn.Module, into: list[Tensor]) -> RemovableHandle:
     def keep(module: nn.Module, args: Any) -> None:
         if not args[0].requires_grad:
             args[0].requires_grad_()
         args[0].retain_grad()
         into.append(args[0])
 
-    part.register_forward_pre_hook(keep)
+    return part.register_forward_pre_hook(keep)
 
 
 def gradient(tensor: Tensor) -> Tensor:
@@ -233,12 +235,13 @@ def look(model: nn.Module, image: Tensor, target: int, question: str = "logit", 
     """Run one image [3 H W] forward and backward, and keep everything."""
     scene, model = Scene(model, target), operated(model, **held)
     X, U, Y, A = [], [], [], []
+    handles: list[RemovableHandle] = []
     for block in model.blocks:
-        watched_input(block, X)
-        watched(block.norm1, U)
-        watched_input(block.norm2, Y)
-        watched(block.attn.attn_drop, A)  # softmax comes out of it unchanged
-    watched_input(model.norm, X)
+        handles.append(watched_input(block, X))
+        handles.append(watched(block.norm1, U))
+        handles.append(watched_input(block.norm2, Y))
+        handles.append(watched(block.attn.attn_drop, A))  # softmax comes out of it unchanged
+    handles.append(watched_input(model.norm, X))
     biased: list[tuple[int, Tensor, list[Tensor]]] = []  # where, the bias, what it was added to
     last = len(model.blocks)
     for where, parent in [*enumerate(model.blocks), (last, model.norm), (last, getattr(model, "attn_pool", None))]:
@@ -246,12 +249,14 @@ def look(model: nn.Module, image: Tensor, target: int, question: str = "logit", 
             bias = getattr(part, "bias", None)
             if isinstance(bias, Tensor):
                 biased.append((where, bias, []))
-                watched(part, biased[-1][2])
+                handles.append(watched(part, biased[-1][2]))
 
     image = image[None].clone().requires_grad_()
     logits = model(image)[0]
     scene.t = QUESTIONS[question](logits, target)
     scene.t.backward()
+    for handle in handles:
+        handle.remove()
 
     scene.logits, scene.t = logits.detach(), scene.t.item()
     for found, values, grads in ((X, scene.X, scene.g), (U, scene.U, scene.u), (A, scene.A, scene.G)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -26,11 +28,13 @@ def quickly(spec: str, family: str, question: str | None = None) -> Attribution:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@each("spec", REFERENCES)
-def test_a_method_agrees_with_its_reference(spec: str, family: str) -> None:
+def test_a_method_agrees_with_its_reference(family: str, subtests: Any, request: pytest.FixtureRequest) -> None:
+    specs = [spec for spec, reference in REFERENCES.items() if family in reference.models]
+    each("spec", specs)(assert_agreement)(subtests, request, family=family)
+
+
+def assert_agreement(spec: str, family: str) -> None:
     reference = REFERENCES[spec]
-    if family not in reference.models:
-        return
     slow = torch.stack([reference.slowly(family, image) for image in range(2)])
 
     fast = quickly(spec, family)
