@@ -27,7 +27,12 @@ def few_masks():
 
 @pytest.fixture(scope="module")
 def results(few_masks):
-    return run(count=4, shown=1)
+    return run(count=2, shown=1)
+
+
+@pytest.fixture(scope="module")
+def written(results):
+    return page(results)
 
 
 def test_every_chapter_has_every_method(results):
@@ -37,9 +42,7 @@ def test_every_chapter_has_every_method(results):
         assert all(0 <= score.pointing <= 1 and 0 < score.precision <= 1 for score in result.scores)
 
 
-def test_the_page_fetches_nothing(results):
-    written = page(results)
-
+def test_the_page_fetches_nothing(results, written):
     assert not re.findall(r'<(?!a )[^>]*(?:src|href)="(?!data:)', written)
     assert re.findall(r'<a href="([^"]*)', written) == [
         "http://127.0.0.1:8420/"
@@ -59,13 +62,13 @@ def test_the_page_escapes_what_it_is_given(results):
     assert "a &amp; b" in written
 
 
-def test_the_default_method_comes_first(results):
+def test_the_default_method_comes_first(written):
     from inspect import signature
 
     from vitreous import explain
 
     assert DEMO_METHODS[0] == DEFAULT_METHOD == signature(explain).parameters["method"].default
-    assert page(results).index(f"<b>{DEFAULT_METHOD}</b>") < page(results).index("<b>genatt</b>")
+    assert written.index(f"<b>{DEFAULT_METHOD}</b>") < written.index("<b>genatt</b>")
 
 
 def test_two_classes_of_one_image_have_two_maps_by_all_methods_but_rollout(results):
