@@ -30,7 +30,7 @@ def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
             asked = {
                 "model": "scenes",
                 "picture": f"pair-5-{number % 25}",
-                "method": "decompx+skipplus",
+                "method": "genatt",
                 "targets": [number % 20],
             }
             statuses, told = set(), set()
@@ -53,9 +53,7 @@ def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
     for number in (0, 7, 24, 25, 49):
         found = answers[number][0][0]["maps"][0]
         scene = vitreous.scenes.draw("pair", seed=5, index=number % 25)
-        expected = vitreous.explain(
-            vit, Image.fromarray(scene.image), [[number % 20]], "decompx+skipplus", "probability"
-        )
+        expected = vitreous.explain(vit, Image.fromarray(scene.image), [[number % 20]], "genatt", "probability")
         torch.testing.assert_close(torch.tensor(found["scores"]), expected.patches[0], atol=1e-6, rtol=1e-4)
 
 

@@ -28,9 +28,14 @@ METHODS = ["temper", "decompx+skipplus", "genatt", "rollout"]
 class Visit:
     """An open page, with the errors in its console and the requests that it made."""
 
-    def __init__(self, browser, address: str, fragment: str = "", width: int = 1280, scheme: str = "light") -> None:
+    def __init__(
+        self, browser, address: str, fragment: str = "", width: int = 1280, scheme: str = "light", moving: bool = False
+    ) -> None:
         self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            reduced_motion="no-preference" if moving else "reduce",
+            accept_downloads=True,
         )
         self.context.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
@@ -40,14 +45,15 @@ class Visit:
         self.page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(f"{address}/{fragment}")
-        self.settle()
+        if fragment != "api":  # all other addresses are those of the page of maps
+            self.settle()
 
     def until(self, condition: str, arg=None) -> None:
         """Wait until an expression is true; polled from here, since the page's policy forbids evaluating strings in it."""
         end = time.monotonic() + PATIENCE / 1000
         while not self.page.evaluate(condition, arg):
             assert time.monotonic() < end, condition
-            self.page.wait_for_timeout(80)
+            self.page.wait_for_timeout(50)
 
     def settle(self) -> None:
         """Wait until maps, curves and layers are shown."""
@@ -89,129 +95,28 @@ def visit(browser, served: Served):
 
 @pytest.fixture(scope="module")
 def untouched(browser, served: Served):
-    """A visit shared by tests that only look at the page."""
+    """A visit shared by tests that only look at the page, or leave it as it was."""
     page_visit = Visit(browser, served.address)
     yield page_visit
     page_visit.close(served.address)
 
 
-def test_the_page_explains_the_prediction(visit):
-    seen = visit()
-
-    assert seen.says() == "The model predicts gear 50 %"
-    because = seen.page.inner_text("#because").replace("\xa0", " ")
-    assert re.search(r"The prediction depends on \d+ patches of 196", because)
-    assert "the model predicts square-window house" in because
-    assert seen.page.locator(".chip code").all_inner_texts() == METHODS
-    default = inspect.signature(vitreous.explain).parameters["method"].default
-    assert seen.page.locator(".card b").first.inner_text() == default
-    assert seen.page.locator(".card").count() >= 4
-    seen.page.click("#because >> text=Remove them")
-    seen.until("document.getElementById('says-name').textContent === 'square-window house'")
-    assert re.match(r"Without \d+ patches it now predicts square-window house", seen.says())
-    assert seen.page.evaluate("document.activeElement.textContent") == "Restore them"  # drawn anew, it keeps the focus
-    seen.page.keyboard.press("Enter")
-    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
-
-
-def test_a_dropped_image_is_explained(visit, served):
-    seen, data = visit(), png(300, 200)
-    seen.page.evaluate(
-        """([bytes]) => {
-            const data = new DataTransfer();
-            data.items.add(new File([Uint8Array.from(atob(bytes), c => c.charCodeAt(0))], 'mine.png', {type: 'image/png'}));
-            for (const kind of ['dragenter', 'dragover', 'drop'])
-                document.body.dispatchEvent(new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: data}));
-        }""",
-        [base64.b64encode(data).decode()],
-    )
-    name = hashlib.sha256(data).hexdigest()
-    seen.page.wait_for_selector(".tile[aria-pressed='true'] >> text=your image")
-    seen.until("name => location.hash.includes(name)", arg=name)
-    seen.settle()
-
-    assert "does not contain your image" in seen.page.inner_text("#link-note")
-    assert seen.page.locator("#truth-field").is_hidden()
-    again = visit(seen.page.evaluate("location.hash"))  # while the server remembers it, the link works
-    assert again.shares() == seen.shares()
-
-
-def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(browser):
-    data = png(90, 70)
-    name = hashlib.sha256(data).hexdigest()
-    with Served(Settings(port=0)) as fresh:
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(f"{fresh.address}/#picture={name}&method=ixg&method=genatt&classes=3")
-        page.wait_for_selector("text=The image of this link is not here any more")
-        page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": data})
-        page.wait_for_selector("text=Why key?", timeout=PATIENCE)
-        assert page.locator(".chip").count() == 2
-        context.close()
-
-
-def test_a_file_that_is_no_image_is_refused_with_a_sentence(browser, served):
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(served.address)
-    page.wait_for_selector(".row")
-    page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"nonsense"})
-    page.wait_for_selector("#trouble:visible")
-    assert page.inner_text("#trouble").startswith("That is not an image, or a damaged one")
-    assert page.locator(".row").count() >= 5  # what was there stays
-    context.close()
-
-
-def test_patches_are_removed_with_the_mouse_and_restored(visit):
-    seen = visit()
-    before, box = seen.shares(), seen.page.locator("#stage").bounding_box()
-
-    def at(row, column):
-        return box["x"] + (column + 0.5) * box["width"] / 14, box["y"] + (row + 0.5) * box["height"] / 14
-
-    mouse = seen.page.mouse
-    for row in (7, 8, 9, 10, 11):
-        mouse.move(*at(row, 6))
-        mouse.down()
-        mouse.move(*at(row, 12), steps=14)
-        mouse.up()
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 35 patches')")
-    seen.until("before => document.querySelector('.row .share').textContent !== before", arg=before["gear"])
-    assert seen.page.inner_text("#says-name") == "square-window house"
-    for left in (28, 21, 14, 7):  # one stroke is one step
-        seen.page.click("#undo")
-        seen.until("n => document.getElementById('says-lead').textContent.startsWith(`Without ${n} `)", arg=left)
-    mouse.click(*at(7, 6))  # a patch that is gone comes back
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 6 ')")
-    seen.page.click("#restore")
-    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
-    assert seen.shares() == before
-
-
-def test_patches_are_removed_with_the_keyboard(visit):
-    seen = visit()
-    seen.page.focus("#stage")
-    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Space"):
-        seen.page.keyboard.press(key)
-    assert seen.page.inner_text("#cursor-says").startswith("Row 2, column 2, score")
-    assert seen.page.inner_text("#cursor-says").endswith("removed")
-    seen.page.keyboard.press("Shift+ArrowRight")
-    seen.until("document.getElementById('says-live').textContent.startsWith('Without 2 of 196 patches')")
-    readings = seen.page.locator(".cards .reads").all_inner_texts()
-    assert len(readings) == 4
-    assert all(readings)
-    seen.page.keyboard.press("Control+z")
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 1 patch ')")
-    seen.page.keyboard.press("Space")  # column 3 again
-    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 2 patches')")
-
-
 def test_everything_is_reached_by_the_tab_key(untouched):
     seen = untouched
-    reached = set()
+    seen.page.evaluate(
+        """() => {
+            window.reached = [];
+            const start = document.createElement('span');
+            [start.id, start.tabIndex] = ['start-of-page', -1];
+            document.body.prepend(start);
+            start.focus();
+            document.addEventListener('focusin', (event) => window.reached.push(event.target.id || event.target.className));
+        }"""
+    )
     for _ in range(70):
         seen.page.keyboard.press("Tab")
-        reached.add(seen.page.evaluate("document.activeElement.id || document.activeElement.className"))
+    reached = set(seen.page.evaluate("window.reached"))
+    seen.page.evaluate("document.getElementById('start-of-page').remove()")
     for expected in (
         "model",
         "others",
@@ -277,6 +182,120 @@ def test_colours_are_the_library_s_own(untouched, method):
     assert np.quantile(np.abs(shown - expected), 0.99) < 16
 
 
+def test_the_page_explains_the_prediction(untouched):
+    seen = untouched
+
+    assert seen.says() == "The model predicts gear 50 %"
+    because = seen.page.inner_text("#because").replace("\xa0", " ")
+    assert re.search(r"The prediction depends on \d+ patches of 196", because)
+    assert "the model predicts square-window house" in because
+    assert seen.page.locator(".chip code").all_inner_texts() == METHODS
+    default = inspect.signature(vitreous.explain).parameters["method"].default
+    assert seen.page.locator(".card b").first.inner_text() == default
+    assert seen.page.locator(".card").count() >= 4
+    seen.page.click("#because >> text=Remove them")
+    seen.until("document.getElementById('says-name').textContent === 'square-window house'")
+    assert re.match(r"Without \d+ patches it now predicts square-window house", seen.says())
+    assert seen.page.evaluate("document.activeElement.textContent") == "Restore them"  # drawn anew, it keeps the focus
+    seen.page.keyboard.press("Enter")
+    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
+
+
+def test_patches_are_removed_with_the_mouse_and_restored(untouched):
+    seen = untouched
+    seen.page.evaluate("scrollTo(0, 0)")
+    before, box = seen.shares(), seen.page.locator("#stage").bounding_box()
+
+    def at(row, column):
+        return box["x"] + (column + 0.5) * box["width"] / 14, box["y"] + (row + 0.5) * box["height"] / 14
+
+    mouse = seen.page.mouse
+    for row in (7, 8, 9, 10, 11):
+        mouse.move(*at(row, 6))
+        mouse.down()
+        mouse.move(*at(row, 12), steps=14)
+        mouse.up()
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 35 patches')")
+    seen.until("before => document.querySelector('.row .share').textContent !== before", arg=before["gear"])
+    assert seen.page.inner_text("#says-name") == "square-window house"
+    for left in (28, 21, 14, 7):  # one stroke is one step
+        seen.page.click("#undo")
+        seen.until("n => document.getElementById('says-lead').textContent.startsWith(`Without ${n} `)", arg=left)
+    mouse.click(*at(7, 6))  # a patch that is gone comes back
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 6 ')")
+    seen.page.click("#restore")
+    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
+    assert seen.shares() == before
+
+
+def test_patches_are_removed_with_the_keyboard(untouched):
+    seen = untouched
+    seen.page.focus("#stage")
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Space"):
+        seen.page.keyboard.press(key)
+    assert seen.page.inner_text("#cursor-says").startswith("Row 2, column 2, score")
+    assert seen.page.inner_text("#cursor-says").endswith("removed")
+    seen.page.keyboard.press("Shift+ArrowRight")
+    seen.until("document.getElementById('says-live').textContent.startsWith('Without 2 of 196 patches')")
+    readings = seen.page.locator(".cards .reads").all_inner_texts()
+    assert len(readings) == 4
+    assert all(readings)
+    seen.page.keyboard.press("Control+z")
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 1 patch ')")
+    seen.page.keyboard.press("Space")  # column 3 again
+    seen.until("document.getElementById('says-lead').textContent.startsWith('Without 2 patches')")
+    seen.page.click("#restore")
+    seen.until("document.getElementById('says-lead').textContent === 'The model predicts'")
+
+
+def test_a_dropped_image_is_explained(visit, served):
+    seen, data = visit(), png(300, 200)
+    seen.page.evaluate(
+        """([bytes]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([Uint8Array.from(atob(bytes), c => c.charCodeAt(0))], 'mine.png', {type: 'image/png'}));
+            for (const kind of ['dragenter', 'dragover', 'drop'])
+                document.body.dispatchEvent(new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: data}));
+        }""",
+        [base64.b64encode(data).decode()],
+    )
+    name = hashlib.sha256(data).hexdigest()
+    seen.page.wait_for_selector(".tile[aria-pressed='true'] >> text=your image")
+    seen.until("name => location.hash.includes(name)", arg=name)
+    seen.settle()
+
+    assert "does not contain your image" in seen.page.inner_text("#link-note")
+    assert seen.page.locator("#truth-field").is_hidden()
+    again = visit(seen.page.evaluate("location.hash"))  # while the server remembers it, the link works
+    assert again.shares() == seen.shares()
+
+
+def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(browser):
+    data = png(90, 70)
+    name = hashlib.sha256(data).hexdigest()
+    with Served(Settings(port=0)) as fresh:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{fresh.address}/#picture={name}&method=ixg&method=genatt&classes=3")
+        page.wait_for_selector("text=The image of this link is not here any more")
+        page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": data})
+        page.wait_for_selector("text=Why key?", timeout=PATIENCE)
+        assert page.locator(".chip").count() == 2
+        context.close()
+
+
+def test_a_file_that_is_no_image_is_refused_with_a_sentence(browser, served):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(served.address)
+    page.wait_for_selector(".row")
+    page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"nonsense"})
+    page.wait_for_selector("#trouble:visible")
+    assert page.inner_text("#trouble").startswith("That is not an image, or a damaged one")
+    assert page.locator(".row").count() >= 5  # what was there stays
+    context.close()
+
+
 def test_two_classes_and_more_methods(visit):
     seen = visit()
     seen.page.click(".row >> text=square-window house")
@@ -309,7 +328,7 @@ def test_the_card_of_a_failing_method_shows_the_reason(browser, served):
 
 
 def test_the_slider_removes_the_patches_that_two_methods_rank_first(visit):
-    seen = visit()
+    seen = visit(moving=True)
     scene, vit = vitreous.scenes.draw("pair", seed=1, index=6), vitreous.load("scenes")
     seen.page.locator("#share").focus()
     for _ in range(9):
@@ -325,6 +344,7 @@ def test_the_slider_removes_the_patches_that_two_methods_rank_first(visit):
     assert "the more faithful map" in seen.page.inner_text("#verdict")
     seen.page.click("#mode >> text=Keep only the highest")
     assert seen.page.inner_text("#share-says").startswith("0")
+    seen.page.fill("#share", str(int(seen.page.get_attribute("#share", "max")) - 3))  # the last steps are enough
     seen.page.click("#play")
     seen.until("document.getElementById('share').value === document.getElementById('share').max")
     assert seen.page.inner_text("#play") == "Play"
@@ -425,8 +445,7 @@ def test_it_works_at_the_width_of_a_phone(visit, scheme):
 
 
 def test_the_api_page_lists_every_endpoint(visit, served):
-    seen = visit()
-    seen.page.goto(f"{served.address}/api")
+    seen = visit("api")
     seen.page.wait_for_selector("section")
     listed = seen.page.inner_text("main")
     assert all(path in listed for path in served.ask("/openapi.json")[1]["paths"])
