@@ -91,6 +91,19 @@ def test_maps_of_networks_are_those_of_the_ordinary_backward_pass(name, subtests
             torch.testing.assert_close(patches.detach(), expected, rtol=1e-9, atol=1e-11 * expected.abs().max().item())
 
 
+def test_a_complete_method_keeps_its_graph_for_a_logit():
+    """Without a graph, the shares of biases are computed beside the map; with one, the map alone."""
+    model = network("convnext")
+    expected = vitreous.explain(model, images(), TARGETS, "decompx+first", "logit")
+
+    tracked = vitreous.explain(model, images(), TARGETS, "decompx+first", "logit", differentiable=True)
+
+    assert expected.bias is not None
+    assert tracked.bias is None
+    assert tracked.patches.requires_grad
+    torch.testing.assert_close(tracked.patches.detach(), expected.patches, rtol=1e-9, atol=1e-11)
+
+
 def check_by_finite_differences(loss: Callable[[bool], Tensor], parameters: list[Tensor]) -> None:
     """Compare gradients of `loss(True)`, which keeps a graph, with differences of `loss(False)`, which does not."""
     gradients = torch.autograd.grad(loss(True), parameters, allow_unused=True)

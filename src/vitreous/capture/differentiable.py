@@ -71,6 +71,7 @@ class GraphKeeping(NetworkProbe):
     """A probe whose images and layers keep their graph; parameters as for `Probe`."""
 
     keeps_graph = True
+    accounts_biases = False
 
     def __init__(self, model: Network, images: Tensor, *arguments: Any) -> None:
         super().__init__(model, images, *arguments)
@@ -141,8 +142,6 @@ class DifferentiableProbe(GraphKeeping, Probe):
     ModelError
         If neither a parameter nor the images require gradients.
     """
-
-    accounts_biases = False
 
     @property
     def states(self) -> list[Tokens]:

@@ -23,7 +23,7 @@ def report(
         str | None, typer.Option("--run", metavar="NAME", help="Which run of the folder.", show_default="the last one")
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", "-m", metavar="SPEC", help="Measures stored maps. Repeatable.")
+        list[str] | None, typer.Option("--metric", metavar="SPEC", help="Metric of stored maps; repeatable.")
     ] = None,
     images: Annotated[
         int, typer.Option("--images", metavar="N", min=1, help="Images of stored maps that metrics are measured on.")

@@ -190,13 +190,13 @@ def hatch_missing(colours: np.ndarray, missing: np.ndarray) -> np.ndarray:
     return np.where(missing[..., None], stripes, colours)
 
 
-def draw_lines(picture: np.ndarray, where: np.ndarray) -> np.ndarray:
+def draw_lines(colours: np.ndarray, where: np.ndarray) -> np.ndarray:
     """Thin diagonal lines, dark on light and light on dark, with the colours visible between them."""
     y, x = np.indices(where.shape)
     period = max(min(where.shape) // 56, 5)
     line = where & ((x + y) % period == 0)
-    contrast = np.where(picture.mean(-1, keepdims=True) > 0.5, 0.2, 0.9)
-    return np.where(line[..., None], 0.35 * picture + 0.65 * contrast, picture)
+    contrast = np.where(colours.mean(-1, keepdims=True) > 0.5, 0.2, 0.9)
+    return np.where(line[..., None], 0.35 * colours + 0.65 * contrast, colours)
 
 
 def to_image(colours: np.ndarray) -> Image.Image:

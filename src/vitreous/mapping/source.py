@@ -176,7 +176,7 @@ class ImageSource:
         return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
 
 
-def open_source(spec: str, pictures: int | None = None) -> ImageSource:
+def open_source(spec: str, count: int | None = None) -> ImageSource:
     """Open what a spec names.
 
     Parameters
@@ -184,7 +184,7 @@ def open_source(spec: str, pictures: int | None = None) -> ImageSource:
     spec
         A dataset as for `open_dataset`; tar or Parquet files by path, folder or pattern; or a URI of tar files, Parquet
         files or a folder of images.
-    pictures
+    count
         Number of images; None for all. Of a dataset, the same ones are chosen as in a benchmark; of tar and Parquet
         files the first ones, since they are read as a stream.
 
@@ -201,14 +201,14 @@ def open_source(spec: str, pictures: int | None = None) -> ImageSource:
     elif not kind:
         kind = kind_of_uri(place)
     if kind == "wds":
-        return first_of(tar_source(spec, place, **check_options("wds", wds, options, {})), pictures)
+        return first_of(tar_source(spec, place, **check_options("wds", wds, options, {})), count)
     if kind == "parquet":
         files = parquet_files(place, **{name: options.get(name) for name in ("image", "label", "key")})
-        return first_of(ImageSource(spec, "parquet", tuple(map(ParquetPart, files))), pictures)
+        return first_of(ImageSource(spec, "parquet", tuple(map(ParquetPart, files))), count)
     dataset = remote_folder(place) if is_uri(place) else open_dataset(spec)
     if not len(dataset):
         raise DataError(f"dataset '{spec}' holds no image")
-    places = range(len(dataset)) if pictures is None else subset(dataset, pictures, seed=0)
+    places = range(len(dataset)) if count is None else subset(dataset, count, seed=0)
     return ImageSource(spec, dataset.name, (DatasetPart(dataset, places),), dataset.classes)
 
 
@@ -234,12 +234,12 @@ def tar_source(spec: str, place: str, ignore: int | None = None) -> ImageSource:
     return ImageSource(spec, "wds", parts)
 
 
-def first_of(source: ImageSource, pictures: int | None) -> ImageSource:
+def first_of(source: ImageSource, most: int | None) -> ImageSource:
     """The first images of a source that is read as a stream."""
-    if pictures is None:
+    if most is None:
         return source
     parts: list[SourcePart] = []
-    left = pictures
+    left = most
     for part in source.parts:
         count = part.images
         if count is None:  # list the part until there are enough

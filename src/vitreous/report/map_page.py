@@ -140,7 +140,7 @@ def load_explained_model(folder: MapFolder, device: str | None) -> BlackBox:
     about = folder.about
     if "model" not in about:
         raise DataError(f"'{folder.files[0]}' does not name its model; metrics need it")
-    described = about.get("model_spec") or {"name": about["model"], "label": about["model"]}
+    described = dict(about.get("model_spec") or {"name": about["model"], "label": about["model"]})
     arguments = tuple((name, value) for name, value in described.pop("arguments", ()))
     loaded = load_cached(ModelSpec(**described, arguments=arguments), "float32", device)
     if about.get("weights") not in (None, loaded.weights):
