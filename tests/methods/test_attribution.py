@@ -14,6 +14,7 @@ from PIL import Image
 import vitreous
 from vitreous import Attribution, DataError, Preprocess, ShapeError
 from vitreous.methods.attribution_files import TENSORS, metadata
+from vitreous.methods.map_arrays import check_size
 from vitreous.models.layout import Layout
 from vitreous.testing import tiny_vits
 
@@ -182,6 +183,13 @@ def test_without_original_images_that_size_is_refused(vit, tmp_path):
     assert from_file.preprocess.restore(from_file.maps(), (40, 60)).shape == (1, 40, 60)
     with pytest.raises(ShapeError, match=r"size='full'; give 'original' or \(height, width\)"):
         from_file.pixels("full")
+
+
+def test_sizes_of_numpy_are_sizes():
+    check_size((np.int64(4), np.int32(6)))
+    for size in ((4.0, 6.0), (0, 6), (4,), 4):
+        with pytest.raises(ShapeError, match=r"\(height, width\) in pixels would work"):
+            check_size(size)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────

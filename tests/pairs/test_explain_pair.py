@@ -352,6 +352,7 @@ def test_components_are_the_directions_in_which_a_reference_varies_most(clip, im
     for options, error, sentence in (
         ({"reference": symmetric[:, :4]}, ShapeError, r"\[inputs, 6\], not \[10, 4\]"),
         ({"reference": symmetric, "components": 6}, SpecError, "1 to 5 would work"),
+        ({"reference": symmetric * torch.inf}, ShapeError, "NaN or infinite values"),
         ({"components": 2}, SpecError, "reference=embeddings"),
     ):
         with pytest.raises(error, match=sentence):

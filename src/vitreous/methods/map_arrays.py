@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from vitreous.models.layout import Layout
 def check_size(size: Any) -> None:
     """Raise ShapeError unless `size` is a height and a width."""
     numbers = list(size) if isinstance(size, tuple | list) else []
-    if len(numbers) != 2 or not all(isinstance(length, int) and length > 0 for length in numbers):
+    if len(numbers) != 2 or not all(isinstance(length, Integral) and length > 0 for length in numbers):
         raise ShapeError(f"size={size!r}; (height, width) in pixels would work")
 
 

@@ -28,13 +28,15 @@ def reference_directions(reference: Any, size: int, components: int | None) -> F
     Raises
     ------
     ShapeError
-        If the reference is not [m, D].
+        If the reference is not [m, D], or not finite.
     SpecError
         If the reference does not vary in so many directions.
     """
     embeddings = torch.as_tensor(reference).double()
     if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] != size:
         raise ShapeError(f"reference embeddings are [inputs, {size}], not {list(embeddings.shape)}")
+    if not embeddings.isfinite().all():
+        raise ShapeError("reference embeddings hold NaN or infinite values; finite ones would work")
     unit = normalize(embeddings, dim=-1)
     common = normalize(unit.mean(0), dim=0)
     if components is None:
