@@ -141,7 +141,11 @@ def test_gradients_of_the_maps_of_networks_agree_with_finite_differences(name, s
     check_by_finite_differences(loss, [*chosen, given])
 
 
-POOLED_BY_ATTENTION = [name for name in FAMILIES if not isinstance(seen(name).pool, LinearPool)]
+POOLED_BY_ATTENTION = ["siglip", "map-skips-prefix", "map-reads-prefix", "perception-encoder"]
+
+
+def test_no_family_that_is_pooled_by_attention_is_forgotten():
+    assert [name for name in FAMILIES if not isinstance(seen(name).pool, LinearPool)] == POOLED_BY_ATTENTION
 
 
 @pytest.mark.parametrize("name", POOLED_BY_ATTENTION)
