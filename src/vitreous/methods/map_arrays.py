@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -17,7 +17,7 @@ from vitreous.models.layout import Layout
 def check_size(size: Any) -> None:
     """Raise ShapeError unless `size` is a height and a width."""
     numbers = list(size) if isinstance(size, tuple | list) else []
-    if len(numbers) != 2 or not all(isinstance(length, Integral) and length > 0 for length in numbers):
+    if len(numbers) != 2 or not all(isinstance(length, int | np.integer) and length > 0 for length in numbers):
         raise ShapeError(f"size={size!r}; (height, width) in pixels would work")
 
 
