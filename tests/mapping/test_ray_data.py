@@ -14,7 +14,12 @@ from vitreous.mapping.run import check_job
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings
 ROOT = str(Path(__file__).parents[2])
-IMAGES = 240
+IMAGES = 72
+RAY_SETTINGS = {  # Ray's own notice a lost node after 15 s, and end workers, which import torch anew, after 1 s of idleness
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "500",
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +32,8 @@ def cluster():
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", paths)
         patch.setenv("OMP_NUM_THREADS", "1")
+        for name, value in RAY_SETTINGS.items():
+            patch.setenv(name, value)
         # Ray replaces 127.0.0.1 by the machine's other address, unless clusters are said to be local only.
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
@@ -44,8 +51,8 @@ def cluster():
 
 def test_a_lost_node_loses_and_doubles_no_row(cluster, tmp_path):
     ray_cluster, nodes = cluster
-    spec = write_tars(tmp_path / "tars", encoded_images() * (IMAGES // 12), per_tar=60)
-    run(spec, tmp_path / "unbroken", batch_size=8, shard_size=32)
+    spec = write_tars(tmp_path / "tars", encoded_images() * (IMAGES // 12), per_tar=36)
+    run(spec, tmp_path / "unbroken", batch_size=4, shard_size=20)
     lost = []
 
     def lose_a_node(progress):
@@ -53,9 +60,9 @@ def test_a_lost_node_loses_and_doubles_no_row(cluster, tmp_path):
             lost.append(nodes.pop())
             ray_cluster.remove_node(lost[0], allow_graceful=False)
 
-    checked = check_job(job(spec, shard_size=32), "cpu")[0]
+    checked = check_job(job(spec, shard_size=20), "cpu")[0]
     done = run_on_ray(
-        checked, tmp_path / "maps", address="auto", workers=2, device="cpu", batch_size=8, report=lose_a_node
+        checked, tmp_path / "maps", address="auto", workers=2, device="cpu", batch_size=4, report=lose_a_node
     )
 
     assert lost
@@ -64,5 +71,5 @@ def test_a_lost_node_loses_and_doubles_no_row(cluster, tmp_path):
 
     again = sorted((tmp_path / "maps").glob("*.parquet"))
     again[1].unlink()
-    assert run_on_ray(checked, tmp_path / "maps", address="auto", device="cpu", batch_size=8).rows == 28  # of one file
+    assert run_on_ray(checked, tmp_path / "maps", address="auto", device="cpu", batch_size=4).rows == 16  # of one file
     assert_same_rows(rows_in(tmp_path / "maps"), rows_in(tmp_path / "unbroken"))
