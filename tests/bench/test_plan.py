@@ -200,7 +200,7 @@ def test_every_data_set_gets_the_metrics_that_it_can_serve(plain_folder, tmp_pat
 
 @pytest.mark.slow
 def test_a_protocol_asks_about_labels_only_where_there_are_some(plain_folder, tmp_path):
-    data = ["scenes:single?count=4", f"folder:{plain_folder}"]
+    data = ["scenes:single?count=1", f"folder:{plain_folder}"]
     plan = small_plan(metrics=None, protocol="tokentm", datasets=data, methods=["genatt"])
     scenes, plain = plan.evaluations
 
