@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,9 +48,16 @@ def test_order_does_not_matter_and_nothing_is_doubled(executor, tmp_path, origin
     assert same(tmp_path, original)
 
 
-def dies_once(cell):
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Workers are forked from a process that has imported what they need; what they run does not depend on it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.bench.test_pool", "vitreous.models.timm"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+
+
+def dies_once(cell, mark):
     """The worker that meets the second cell first is killed."""
-    mark = Path(os.environ["VITREOUS_TEST_MARK"])
     if cell.number == 1 and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -62,10 +71,10 @@ def always_dies(cell):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_two_processes_one_of_which_is_killed_give_the_rows_of_one(tmp_path, original, monkeypatch):
     """The killed worker is replaced, nothing is lost, and who computed a cell changes nothing."""
-    monkeypatch.setenv("VITREOUS_TEST_MARK", str(tmp_path / "mark"))
-    monkeypatch.setattr(pool, "run_in_worker", dies_once)
+    monkeypatch.setattr(pool, "run_in_worker", partial(dies_once, mark=tmp_path / "mark"))
 
     done = fill(tmp_path / "run", processes(2, threads=1))
 
@@ -75,6 +84,7 @@ def test_two_processes_one_of_which_is_killed_give_the_rows_of_one(tmp_path, ori
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_a_cell_that_kills_every_worker_is_given_up_and_said(tmp_path, monkeypatch, original):
     monkeypatch.setattr(pool, "run_in_worker", always_dies)
     monkeypatch.setattr(pool, "LOSSES", 1)
@@ -137,10 +147,10 @@ KILLED = """
     from vitreous.bench.worker_job import load_cached
     from vitreous.bench.store import Store
 
-    folder, plan = sys.argv[1], small_plan(slice=1, datasets=["scenes:single?count=6"])
+    folder, plan = sys.argv[1], small_plan(slice=1, datasets=["scenes:single?count=6"], metrics=["sparseness"])
     load_cached(plan.models[0], plan.precision, "cpu"), open_cached(plan.datasets[0])  # what takes long is done before the fork
     with Store(folder + "-other") as store:  # so are the imports of the first image
-        execute(small_plan(datasets=["scenes:single?count=1"]), store)
+        execute(small_plan(datasets=["scenes:single?count=1"], metrics=["sparseness"]), store)
 
     def run():
         with Store(folder) as store:
@@ -183,7 +193,7 @@ KILLED = """
 
 @pytest.mark.slow
 def test_killed_ten_times_and_resumed_it_is_the_table_of_an_unbroken_run(tmp_path):
-    whole = {"slice": 1, "datasets": ["scenes:single?count=6"]}
+    whole = {"slice": 1, "datasets": ["scenes:single?count=6"], "metrics": ["sparseness"]}
     steps = [str(step) for step in KILLING_STEPS]
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "killed"), *steps]
 

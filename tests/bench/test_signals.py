@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,66 +20,96 @@ from vitreous.cli.main import main
 
 pytestmark = pytest.mark.slow
 
-# after the first write the run waits, so that it cannot end before the signal comes
-PAUSED_RUN = """
-import sys, time
+# One process that imports once and forks a run for every line that it reads. A run is in a session of its own; after its
+# first write it waits, so that it cannot end before the signal comes.
+PAUSED_RUNS = """
+import json, os, signal, sys, time
 from functools import partial
 
 from vitreous.bench import run_plan
 from vitreous.cli.main import main
 
-if __name__ == "__main__":
-    from vitreous.mapping.explain import MapExplainer
 
-    write, launch, pauses = run_plan.write_outcomes, MapExplainer.launch, [600]
+def write_and_pause(store, run, held, *rest):
+    rows = len(held)
+    write(store, run, held, *rest)
+    if rows and pauses:
+        print("written", flush=True)
+        time.sleep(pauses.pop())
 
-    def write_and_pause(store, run, held, *rest):
-        rows = len(held)
-        write(store, run, held, *rest)
-        if rows and pauses:
-            print("written", flush=True)
-            time.sleep(pauses.pop())
 
-    def pause_before_second(explainer, batch):
-        if batch.range.start:
-            print("written", flush=True)
-            time.sleep(600)
-        return launch(explainer, batch)
+def pause_before_second(explainer, batch):
+    if batch.range.start:
+        print("written", flush=True)
+        time.sleep(600)
+    return launch(explainer, batch)
 
+
+def run(command, stdout, stderr, handled, ignored):
+    os.setsid()
+    for number in handled:  # as in a new process
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    for descriptor, path in enumerate([os.devnull, stdout, stderr]):
+        os.dup2(os.open(path, os.O_WRONLY if descriptor else os.O_RDONLY), descriptor)
     MapExplainer.launch = pause_before_second
     run_plan.write_outcomes = write_and_pause
     run_plan.execute = partial(run_plan.execute, patience=0)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(command))
+
+
+if __name__ == "__main__":
+    import vitreous
+    from vitreous.mapping.explain import MapExplainer
+
+    write, launch, pauses = run_plan.write_outcomes, MapExplainer.launch, [600]
+    vitreous.load("scenes")
+    while line := sys.stdin.readline():
+        child = os.fork()
+        if not child:
+            run(*json.loads(line))
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 BENCH = ["bench", "--model", "scenes", "--data", SMALL["datasets"][0], "--device", "cpu", "--slice", "2"]
 BENCH += [word for name in SMALL["methods"] for word in ("--method", name)]
 BENCH += [word for name in SMALL["metrics"] for word in ("--metric", name)]
 
 
-def start(tmp_path: Path, command: list[str], ignored: tuple[int, ...] = ()) -> subprocess.Popen[str]:
-    """Start a run in a process group of its own, whatever signals this process ignores, and wait for its first rows."""
-    script = tmp_path / "paused.py"
-    script.write_text(PAUSED_RUN)
+class PausedRun:
+    """A command that has written its first rows and waits, whatever signals this process ignores."""
 
-    def set_dispositions() -> None:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    def __init__(self, starter: subprocess.Popen[str], folder: Path, command: list[str], ignored: tuple[int, ...] = ()):
+        assert starter.stdin is not None
+        assert starter.stdout is not None
+        self.replies, self.stderr = starter.stdout, folder / "stderr"
+        self.stderr.touch()
+        os.mkfifo(folder / "stdout")
+        request = [command, str(folder / "stdout"), str(self.stderr), STOP_SIGNALS, ignored]
+        starter.stdin.write(json.dumps(request) + "\n")
+        starter.stdin.flush()
+        self.pid = int(self.replies.readline())
+        self.stdout = (folder / "stdout").open()
+        assert self.stdout.readline() == "written\n", self.wait()
 
-    process = subprocess.Popen(
-        [sys.executable, script, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": str(torch.get_num_threads()),
-        },  # rows are equal to the bit for equal threads
-        start_new_session=True,
-        preexec_fn=set_dispositions,  # noqa: PLW1509 - it only calls signal.signal
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "written\n", process.communicate()[1]
-    return process
+    def wait(self) -> tuple[int, str]:
+        """Exit status and standard error, when it has ended."""
+        status = int(self.replies.readline())
+        self.stdout.close()
+        return status, self.stderr.read_text()
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    script = tmp_path_factory.mktemp("starter") / "paused.py"
+    script.write_text(PAUSED_RUNS)
+    threads = str(torch.get_num_threads())  # rows are equal to the bit for equal threads
+    environment = {**os.environ, "OMP_NUM_THREADS": threads}
+    with subprocess.Popen(
+        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        yield process
 
 
 def group_is_gone(group: int) -> bool:
@@ -106,6 +137,7 @@ def group_is_gone(group: int) -> bool:
     ids=["parent", "group", "alone"],
 )
 def test_a_stopped_run_keeps_its_rows_and_goes_on(
+    starter: subprocess.Popen[str],
     tmp_path: Path,
     original: Path,
     number: int,
@@ -115,31 +147,31 @@ def test_a_stopped_run_keeps_its_rows_and_goes_on(
 ) -> None:
     folder = tmp_path / "run"
     command = [*BENCH, "--workers", str(workers), "--out", str(folder)]
-    process = start(tmp_path, command, ignored)
+    paused = PausedRun(starter, tmp_path, command, ignored)
 
     for ignored_number in ignored:  # the exit status would be that of the first signal that is not ignored
-        process.send_signal(ignored_number)
-    send(process.pid, number)
-    stderr = process.communicate()[1]
+        os.kill(paused.pid, ignored_number)
+    send(paused.pid, number)
+    returncode, stderr = paused.wait()
 
-    assert process.returncode == 128 + number, stderr
+    assert returncode == 128 + number, stderr
     *before, interrupted, resume = stderr.splitlines()
     assert interrupted == f"interrupted; 2 of 4 images are done and kept in {folder}, 16 new rows"
     assert resume.startswith("to go on: vitreous bench --model scenes --data 'scenes:single?count=4' --device cpu")
     assert all(line.endswith(" so far)") for line in before), stderr  # progress, and no warning or traceback
-    assert group_is_gone(process.pid)
+    assert group_is_gone(paused.pid)
     assert main([*BENCH, "--out", str(folder)]) == 0
     assert all(told(folder, kind) == told(original, kind) for kind in ("scores", "maps"))
 
 
-def test_a_map_that_is_stopped_says_so_too(tmp_path: Path) -> None:
+def test_a_map_that_is_stopped_says_so_too(starter: subprocess.Popen[str], tmp_path: Path) -> None:
     command = ["map", "scenes:single?count=2", "--model", "scenes", "-x", "genatt", "--slice", "1"]
-    process = start(tmp_path, [*command, "--out", str(tmp_path / "maps")])
+    paused = PausedRun(starter, tmp_path, [*command, "--out", str(tmp_path / "maps")])
 
-    process.terminate()
-    stderr = process.communicate()[1]
+    os.kill(paused.pid, signal.SIGTERM)
+    returncode, stderr = paused.wait()
 
-    assert process.returncode == 143
+    assert returncode == 143
     assert f"interrupted; 1 of 2 images are done and kept in {tmp_path / 'maps'}, 1 new rows" in stderr
     assert "to go on: vitreous map 'scenes:single?count=2' --model scenes" in stderr
 

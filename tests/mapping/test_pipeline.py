@@ -191,11 +191,16 @@ def known_job(spec: str):
 
 
 @pytest.mark.slow
-def test_processes_and_replicas_give_the_same_rows(finished, tmp_path):
+def test_processes_and_replicas_give_the_same_rows(finished, tmp_path, monkeypatch):
     from vitreous.mapping.replicas import run_replicas
 
+    # replicas are forked, as decoding processes are, from one process that has imported what both need
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vitreous.mapping.run", "vitreous.models.timm"])
+    with monkeypatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", lambda _: context)
+        done = run_replicas(known_job(finished[0]), tmp_path / "replicas", 2, device="cpu", batch_size=3)
     run(finished[0], tmp_path / "decoded", decoding=2, batch_size=1)  # more batches than slots of shared memory
-    done = run_replicas(known_job(finished[0]), tmp_path / "replicas", 2, device="cpu", batch_size=3)
 
     assert (done.done_images, done.rows) == (COUNT, COUNT)
     assert_same_rows(rows_in(tmp_path / "decoded"), rows_in(finished[1]))
