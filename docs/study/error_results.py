@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -135,6 +136,7 @@ def read_sheets(path: Path, every: bool = False, common: bool = False) -> list[S
     return sheets
 
 
+@cache
 def spelled_in_short(spec: str) -> str:
     """A spec without the options that the script sets to their defaults, so that one method has one name."""
     from vitreous.core.errors import VitreousError

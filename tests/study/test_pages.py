@@ -22,6 +22,7 @@ from vitreous.metrics.published import published_tables
 
 from study import error_results, make, measure, pages, plots, reproduced, zebras  # isort: skip
 from study.effects import effect, figures  # isort: skip
+from study.published import same_order  # isort: skip
 from study.run import ORDER, SCRIPTS  # isort: skip
 from study.special import ceiling, orders  # isort: skip
 from study.sheets import pick, read_store, read_table  # isort: skip
@@ -37,6 +38,7 @@ def results(tmp_path_factory):
     monkeypatch.setattr(measure, "effect", partial(effect, draws=5))
     monkeypatch.setattr(measure, "orders", partial(orders, draws=5))
     monkeypatch.setattr(measure, "ceiling", partial(ceiling, draws=5))
+    monkeypatch.setattr(measure, "same_order", partial(same_order, draws=5))
     folder = tmp_path_factory.mktemp("results")
     for name in [one for one in ORDER if one not in SCRIPTS]:
         if name in DRAWN or os.environ.get("VITREOUS_ASSETS"):
