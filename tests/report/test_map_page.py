@@ -157,8 +157,9 @@ def test_command_line(folder, tmp_path, capsys):
     assert "12 tables" in capsys.readouterr().out
     assert main(["report", str(folder), "--run", "first"]) != 0
     assert "no runs to choose from" in capsys.readouterr().err
-    assert main(["report", str(tmp_path), "--metric", "sparseness"]) != 0
-    assert "are for stored maps" in capsys.readouterr().err
+    for option in (["--metric", "sparseness"], ["--images", "3"], ["--device", "cpu"]):
+        assert main(["report", str(tmp_path), *option]) != 0
+        assert f"{option[0]} are for stored maps" in capsys.readouterr().err
 
 
 def test_files_of_an_earlier_version_are_summarised(folder, tmp_path):

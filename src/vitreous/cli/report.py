@@ -26,8 +26,11 @@ def report(
         list[str] | None, typer.Option("--metric", metavar="SPEC", help="Metric of stored maps; repeatable.")
     ] = None,
     images: Annotated[
-        int, typer.Option("--images", metavar="N", min=1, help="Images of stored maps that metrics are measured on.")
-    ] = 256,
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Images of stored maps that metrics are measured on.", show_default="256"
+        ),
+    ] = None,
     dataset: Annotated[
         str | None,
         typer.Option(metavar="SPEC", help="Images of stored maps.", show_default="those that were explained"),
@@ -46,11 +49,12 @@ def report(
         if complete_files(run):
             if name is not None:
                 raise SpecError(f"'{run}' holds maps, and no runs to choose from by --run")
-            options = {"metrics": metric or (), "images": images, "dataset": dataset, "device": device}
+            options = {"metrics": metric or (), "images": images or 256, "dataset": dataset, "device": device}
             written = write_map_report(run, page, gallery=gallery, **options)
         else:
-            if metric or dataset:
-                raise SpecError(f"--metric and --dataset are for stored maps, and '{run}' holds none")
+            given = {"--metric": metric, "--images": images, "--dataset": dataset, "--device": device}
+            if flags := [flag for flag, value in given.items() if value]:
+                raise SpecError(f"{' and '.join(flags)} are for stored maps, and '{run}' holds none")
             written = write_report(run, page, gallery=gallery, run=name)
     for sentence in written.unreached:
         typer.echo(f"note: no images: {sentence}", err=True)
