@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -33,13 +35,10 @@ class Those(nn.Module):
 
 def slow_temper(family: str, image: int, patches: list[int]) -> dict[int, float]:
     """Of the patches of one coalition."""
-    model = tiny(family)
-    prefix, before = model.num_prefix_tokens, model.patch_drop
+    model = copy.deepcopy(tiny(family))
+    prefix = model.num_prefix_tokens
     model.patch_drop = Those([*range(prefix), *(prefix + patch for patch in patches)])
-    try:
-        scene = look(model, pictures()[image], TARGETS[image], "probability", **HELD["tempered"])
-    finally:
-        model.patch_drop = before
+    scene = look(model, pictures()[image], TARGETS[image], "probability", **HELD["tempered"])
     total = sum(token_x_gradient(scene, layer) for layer in range(scene.L))
     return {patch: total[prefix + place].item() for place, patch in enumerate(patches)}
 
