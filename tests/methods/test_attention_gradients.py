@@ -263,8 +263,6 @@ def test_the_read_out_of_a_scene_is_the_probes():
     ],
 )
 def test_published_maps_are_reproduced(golden, file, spec):  # noqa: F811
-    if golden.name == "real" and spec.endswith("(preset='tis')"):
-        pytest.skip("the small models begin at the same blocks; only the large one has the blocks of the defaults")
     agrees(golden, file, spec)
 
 
