@@ -52,8 +52,8 @@ def report(
             options = {"metrics": metric or (), "images": images or 256, "dataset": dataset, "device": device}
             written = write_map_report(run, page, gallery=gallery, **options)
         else:
-            given = {"--metric": metric, "--images": images, "--dataset": dataset, "--device": device}
-            if flags := [flag for flag, value in given.items() if value]:
+            values_by_flag = {"--metric": metric, "--images": images, "--dataset": dataset, "--device": device}
+            if flags := [flag for flag, value in values_by_flag.items() if value]:
                 raise SpecError(f"{' and '.join(flags)} are for stored maps, and '{run}' holds none")
             written = write_report(run, page, gallery=gallery, run=name)
     for sentence in written.unreached:
