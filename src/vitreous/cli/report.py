@@ -49,7 +49,8 @@ def report(
         if complete_files(run):
             if name is not None:
                 raise SpecError(f"'{run}' holds maps, and no runs to choose from by --run")
-            options = {"metrics": metric or (), "images": images or 256, "dataset": dataset, "device": device}
+            limit = {} if images is None else {"images": images}
+            options = {"metrics": metric or (), "dataset": dataset, "device": device, **limit}
             written = write_map_report(run, page, gallery=gallery, **options)
         else:
             values_by_flag = {"--metric": metric, "--images": images, "--dataset": dataset, "--device": device}

@@ -9,13 +9,12 @@ maps over their images, `page` renders everything with the templates in `templat
 from __future__ import annotations
 
 from vitreous.report.compare import Change, Comparison, compare_runs
-from vitreous.report.map_page import WrittenMapReport, write_map_report
+from vitreous.report.map_page import write_map_report
 from vitreous.report.page import WrittenReport, write_report
 
 __all__ = [
     "Change",
     "Comparison",
-    "WrittenMapReport",
     "WrittenReport",
     "compare_runs",
     "write_map_report",

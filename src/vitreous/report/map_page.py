@@ -24,22 +24,13 @@ from vitreous.report.charts import ChartLine, draw_lines
 from vitreous.report.formatting import format_count, format_number
 from vitreous.report.gallery import MOST, ImageStrip, make_card
 from vitreous.report.map_summary import BINS, ChosenImage, FolderSummary, Mean, summarise_folder
-from vitreous.report.page import write_text
+from vitreous.report.page import WrittenReport, write_tables, write_text
 from vitreous.report.rendering import render_page
-from vitreous.report.tables import ReportTable, TableCell, TableHead, number_cells, to_csv, to_latex, to_markdown
+from vitreous.report.tables import ReportTable, TableCell, TableHead, number_cells
 
 CLASSES = 20  # predicted classes in the table
 IMAGES_MEASURED = 256
 MapScores = dict[str, dict[str, Mean]]  # of every metric, by method
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenMapReport:
-    """Files of a report about maps, and why images are not shown, if they are not."""
-
-    page: Path
-    tables: tuple[Path, ...]
-    unreached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +53,7 @@ def write_map_report(
     model: BlackBox | None = None,
     device: str | None = None,
     step: Callable[[str], object] = lambda _: None,
-) -> WrittenMapReport:
+) -> WrittenReport:
     """Write one self-contained HTML page about the maps in a folder, and its tables as files beside it.
 
     The files are read batch by batch, so that memory does not grow with their number.
@@ -90,7 +81,7 @@ def write_map_report(
 
     Returns
     -------
-    WrittenMapReport
+    WrittenReport
 
     Raises
     ------
@@ -124,12 +115,9 @@ def write_map_report(
     step("images")
     galleries, unreached = make_galleries(summary, dataset)
     tables = make_tables(summary, scores)
-    paths = []
-    for table in tables:
-        for suffix, to_text in (("md", to_markdown), ("tex", to_latex), ("csv", to_csv)):
-            paths.append(write_text(out.parent / "tables" / f"{table.slug}.{suffix}", to_text(table)))
+    paths = write_tables(tables, out.parent / "tables")
     write_text(out, make_page(stored, summary, tables, galleries, unreached, images if scores else None))
-    return WrittenMapReport(out, tuple(paths), (unreached,) if unreached else ())
+    return WrittenReport(out, tuple(paths), (unreached,) if unreached else ())
 
 
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────

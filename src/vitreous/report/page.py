@@ -131,10 +131,7 @@ def write_report(
     filled = tuple(paper.table for paper in papers if paper.table)
     tables = [*(part.table for part in parts), *filled, *comparisons, *orders]
     everything = tabulate_all([(part.section, part.summaries) for part in parts])
-    paths = [write_text(out.parent / "tables" / "all.csv", everything)]
-    for table in tables:
-        for suffix, to_text in (("md", to_markdown), ("tex", to_latex), ("csv", to_csv)):
-            paths.append(write_text(out.parent / "tables" / f"{table.slug}.{suffix}", to_text(table)))
+    paths = [write_text(out.parent / "tables" / "all.csv", everything), *write_tables(tables, out.parent / "tables")]
     write_text(out, make_page(stored, parts, papers, comparisons, orders))
     unreached = dict.fromkeys(part.unreached for part in parts if part.unreached)
     return WrittenReport(out, tuple(paths), tuple(unreached), filled, tuple(comparisons), tuple(orders))
@@ -212,6 +209,15 @@ def name_sections(sections: Sequence[ScoreSection]) -> dict[str, ScoreSection]:
         slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-") or "block"
         named[slug if slug not in named else f"{slug}-{sha256(text.encode()).hexdigest()[:8]}"] = section
     return named
+
+
+def write_tables(tables: Sequence[ReportTable], folder: Path) -> list[Path]:
+    """Write every table as Markdown, LaTeX and CSV, and return the paths."""
+    return [
+        write_text(folder / f"{table.slug}.{suffix}", to_text(table))
+        for table in tables
+        for suffix, to_text in (("md", to_markdown), ("tex", to_latex), ("csv", to_csv))
+    ]
 
 
 def write_text(path: Path, text: str) -> Path:
