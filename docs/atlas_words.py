@@ -12,7 +12,7 @@ from vitreous.explanation import cautions
 from vitreous.methods import load_all
 from vitreous.methods.combination_table import ENDINGS, Cell, cells, two_readings
 from vitreous.methods.fold import Fold, plus, rollout, skipplus
-from vitreous.methods.method import METHODS, SPELLINGS, Method
+from vitreous.methods.method import METHODS, SPEC_ALIASES, Method
 from vitreous.methods.option_meanings import SHARED, option_meanings, parameters
 from vitreous.methods.options import write_options
 
@@ -112,7 +112,7 @@ def entry(name: str, costs: dict[str, list[float]], bibliography: dict[str, str]
     option_values = [(key, value) for key, value in method.known_options.items() if key != "preset"]
     options = options_text(method, option_values)
     presets = ", ".join(f"`preset={preset!r}` ({setting(method.presets[preset])})" for preset in method.presets)
-    also = ", ".join(f"`{alias}`" for alias, spec in SPELLINGS.items() if spec == name)
+    also = ", ".join(f"`{alias}`" for alias, spec in SPEC_ALIASES.items() if spec == name)
     mind = cautions(method, vit)
     lines = {
         "Facts": facts(method),

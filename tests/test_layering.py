@@ -25,7 +25,18 @@ LAYERS = (  # a package imports from its own layer and from those before it
     {"capture"},
     {"methods"},
     {"metrics"},
-    {"arguments", "explanation", "front", "measure", "catalogue", "losses", "scores", "testing", "wrapping"},
+    {
+        "arguments",
+        "explanation",
+        "front",
+        "measure",
+        "metric_inputs",
+        "catalogue",
+        "losses",
+        "scores",
+        "testing",
+        "wrapping",
+    },
     {"pairs"},  # similarity of two inputs
     {"bench"},  # plans, cells, executors and the store
     {"mapping", "maps"},  # maps of whole datasets: the pipeline, and the reader of its files

@@ -235,6 +235,12 @@ def test_prose_uses_the_words_of_the_field():
     assert not banned, "\n".join(banned)
 
 
+def test_source_files_are_short():
+    lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+
+    assert {file: lines for file, lines in lengths.items() if lines > 350} == {}
+
+
 def test_class_names_are_unique():
     names: dict[str, list[str]] = {}
     for path in SOURCES:

@@ -23,7 +23,8 @@ HOMES = {
     "vitreous.methods.spec": ("resolve",),
     "vitreous.metrics.metric": ("Metric", "metric", "resolve_metric"),
     "vitreous.metrics.metric_result": ("Measured", "MetricResult"),
-    "vitreous.methods.method": ("Method", "method"),
+    "vitreous.methods.method": ("Method",),
+    "vitreous.methods.register_method": ("method",),
     "vitreous.methods.fold": ("Fold", "fold", "first", "last", "at", "plus", "skipplus", "rollout"),
     "vitreous.methods.attribution": ("Attribution",),
     "vitreous.methods.inside": ("Inside",),
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
     from vitreous.methods.fold import skipplus as skipplus
     from vitreous.methods.inside import Inside as Inside
     from vitreous.methods.method import Method as Method
-    from vitreous.methods.method import method as method
+    from vitreous.methods.register_method import method as method
     from vitreous.methods.spec import resolve as resolve
     from vitreous.metrics.metric import Metric as Metric
     from vitreous.metrics.metric import metric as metric

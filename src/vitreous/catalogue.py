@@ -35,7 +35,7 @@ def facts(method: Method) -> dict[str, Any]:
         gradients at blocks) or "ViT" (an adapter knows its parts). `options` holds only those with a plain default, `composes` says whether the method accepts a
         fold, `meanings` describes every option, `origin` is the package that registered it.
     """
-    from vitreous.methods.method import METHODS, SPELLINGS
+    from vitreous.methods.method import METHODS, SPEC_ALIASES
     from vitreous.methods.option_meanings import option_meanings
     from vitreous.methods.recipe import ProbeFunction
 
@@ -63,7 +63,7 @@ def facts(method: Method) -> dict[str, Any]:
         "options": options,
         "meanings": option_meanings(method),
         "presets": sorted(method.presets),
-        "aliases": sorted(alias for alias, spec in SPELLINGS.items() if spec == method.name),
+        "aliases": sorted(alias for alias, spec in SPEC_ALIASES.items() if spec == method.name),
         "origin": METHODS.owner(method.name).split(".")[0],
     }
 

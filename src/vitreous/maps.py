@@ -25,9 +25,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 from vitreous.bench.rows import need_pyarrow
 from vitreous.core.errors import DataError
 from vitreous.data import Sample
@@ -35,12 +32,11 @@ from vitreous.data.batch import collate, preprocess_sample
 from vitreous.front import load
 from vitreous.mapping.shard_files import complete_files, read_about
 from vitreous.mapping.source import open_source
+from vitreous.mapping.stored_map import StoredMap, as_attribution, runs_of_equal
 from vitreous.measure import evaluate
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.attribution_files import read_preprocess
 from vitreous.methods.attribution_rows import join_attributions
 from vitreous.metrics.metric import Metric
-from vitreous.models.vit import Layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,37 +45,6 @@ if TYPE_CHECKING:
 DESCRIBED = ("index", "target", "target_name", "role", "label", "predicted", "probability")
 
 __all__ = ["MapFolder", "StoredMap", "read"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredMap:
-    """One row: an image, target and method, and the map as an `Attribution` of one row.
-
-    Parameters
-    ----------
-    key
-        Key of the image in its dataset.
-    index
-        Its index there.
-    target, target_name, role
-        The explained class, its name, and why it was explained: "predicted", "label", "rival", "class", "top 1", ….
-    label, predicted
-        True class (−1 if unknown) and predicted class.
-    probability
-        Probability of the target.
-    attribution
-        The map.
-    """
-
-    key: str
-    index: int
-    target: int
-    target_name: str
-    role: str
-    label: int
-    predicted: int
-    probability: float
-    attribution: Attribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +108,7 @@ class MapFolder:
         """Maps as attributions of up to `batch_size` rows of one method and grid size; parameters as for `rows`."""
         for table in self.tables(batch_size, **where):
             for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
-                yield self.attribution(table.slice(start, stop - start))
+                yield as_attribution(table.slice(start, stop - start), self.about)
 
     def tables(self, batch_size: int = 256, **where: Any) -> Iterator[pa.Table]:
         """The rows as Arrow tables of at most `batch_size` rows; failed rows are left out."""
@@ -276,41 +241,9 @@ class MapFolder:
 
     def attributions(self, table: pa.Table) -> Iterator[Attribution]:
         for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
-            joined = self.attribution(table.slice(start, stop - start))
+            joined = as_attribution(table.slice(start, stop - start), self.about)
             for row in range(stop - start):
                 yield joined[row]
-
-    def attribution(self, table: pa.Table) -> Attribution:
-        """Rows of one method and grid size as one `Attribution`."""
-        first = table.slice(0, 1).to_pylist()[0]
-        shape = (first["rows"], first["columns"])
-        grids = table["grid"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        scores = grids.astype(np.float32).reshape(len(table), -1) * table["scale"].to_numpy()[:, None]
-        maps = torch.from_numpy(scores)
-        about = self.about.get("layout") or {"grid": (), "patch": (), "prefix": 0}
-        is_patch_grid = tuple(about["grid"]) == shape
-        has_patches = first["native"] != "pixel" or is_patch_grid
-        layout = (
-            Layout(tuple(about["grid"]), tuple(about["patch"]), about["prefix"])
-            if is_patch_grid
-            else Layout(shape, (1, 1), 0)
-        )
-        preprocess = self.about.get("preprocess")
-        provenance = self.about.get("provenance", {}).get(first["method"])
-        score = table["score"].to_numpy()
-        return Attribution(
-            patches=maps if has_patches else None,
-            native_pixels=None if has_patches else maps.view(len(table), *shape),
-            native="patch" if has_patches else "pixel",
-            layout=layout,
-            targets=torch.from_numpy(table["target"].to_numpy().copy()),
-            method=first["method"],
-            signed=bool(first["signed"]),
-            score=None if np.isnan(score).all() else torch.from_numpy(score.copy()),
-            names=tuple(table["target_name"].to_pylist()),
-            provenance=provenance or {"question": first["question"], "model": first.get("model")},
-            preprocess=None if preprocess is None else read_preprocess(preprocess),
-        )
 
 
 def group_places(values: Sequence[Hashable]) -> list[list[int]]:
@@ -319,16 +252,6 @@ def group_places(values: Sequence[Hashable]) -> list[list[int]]:
     for place, value in enumerate(values):
         places.setdefault(value, []).append(place)
     return list(places.values())
-
-
-def runs_of_equal(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[int, int]]:
-    """Start and stop of consecutive rows that are equal in some columns."""
-    rows = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
-    start = 0
-    for place in range(1, len(rows) + 1):
-        if place == len(rows) or rows[place] != rows[start]:
-            yield start, place
-            start = place
 
 
 def read(folder: str | Path) -> MapFolder:

@@ -13,8 +13,9 @@ from vitreous.capture.text_target import text_target
 from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods import decompose, options
 from vitreous.methods.fold import first
-from vitreous.methods.method import METHODS, Method, make_method
+from vitreous.methods.method import METHODS, Method
 from vitreous.methods.recipe import LayerSignal, ProbeFunction
+from vitreous.methods.register_method import make_method
 from vitreous.methods.spec import resolve
 from vitreous.testing import tiny_vits
 

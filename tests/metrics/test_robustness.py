@@ -11,8 +11,9 @@ import vitreous
 from vitreous.capture.probe import Probe, probe_of
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.method import Method, make_method
+from vitreous.methods.method import Method
 from vitreous.methods.random_control import generators
+from vitreous.methods.register_method import make_method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.ranks import spearman
 from vitreous.metrics.robustness import group_parameters, max_sensitivity, parameter_randomisation

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -21,14 +21,16 @@ def rename_warnings(module: str, new_names: Mapping[str, str]) -> Callable[[str]
     module
         Name of the module.
     new_names
-        New name in the module, by old name.
+        New name by old name: in the same module, or dotted, in another one.
     """
 
     def get_renamed(name: str) -> Any:
         if name not in new_names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        warnings.warn(f"{module}.{name} is now {module}.{new_names[name]}", DeprecationWarning, stacklevel=2)
-        return getattr(sys.modules[module], new_names[name])
+        new_name = new_names[name] if "." in new_names[name] else f"{module}.{new_names[name]}"
+        warnings.warn(f"{module}.{name} is now {new_name}", DeprecationWarning, stacklevel=2)
+        home, _, attribute = new_name.rpartition(".")
+        return getattr(import_module(home), attribute)
 
     return get_renamed
 

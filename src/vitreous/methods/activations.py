@@ -16,9 +16,9 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.score_function import PROBABILITIES
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import seeded_noise, sum_masks
-from vitreous.methods.method import method
 from vitreous.methods.options import Positive, Seed
 from vitreous.methods.regions import cluster_completely
+from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.methods.sampling import MEAN_SCORE, PERTURBATION, PixelScores
 from vitreous.models.tensor_types import Images, PatchScores, Tokens, TokenScores

@@ -15,10 +15,11 @@ from torch import Tensor
 from vitreous.capture.coalitions import in_coalitions
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.method import Method, method
+from vitreous.methods.method import Method
 from vitreous.methods.options import Range, Seed
 from vitreous.methods.random_control import generators
 from vitreous.methods.recipe import LayerSignal
+from vitreous.methods.register_method import method
 from vitreous.methods.spec import resolve
 from vitreous.methods.standard_errors import error_of_means
 from vitreous.models.tensor_types import Images, Keep, PatchScores

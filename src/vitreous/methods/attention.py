@@ -13,8 +13,8 @@ from vitreous.core.errors import SpecError
 from vitreous.methods.fold import first, last, plus
 from vitreous.methods.fold import rollout as roll
 from vitreous.methods.map_arrays import zero_to_one
-from vitreous.methods.method import method
 from vitreous.methods.options import Range
+from vitreous.methods.register_method import method
 from vitreous.methods.token_gradients import input_x_gradient, meets_one_norm
 from vitreous.models.tensor_types import PatchScores, TokenScores
 

@@ -22,8 +22,8 @@ from vitreous.capture.value_vectors import head_values
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.methods.fold import plus, skipplus
 from vitreous.methods.map_arrays import zero_to_one
-from vitreous.methods.method import method
 from vitreous.methods.options import Steps
+from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import PatchScores, TokenScores
 
 Matrix = Float[Tensor, "r n n"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -14,11 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitreous.core.deprecation import renamed_attributes
-from vitreous.core.errors import ShapeError
 from vitreous.methods.attribution_files import ANIMATIONS, chosen_format, read_attribution, save_attribution
-from vitreous.methods.attribution_rows import change_tensors, find_negligible, row_indices, tabulate
-from vitreous.methods.map_arrays import resize_maps
-from vitreous.models.image_geometry import size_of
+from vitreous.methods.attribution_pixels import pixel_maps
+from vitreous.methods.attribution_rows import change_tensors, find_negligible, find_unsettled, select_rows, tabulate
 from vitreous.models.layout import ClipLayout, Layout
 
 if TYPE_CHECKING:
@@ -137,16 +134,7 @@ class Attribution:
         >>> attribution.unsettled().shape
         torch.Size([1, 14, 14])
         """
-        if not 0 < confidence < 1:
-            raise ShapeError(f"confidence={confidence!r}; give a number between 0 and 1, such as 0.95")
-        if self.stderr is None:
-            raise ShapeError(
-                f"{self.method!r} has no standard errors: it does not average over samples; "
-                "tis, rise, kernelshap, lime, anneal and bayes have them"
-            )
-        maps, limit = self.maps(), NormalDist().inv_cdf(0.5 + confidence / 2)
-        settled = maps.abs() > limit * self.stderr.view_as(maps)  # False where the standard error is NaN
-        return ~settled
+        return find_unsettled(self, confidence)
 
     @overload
     def pixels(self, size: tuple[int, int] | None = None, mode: str = "bilinear") -> Tensor: ...
@@ -179,36 +167,12 @@ class Attribution:
         ModelError
             If `size` is "original" and the geometry of the preprocessing is not known.
         """
-        if mode not in ("nearest", "bilinear", "bicubic"):
-            raise ShapeError(f"mode={mode!r}; known: 'nearest', 'bilinear', 'bicubic'")
-        if isinstance(size, str):
-            return self._original_pixels(size, mode)
-        if isinstance(self.layout, ClipLayout):
-            maps = resize_maps(self.maps().flatten(0, 1), self.layout.size if size is None else size, mode)
-            return maps.unflatten(0, (len(self), self.layout.times)).repeat_interleave(self.layout.tubelet, 1)
-        return resize_maps(self.native_maps, self.layout.size if size is None else size, mode)
+        return pixel_maps(self, size, mode)
 
     @property
     def native_maps(self) -> Float[Tensor, "r *times height width"]:
         """Scores at the method's own resolution: of pixels for a pixel method, else of patches."""
         return self.maps() if self.native_pixels is None else self.native_pixels
-
-    def _original_pixels(self, size: str, mode: str) -> Tensor | list[Tensor]:
-        if size != "original":
-            raise ShapeError(f"size={size!r}; give 'original' or (height, width)")
-        if self.originals is None or self.preprocess is None:  # always so for clips
-            raise ShapeError(
-                "there are no original images here: they were given as tensors, or the attribution was read from a file; "
-                "pixels() gives the maps at the size of what the model saw, and preprocess.restore(maps, (height, width)) "
-                "brings them back to an image of that size"
-            )
-        source = resize_maps(self.native_maps, self.layout.size, mode) if mode == "bicubic" else self.native_maps
-        mode = "nearest" if mode == "nearest" else "bilinear"
-        maps = [
-            self.preprocess.restore(row, size_of(original), mode)
-            for row, original in zip(source, self.originals, strict=True)
-        ]
-        return torch.stack(maps) if len({tuple(pixels.shape) for pixels in maps}) == 1 else maps
 
     def to_pandas(self) -> DataFrame:
         """Scores as a tidy table with one line per map and patch.
@@ -240,16 +204,7 @@ class Attribution:
 
     def __getitem__(self, row: int | slice | Sequence[int] | Tensor | np.ndarray) -> Attribution:
         """Attribution of one row, a slice of rows, or the rows of a list of indices or a mask."""
-        if isinstance(row, int):
-            place = range(len(self))[row]
-            row = slice(place, place + 1)
-        indices = range(len(self))[row] if isinstance(row, slice) else row_indices(row, len(self))
-        rows = row if isinstance(row, slice) else indices
-        lists: dict[str, Any] = {
-            name: None if (entries := getattr(self, name)) is None else tuple(entries[index] for index in indices)
-            for name in ("originals", "names")
-        }
-        return change_tensors(self, lambda tensor: tensor[rows], **lists)
+        return select_rows(self, row)
 
     def to(self, device: torch.device | str) -> Attribution:
         """Copy with all tensors on `device`."""

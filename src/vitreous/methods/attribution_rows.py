@@ -1,9 +1,10 @@
-"""Rows of attributions: changed, joined, as a table, and those whose map is negligible."""
+"""Rows of attributions: selected, changed, joined, as a table, and those whose map is negligible."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,21 @@ def change_tensors(
     tensors = {name: getattr(attribution, name) for name in tensor_names}
     changed = {name: change(tensor) for name, tensor in tensors.items() if tensor is not None}
     return replace(attribution, **changed, **fields)
+
+
+def select_rows(attribution: Attribution, row: int | slice | Sequence[int] | Tensor | np.ndarray) -> Attribution:
+    """Attribution of some rows; see `Attribution.__getitem__`."""
+    count = len(attribution)
+    if isinstance(row, int):
+        place = range(count)[row]
+        row = slice(place, place + 1)
+    indices = range(count)[row] if isinstance(row, slice) else row_indices(row, count)
+    rows = row if isinstance(row, slice) else indices
+    lists: dict[str, Any] = {
+        name: None if (entries := getattr(attribution, name)) is None else tuple(entries[index] for index in indices)
+        for name in ("originals", "names")
+    }
+    return change_tensors(attribution, lambda tensor: tensor[rows], **lists)
 
 
 def row_indices(rows: Any, count: int) -> list[int]:
@@ -68,6 +84,20 @@ def find_negligible(attribution: Attribution) -> Bool[Tensor, " r"]:
     if attribution.score is not None and in_units_of_the_score:
         negligible = negligible | (total < NEGLIGIBLE * attribution.score.to(total).abs())
     return negligible & finite.any(-1)
+
+
+def find_unsettled(attribution: Attribution, confidence: float) -> Bool[Tensor, "r *cells"]:
+    """Scores that cannot be told from zero; see `Attribution.unsettled`."""
+    if not 0 < confidence < 1:
+        raise ShapeError(f"confidence={confidence!r}; give a number between 0 and 1, such as 0.95")
+    if attribution.stderr is None:
+        raise ShapeError(
+            f"{attribution.method!r} has no standard errors: it does not average over samples; "
+            "tis, rise, kernelshap, lime, anneal and bayes have them"
+        )
+    maps, limit = attribution.maps(), NormalDist().inv_cdf(0.5 + confidence / 2)
+    settled = maps.abs() > limit * attribution.stderr.view_as(maps)  # False where the standard error is NaN
+    return ~settled
 
 
 def as_array(tensor: Tensor) -> np.ndarray:

@@ -17,9 +17,10 @@ from torch import Tensor
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.additive_model import WeightPosterior, weight_covariance, weight_posterior
-from vitreous.methods.method import Method, method
+from vitreous.methods.method import Method
 from vitreous.methods.options import Range, Seed
 from vitreous.methods.random_control import generators
+from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.methods.shapley import empty_set
 from vitreous.methods.spec import resolve

@@ -16,8 +16,8 @@ from vitreous.capture.activation_patching import patched_logits
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
 from vitreous.methods.masks import blur_images
-from vitreous.methods.method import method
 from vitreous.methods.options import Range
+from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import Images, PatchScores
 
 Neutral = Literal["zero", "mean", "blur"]

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.methods.fold import last
-from vitreous.methods.method import method
 from vitreous.methods.options import Share
+from vitreous.methods.register_method import method
 from vitreous.methods.token_gradients import meets_one_norm
 from vitreous.models.tensor_types import TokenScores
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from vitreous.capture.linearise import LIBRA
 from vitreous.capture.path_gradients import AT_ONCE, probe_other_images
 from vitreous.capture.probe import Probe
-from vitreous.methods.method import method
 from vitreous.methods.options import Count, Range, Seed
 from vitreous.methods.random_control import generators
+from vitreous.methods.register_method import method
 
 ANGLE, SHIFT, SCALE = 20.0, 0.1, 0.1  # degrees, share of the side, share of the size
 OUTLIER = 2.5  # robust standard deviations from the median

@@ -11,20 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
-
 from vitreous.capture.layer import Layer
+from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
+from vitreous.methods.layer_sums import Signal, read_token_scores, sum_of_layers, sum_of_restarts
 from vitreous.methods.options import Number, OptionFunction, Options, fit_options
-from vitreous.methods.rollout_steps import STEPS, Form, Scaling, overflow_factor, rescale_scores
+from vitreous.methods.rollout_steps import STEPS, Form, Scaling, overflow_factor
 from vitreous.models.tensor_types import TokenScores
 
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
 
-Signal = Callable[[Layer], Tensor]  # [r n] or [r n n]
 Mode = Literal["layers", "restart"]
 Biases = Literal["once", "repeat"]
 
@@ -130,11 +128,11 @@ def fold(
     Examples
     --------
     >>> import vitreous
-    >>> from vitreous.methods.fold import read
+    >>> from vitreous.methods.layer_sums import read_token_scores
     >>> @vitreous.fold("strongest", reach=lambda depth: 0)
     ... def strongest(layers, signal):
     ...     '''Largest score of every token over all layers.'''
-    ...     scores = [read(layer, signal(layer)) for layer in layers]
+    ...     scores = [read_token_scores(layer, signal(layer)) for layer in layers]
     ...     return max(scores, key=lambda score: score.max())
     >>> vitreous.resolve("gradcam+strongest").fold.name
     'strongest'
@@ -145,15 +143,6 @@ def fold(
         return FOLDS.add(registered.name, registered, function.__module__)
 
     return register
-
-
-def read(layer: Layer, signal: Tensor) -> TokenScores:
-    """Token scores [r n] unchanged; a token-to-token signal [r n n] is reduced to the row that the head reads."""
-    if signal.ndim == 2:
-        return signal
-    row = layer.readout.to(signal)
-    unread = (row == 0)[:, :, None]  # rows that are not read may hold NaN, and 0 · NaN is NaN
-    return (row[:, None] @ signal.masked_fill(unread, 0))[:, 0]
 
 
 def from_the_first(depth: int, start: int | None = None) -> int:
@@ -180,7 +169,7 @@ def first(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     0
     """
     layer = deque(layers, maxlen=1)[0]
-    return read(layer, signal(layer))
+    return read_token_scores(layer, signal(layer))
 
 
 @fold(reach=lambda depth: depth - 1)
@@ -194,7 +183,7 @@ def last(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     11
     """
     layer = next(layers)
-    return read(layer, signal(layer))
+    return read_token_scores(layer, signal(layer))
 
 
 @fold(reach=lambda depth, layer=0: layer if layer >= 0 else depth + layer)
@@ -319,36 +308,4 @@ def rollout(
     return row[:, 0] * first_layer.hidden.norm(dim=-1) if lengths else row[:, 0]
 
 
-def sum_of_layers(layers: Iterator[Layer], signal: Signal, normalise: Scaling = "none") -> TokenScores:
-    """Sum of the layers' signals. The read-out is linear, so it can be applied per layer before summing."""
-    total: Tensor | None = None
-    for layer in layers:
-        part = read(layer, signal(layer))
-        part = part if normalise == "none" else rescale_scores(part, layer.layout.prefix, normalise)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
-
-
-def sum_of_restarts(
-    layers: Iterator[Layer], signal: Signal, form: Form, gain: Number, lengths: bool, normalise: Scaling = "none"
-) -> TokenScores:
-    """Sum over layers of the roll-out from the last layer back to that layer; token scores [r n] are only summed."""
-    row: Tensor | None = None
-    total: Tensor | float = 0.0
-    for layer in layers:
-        part = signal(layer)
-        if part.ndim == 2:  # token scores of the network from this layer on: no roll-out needed
-            total = total + (part if normalise == "none" else rescale_scores(part, layer.layout.prefix, normalise))
-            continue
-        row = layer.readout[:, None].to(part) if row is None else row
-        row = STEPS[form](row, part * gain if gain != 1 else part)
-        scores = row[:, 0] * layer.hidden.norm(dim=-1) if lengths else row[:, 0]
-        scale = overflow_factor(row)
-        row = row * scale
-        if normalise == "none":
-            total = (total + scores) * scale[:, 0]
-        else:  # each map has a scale of its own, which does not change with the row's
-            total = total + rescale_scores(scores, layer.layout.prefix, normalise)
-    assert isinstance(total, torch.Tensor)
-    return total
+__getattr__ = rename_warnings(__name__, {"read": "read_token_scores"})

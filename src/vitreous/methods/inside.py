@@ -14,7 +14,7 @@ from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.compose import replace_fold
-from vitreous.methods.fold import Signal, read
+from vitreous.methods.layer_sums import Signal, read_token_scores
 from vitreous.methods.method import Method
 from vitreous.methods.options import OptionFunction, defaults
 from vitreous.methods.recipe import LayerSignal
@@ -182,8 +182,8 @@ class LayerRecorder:
             return {}
         part = transition(layer, **MEASURES.pick(settings))
         measures = {
-            "attention": read(layer, part.attention.mean(1)),
-            "weighted": read(layer, (part.positive * part.attention).mean(1)),
+            "attention": read_token_scores(layer, part.attention.mean(1)),
+            "weighted": read_token_scores(layer, (part.positive * part.attention).mean(1)),
             "length": part.length.mean(1),
             "necc": part.necc.mean(1),
             "mlp_length": part.mlp_length,
@@ -202,12 +202,12 @@ class LayerRecorder:
             self.row = STEPS[options["form"]](self.row, mixing)
             signal = self.row[:, 0] * layer.hidden.norm(dim=-1) if options["lengths"] else self.row[:, 0]
         else:
-            signal = read(layer, layer_signal)
+            signal = read_token_scores(layer, layer_signal)
         if rolls:
             return (
                 {"carried": signal}
                 if self.method.name == "tokentm"
-                else {"taken": read(layer, layer_signal), "carried": signal}
+                else {"taken": read_token_scores(layer, layer_signal), "carried": signal}
             )
         if options["normalise"] != "none":
             signal = rescale_scores(signal, layer.layout.prefix, options["normalise"])

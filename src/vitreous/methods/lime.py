@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
-from vitreous.methods.method import method
 from vitreous.methods.options import Count, Positive, Range, Seed
+from vitreous.methods.register_method import method
 from vitreous.methods.sampling import IN_PIXELS, PERTURBATION, PixelScores, Space
 from vitreous.methods.standard_errors import regression_errors
 from vitreous.methods.surrogate import Coalitions, Factor, Fill, Parts, Regions, Weights, divide_images, fit_surrogate

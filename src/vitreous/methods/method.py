@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, ask
+from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods import capability, compose, run
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.fold import Fold, first
-from vitreous.methods.options import Option, OptionFunction, as_option_function, defaults
-from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, ProbeFunction, Recipe
+from vitreous.methods.fold import Fold
+from vitreous.methods.options import Option, defaults
+from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, Recipe
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import TokenScores
 
@@ -282,109 +283,18 @@ class Method:
 
 
 METHODS: Registry[Method] = Registry("method")
-SPELLINGS: dict[str, str] = {}  # alias in lower case → spec
+SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
 
 FACTS = frozenset(fact.name for fact in fields(Facts))
 NEEDS = frozenset(need.name for need in fields(LayerNeeds))
-FUNCTIONS = ("adapt", "pixel", "finish")  # of a `LayerSignal`, each with options of its own
 RECIPE = {key.name: key.default for key in fields(LayerSignal) if key.name not in ("signal", "fold", "needs")}
 
-
-def method(name: str, *, aliases: tuple[str, ...] = (), **facts: Any) -> Callable[[Callable[..., Any]], Method]:
-    """Decorator that registers a function as a method; the decorated name becomes the `Method`.
-
-    With `fold=` the function takes a `Layer` and returns token scores [r n] (or, with `mixing=True`, [r n n]);
-    without, it takes the `Probe` and returns patch scores [r p] or a pixel map [r H W], alone or in a tuple with a
-    dict of further fields of the `Attribution`. The first line of its docstring becomes the method's title.
-
-    Parameters
-    ----------
-    name
-        Name in specs, in lower case.
-    aliases
-        Further names, case-insensitive.
-    **facts
-        As for `make_method`; `signed` and `class_specific` are required.
-
-    Returns
-    -------
-    Callable
-        Decorator that returns the `Method`.
-
-    Examples
-    --------
-    >>> import vitreous
-    >>> @vitreous.method("token_length", fold=vitreous.last, signed=False, class_specific=False, backwards=0)
-    ... def token_length(layer):
-    ...     '''Norm of the tokens that enter the last block.'''
-    ...     return layer.hidden.norm(dim=-1)
-    >>> vitreous.resolve("token_length+plus").spec
-    'token_length+plus'
-    """
-
-    def register(function: Callable[..., Any]) -> Method:
-        registered = METHODS.add(name, make_method(name, function, **facts), function.__module__)
-        SPELLINGS.update(dict.fromkeys((alias.lower() for alias in aliases), name))
-        return registered
-
-    return register
-
-
-def make_method(
-    name: str,
-    function: Callable[..., Any],
-    *,
-    fold: Fold | None = None,
-    layered: Callable[..., Any] | None = None,
-    presets: Mapping[str, Mapping[str, Any]] | None = None,
-    black_box: Mapping[str, Any] | None = None,
-    **facts: Any,
-) -> Method:
-    """Make a `Method` that is not registered.
-
-    Parameters
-    ----------
-    name
-        Name of the method.
-    function
-        Function of a `Layer` if there is a fold, else of the `Probe`; its parameters with a default are options.
-    fold
-        How the signals of the layers are combined; None for a function of the `Probe`.
-    layered
-        For a function of the `Probe`: the per-layer signal to use under a fold.
-    presets, black_box
-        As for `Method`.
-    **facts
-        Attributes of `Facts`, `LayerNeeds` and `LayerSignal`.
-
-    Returns
-    -------
-    Method
-        The method, with its options read from the signatures.
-
-    Raises
-    ------
-    TypeError
-        If a keyword is none of these, or `signed` or `class_specific` is missing.
-    """
-    title = (function.__doc__ or "").strip().split("\n")[0]
-    promised = Facts(**{"title": title, **{key: facts.pop(key) for key in FACTS & facts.keys()}})
-    needs = LayerNeeds(**{key: facts.pop(key) for key in NEEDS & facts.keys()})
-    functions = {key: as_option_function(facts.pop(key, None)) for key in FUNCTIONS}
-    if unknown := sorted(facts.keys() - RECIPE.keys()):
-        raise TypeError(f"method {name!r} has unknown keywords: {', '.join(unknown)}")
-    signal = layered if fold is None else function
-    layers = None
-    if signal is not None:
-        layers = LayerSignal(OptionFunction.of(signal), fold or first, needs=needs, **functions, **facts)
-    if fold is not None:
-        assert layers is not None
-        return Method(name, promised, layers, presets or {}, black_box)
-    fixed = facts.get("fixed_linearisation", False)
-    recipe = ProbeFunction(OptionFunction.of(function), layers, needs.attention, fixed, functions["finish"])
-    return Method(name, promised, recipe, presets or {}, black_box)
-
-
-def spelling(alias: str, spec: str) -> None:
-    """Register `alias`, a name used in the literature, for a spec."""
-    SPELLINGS[alias.lower()] = spec
+__getattr__ = rename_warnings(
+    __name__,
+    {
+        "SPELLINGS": "SPEC_ALIASES",
+        "method": "vitreous.methods.register_method.method",
+        "make_method": "vitreous.methods.register_method.make_method",
+        "spelling": "vitreous.methods.register_method.register_alias",
+    },
+)

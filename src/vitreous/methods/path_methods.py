@@ -15,9 +15,9 @@ from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.path_gradients import at_once, check_start, pixel_gradients, score_at, token_gradients
 from vitreous.capture.progress import Tally
-from vitreous.methods.method import method
 from vitreous.methods.options import Count, Number, Positive, Seed, Steps
 from vitreous.methods.random_control import fill_from_sources, generators
+from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import TokenScores
 

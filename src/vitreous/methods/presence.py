@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from vitreous.capture.layer import Layer
 from vitreous.methods.fold import plus
-from vitreous.methods.method import method
+from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import TokenScores
 
 

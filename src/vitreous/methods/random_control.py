@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.threads import map_in_threads
-from vitreous.methods.method import method
 from vitreous.methods.options import Seed
+from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import Images, PatchScores
 
 Source = TypeVar("Source")

@@ -18,7 +18,8 @@ from vitreous.capture.probe import Probe, Walk
 from vitreous.capture.relevance import RULES, Rules, propagate_relevance, propagate_to_pixels
 from vitreous.methods.fold import last
 from vitreous.methods.fold import rollout as roll
-from vitreous.methods.method import Method, method
+from vitreous.methods.method import Method
+from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import ViT
 

@@ -18,9 +18,9 @@ from vitreous.capture.pixels import ImageVariants
 from vitreous.core.errors import SpecError
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.masks import Masks, SmoothMasks, Windows, blur_images, sum_masks, vary_by_masks
-from vitreous.methods.method import method
 from vitreous.methods.options import Cells, Count, Number, PartialShare, Pixels, Range, Seed
 from vitreous.methods.regions import SQUARES, many_regions
+from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import PatchScores
 

@@ -11,7 +11,7 @@ from vitreous.capture.linearise import linearisation
 from vitreous.core.errors import SpecError
 from vitreous.core.messages import LONGEST, shorten_repr
 from vitreous.methods.fold import FOLDS
-from vitreous.methods.method import METHODS, SPELLINGS, Method
+from vitreous.methods.method import METHODS, SPEC_ALIASES, Method
 
 LONGEST_SPEC = 4096  # characters
 ESCAPES = "\\'\"ntrxuU"  # escapes that repr writes; Python only warns about unknown ones
@@ -58,7 +58,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
     name, rest = take_name(text)
     resolved = METHODS.find(name)
     if resolved is None:  # an alias of a spec
-        resolved = resolve(SPELLINGS[name])
+        resolved = resolve(SPEC_ALIASES[name])
     method_options, rest = take_options(rest, text)
     resolved = resolved.with_options(**method_options)
     if rest.startswith("@"):
@@ -73,9 +73,9 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
             raise SpecError(f"a fold is missing behind '+' in {shorten_repr(text)}; known: {', '.join(sorted(FOLDS))}")
         chosen = FOLDS[word]
         changes, rest = take_options(rest, text)
-        if name in SPELLINGS and "+" in SPELLINGS[name]:
+        if name in SPEC_ALIASES and "+" in SPEC_ALIASES[name]:
             raise SpecError(
-                f"{name!r} is {SPELLINGS[name]!r} and has its fold already; write {SPELLINGS[name].split('+')[0]}+{word}"
+                f"{name!r} is {SPEC_ALIASES[name]!r} and has its fold already; write {SPEC_ALIASES[name].split('+')[0]}+{word}"
             )
         resolved = resolved.folded(chosen.with_options(**changes))
     if twice := sorted(method_options.keys() & options.keys()):
@@ -106,7 +106,7 @@ def take_name(text: str) -> tuple[str, str]:
     """Longest known name at the start of `text` ('GradCAM++' is a name, 'gradcam+plus' has a fold), and the rest."""
     METHODS.load_plugins()
     lowered = text.lower()
-    names = sorted([*METHODS, *SPELLINGS], key=len, reverse=True)
+    names = sorted([*METHODS, *SPEC_ALIASES], key=len, reverse=True)
     for name in names:
         if lowered.startswith(name) and (len(lowered) == len(name) or lowered[len(name)] in "(@+"):
             return name, text[len(name) :]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitreous.capture.probe import Probe
 from vitreous.capture.suppress import suppressed_score
-from vitreous.methods.method import method
 from vitreous.methods.options import Number, Range
+from vitreous.methods.register_method import method
 from vitreous.methods.run import score_and_logits
 from vitreous.models.tensor_types import PatchScores
 

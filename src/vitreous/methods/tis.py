@@ -11,9 +11,9 @@ from torch import Tensor
 from vitreous.capture.pixels import ImageVariants
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.method import method
 from vitreous.methods.options import Count, PartialShare, Seed
 from vitreous.methods.random_control import content_seeds, draw_uniform, generators
+from vitreous.methods.register_method import method
 from vitreous.methods.standard_errors import error_of_member_means
 from vitreous.models.tensor_types import Images, Keep, PatchScores
 

@@ -12,7 +12,8 @@ from vitreous.capture.fused import row_dot
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, GIM, RESLRP, TEMPERED
 from vitreous.methods.fold import first, plus
-from vitreous.methods.method import Method, method, spelling
+from vitreous.methods.method import Method
+from vitreous.methods.register_method import method, register_alias
 from vitreous.models.tensor_types import TokenScores
 from vitreous.models.vit import LinearPool, ViT
 
@@ -224,5 +225,5 @@ def fullgrad(layer: Layer) -> TokenScores:
     return input_x_gradient(layer)
 
 
-spelling("fullgrad+", "fullgrad+plus")
-spelling("fullgradplus", "fullgrad+plus")
+register_alias("fullgrad+", "fullgrad+plus")
+register_alias("fullgradplus", "fullgrad+plus")

@@ -13,7 +13,7 @@ from vitreous.capture.fused import row_dot, token_products
 from vitreous.capture.layer import Layer
 from vitreous.capture.value_vectors import head_value_products, second_normed
 from vitreous.methods.fold import at, rollout
-from vitreous.methods.method import method
+from vitreous.methods.register_method import method
 
 Matrix = Float[Tensor, "r n n"]
 PerHeadMatrix = Float[Tensor, "r h n n"]

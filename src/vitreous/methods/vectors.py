@@ -15,8 +15,8 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.capture.value_vectors import feed_scale, head_values, second_norm
 from vitreous.methods.fold import rollout
-from vitreous.methods.method import method, spelling
 from vitreous.methods.options import Share, choice
+from vitreous.methods.register_method import method, register_alias
 
 Matrix = Float[Tensor, "r n n"]
 HeadVectors = Float[Tensor, "r h n d"]
@@ -184,9 +184,9 @@ def approach_to_output(attention, values, hidden, goal, part, norm, spread, scal
 
 
 # names of SkipPLUS's released code: roll-outs without the identity, and sums over all layers
-spelling("globenc_norm2_ro", "globenc(row='cls')+rollout(form='none')")
-spelling("globenc_norm2_ro_str50", "globenc(row='cls')+rollout(form='half')")
-spelling("globenc_norm2_sum", "globenc(row='cls')+plus")
-spelling("alti_ro", "alti(preset='skipplus', row='cls')+rollout(form='none')")
-spelling("alti_ro_str50", "alti(preset='skipplus', row='cls')+rollout(form='half')")
-spelling("alti_sum", "alti(preset='skipplus', row='cls')+plus")
+register_alias("globenc_norm2_ro", "globenc(row='cls')+rollout(form='none')")
+register_alias("globenc_norm2_ro_str50", "globenc(row='cls')+rollout(form='half')")
+register_alias("globenc_norm2_sum", "globenc(row='cls')+plus")
+register_alias("alti_ro", "alti(preset='skipplus', row='cls')+rollout(form='none')")
+register_alias("alti_ro_str50", "alti(preset='skipplus', row='cls')+rollout(form='half')")
+register_alias("alti_sum", "alti(preset='skipplus', row='cls')+plus")
