@@ -85,7 +85,7 @@ def invent_rows(start: int, images: int, draw: np.random.Generator) -> Any:
     )
     columns = {
         "key": [f"{number:032x}" for number in range(start * per_image, (start + images) * per_image)],
-        "picture": [f"image-{at}" for at in index],
+        "image": [f"image-{at}" for at in index],
         "index": index,
         "target": index % 1000,
         "method": [method for method in METHODS for _ in METRICS] * images,

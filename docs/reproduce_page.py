@@ -65,7 +65,7 @@ def row_of(plan: Reproduction) -> str:
 
 
 def describe_images(plan: Reproduction, dataset) -> str:
-    key, count = PLACEHOLDER.findall(dataset["spec"])[0], dataset.get("pictures")
+    key, count = PLACEHOLDER.findall(dataset["spec"])[0], dataset.get("images")
     if count is None:
         return f"all images of `{key}`"
     return f"{count} {'image' if count == 1 else 'images'} of `{key}` (seed {dataset.get('seed', plan.seed)})"

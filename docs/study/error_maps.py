@@ -56,7 +56,7 @@ def read_batches(spec: str, vit: Any, size: int = 16) -> Iterator[Batch]:
 def read_photographs(name: str, vit: Any, count: int | None = None, size: int = 16, part: str = "2/2", seed: int = 0) -> Iterator[Batch]:  # fmt: skip
     """Batches of images of val or pets in an order that does not depend on their number."""
     data = DataSpec(spec=f"assets:{name}", label=name, part=part)
-    places = choose_places(data, Evaluation((), pictures=count, seed=seed))
+    places = choose_places(data, Evaluation((), images=count, seed=seed))
     yield from batches(open_dataset(data.spec), vit.preprocess, places, size)
 
 

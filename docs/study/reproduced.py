@@ -214,7 +214,7 @@ def stand_in_plan(
     }
     data = {key: DATA[key].format(assets=assets) for key in reduced.data if key in DATA}
     # small cells end sooner when time is up
-    return plan_reproduction(reduced, data, models=models, pictures=images, device=device, slice=slice_size)
+    return plan_reproduction(reduced, data, models=models, images=images, device=device, slice=slice_size)
 
 
 def columns_of(name: str, folder: Path, run: str | None = None) -> Iterator[tuple[str, FilledColumn]]:

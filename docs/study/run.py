@@ -134,7 +134,7 @@ def run(name: str, options: argparse.Namespace, end: float) -> str:
     folder = options.out / (name if options.model is None else f"{name}@{options.model}")
     if options.merge:
         return merge(folder)
-    over = {"device": options.device, "pictures": options.pictures, "precision": options.precision}
+    over = {"device": options.device, "images": options.pictures, "precision": options.precision}
     if options.model is not None:
         entries = tomllib.loads((options.plans / f"{name}.toml").read_text(encoding="utf-8"))
         over["models"] = [entry for entry in entries["models"] if entry.get("label", entry["name"]) == options.model]

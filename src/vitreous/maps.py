@@ -183,7 +183,7 @@ class MapFolder:
             raise DataError(
                 f"'{self.files[0]}' does not say where its images are; read the folder that `vitreous map` wrote"
             )
-        source = open_source(spec, self.about.get("pictures"))
+        source = open_source(spec, self.about.get("images", self.about.get("pictures")))
         for file in self.files:
             shard = (read_about(file) or {})["shard"]
             part = source.parts[shard["part"]]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 from PIL import Image
 
 from tests.bench.fixture import SMALL, small_plan
 from vitreous.bench.plan import Evaluation, to_toml
 from vitreous.bench.plan_check import check
-from vitreous.bench.plan_parser import plan_from_flags, read_plan
+from vitreous.bench.plan_parser import make_plan, plan_from_flags, read_plan
+from vitreous.bench.plan_source import Origin
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 from vitreous.bench.work_cells import select_shard, split_plan
 from vitreous.core.errors import SpecError, VitreousError
 
 GOOD = """\
-pictures = 2
+images = 2
 methods = ["genatt", "random"]
 metrics = ["pointing_game"]
 device = "cpu"
@@ -29,8 +32,8 @@ spec = "scenes:single?count=4"
 
 # what is changed, into what, and what is said: the line, what is wrong, what would work
 BROKEN = {
-    "not TOML": ("pictures = 2", "pictures = = 2", ["line 1, column 12", "TOML"]),
-    "unknown entry": ("pictures = 2", "picturs = 2", ["line 1", "no entry 'picturs'", "did you mean 'pictures'?"]),
+    "not TOML": ("images = 2", "images = = 2", ["line 1, column 10", "TOML"]),
+    "unknown entry": ("images = 2", "imags = 2", ["line 1", "no entry 'imags'", "did you mean 'images'?"]),
     "no models": ('[[models]]\nname = "scenes"', "", ["names no models", 'add models = ["scenes"]']),
     "no data": ('[[datasets]]\nspec = "scenes:single?count=4"', "", ["names no datasets", "add datasets"]),
     "no methods": ('methods = ["genatt", "random"]', "", ["names no methods", "add methods"]),
@@ -43,18 +46,18 @@ BROKEN = {
     "unknown metric": ('"pointing_game"', '"pointing_gam"', ["line 3", "did you mean 'pointing_game'?"]),
     "unknown metric option": ('"pointing_game"', '"pointing_game(tolerence=3)"', ["line 3", "did you mean 'tolerance'?"]),
     "unknown protocol": ('metrics = ["pointing_game"]', 'protocol = "skiplus"', ["line 3", "skiplus", "skipplus"]),
-    "protocol and metrics": ("pictures = 2", 'protocol = "skipplus"', ["line 1", "metrics or a protocol, not both"]),
-    "images below one": ("pictures = 2", "pictures = 0", ["line 1", "whole number from 1 on, not 0"]),
-    "images in words": ("pictures = 2", 'pictures = "two"', ["line 1", "not 'two'"]),
-    "too many images": ("pictures = 2", "pictures = 9", ["line 1", "has 4 images", "1 to 4 would work"]),
-    "seed": ("pictures = 2", "seed = -1", ["line 1", "from 0 on", "'first'"]),
-    "precision": ("pictures = 2", 'precision = "fp8"', ["line 1", "'fp8'", "float32, tf32, bf16, auto, float64"]),
-    "targets": ("pictures = 2", 'targets = "best"', ["line 1", "'best'", "'predicted', 'label', 'predicted+label', 'pair', 'top 2'"]),
-    "class by number": ("pictures = 2", "targets = [99]", ["line 1", "99", "0 to 19"]),
-    "class by name": ("pictures = 2", 'targets = ["zebra"]', ["line 1", "no class named 'zebra'"]),
-    "question": ("pictures = 2", 'question = "logits"', ["line 1", "did you mean 'logit'?"]),
-    "slice": ("pictures = 2", "slice = true", ["line 1", "slice is a whole number"]),
-    "maps": ("pictures = 2", "maps = 1", ["line 1", "true or false"]),
+    "protocol and metrics": ("images = 2", 'protocol = "skipplus"', ["line 1", "metrics or a protocol, not both"]),
+    "images below one": ("images = 2", "images = 0", ["line 1", "whole number from 1 on, not 0"]),
+    "images in words": ("images = 2", 'images = "two"', ["line 1", "not 'two'"]),
+    "too many images": ("images = 2", "images = 9", ["line 1", "has 4 images", "1 to 4 would work"]),
+    "seed": ("images = 2", "seed = -1", ["line 1", "from 0 on", "'first'"]),
+    "precision": ("images = 2", 'precision = "fp8"', ["line 1", "'fp8'", "float32, tf32, bf16, auto, float64"]),
+    "targets": ("images = 2", 'targets = "best"', ["line 1", "'best'", "'predicted', 'label', 'predicted+label', 'pair', 'top 2'"]),
+    "class by number": ("images = 2", "targets = [99]", ["line 1", "99", "0 to 19"]),
+    "class by name": ("images = 2", 'targets = ["zebra"]', ["line 1", "no class named 'zebra'"]),
+    "question": ("images = 2", 'question = "logits"', ["line 1", "did you mean 'logit'?"]),
+    "slice": ("images = 2", "slice = true", ["line 1", "slice is a whole number"]),
+    "maps": ("images = 2", "maps = 1", ["line 1", "true or false"]),
     "device": ('device = "cpu"', 'device = "cuda:77"', ["line 4", "cuda:77", "'cpu' is"]),
     "unknown model": ('name = "scenes"', 'name = "timm:vit_tiny_patch61"', ["line 7", "timm has no model", "did you mean"]),
     "unknown source": ('name = "scenes"', 'name = "tim:vit"', ["line 7", "no source 'tim'", "'timm:…'"]),
@@ -92,8 +95,8 @@ def test_the_unbroken_plan_is_fine(tmp_path):
     plan = read_plan(tmp_path / "plan.toml")
 
     assert check(plan) == []
-    assert (plan.methods, plan.metrics, plan.pictures) == (("genatt", "random"), ("pointing_game",), 2)
-    assert read_plan(tmp_path / "plan.toml", pictures=3, methods=["rollout"]).methods == ("rollout",)
+    assert (plan.methods, plan.metrics, plan.images) == (("genatt", "random"), ("pointing_game",), 2)
+    assert read_plan(tmp_path / "plan.toml", images=3, methods=["rollout"]).methods == ("rollout",)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_what_is_no_file_is_said_to_be_none(make, said, tmp_path):
         ({"metrics": ["pointing"]}, "--metric: no metric 'pointing'"),
         ({"models": None}, "add --model"),
         ({"datasets": None}, "add --data"),
-        ({"pictures": -1}, "--images: images is a whole number"),
+        ({"images": -1}, "--images: images is a whole number"),
     ],
 )
 def test_flags_are_named_where_there_is_no_line(changes, said):
@@ -223,10 +226,33 @@ def test_a_protocol_asks_about_labels_only_where_there_are_some(plain_folder, tm
     }
 
 
+def test_the_old_name_of_images_is_read_for_one_release(tmp_path):
+    (tmp_path / "plan.toml").write_text(GOOD.replace("images = 2", "pictures = 2"))
+    with pytest.warns(DeprecationWarning, match="the entry 'pictures' of a plan is now 'images'"):
+        plan = read_plan(tmp_path / "plan.toml")
+    with pytest.warns(DeprecationWarning, match="'pictures'"):
+        changed = read_plan(tmp_path / "plan.toml", images=3)
+    own = [{"spec": "scenes:single?count=4", "pictures": 1}]
+    with pytest.warns(DeprecationWarning, match="'pictures'"):
+        of_dataset = small_plan(datasets=own)
+    with pytest.warns(DeprecationWarning, match="pictures of Plan is now images"):
+        assert plan.pictures == 2
+
+    assert (plan.images, changed.images, of_dataset.datasets[0].images) == (2, 3, 1)
+    stored = make_plan({**tomllib.loads(GOOD.replace("images = 2", "pictures = 2"))}, Origin(), "")  # without a warning
+    assert stored.images == 2
+    (tmp_path / "plan.toml").write_text(GOOD.replace("images = 2", "pictures = 0"))
+    with (
+        pytest.warns(DeprecationWarning, match="'pictures'"),
+        pytest.raises(SpecError, match="line 1: images is a whole number"),
+    ):
+        read_plan(tmp_path / "plan.toml")
+
+
 def test_a_data_set_may_have_entries_of_its_own(plain_folder, tmp_path):
-    own = {"metrics": ["sparseness"], "targets": "top 2", "pictures": "all", "seed": "first", "preprocess": "tis"}
+    own = {"metrics": ["sparseness"], "targets": "top 2", "images": "all", "seed": "first", "preprocess": "tis"}
     data = [{"spec": "scenes:single?count=4", "metrics": ["ap"]}, {"spec": f"folder:{plain_folder}", **own}]
-    plan = small_plan(metrics=None, datasets=data, pictures=3, targets="label")
+    plan = small_plan(metrics=None, datasets=data, images=3, targets="label")
 
     assert plan.evaluations[0] == Evaluation(("ap",), (), "label", 3, 0)
     assert plan.evaluations[1] == Evaluation(("sparseness",), (), "top 2", None, None, "tis")
@@ -259,7 +285,7 @@ def test_metrics_that_count_hits_need_labels(plain_folder):
 
 
 def test_a_plan_of_flags_is_written_as_a_file_that_says_the_same(tmp_path):
-    plan = small_plan(targets=[3, "cup"], pictures=3, seed="first", maps=False, question="prob")
+    plan = small_plan(targets=[3, "cup"], images=3, seed="first", maps=False, question="prob")
     (tmp_path / "plan.toml").write_text(to_toml(plan))
 
     again = read_plan(tmp_path / "plan.toml")
@@ -281,7 +307,7 @@ def test_a_protocol_is_written_as_its_name(tmp_path, changes):
 
 def test_what_flags_change_is_what_is_remembered(tmp_path):
     (tmp_path / "plan.toml").write_text(GOOD)
-    plan = read_plan(tmp_path / "plan.toml", pictures=3, methods=["rollout"])
+    plan = read_plan(tmp_path / "plan.toml", images=3, methods=["rollout"])
     (tmp_path / "again.toml").write_text(plan.toml)
 
     assert read_plan(tmp_path / "again.toml") == plan
@@ -296,8 +322,8 @@ def test_a_run_is_named_by_what_decides_its_rows():
 
 
 def test_more_pictures_leave_the_slices_as_they_were():
-    few = [cell.places for cell in split_plan(small_plan(datasets=["scenes:single?count=50"], pictures=8, slice=4))]
-    many = [cell.places for cell in split_plan(small_plan(datasets=["scenes:single?count=50"], pictures=18, slice=4))]
+    few = [cell.places for cell in split_plan(small_plan(datasets=["scenes:single?count=50"], images=8, slice=4))]
+    many = [cell.places for cell in split_plan(small_plan(datasets=["scenes:single?count=50"], images=18, slice=4))]
 
     assert many[: len(few)] == few
     assert [len(places) for places in many] == [4, 4, 4, 4, 2]

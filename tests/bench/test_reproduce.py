@@ -76,7 +76,7 @@ def run(name: str, toys: Path, weights: Any, folder: Path, images: int = 1, dept
         key: {**weights(key, entry.get("num_classes", 1000), depth, seed), **pick_outputs(entry)}
         for key, entry in wanted.models.items()
     }
-    plan = plan_reproduction(wanted, data, models=models, pictures=images, device="cpu")
+    plan = plan_reproduction(wanted, data, models=models, images=images, device="cpu")
     check(plan)
     with Store(folder) as store:
         progress = execute(plan, store)
@@ -253,7 +253,7 @@ def test_data_sets_of_a_plan_have_their_own_metrics_targets_and_roles(toys, weig
 
 
 def test_the_plan_is_written_as_a_file_that_says_the_same(toys, weights, tmp_path):
-    plan = small_plan(toys, weights, pictures=2)
+    plan = small_plan(toys, weights, images=2)
     (tmp_path / "plan.toml").write_text(plan.toml)
 
     again = read_plan(tmp_path / "plan.toml")
@@ -263,14 +263,14 @@ def test_the_plan_is_written_as_a_file_that_says_the_same(toys, weights, tmp_pat
 
 
 def test_other_numbers_of_images_and_other_models_are_called_reduced(toys, weights):
-    said = small_plan(toys, weights, pictures=2).reduced
+    said = small_plan(toys, weights, images=2).reduced
 
     assert "2 images of ImageNet val instead of all" in said
     assert "DeiT-B is timm:vit_tiny_patch16_224" in said
     whole = reproduction("tis:table1")
-    plan = plan_reproduction(whole, {"imagenet-val": str(toys / "imagenet-val")}, pictures=5000)
+    plan = plan_reproduction(whole, {"imagenet-val": str(toys / "imagenet-val")}, images=5000)
     assert plan.reduced == ""
-    assert plan.evaluations[0].pictures == 5000
+    assert plan.evaluations[0].images == 5000
 
 
 def test_a_dataset_that_stands_in_is_said(toys, weights):

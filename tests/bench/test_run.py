@@ -69,7 +69,7 @@ def test_rows_are_what_the_front_door_says(original):
             ]
             expected = torch.cat([one.scores for one in found]).tolist()
             mine = [row for row in rows if row["method"] == name and row["metric"] == spec]
-            assert [row["picture"] for row in mine] == list(dataset.keys)
+            assert [row["image"] for row in mine] == list(dataset.keys)
             # a map whose forward pass was shared differs by rounding: fused attention, not the matrices, made the last state
             assert [row["value"] for row in mine] == pytest.approx(expected, abs=1e-6)
             if found[0].curve is not None:
@@ -241,9 +241,9 @@ def test_a_new_metric_needs_its_maps_and_no_other_metric(filled, monkeypatch):
 @pytest.mark.slow
 def test_new_pictures_alone_are_computed(tmp_path, monkeypatch):
     many = {"datasets": ["scenes:single?count=20"], "slice": 4, "methods": ["genatt"], "metrics": ["sparseness"]}
-    fill(tmp_path, pictures=3, **many)
+    fill(tmp_path, images=3, **many)
     with counting(monkeypatch) as seen:
-        fill(tmp_path, pictures=5, **many)
+        fill(tmp_path, images=5, **many)
 
     assert sorted(seen) == [("genatt", 1), ("genatt", 1), ("sparseness", 1), ("sparseness", 1)]
 
@@ -251,9 +251,9 @@ def test_new_pictures_alone_are_computed(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_new_pictures_and_a_new_metric_cost_what_is_new(tmp_path, monkeypatch):
     many = {"datasets": ["scenes:single?count=20"], "slice": 4, "methods": ["genatt"]}
-    fill(tmp_path, pictures=2, metrics=["sparseness"], **many)
+    fill(tmp_path, images=2, metrics=["sparseness"], **many)
     with counting(monkeypatch) as seen:
-        fill(tmp_path, pictures=4, metrics=["sparseness", "entropy"], **many)
+        fill(tmp_path, images=4, metrics=["sparseness", "entropy"], **many)
 
     assert sorted(seen) == [("entropy", 2), ("entropy", 2), ("genatt", 2), ("genatt", 2), ("sparseness", 2)]
 
@@ -269,11 +269,11 @@ def test_a_folder_that_grew_or_shrank_is_looked_at_anew(whole_folder, tmp_path, 
         fill(tmp_path / "run", **plan)
 
     assert seen == [("genatt", 1), ("sparseness", 1)]  # the other two are known, though their cells are others
-    assert [row["picture"] for row in rows_of(tmp_path / "run")] == ["0.png", "1.png", "2.png"]
+    assert [row["image"] for row in rows_of(tmp_path / "run")] == ["0.png", "1.png", "2.png"]
     (whole_folder / "1.png").unlink()
     (whole_folder / "2.png").unlink()
     fill(tmp_path / "run", **plan)
-    assert [row["picture"] for row in rows_of(tmp_path / "run")] == ["0.png"]
+    assert [row["image"] for row in rows_of(tmp_path / "run")] == ["0.png"]
 
 
 @pytest.mark.slow
@@ -367,9 +367,7 @@ def test_a_damaged_picture_is_a_row_with_a_reason_and_is_tried_again(folder, tmp
     first = fill(tmp_path / "run", **plan)
 
     rows = rows_of(tmp_path / "run")
-    assert [(row["picture"], row["error"] is None) for row in rows] == [
-        (f"{n}.png", n != 1) for n in (0, 0, 1, 1, 2, 2)
-    ]
+    assert [(row["image"], row["error"] is None) for row in rows] == [(f"{n}.png", n != 1) for n in (0, 0, 1, 1, 2, 2)]
     assert "1.png" in rows[2]["error"]
     assert np.isnan(rows[2]["value"])
     assert list(first.failed.values()) == [1]
@@ -389,7 +387,7 @@ def test_a_picture_without_the_label_that_is_asked_about_fails_alone(folder, tmp
         slice=3,
     )
 
-    said = {row["picture"]: row["error"] for row in rows_of(tmp_path / "run")}
+    said = {row["image"]: row["error"] for row in rows_of(tmp_path / "run")}
 
     assert said["0.png"] is None
     assert said["2.png"] == "'2.png' has no label"
@@ -401,7 +399,7 @@ def test_a_metric_that_needs_no_label_works_where_there_is_none(folder, tmp_path
 
     fill(tmp_path / "run", datasets=[f"folder:{folder}"], metrics=metrics, methods=["genatt"], slice=3)
 
-    said = {(row["picture"], "predicted" in row["metric"]): row["error"] for row in rows_of(tmp_path / "run")}
+    said = {(row["image"], "predicted" in row["metric"]): row["error"] for row in rows_of(tmp_path / "run")}
     assert said["0.png", False] is said["0.png", True] is said["2.png", True] is None
     assert "needs labels" in said["2.png", False]
 

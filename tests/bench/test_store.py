@@ -11,7 +11,8 @@ import pytest
 
 from tests.bench.fixture import fill, small_plan, told
 from vitreous.bench import index_db
-from vitreous.bench.atomic_files import read_part
+from vitreous.bench.atomic_files import read_part, write_part
+from vitreous.bench.rows import to_table
 from vitreous.bench.store import Store
 from vitreous.bench.work_cells import WorkCell
 from vitreous.bench.worker_job import Outcome
@@ -22,7 +23,7 @@ def row(number: int, value: float = 0.5, error: str | None = None) -> dict:
     return {
         "key": f"{number:032x}",
         "model": "m",
-        "picture": str(number),
+        "image": str(number),
         "index": number,
         "value": value,
         "error": error,
@@ -30,13 +31,13 @@ def row(number: int, value: float = 0.5, error: str | None = None) -> dict:
 
 
 def outcome(cell: int, *rows: dict) -> Outcome:
-    places = {one["picture"]: one["index"] for one in rows}
+    places = {one["image"]: one["index"] for one in rows}
     made = Outcome(
         WorkCell(cell, 0, 0, tuple(places.values())),
         "m",
         "d",
         places=places,
-        listed={one["picture"]: [("predicted", 3, [one["key"]])] for one in rows},
+        listed={one["image"]: [("predicted", 3, [one["key"]])] for one in rows},
     )
     made.rows["scores"] = list(rows)
     return made
@@ -44,7 +45,7 @@ def outcome(cell: int, *rows: dict) -> Outcome:
 
 def values(store: Store, run: str = "r") -> list:
     table = store.table(run)
-    return list(zip(table["picture"].to_pylist(), table["value"].to_pylist(), strict=True))
+    return list(zip(table["image"].to_pylist(), table["value"].to_pylist(), strict=True))
 
 
 def test_rows_come_back_in_the_order_of_their_cells(tmp_path):
@@ -54,6 +55,25 @@ def test_rows_come_back_in_the_order_of_their_cells(tmp_path):
         store.record("r", [outcome(0, row(0), row(1))])
 
         assert [name for name, _ in values(store)] == ["0", "1", "2", "3"]
+
+
+def test_parts_of_earlier_versions_are_read_and_merged(tmp_path):
+    """They call the column of image keys `picture`."""
+    table = to_table("scores", [row(0), row(1)])
+    names = ["picture" if name == "image" else name for name in table.column_names]
+    with Store(tmp_path / "old") as store:
+        write_part(store.parts_folder, "scores", table.rename_columns(names))
+        store._rebuild()
+        listed = outcome(0, row(0), row(1))
+        listed.rows["scores"] = []
+        store.begin("r", "", {})
+        store.record("r", [listed])
+
+        assert values(store) == [("0", 0.5), ("1", 0.5)]
+        assert [part.column_names for part in store.scan("r", columns=("image", "value"))] == [["image", "value"]]
+    with Store(tmp_path / "new") as store:
+        assert store.merge([tmp_path / "old"]) == 2
+        assert values(store) == [("0", 0.5), ("1", 0.5)]
 
 
 def test_a_row_is_kept_once_and_the_first_stays(tmp_path):
@@ -75,7 +95,7 @@ def test_a_number_takes_the_place_of_an_error_and_not_the_other_way_round(tmp_pa
 
 
 def test_the_same_content_may_bear_two_names(tmp_path):
-    copy = {**row(1), "picture": "copy", "index": 9}
+    copy = {**row(1), "image": "copy", "index": 9}
     with Store(tmp_path) as store:
         store.record("r", [outcome(0, row(1, 0.1)), outcome(1, copy)])
 

@@ -40,7 +40,7 @@ def fill_store(folder: Path, images: int, roles: tuple[str, ...] = ("predicted",
                         keys.append(key)
                         rows.append(
                             {
-                                "key": key, "model": "m", "dataset": "d", "picture": f"i{index}", "index": index,
+                                "key": key, "model": "m", "dataset": "d", "image": f"i{index}", "index": index,
                                 "target": -1 if broken else index % 5, "role": role, "label": 1, "predicted": 2,
                                 "probability": 0.5, "method": method, "metric": metric, "higher_is_better": True,
                                 "value": float("nan") if failed else float(draw.normal()), "error": "lost" if failed else None,

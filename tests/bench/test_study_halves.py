@@ -28,8 +28,8 @@ def test_parts_are_all_of_the_pictures_and_none_twice():
 
 
 def test_some_pictures_of_a_part_are_the_first_of_more():
-    _, few = halves(pictures=4)
-    _, many = halves(pictures=9)
+    _, few = halves(images=4)
+    _, many = halves(images=9)
 
     assert [len(one) for one in few] == [4, 4]
     assert [one[:4] for one in many] == few
@@ -37,10 +37,10 @@ def test_some_pictures_of_a_part_are_the_first_of_more():
 
 
 def test_without_a_part_nothing_changes():
-    plan = small_plan(datasets=[SPEC], pictures=5)
+    plan = small_plan(datasets=[SPEC], images=5)
 
     assert plan.datasets[0].part == ""
-    same = small_plan(datasets=[{"spec": SPEC}], pictures=5)
+    same = small_plan(datasets=[{"spec": SPEC}], images=5)
     assert choose_places(plan.datasets[0], plan.evaluations[0]) == choose_places(same.datasets[0], same.evaluations[0])
 
 
@@ -61,9 +61,9 @@ def test_what_is_no_part_is_refused(part):
 
 @pytest.mark.slow
 def test_more_pictures_than_a_part_has_are_refused():
-    plan, _ = halves(pictures=10)
+    plan, _ = halves(images=10)
     with pytest.raises(SpecError, match=r"part 2/2 of scenes has 10 images, so 11 cannot be chosen"):
-        check(small_plan(datasets=[{"spec": SPEC, "part": "2/2"}], pictures=11))
+        check(small_plan(datasets=[{"spec": SPEC, "part": "2/2"}], images=11))
     assert check(plan) == []
 
 

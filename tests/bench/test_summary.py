@@ -16,7 +16,7 @@ def rows_of(values: dict[str, list], name: str = "sparseness", parts: dict | Non
             "key": f"{method}{place}",
             "model": "m",
             "dataset": "d",
-            "picture": str(place),
+            "image": str(place),
             "index": place,
             "role": "predicted",
             "target": 0,
@@ -150,7 +150,7 @@ def test_rows_of_one_picture_are_drawn_together(lengths):
     """Two rows that always say the same are one image's worth of evidence."""
     values = [0.0, 1.0, 0.0, 1.0]
     rows = [
-        {**row, "picture": str(place), "index": place, "role": role}
+        {**row, "image": str(place), "index": place, "role": role}
         for place, (value, length) in enumerate(zip(values, lengths, strict=True))
         for role, row in zip(("label", "rival")[:length], rows_of({"a": [value] * length}), strict=True)
     ]
@@ -164,7 +164,7 @@ def test_rows_of_one_picture_are_drawn_together(lengths):
 
 def test_predicted_and_true_classes_are_columns_of_their_own():
     rows = rows_of({"a": [0.0, 1.0]}) + rows_of({"a": [1.0, 1.0]}, role="label")
-    unread = [{**row, "picture": "lost", "index": 9, "role": ""} for row in rows_of({"a": ["not read"]})]
+    unread = [{**row, "image": "lost", "index": 9, "role": ""} for row in rows_of({"a": ["not read"]})]
 
     columns = summarise(to_table("scores", rows + unread))
 

@@ -69,7 +69,7 @@ def test_stored_maps_can_be_measured(stored):
 def test_a_folder_is_measured_with_the_images_that_were_explained(tmp_path):
     """Maps of several methods, targets and tar files meet their own images and labels, also of a part of the dataset."""
     spec = write_tars(tmp_path / "tars", encoded_images(9), per_tar=4)
-    run(spec, tmp_path / "maps", methods=("gradcam", "random"), targets="top 2", pictures=7)
+    run(spec, tmp_path / "maps", methods=("gradcam", "random"), targets="top 2", images=7)
     stored, vit = maps.read(tmp_path / "maps"), vitreous.load("scenes")
 
     scored = list(stored.evaluate(vit, "deletion_aopc", batch_size=5))

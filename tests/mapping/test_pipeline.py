@@ -255,7 +255,7 @@ def test_images_that_do_not_fit_into_shared_memory_are_sent():
 
 def test_rows_of_several_methods_and_targets_are_ordered_by_image(files, tmp_path):
     spec = write_tars(tmp_path / "tars", files)
-    changes = {"methods": ("gradcam", "random"), "targets": "predicted+label", "pictures": 7}
+    changes = {"methods": ("gradcam", "random"), "targets": "predicted+label", "images": 7}
     run(spec, tmp_path / "maps", **changes)
 
     rows = rows_in(tmp_path / "maps")

@@ -28,7 +28,7 @@ def row(**given: Any) -> dict[str, Any]:
     made = {
         "model": "m",
         "dataset": "d",
-        "picture": "p0",
+        "image": "p0",
         "index": 0,
         "target": 3,
         "target_name": "cat",
@@ -59,13 +59,13 @@ def row(**given: Any) -> dict[str, Any]:
         "about": "{}",
         **given,
     }
-    said = repr([made[name] for name in ("model", "dataset", "picture", "target", "role", "method", "metric")])
+    said = repr([made[name] for name in ("model", "dataset", "image", "target", "role", "method", "metric")])
     return {"key": blake2b(said.encode(), digest_size=16).hexdigest(), **made}
 
 
 def rows_of(scores: Scores, **same: Any) -> list[dict[str, Any]]:
     return [
-        row(metric=metric, method=method, picture=f"p{place}", index=place, value=value, **same)
+        row(metric=metric, method=method, image=f"p{place}", index=place, value=value, **same)
         for metric, methods in scores.items()
         for method, values in methods.items()
         for place, value in enumerate(values)
@@ -77,7 +77,7 @@ def put(folder: Path, rows: Sequence[dict[str, Any]], plan: str = "", run: str =
     cells: dict[tuple[str, str], dict[tuple[str, int, str, int], list[str]]] = {}
     for one in rows:
         own = cells.setdefault((one["model"], one["dataset"]), {})
-        own.setdefault((one["picture"], one["index"], one["role"], one["label"]), []).append(one["key"])
+        own.setdefault((one["image"], one["index"], one["role"], one["label"]), []).append(one["key"])
     with Store(folder) as store:
         store.begin(run, plan, {"cells": len(cells)})
         outcomes = [

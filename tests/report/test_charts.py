@@ -132,7 +132,7 @@ def test_curves_come_with_bands(tmp_path: Path) -> None:
         row(
             metric="deletion_aopc",
             method=method,
-            picture=f"p{n}",
+            image=f"p{n}",
             index=n,
             value=0.5,
             curve=[0.0, 0.1 * n],
@@ -172,7 +172,7 @@ def test_a_picture_is_in_the_gallery_once(tmp_path: Path) -> None:
         row(
             metric="ap",
             method=method,
-            picture=f"p{n}",
+            image=f"p{n}",
             index=n,
             target=target,
             role=f"top {target}",

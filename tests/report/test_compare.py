@@ -26,7 +26,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
         },
         vitreous="1",
     )
-    new += [row(method="a", metric="ap", picture="p9", index=9, value=0.5, vitreous="1")]
+    new += [row(method="a", metric="ap", image="p9", index=9, value=0.5, vitreous="1")]
     return put(tmp_path / "old", old), put(tmp_path / "new", new, run="again")
 
 

@@ -57,8 +57,8 @@ def hostile(tmp_path: Path) -> Path:
     rows = []
     for dataset in (f"d{HOSTILE}", f"e{HOSTILE}"):
         scores = {metric: {"genatt": [0.5, 0.6], f"x{HOSTILE}": [0.4, 0.7]} for metric in ("ap", "f1", "positive_auc")}
-        rows += [{**one, "picture": HOSTILE + one["picture"]} for one in rows_of(scores, dataset=dataset, **names)]
-        rows += [row(dataset=dataset, picture="bad", index=7, target=-1, error=f"lost {HOSTILE}", **names)]
+        rows += [{**one, "image": HOSTILE + one["image"]} for one in rows_of(scores, dataset=dataset, **names)]
+        rows += [row(dataset=dataset, image="bad", index=7, target=-1, error=f"lost {HOSTILE}", **names)]
     return put(tmp_path / "run", rows, plan=f"# {HOSTILE}\nmodels = ['x']")
 
 

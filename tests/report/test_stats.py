@@ -52,7 +52,7 @@ def test_a_pooled_figure_is_pooled_and_its_interval_is_of_the_pooled_figure(tmp_
         row(
             metric="pixel_accuracy",
             method=method,
-            picture=f"p{place}",
+            image=f"p{place}",
             index=place,
             value=right / all_,
             parts=[("correct", float(right)), ("labelled", float(all_))],
@@ -104,7 +104,7 @@ def test_one_picture_has_no_interval_and_nothing_is_told_apart(tmp_path: Path) -
 
 def test_a_picture_that_could_not_be_read_asks_nothing(tmp_path: Path) -> None:
     rows = rows_of({"ap": {"a": [0.9, 0.8], "b": [0.1, 0.2]}})
-    rows += [row(method=m, picture="bad", index=2, target=-1, error="'bad' is damaged") for m in ("a", "b")]
+    rows += [row(method=m, image="bad", index=2, target=-1, error="'bad' is damaged") for m in ("a", "b")]
     block = block_of(tmp_path, rows)
 
     assert [question.image for question in block.questions] == ["p0", "p1"]

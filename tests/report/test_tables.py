@@ -94,7 +94,7 @@ def test_passes_are_counted_out_where_the_options_tell() -> None:
 
 def test_the_main_table_shows_figures_intervals_ranks_ties_undefined_and_cost(tmp_path: Path) -> None:
     rows = rows_of({"ap": {"genatt": [0.8, 0.9, nan], "ixg": [0.8, 0.8, 0.8], "rollout": [0.1, 0.2, 0.1]}})
-    rows += [row(metric="ap", method="genatt", picture="bad", index=9, target=-1, error="'bad' is damaged")]
+    rows += [row(metric="ap", method="genatt", image="bad", index=9, target=-1, error="'bad' is damaged")]
     block = read_run(put(tmp_path, rows)).sections[0]
     made = make_main_table(block, standings_of(block), "slug")
     cells = dict(made.rows)

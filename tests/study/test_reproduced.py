@@ -31,7 +31,7 @@ def test_every_plan_has_stand_ins(name, tmp_path):
         file for _, file in reproduced.WEIGHTS.values()
     }
     assert all(str(tmp_path) in dataset.spec for dataset in plan.datasets)
-    assert all(evaluation.pictures == 3 for evaluation in plan.evaluations)
+    assert all(evaluation.images == 3 for evaluation in plan.evaluations)
 
 
 def test_tables_with_published_numbers_that_stand_ins_allow_are_all_there():
@@ -128,7 +128,7 @@ def test_processes_share_the_stores_of_a_plan_and_tables_are_made_of_them_later(
     data = {key: str(tmp_path / key) for key in ("imagenet-val", "imagenet-s")}
     figure = keep_models(reproduction("skipplus:figure9"), ["vit-b8"])
     models = {"vit-b8": {**tiny, "pretrained": False}}
-    small = plan_reproduction(figure, data, models=models, pictures=3, device="cpu", slice=2)
+    small = plan_reproduction(figure, data, models=models, images=3, device="cpu", slice=2)
     monkeypatch.setattr(reproduced, "stand_in_plan", lambda *arguments: small)
     folders = ["--stores", str(tmp_path / "stores"), "--out", str(tmp_path / "tables")]
 

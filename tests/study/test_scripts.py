@@ -18,7 +18,7 @@ from study.sheets import read_store  # isort: skip
 PLAN = """\
 methods = ["genatt", "random"]
 metrics = ["pointing_game"]
-pictures = 3
+images = 3
 slice = 2
 maps = false
 

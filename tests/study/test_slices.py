@@ -24,7 +24,7 @@ CLOSE = (
 def again(plan: str, folder):
     """The slice of a plan run here: every sheet of it."""
     methods, metrics = SLICES[plan]
-    asked = {"pictures": PICTURES, "methods": list(methods), "metrics": list(metrics), "device": "cpu"}
+    asked = {"images": PICTURES, "methods": list(methods), "metrics": list(metrics), "device": "cpu"}
     with Store(folder) as store:
         execute(read_plan(STUDY / "plans" / f"{plan}.toml", **asked), store)
     return read_store(folder)

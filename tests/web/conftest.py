@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastapi.testclient import TestClient
 
 HERE = "http://127.0.0.1"
-SUBJECT = {"model": "scenes", "picture": "pair-1-6"}
+SUBJECT = {"model": "scenes", "image": "pair-1-6"}
 
 
 @pytest.fixture(scope="session", autouse=True)

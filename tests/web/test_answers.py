@@ -144,10 +144,10 @@ def test_the_part_that_is_cut_off_is_described(size, preprocess, seen, sentence)
 
 
 def test_the_crop_is_described_and_drawn(client):
-    name = client.post("/api/pictures", content=png(200, 100)).json()["picture"]
-    facts = client.get("/api/picture", params={"model": "scenes", "picture": name}).json()
+    name = client.post("/api/images", content=png(200, 100)).json()["image"]
+    facts = client.get("/api/image", params={"model": "scenes", "image": name}).json()
     shown = np.asarray(
-        Image.open(BytesIO(client.get("/api/crop", params={"model": "scenes", "picture": name}).content)), float
+        Image.open(BytesIO(client.get("/api/crop", params={"model": "scenes", "image": name}).content)), float
     )
 
     assert facts["size"] == [100, 200]
@@ -156,7 +156,7 @@ def test_the_crop_is_described_and_drawn(client):
     original = np.asarray(Image.open(BytesIO(png(200, 100))).resize((360, 180), Image.Resampling.LANCZOS), float)
     np.testing.assert_allclose(shown[4:-4, 100:260], original[4:-4, 100:260])
     np.testing.assert_allclose(shown[:, :85], np.round(0.3 * original[:, :85]), atol=1)
-    assert client.get("/api/picture", params=SUBJECT).json()["crop"]["sentence"] == ""
+    assert client.get("/api/image", params=SUBJECT).json()["crop"]["sentence"] == ""
 
 
 # ── class names ──────────────────────────────────────────────────────────────────────────────────
@@ -245,10 +245,11 @@ def test_the_python_lines_reproduce_the_screen(client, tmp_path, monkeypatch, ca
 
 def test_an_upload_is_named_by_its_bytes_and_explained(client):
     data = png()
-    first, second = (client.post("/api/pictures", content=data).json() for _ in range(2))
-    subject = {"model": "scenes", "picture": first["picture"]}
+    first, second = (client.post("/api/images", content=data).json() for _ in range(2))
+    subject = {"model": "scenes", "image": first["image"]}
 
-    assert first == second == {"picture": sha256(data).hexdigest(), "width": 60, "height": 40}
+    name = sha256(data).hexdigest()
+    assert first == second == {"image": name, "picture": name, "width": 60, "height": 40}
     vit = vitreous.load("scenes")
     found = client.post("/api/explain", json={**subject, "method": "genatt", "targets": [0]}).json()["maps"][0]
     close(found["scores"], vitreous.explain(vit, Image.open(BytesIO(data)), [[0]], "genatt", "probability").patches[0])
@@ -257,10 +258,23 @@ def test_an_upload_is_named_by_its_bytes_and_explained(client):
     assert "Image.open('image.png')" in code
 
 
+def test_the_old_names_of_images_are_answered_for_one_release(client):
+    data = png(60, 40)
+    name = client.post("/api/pictures", content=data).json()["picture"]
+    subject, old = ({"model": "scenes", key: name} for key in ("image", "picture"))
+
+    assert name == client.post("/api/images", content=data).json()["image"]
+    assert client.get("/api/picture", params=old).json() == client.get("/api/image", params=subject).json()
+    assert client.get("/api/thumbnail", params={"picture": name}).status_code == 200
+    assert client.post("/api/says", json=old).json() == client.post("/api/says", json=subject).json()
+    assert client.post("/api/says", json={**old, **subject}).status_code == 422
+    assert "picture" in client.get("/api/album").json()[0]
+
+
 def test_the_model_input_is_rendered(client, vit):
     picture = vit.preprocess.cut(Image.open(BytesIO(png())))
-    name = client.post("/api/pictures", content=png()).json()["picture"]
-    shown = Image.open(BytesIO(client.get("/api/seen", params={"model": "scenes", "picture": name}).content))
+    name = client.post("/api/images", content=png()).json()["image"]
+    shown = Image.open(BytesIO(client.get("/api/seen", params={"model": "scenes", "image": name}).content))
 
     assert shown.size == (render.SIDE, render.SIDE)
     small = np.asarray(shown.resize(picture.size, Image.Resampling.BOX), float)
@@ -268,7 +282,7 @@ def test_the_model_input_is_rendered(client, vit):
 
 
 def test_the_evidence_is_outlined_where_it_is_known(client, scene):
-    known = client.get("/api/picture", params=SUBJECT).json()["known"]
+    known = client.get("/api/image", params=SUBJECT).json()["known"]
     answer = client.get("/api/evidence", params={**SUBJECT, "target": 6})
 
     assert known == sorted(thing.label for thing in scene.objects)
@@ -278,8 +292,8 @@ def test_the_evidence_is_outlined_where_it_is_known(client, scene):
     assert 0 < alpha.sum() < large.sum()
     assert not alpha[render.dilate(large, 6) == 0].any()
     assert client.get("/api/evidence", params={**SUBJECT, "target": 1}).status_code == 404
-    moved = {"model": "scenes-biased", "picture": "shortcut-1-1-moved"}
-    assert len(client.get("/api/picture", params=moved).json()["known"]) == 2
+    moved = {"model": "scenes-biased", "image": "shortcut-1-1-moved"}
+    assert len(client.get("/api/image", params=moved).json()["known"]) == 2
 
 
 def test_the_page_receives_models_methods_colours_and_limits(client):
@@ -293,9 +307,9 @@ def test_the_page_receives_models_methods_colours_and_limits(client):
     assert blue > low
     assert red > high
     pages = [client.get("/api/album", params={"page": page}).json() for page in (0, 7)]
-    assert not {one["picture"] for one in pages[0]} & {one["picture"] for one in pages[1]}
+    assert not {one["image"] for one in pages[0]} & {one["image"] for one in pages[1]}
     for one in (*pages[0], *pages[1]):
-        assert client.get("/api/thumbnail", params={"picture": one["picture"]}).headers["content-type"] == "image/png"
+        assert client.get("/api/thumbnail", params={"image": one["image"]}).headers["content-type"] == "image/png"
 
 
 def test_answers_have_no_nan(client, monkeypatch):

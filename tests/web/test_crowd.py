@@ -29,7 +29,7 @@ def test_fifty_clients_at_once_all_get_what_they_would_get_alone():
         def one(number: int) -> tuple[list, set[int]]:
             asked = {
                 "model": "scenes",
-                "picture": f"pair-5-{number % 25}",
+                "image": f"pair-5-{number % 25}",
                 "method": "genatt",
                 "targets": [number % 20],
             }
@@ -75,7 +75,7 @@ def test_work_stops_when_the_client_disconnects(served):
 def test_an_upload_that_stalls_is_given_up():
     with Served(Settings(port=0, seconds=0.5)) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.settings.port, timeout=60)
-        connection.putrequest("POST", "/api/pictures")
+        connection.putrequest("POST", "/api/images")
         connection.putheader("content-length", "1000")
         connection.endheaders(b"half")
         answer = connection.getresponse()

@@ -55,15 +55,15 @@ def bomb(width: int, height: int) -> bytes:
 def test_a_decompression_bomb_is_refused_before_decoding(client, size, monkeypatch):
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("unpacked"))
 
-    assert "pixels" in sentence(client.post("/api/pictures", content=bomb(*size)), 422)
+    assert "pixels" in sentence(client.post("/api/images", content=bomb(*size)), 422)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "TIFF"])
 def test_an_image_cut_short_is_refused(client, form):
     whole = png(200, 160, form)
 
-    assert "damaged" in sentence(client.post("/api/pictures", content=whole[: len(whole) // 2]), 422)
-    assert client.post("/api/pictures", content=whole).status_code == 200
+    assert "damaged" in sentence(client.post("/api/images", content=whole[: len(whole) // 2]), 422)
+    assert client.post("/api/images", content=whole).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -81,38 +81,38 @@ def test_an_image_cut_short_is_refused(client, form):
     ],
 )
 def test_a_body_that_is_no_image_is_refused(client, data):
-    sentence(client.post("/api/pictures", content=data), 422)
+    sentence(client.post("/api/images", content=data), 422)
 
 
 def test_only_plain_formats_are_read(client):
     assert "EPS" not in FORMATS
     stream = BytesIO()
     Image.new("RGB", (10, 10)).save(stream, "ICO")
-    sentence(client.post("/api/pictures", content=stream.getvalue()), 422)
+    sentence(client.post("/api/images", content=stream.getvalue()), 422)
 
 
 def test_uploads_are_bounded_in_bytes_however_they_come():
     with client_of(Settings(upload=5000)) as client:
-        assert "5,000" in sentence(client.post("/api/pictures", content=b"x" * 5001), 413)
+        assert "5,000" in sentence(client.post("/api/images", content=b"x" * 5001), 413)
 
         def dripping():
             for _ in range(60):
                 yield b"x" * 100
 
-        assert "5,000" in sentence(client.post("/api/pictures", content=dripping()), 413)  # no Content-Length
-        assert client.post("/api/pictures", content=png(20, 20)).status_code == 200
+        assert "5,000" in sentence(client.post("/api/images", content=dripping()), 413)  # no Content-Length
+        assert client.post("/api/images", content=png(20, 20)).status_code == 200
         assert sentence(client.post("/api/says", content=b"[" * (guard.MAX_BODY + 1)), 413)
 
 
 def test_old_uploads_make_room_for_new_ones():
     first, second = png(300, 200), png(301, 200)
     with client_of(Settings(cache=len(second) + 600)) as client:
-        names = [client.post("/api/pictures", content=data).json()["picture"] for data in (first, second)]
+        names = [client.post("/api/images", content=data).json()["image"] for data in (first, second)]
 
-        assert sentence(client.get("/api/thumbnail", params={"picture": names[0]}), 404).startswith(
+        assert sentence(client.get("/api/thumbnail", params={"image": names[0]}), 404).startswith(
             "that image is not here"
         )
-        assert client.get("/api/thumbnail", params={"picture": names[1]}).status_code == 200
+        assert client.get("/api/thumbnail", params={"image": names[1]}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_old_uploads_make_room_for_new_ones():
     ],
 )
 def test_no_image_has_such_a_name(client, name):
-    sentence(client.get("/api/thumbnail", params={"picture": name}), 422)
-    sentence(client.post("/api/says", json={"model": "scenes", "picture": name}), 422)
+    sentence(client.get("/api/thumbnail", params={"image": name}), 422)
+    sentence(client.post("/api/says", json={"model": "scenes", "image": name}), 422)
 
 
 # ── paths, hosts, sites ──────────────────────────────────────────────────────────────────────────
@@ -180,7 +180,7 @@ def test_accepted_host_names_are_set_at_start():
 
 
 def test_requests_from_other_sites_are_refused_without_details(client):
-    answer = client.post("/api/pictures", content=png(), headers={"origin": "https://evil.example"})
+    answer = client.post("/api/images", content=png(), headers={"origin": "https://evil.example"})
 
     sentence(answer, 403)
     sentence(client.post("/api/says", json=SUBJECT, headers={"origin": "null"}), 403)

@@ -276,7 +276,7 @@ def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(brows
     with Served(Settings(port=0)) as fresh:
         context = browser.new_context()
         page = context.new_page()
-        page.goto(f"{fresh.address}/#picture={name}&method=ixg&method=genatt&classes=3")
+        page.goto(f"{fresh.address}/#picture={name}&method=ixg&method=genatt&classes=3")  # as links before 0.2
         page.wait_for_selector("text=The image of this link is not here any more")
         page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": data})
         page.wait_for_selector("text=Why key?", timeout=PATIENCE)
@@ -383,7 +383,7 @@ def test_a_link_restores_the_screen(visit):
     seen.page.click("[aria-label='Start at layer 3']")
     seen.page.click("#view >> text=Image")
     seen.until(
-        "location.hash.includes('removed=') && location.hash.includes('view=picture') && location.hash.includes('start=3')"
+        "location.hash.includes('removed=') && location.hash.includes('view=image') && location.hash.includes('start=3')"
     )
     link = seen.page.evaluate("location.hash")
     again = visit(link)

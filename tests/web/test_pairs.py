@@ -27,7 +27,7 @@ SMALL = Settings(
     port=0,
     seconds=600,
 )
-BODY = {"model": MODEL, "picture": "pair-1-6", "other": "pair-1-4"}
+BODY = {"model": MODEL, "image": "pair-1-6", "other": "pair-1-4"}
 
 
 class Words(torch.nn.Module):
@@ -129,7 +129,7 @@ def test_words_are_compared_where_there_is_a_text_tower(texts):
     app = create_app(SMALL, no_cost, texts)
     with TestClient(app, base_url="http://127.0.0.1") as client:
         offered = client.get("/api/pairs/about").json()["models"]
-        body = {"model": MODEL, "picture": "pair-1-6", "text": "gear or clock"}
+        body = {"model": MODEL, "image": "pair-1-6", "text": "gear or clock"}
         answer = client.post("/api/pairs/explain", json=body).json()
     assert [(entry["name"], entry["text"]) for entry in offered][1:] == [("scenes-biased", False), (MODEL, True)]
     assert answer["second"]["words"] == ["gear", "or", "clock"]

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
 
 pytestmark = pytest.mark.slow
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
-THERE = {"picture": "pair-1-6", "model": "scenes", "name": "scenes", "method": "genatt", "methods": ["ixg", "rollout"]}
+THERE = {"image": "pair-1-6", "model": "scenes", "name": "scenes", "method": "genatt", "methods": ["ixg", "rollout"]}
 THERE |= {"targets": [6, 15], "target": 6, "removed": [0, 77]}
 APP = create_app(Settings(seconds=600, demo=None), no_cost)
 schema = schemathesis.openapi.from_asgi("/openapi.json", APP, headers={"host": "localhost"})
@@ -36,7 +36,7 @@ def test_any_request_is_answered_as_documented(case):
     case.call_and_validate(checks=CHECKS)
 
 
-@schema.include(path_regex="^/api/(says|explain|curve|film|scores|python|seen|evidence|picture$|model)").parametrize()
+@schema.include(path_regex="^/api/(says|explain|curve|film|scores|python|seen|evidence|image$|model)").parametrize()
 @settings(MODEST, max_examples=6)
 def test_requests_about_an_existing_image_are_answered_as_documented(case):
     """The same where model and image exist, so that the work itself is reached."""

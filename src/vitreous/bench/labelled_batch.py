@@ -132,7 +132,7 @@ class LabelledBatch:
         index, column = divmod(row, self.targets_per_image)
         target = int(self.targets[index, column])
         return {
-            "picture": self.keys[index],
+            "image": self.keys[index],
             "index": self.places[index],
             "target": target,
             "target_name": self.vit.class_name(target),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, get_args
 
+from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import SpecError
 
 Precision = Literal["float32", "tf32", "bf16", "auto", "float64"]
@@ -60,6 +61,7 @@ class ModelSpec:
     family: str = ""
 
 
+@renamed_attributes(pictures="images")
 @dataclass(frozen=True, slots=True)
 class DataSpec:
     """A dataset of a plan; entries that are None are those of the plan.
@@ -82,12 +84,12 @@ class DataSpec:
         Titles of the protocol's columns to fill with this dataset; None for all that it has annotations for.
     targets
         Classes to explain.
-    pictures
+    images
         Number of images, or "all".
     seed
         Seed that selects the images, or "first" for the first ones.
     subset
-        File that lists the images to use, see `vitreous.data.read_subset`; in this order, at most `pictures`.
+        File that lists the images to use, see `vitreous.data.read_subset`; in this order, at most `images`.
     preprocess
         Paper whose preprocessing is used.
     """
@@ -99,12 +101,13 @@ class DataSpec:
     metrics: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     targets: str | tuple[int | str, ...] | None = None
-    pictures: int | str | None = None
+    images: int | str | None = None
     seed: int | str | None = None
     subset: str | None = None
     preprocess: str | None = None
 
 
+@renamed_attributes(pictures="images")
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What is measured on one dataset, with the entries of dataset, protocol and plan merged.
@@ -115,18 +118,19 @@ class Evaluation:
         Canonical specs of the metrics.
     roles
         For every metric, the roles of the targets whose maps it measures; all targets if empty.
-    targets, pictures, seed, preprocess
+    targets, images, seed, preprocess
         As for `Plan`.
     """
 
     metrics: tuple[str, ...]
     roles: tuple[tuple[str, ...], ...] = ()
     targets: str | tuple[int | str, ...] = "predicted"
-    pictures: int | None = None
+    images: int | None = None
     seed: int | None = 0
     preprocess: str | None = None
 
 
+@renamed_attributes(pictures="images")
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that determines the rows of a run, and how they are computed.
@@ -139,7 +143,7 @@ class Plan:
         Canonical specs of the methods.
     metrics
         Canonical specs of the metrics of all datasets; if empty, only maps are computed.
-    pictures
+    images
         Number of images per dataset; None for all.
     seed
         Seed that selects the images; None takes the first ones.
@@ -177,7 +181,7 @@ class Plan:
     datasets: tuple[DataSpec, ...]
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
-    pictures: int | None = None
+    images: int | None = None
     seed: int | None = 0
     targets: str | tuple[int | str, ...] | None = "predicted"
     question: str | None = None

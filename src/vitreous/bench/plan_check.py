@@ -114,7 +114,7 @@ def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
     try:
         choose_places(data, evaluation)
     except SpecError as problem:
-        raise origin.wrong(str(problem), "pictures") from None
+        raise origin.wrong(str(problem), "images") from None
     except DataError as problem:
         raise origin.wrong(str(problem), "subset", data.subset) from None
     annotations = list_annotations(dataset, data, origin)

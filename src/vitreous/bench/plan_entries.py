@@ -137,7 +137,7 @@ class PlanTable(BaseModel):
 class SelectionEntries(PlanTable):
     """Entries that a plan and each of its datasets can have."""
 
-    pictures: Count | Literal["all"] | None = Field(None, description="images is a whole number from 1 on")
+    images: Count | Literal["all"] | None = Field(None, description="images is a whole number from 1 on")
     seed: Annotated[int, Field(ge=0)] | Literal["first"] | None = Field(
         None, description="seed is a whole number from 0 on, or 'first' for the first images"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from vitreous.bench.plan import ALL, DEFAULT_METHODS, SLOW, USUAL, DataSpec, Evaluation, ModelSpec, Plan
 from vitreous.bench.plan_entries import parse_specs, validate_entries
-from vitreous.bench.plan_source import FLAGS, Origin, suggest
+from vitreous.bench.plan_source import FLAGS, OLD_ENTRIES, Origin, suggest
 from vitreous.bench.protocol_plan import find_protocol, published_methods, settle_protocol
 from vitreous.core.errors import DataError, SpecError
 
@@ -51,14 +52,29 @@ def read_plan(path: str | Path, **over: Any) -> Plan:
         place = re.search(r"line (\d+), column (\d+)", str(problem))
         where = f", line {place[1]}, column {place[2]}" if place else ""
         raise SpecError(f"'{path}'{where}: {message}; a plan is written in TOML, name = value") from None
-    origin = Origin(str(path), text)
-    return make_plan({**entries, **{k: v for k, v in over.items() if v is not None}}, origin, text)
+    changes = {key: value for key, value in over.items() if value is not None}
+    return make_plan(
+        {**rename_entries(entries, warn=True), **rename_entries(changes, warn=True)}, Origin(str(path), text), text
+    )
 
 
 def plan_from_flags(**flags: Any) -> Plan:
     """Make a plan from command-line flags; those that are None count as not given."""
     entries = {key: value for key, value in flags.items() if value is not None}
-    return make_plan(entries, Origin(flags=FLAGS), "")
+    return make_plan(rename_entries(entries, warn=True), Origin(flags=FLAGS), "")
+
+
+def rename_entries(entries: Mapping[str, Any], *, warn: bool = False) -> dict[str, Any]:
+    """Entries of a plan, and those of its datasets, with old names replaced; an entry of the new name comes first."""
+    renamed = {
+        OLD_ENTRIES.get(key, key): value for key, value in entries.items() if OLD_ENTRIES.get(key) not in entries
+    }
+    for key in entries.keys() & OLD_ENTRIES.keys() if warn else ():
+        warnings.warn(f"the entry {key!r} of a plan is now {OLD_ENTRIES[key]!r}", DeprecationWarning, stacklevel=4)
+    if isinstance(datasets := renamed.get("datasets"), list | tuple):
+        tables = [rename_entries(data, warn=warn) if isinstance(data, Mapping) else data for data in datasets]
+        renamed["datasets"] = tables
+    return renamed
 
 
 def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
@@ -81,6 +97,7 @@ def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
     SpecError
         If an entry is missing, unknown or invalid.
     """
+    entries = rename_entries(entries)
     for key, example in (("models", 'models = ["scenes"]'), ("datasets", 'datasets = ["scenes:single"]')):
         if not entries.get(key):
             raise origin.wrong(
@@ -91,7 +108,7 @@ def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
     datasets = tuple(entry.data_spec() for entry in parsed.datasets)
     check_labels(models, datasets, origin)
     checked_entries: dict[str, Any] = {
-        key: None if (key, getattr(parsed, key)) in (("pictures", ALL), ("seed", "first")) else getattr(parsed, key)
+        key: None if (key, getattr(parsed, key)) in (("images", ALL), ("seed", "first")) else getattr(parsed, key)
         for key in parsed.model_fields_set - {"models", "datasets", "methods", "metrics"}
     }
     if origin.name and not entries.get("methods"):
@@ -177,12 +194,12 @@ def settle_datasets(
 def settle_entries(data: DataSpec, checked_entries: Mapping[str, Any], evaluation: Evaluation) -> Evaluation:
     """Replace entries of an evaluation by those of the plan and of the dataset; other targets than its own drop roles."""
     changes = {
-        key: checked_entries[key] for key in ("targets", "pictures", "seed", "preprocess") if key in checked_entries
+        key: checked_entries[key] for key in ("targets", "images", "seed", "preprocess") if key in checked_entries
     }
-    own = {key: getattr(data, key) for key in ("targets", "pictures", "seed", "preprocess")}
+    own = {key: getattr(data, key) for key in ("targets", "images", "seed", "preprocess")}
     changes |= {key: value for key, value in own.items() if value is not None}
-    if changes.get("pictures") == ALL:
-        changes["pictures"] = None
+    if changes.get("images") == ALL:
+        changes["images"] = None
     if changes.get("seed") == "first":
         changes["seed"] = None
     if changes.get("targets", evaluation.targets) != evaluation.targets:

@@ -19,6 +19,7 @@ from typing import Any
 from vitreous.bench.plan import Plan
 from vitreous.bench.plan_parser import make_plan
 from vitreous.bench.plan_source import Origin, suggest
+from vitreous.core.deprecation import renamed_parameters
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.data.reader import split_spec
 from vitreous.data.subset_list import read_entries
@@ -139,13 +140,14 @@ def keep_models(selected: Reproduction, keys: Sequence[str]) -> Reproduction:
     )
 
 
+@renamed_parameters(pictures="images")
 def plan_reproduction(
     selected: Reproduction,
     data: Mapping[str, str],
     *,
     models: Mapping[str, Mapping[str, Any]] | None = None,
     checkpoints: Mapping[str, str] | None = None,
-    pictures: int | None = None,
+    images: int | None = None,
     subsets: Mapping[str, str] | None = None,
     **over: Any,
 ) -> Plan:
@@ -161,7 +163,7 @@ def plan_reproduction(
         Entries (`name`, builder arguments, …) of models that stand in for those of the paper, by key.
     checkpoints
         Local weights by key of the model.
-    pictures
+    images
         Number of images per dataset; None for the paper's, or for all of a list.
     subsets
         File that lists the images to use, by key of the data.
@@ -197,9 +199,9 @@ def plan_reproduction(
         if stands_in:
             reduced.append(f"{entry['label']} is {spec}")
         listed = next((subsets[key] for key in PLACEHOLDER.findall(entry["spec"]) if key in subsets), None)
-        images, difference = choose_images(entry, pictures, listed)
+        chosen_images, difference = choose_images(entry, images, listed)
         reduced += difference
-        datasets.append({**own, **images})
+        datasets.append({**own, **chosen_images})
     chosen = []
     for key, entry in selected.models.items():
         model_entry = {name: value for name, value in entry.items() if name != "needs"}
@@ -212,19 +214,17 @@ def plan_reproduction(
         "seed": selected.seed, "maps": selected.shows_images, "reproduces": selected.name, "reduced": "; ".join(reduced),
         **{key: value for key, value in over.items() if value is not None},
     }  # fmt: skip
-    return make_plan(entries, Origin(flags={"pictures": "--images"}), "")
+    return make_plan(entries, Origin(flags={"images": "--images"}), "")
 
 
-def choose_images(
-    entry: Mapping[str, Any], pictures: int | None, listed: str | None
-) -> tuple[dict[str, Any], list[str]]:
+def choose_images(entry: Mapping[str, Any], images: int | None, listed: str | None) -> tuple[dict[str, Any], list[str]]:
     """Which images of a dataset are used.
 
     Parameters
     ----------
     entry
         The dataset as the plan has it.
-    pictures
+    images
         Number of images; None for all of a list, or without a list for the paper's number.
     listed
         File that lists images, or None.
@@ -232,15 +232,15 @@ def choose_images(
     Returns
     -------
     tuple
-        Entries `pictures` and `subset` of the dataset, and how their number differs from the paper's.
+        Entries `images` and `subset` of the dataset, and how their number differs from the paper's.
     """
-    whole = entry.get("pictures", "all")
-    count = len(read_entries(listed)) if pictures is None and listed is not None else pictures
-    images = {} if count is None else {"pictures": count}
-    images |= {} if listed is None else {"subset": listed}
+    whole = entry.get("images", "all")
+    count = len(read_entries(listed)) if images is None and listed is not None else images
+    entries: dict[str, Any] = {} if count is None else {"images": count}
+    entries |= {} if listed is None else {"subset": listed}
     if count is None or count == whole:
-        return images, []
-    return images, [f"{count} image{'' if count == 1 else 's'} of {entry['label']} instead of {whole}"]
+        return entries, []
+    return entries, [f"{count} image{'' if count == 1 else 's'} of {entry['label']} instead of {whole}"]
 
 
 def drop_unused(data: Mapping[str, str], selected: Reproduction) -> dict[str, str]:

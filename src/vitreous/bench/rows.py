@@ -20,7 +20,7 @@ WHERE = {
     "key": "string",
     "model": "string",
     "dataset": "string",
-    "picture": "string",
+    "image": "string",
     "index": "int64",
     "target": "int64",
     "target_name": "string",
@@ -69,6 +69,7 @@ COLUMNS = {
         **ORIGIN,
     },
 }
+OLD_COLUMNS = {"picture": "image"}  # of stores that versions before 0.2 wrote
 COSTS = ("seconds", "map_seconds", "peak_mib", "device")  # columns that may differ between two runs of one plan
 
 
@@ -116,6 +117,11 @@ def to_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pydict(
         {name: [row.get(name) for row in rows] for name in columns_of_kind}, schema=schema(kind)
     )
+
+
+def rename_columns(table: pa.Table) -> pa.Table:
+    """The table with old names of columns replaced."""
+    return table.rename_columns([OLD_COLUMNS.get(name, name) for name in table.column_names])
 
 
 def to_frame(rows: pa.Table | pd.DataFrame) -> pd.DataFrame:

@@ -173,7 +173,7 @@ class CellRun:
     def append_unreadable(self, image_key: str, message: str) -> None:
         """Append a row with an error for every result of an image that could not be read or has no valid target."""
         index = self.outcome.places[image_key]
-        where = {"picture": image_key, "index": index, "target": -1, "label": -1, "predicted": -1}
+        where = {"image": image_key, "index": index, "target": -1, "label": -1, "predicted": -1}
         before, keys = len(self.outcome.failed), []
         for column in self.columns:
             own = hash_key(

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-QUESTION = ["picture", "index", "target", "role"]  # columns that identify an image and target class
-TARGET = ["picture", "index", "target", "target_name", "role", "label", "predicted", "probability"]  # of `ImageTarget`
+QUESTION = ["image", "index", "target", "role"]  # columns that identify an image and target class
+TARGET = ["image", "index", "target", "target_name", "role", "label", "predicted", "probability"]  # of `ImageTarget`
 PROVENANCE = ("weights", "precision", "device", "vitreous", "torch", "question")
 # columns with few different values
 FACTS = ["method", "metric", "role", "is_read", "higher_is_better", "error", "protocol", *PROVENANCE]
 NUMBERS = ("value", "seconds", "map_seconds", "peak_mib")
-MISSING = {"picture": "", "index": -1, "role": "", "label": -1, "predicted": -1, "probability": np.nan}
+MISSING = {"image": "", "index": -1, "role": "", "label": -1, "predicted": -1, "probability": np.nan}
 # columns of the store that are read
 SUMMARISED = (
     "model", "dataset", *TARGET, "method", "metric", *NUMBERS, "higher_is_better", "parts", "curve", "levels", "error",

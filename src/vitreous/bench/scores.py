@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from vitreous.bench.rows import to_table
+from vitreous.bench.rows import OLD_COLUMNS, rename_columns, to_table
 from vitreous.bench.score_files import PROVENANCE, ImageTarget, SectionFiles, collect_sections
 from vitreous.metrics.metric import resolve_metric
 from vitreous.metrics.metric_result import Reducer
@@ -274,7 +274,7 @@ def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> l
     Parameters
     ----------
     rows
-        Result of `Store.table()`, or the same as a frame.
+        Result of `Store.table()`, or the same as a frame; image keys may be in a column `picture`, as before 0.2.
     by_class
         Whether predicted and true classes get separate sections if both were explained; a value over both would count
         most images twice. Other target classes of an image always share a section.
@@ -285,7 +285,10 @@ def split_sections(rows: pa.Table | pd.DataFrame, *, by_class: bool = True) -> l
     """
     import pyarrow as pa
 
-    if not isinstance(rows, pa.Table):
+    if isinstance(rows, pa.Table):
+        rows = rename_columns(rows)
+    else:
+        rows = rows.rename(columns=OLD_COLUMNS)
         frame = rows.assign(parts=[[*(parts or {}).items()] for parts in rows["parts"]]).astype(object)
         rows = to_table("scores", frame.where(frame.notna(), None).to_dict("records"))
     return make_sections(collect_sections([(0, rows)]), by_class=by_class)

@@ -15,7 +15,7 @@ the library. A row is therefore computed once, even if several plans need it. Th
 that order. Columns of `kind="scores"` (pyarrow types in `vitreous.bench.rows`):
 
     model, dataset    labels in the plan
-    picture, index    key of the image in its dataset, and its index there
+    image, index      key of the image in its dataset, and its index there
     target            explained class; target_name: its name; role: "predicted", "label", "rival", "class" (given) or
                       "top 1", "top 2", …
     label, predicted  true class (−1 if unknown) and predicted class; probability: softmax probability of the target on

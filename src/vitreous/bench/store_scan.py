@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     PartReader = Callable[[str], tuple[pa.Table, dict[str, int]]]
 
 # columns that depend on the run; the others are determined by the key
-NAMED = ("model", "dataset", "picture", "index", "role", "label")
+NAMED = ("model", "dataset", "image", "index", "role", "label")
 # bytes of parts that are kept: cells lie close to each other in the parts, also if several workers wrote them
 PART_BYTES = 1 << 26
 KEY_BYTES = 150  # of a key in memory

@@ -64,7 +64,7 @@ def choose_places(data: DataSpec, evaluation: Evaluation) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        All images of the dataset (or of its `part`, or of the file `subset`) if `evaluation.pictures` is None; otherwise
+        All images of the dataset (or of its `part`, or of the file `subset`) if `evaluation.images` is None; otherwise
         the first of them in the order of the subset, or of a permutation that depends on `evaluation.seed`, or of the
         dataset's own order if the seed is None.
 
@@ -75,7 +75,7 @@ def choose_places(data: DataSpec, evaluation: Evaluation) -> tuple[int, ...]:
     DataError
         If the file `subset` cannot be read or lists an image that the dataset does not have.
     """
-    dataset, count = open_cached(data), evaluation.pictures
+    dataset, count = open_cached(data), evaluation.images
     if data.subset is None and not data.part:
         return tuple(range(len(dataset))) if count is None else subset(dataset, count, evaluation.seed)
     if data.subset is not None:

@@ -71,7 +71,7 @@ def bench(
     from vitreous.cli.run_output import resumable
 
     entries = {
-        "methods": method, "metrics": metric, "protocol": protocol, "pictures": images, "seed": seed, "targets": targets,
+        "methods": method, "metrics": metric, "protocol": protocol, "images": images, "seed": seed, "targets": targets,
         "question": question, "precision": precision, "device": device, "batch_size": batch_size, "slice": slice,
         "maps": maps, "out": out, "models": model_entries(model, checkpoint, arguments), "datasets": data,
     }  # fmt: skip

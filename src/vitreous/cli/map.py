@@ -72,7 +72,7 @@ def map(  # noqa: A001 - the verb
         raise SpecError("--ray, --shard and --workers are three ways to share out the work; give one of them")
     entries = {
         "models": model_entries([model], checkpoint, arguments), "datasets": [data], "methods": method or [DEFAULT_METHOD],
-        "metrics": [], "targets": targets, "question": question, "pictures": images, "precision": precision,
+        "metrics": [], "targets": targets, "question": question, "images": images, "precision": precision,
         "device": device, "batch_size": batch_size, "slice": slice,
     }  # fmt: skip
     with caveats_as_notes(), resumable():
@@ -95,7 +95,7 @@ def job_of(plan: Any, data: str, shard_size: int) -> Any:
 
     evaluation = plan.evaluations[0]
     return MapJob(
-        plan.models[0], data, plan.methods, evaluation.targets, plan.question, plan.precision, plan.pictures, shard_size
+        plan.models[0], data, plan.methods, evaluation.targets, plan.question, plan.precision, plan.images, shard_size
     )
 
 

@@ -69,7 +69,7 @@ def reproduce(
                 parse_pairs(data or (), "--data", "KEY=PATH, such as imagenet-val=/data/imagenet"),
                 models={key: parse_model(text) for key, text in stand_ins.items()},
                 checkpoints=parse_pairs(checkpoint or (), "--checkpoint", "KEY=FILE"),
-                pictures=images,
+                images=images,
                 subsets=name_subsets(selected, subset or ()),
                 device=device,
                 batch_size=batch_size,

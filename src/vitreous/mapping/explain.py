@@ -249,7 +249,7 @@ class MapExplainer:
             "model": self.job.model.name,
             "model_spec": asdict(self.job.model),
             "dataset": self.job.spec,
-            "pictures": self.job.pictures,
+            "images": self.job.images,
             "weights": self.model.weights,
             "layout": {"grid": layout.grid, "patch": layout.patch, "prefix": layout.prefix},
             "preprocess": {item.name: getattr(self.preprocess, item.name) for item in fields_of(Preprocess)}

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from vitreous.bench.plan import ModelSpec
+from vitreous.core.deprecation import renamed_attributes
 from vitreous.mapping.source import ImageSource, SourceItem
 
 FORMAT = "vitreous.maps/2"
@@ -16,6 +17,7 @@ SHARD_SIZE = 4096  # images in an output file
 BATCH_SIZE = {"cuda": 64, "cpu": 16}  # images in a batch, if none is given
 
 
+@renamed_attributes(pictures="images")
 @dataclass(frozen=True, slots=True)
 class MapJob:
     """What is computed for every image.
@@ -34,7 +36,7 @@ class MapJob:
         Name of the score function; None for the default of each method.
     precision
         Precision of the computation.
-    pictures
+    images
         Number of images; None for all.
     shard_size
         Number of images in an output file.
@@ -48,7 +50,7 @@ class MapJob:
     targets: str | tuple[int | str, ...] = "predicted"
     question: str | None = None
     precision: str = "float32"
-    pictures: int | None = None
+    images: int | None = None
     shard_size: int = SHARD_SIZE
     weights: str = ""
 

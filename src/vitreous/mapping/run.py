@@ -117,7 +117,7 @@ def run_map(
 
 def begin_run(job: MapJob, folder: Path, options: MapOptions) -> tuple[ImageSource, FolderState, MapProgress]:
     """Open the source, find out what the folder holds, and report the progress for the first time."""
-    source = open_source(job.spec, job.pictures)
+    source = open_source(job.spec, job.images)
     recheck, retry = options.get("recheck", False), options.get("retry", False)
     state = inspect_folder(folder, job, source, recheck=recheck, retry=retry)
     progress = MapProgress(source.images, state.images, state.images)
@@ -189,7 +189,7 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
     """
     origin = Origin(flags=FLAGS)
     try:
-        source = open_source(job.spec, job.pictures)
+        source = open_source(job.spec, job.images)
         labelled = has_labels(source)
     except VitreousError as problem:
         raise origin.wrong(str(problem), "datasets", job.spec) from None

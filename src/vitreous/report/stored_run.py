@@ -53,7 +53,7 @@ class StoredRun:
         cells = dict.fromkeys(cell for own, cell in pairs if own.image == question.image)
         with Store(self.folder, create=False) as store:
             tables = store.scan(self.name, "maps", cells=[*cells])
-            is_own = (pc.field("picture") == question.image) & (pc.field("target") == question.target)
+            is_own = (pc.field("image") == question.image) & (pc.field("target") == question.target)
             return to_frame(
                 pa.concat_tables([schema("maps").empty_table(), *(table.filter(is_own) for table in tables)])
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 DEMO_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+OLD_PATHS = {"/api/pictures": "/api/images", "/api/picture": "/api/image"}  # answered for one release
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -46,6 +48,7 @@ class Guard:
             await self.app(scope, receive, send)
 
     async def respond(self, scope: Any, receive: Receive, send: Send) -> None:
+        scope = rename_old(scope)
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         send_guarded = with_headers(
             send, DEMO_POLICY if scope["path"] == "/demo" else POLICY, cache_control(scope["path"])
@@ -90,7 +93,13 @@ class Guard:
         return None
 
     def limit(self, path: str) -> int:
-        return self.settings.upload if path == "/api/pictures" else MAX_BODY
+        return self.settings.upload if path == "/api/images" else MAX_BODY
+
+
+def rename_old(scope: Any) -> Any:
+    """The request with paths and query parameters of earlier versions replaced by their new names."""
+    query = re.sub(rb"(^|&)picture=", rb"\1image=", scope["query_string"])
+    return {**scope, "path": OLD_PATHS.get(scope["path"], scope["path"]), "query_string": query}
 
 
 def host_of_origin(origin: str) -> str:

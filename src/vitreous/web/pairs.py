@@ -14,7 +14,7 @@ from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.web.await_job import ERRORS, await_result
 from vitreous.web.budget import LIMIT_SHARE
 from vitreous.web.responses import finite_or_none, round_numbers
-from vitreous.web.schemas import ImageName, ModelName, Pair, Schema, Score, Spec
+from vitreous.web.schemas import ImageField, ImageName, ModelName, Pair, Schema, Score, Spec
 from vitreous.web.service import Service, errors_of_spec, resolve_untrusted
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class PairRequest(Schema):
     model_config = ConfigDict(strict=True)
 
     model: ModelName
-    picture: ImageName
+    image: ImageField
     other: ImageName | None = None
     text: Annotated[str, Field(min_length=1, max_length=300)] | None = None
     method: Spec = "decompx"
@@ -222,5 +222,5 @@ async def explain_pairs(request: Request, body: PairRequest) -> PairExplained:
     second = body.other if body.text is None else body.text
     if second is None or (body.other is not None and body.text is not None):
         raise ShapeError("a pair has a second image or a text: give either other or text")
-    payload = PairPayload(body.model, body.picture, second, body.text is not None, body.method, body.similarity)
+    payload = PairPayload(body.model, body.image, second, body.text is not None, body.method, body.similarity)
     return await await_result(request, ("pair", payload), work.explain, payload)

@@ -74,11 +74,11 @@ async def album(
     """Bundled scenes to choose from."""
     kinds = [name.split("-") for name in ALBUM]
     names = ALBUM if not page else ["-".join([kind[0], str(page + 1), kind[2], *kind[3:]]) for kind in kinds]
-    return [schemas.Thumbnail(picture=name, words=CAPTIONS[name.split("-")[0]]) for name in names]
+    return [schemas.Thumbnail(image=name, words=CAPTIONS[name.split("-")[0]]) for name in names]
 
 
 @api.post(
-    "/pictures",
+    "/images",
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -91,54 +91,54 @@ async def upload(request: Request) -> schemas.Uploaded:
     service = get_service(request)
     data = await read_body(request, service.settings.seconds)
     name, width, height = await to_thread.run_sync(service.images.add, data, limiter=DECODERS)
-    return schemas.Uploaded(picture=name, width=width, height=height)
+    return schemas.Uploaded(image=name, width=width, height=height)
 
 
-@api.get("/picture")
-async def image_facts(request: Request, picture: ImageQuery, model: ModelQuery) -> schemas.ImageFacts:
+@api.get("/image")
+async def image_facts(request: Request, image: ImageQuery, model: ModelQuery) -> schemas.ImageFacts:
     """Size of an image, the part of it that a model sees, and the classes whose evidence is known."""
     service = get_service(request)
     service.models.entry(model)
-    if not service.images.has(picture):
+    if not service.images.has(image):
         raise image_missing()
 
     def measure() -> tuple[list[int], schemas.Crop]:
         preprocess = service.models.vit(model).preprocess
         assert preprocess is not None
-        image = service.images.get(picture)
-        return [image.height, image.width], render.describe_crop((image.height, image.width), preprocess)
+        original = service.images.get(image)
+        return [original.height, original.width], render.describe_crop((original.height, original.width), preprocess)
 
-    size, crop = await await_result(request, ("crop facts", model, picture), compute_once(measure), None)
-    scene = SceneName.parse(picture)
+    size, crop = await await_result(request, ("crop facts", model, image), compute_once(measure), None)
+    scene = SceneName.parse(image)
     return schemas.ImageFacts(
-        picture=picture,
+        image=image,
         words="your image" if scene is None else CAPTIONS[scene.kind],
-        known=sorted(render.find_evidence(picture, model)),
+        known=sorted(render.find_evidence(image, model)),
         size=size,
         crop=crop,
     )
 
 
 @api.get("/thumbnail", response_class=Response, responses=PNG)
-async def thumbnail(request: Request, picture: ImageQuery) -> Response:
+async def thumbnail(request: Request, image: ImageQuery) -> Response:
     """A small square of an image."""
     images = get_service(request).images
     data = await to_thread.run_sync(
-        lambda: render.encode_png(render.render_thumbnail(images.get(picture))), limiter=DECODERS
+        lambda: render.encode_png(render.render_thumbnail(images.get(image))), limiter=DECODERS
     )
     return Response(data, media_type="image/png")
 
 
 @api.get("/seen", response_class=Response, responses=PNG)
-async def seen(request: Request, model: ModelQuery, picture: ImageQuery) -> Response:
+async def seen(request: Request, model: ModelQuery, image: ImageQuery) -> Response:
     """The part of an image that the model sees."""
-    return await render_preprocessed(request, "seen", render.render_input, model, picture)
+    return await render_preprocessed(request, "seen", render.render_input, model, image)
 
 
 @api.get("/crop", response_class=Response, responses=PNG)
-async def crop(request: Request, model: ModelQuery, picture: ImageQuery) -> Response:
+async def crop(request: Request, model: ModelQuery, image: ImageQuery) -> Response:
     """The whole image, small; what the model does not see is dimmed."""
-    return await render_preprocessed(request, "crop", render.render_crop, model, picture)
+    return await render_preprocessed(request, "crop", render.render_crop, model, image)
 
 
 async def render_preprocessed(request: Request, kind: str, draw: Any, model: str, image: str) -> Response:
@@ -153,10 +153,10 @@ async def render_preprocessed(request: Request, kind: str, draw: Any, model: str
 
 
 @api.get("/evidence", response_class=Response, responses=PNG)
-async def evidence(request: Request, model: ModelQuery, picture: ImageQuery, target: schemas.Target) -> Response:
+async def evidence(request: Request, model: ModelQuery, image: ImageQuery, target: schemas.Target) -> Response:
     """The outline of what makes a class, where it is known."""
     get_service(request).models.entry(model)
-    masks = render.find_evidence(picture, model)
+    masks = render.find_evidence(image, model)
     if target not in masks:
         raise NotAvailable(f"the evidence for class {target} is not known in that image")
     data = await to_thread.run_sync(lambda: render.encode_png(render.render_outline(masks[target])))
@@ -171,7 +171,7 @@ async def predict(request: Request, body: schemas.PredictRequest) -> schemas.Pre
     """The prediction when some patches are removed; their tokens are removed from the input, nothing is painted over."""
     service, facts = get_service(request), await model_facts(request, body.model)
     removed = tuple(sorted(set(body.removed)))
-    payload = (body.model, body.picture, removed)
+    payload = (body.model, body.image, removed)
     key, batch_key = ("predict", *payload), ("predict", body.model)
     probabilities = await await_result(request, key, service.predict, payload, batch_key)
     return responses.prediction(probabilities, facts["classes"], removed, facts["grid"])
@@ -201,7 +201,7 @@ async def explain(request: Request, body: schemas.ExplainRequest) -> schemas.Exp
     service = get_service(request)
     await check_targets(request, body.model, body.targets)
     plan = await plan_method(request, body.model, body.method)
-    payload = ExplainPayload(body.model, body.picture, plan.spec, tuple(dict.fromkeys(body.targets)), body.question)
+    payload = ExplainPayload(body.model, body.image, plan.spec, tuple(dict.fromkeys(body.targets)), body.question)
     # a batch of methods that take many passes would multiply the time of each
     batch_key = (
         None
@@ -211,14 +211,14 @@ async def explain(request: Request, body: schemas.ExplainRequest) -> schemas.Exp
     explanation = await await_result(request, ("explain", payload), service.explain, payload, batch_key)
     service.check_estimate(body.model, plan, explanation.seconds)
     return await to_thread.run_sync(
-        lambda: responses.explained(explanation, render.find_evidence(body.picture, body.model), plan)
+        lambda: responses.explained(explanation, render.find_evidence(body.image, body.model), plan)
     )
 
 
 async def plan_single(request: Request, body: schemas.SingleRequest) -> tuple[ExplainPayload, dict[str, Any]]:
     facts = await check_targets(request, body.model, [body.target])
     plan = await plan_method(request, body.model, body.method)
-    return ExplainPayload(body.model, body.picture, plan.spec, (body.target,), body.question), facts
+    return ExplainPayload(body.model, body.image, plan.spec, (body.target,), body.question), facts
 
 
 @api.post("/curve")
@@ -260,7 +260,7 @@ async def scores(
     await check_targets(request, body.model, body.targets)
     targets = tuple(dict.fromkeys(body.targets))
     plans = [await plan_method(request, body.model, method) for method in dict.fromkeys(body.methods)]
-    payloads = [ExplainPayload(body.model, body.picture, plan.spec, targets, body.question) for plan in plans]
+    payloads = [ExplainPayload(body.model, body.image, plan.spec, targets, body.question) for plan in plans]
 
     def gather() -> bytes:
         attributions = [join_classes(service.maps(payload)) for payload in payloads]
@@ -279,7 +279,7 @@ async def python(request: Request, body: schemas.ScreenRequest) -> schemas.Pytho
     facts = await check_targets(request, body.model, body.targets)
     plans = [await plan_method(request, body.model, method) for method in dict.fromkeys(body.methods)]
     removed = sorted(set(body.removed))
-    code = write_program(entry, body.picture, body.targets, plans, body.question, removed, facts["classes"])
+    code = write_program(entry, body.image, body.targets, plans, body.question, removed, facts["classes"])
     return schemas.PythonCode(code=code)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, computed_field
 
 from vitreous.web.image_store import NAME
 
 ModelName = Annotated[str, Field(min_length=1, max_length=200, description="One of the models on offer.")]
 ImageName = Annotated[str, Field(pattern=NAME, max_length=64, description="A bundled scene, or an upload's SHA-256.")]
+ImageField = Annotated[ImageName, Field(validation_alias=AliasChoices("image", "picture"))]  # "picture" for one release
 Spec = Annotated[str, Field(min_length=1, max_length=160, description="A method, such as decompx+skipplus.")]
 Target = Annotated[int, Field(ge=0, le=100_000, description="A class by its index.")]
 Question = Literal["probability", "logit", "margin"]
@@ -36,7 +37,7 @@ class Subject(Schema):
     model_config = ConfigDict(strict=True)  # "1" and true are not class indices
 
     model: ModelName
-    picture: ImageName
+    image: ImageField
 
 
 class PredictRequest(Subject):
@@ -109,13 +110,20 @@ class About(Schema):
     demo: bool
 
 
-class Thumbnail(Schema):
-    picture: str
+class NamedImage(Schema):
+    image: str
+
+    @computed_field(description="Old name of `image`, for one release.")
+    @property
+    def picture(self) -> str:
+        return self.image
+
+
+class Thumbnail(NamedImage):
     words: str
 
 
-class Uploaded(Schema):
-    picture: str
+class Uploaded(NamedImage):
     width: int
     height: int
 
@@ -133,8 +141,7 @@ class Crop(Schema):
     sentence: str = Field(description="What is cut off, in words; empty if the model sees the whole image.")
 
 
-class ImageFacts(Schema):
-    picture: str
+class ImageFacts(NamedImage):
     words: str
     known: list[Target] = Field(description="Classes whose evidence in the image is known.")
     size: Pair

@@ -59,7 +59,7 @@ function draw() {
     node.setAttribute("aria-pressed", String(frame.layer === state.start));
   }
   const { sum, start: spec } = film.frames[state.start];
-  total.picture(world.image, film.grid, sum.scale.signed);
+  total.show(world.image, film.grid, sum.scale.signed);
   total.map(sum.field, sum.scale);
   total.over.style.opacity = state.opacity / 100;
   total.mark();
@@ -75,7 +75,7 @@ function piece(film, scores) {
 
 function one(frame) {
   const film = world.film, pane = new Pane(112, `Layer ${frame.layer}`), { field, scale } = frame.own;
-  pane.picture(world.image, film.grid, scale.signed);
+  pane.show(world.image, film.grid, scale.signed);
   pane.map(field, scale);
   pane.mark();
   const reads = el("span", { class: "reads" });

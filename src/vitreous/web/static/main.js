@@ -21,7 +21,7 @@ let own = null; // name of the last upload
 const subject = caught(async () => {
   trouble("");
   for (const kind of ["maps", "said", "curves", "film"]) only(kind);
-  const signal = only("subject"), { model, picture } = state;
+  const signal = only("subject"), { model, image } = state;
   Object.assign(world, { here: false, base: null, said: null, film: null, crop: null, cursor: null, decisive: new Set() });
   world.maps.clear();
   world.curves.clear();
@@ -30,11 +30,11 @@ const subject = caught(async () => {
   document.body.classList.add("loading"); // what is still shown belongs to the previous image
   mark();
   try {
-    const [facts, known] = await Promise.all([ask(query("/api/model", { name: model }), undefined, signal), ask(query("/api/picture", { picture, model }), undefined, signal)]);
-    const [image, base] = await Promise.all([load(query("/api/seen", { model, picture }), signal), ask("/api/says", { model, picture }, signal)]);
-    Object.assign(world, { facts, known: known.known, crop: known.crop, image, base, here: true });
+    const [facts, known] = await Promise.all([ask(query("/api/model", { name: model }), undefined, signal), ask(query("/api/image", { image, model }), undefined, signal)]);
+    const [pixels, base] = await Promise.all([load(query("/api/seen", { model, image }), signal), ask("/api/says", { model, image }, signal)]);
+    Object.assign(world, { facts, known: known.known, crop: known.crop, image: pixels, base, here: true });
   } catch (problem) {
-    if (!left(problem)) $("stage-wait").textContent = problem.status === 404 && picture.length === 64
+    if (!left(problem)) $("stage-wait").textContent = problem.status === 404 && image.length === 64
       ? "The image of this link is not here any more. Drop it again to restore everything else." : problem.message;
     throw problem;
   }
@@ -44,7 +44,7 @@ const subject = caught(async () => {
   fill($("classes"), ...world.facts.classes.map((name) => el("option", { value: name })));
   $("stage").classList.remove("waiting");
   document.body.classList.remove("loading");
-  if (picture.length === 64 && own !== picture) { own = picture; album(); }
+  if (image.length === 64 && own !== image) { own = image; album(); }
   emit("subject");
   emit("cursor"); // a keyboard cursor of the previous image must not stay
   if (state.removed.size) said();
@@ -59,17 +59,17 @@ async function load(address, signal) {
 const said = caught(async () => {
   const signal = only("said");
   if (!state.removed.size) world.said = null;
-  else world.said = await ask("/api/says", { model: state.model, picture: state.picture, removed: [...state.removed] }, signal);
+  else world.said = await ask("/api/says", { model: state.model, image: state.image, removed: [...state.removed] }, signal);
   emit("said");
 });
 
 // ── maps, then curves, then layers ──────────────────────────────────────────────────────────────
 
-const wanted = () => [state.model, state.picture, state.question, state.classes.join()].join("|");
+const wanted = () => [state.model, state.image, state.question, state.classes.join()].join("|");
 
 async function explain() {
   if (!world.here) return;
-  const signal = only("maps"), key = wanted(), common = { model: state.model, picture: state.picture, question: state.question };
+  const signal = only("maps"), key = wanted(), common = { model: state.model, image: state.image, question: state.question };
   for (const [method, known] of world.maps) if (known.key !== key || !state.methods.includes(method)) world.maps.delete(method);
   emit("maps");
   await Promise.all(state.methods.filter((method) => !world.maps.has(method)).map(async (method) => {
@@ -109,7 +109,7 @@ function samples(method) {
 async function curves(common) {
   const signal = only("curves"), target = state.classes[0];
   const methods = [...new Set([state.lead, ...state.rivals].map((at) => state.methods[at]))];
-  const key = [state.model, state.picture, state.question, target].join("|");
+  const key = [state.model, state.image, state.question, target].join("|");
   for (const [method, known] of world.curves) if (known.key !== key) world.curves.delete(method);
   for (const method of methods) {
     if (world.curves.has(method) || world.maps.get(method)?.error) continue;
@@ -126,7 +126,7 @@ async function curves(common) {
 }
 
 async function layers(common) {
-  const signal = only("film"), target = state.classes[0], key = [state.model, state.picture, state.question, target, state.film].join("|");
+  const signal = only("film"), target = state.classes[0], key = [state.model, state.image, state.question, target, state.film].join("|");
   if (world.film?.key === key || !state.film) return;
   try {
     world.film = { ...(await ask("/api/film", { ...common, method: state.film, target }, signal)), key };
@@ -139,28 +139,28 @@ async function layers(common) {
 
 // ── choosing ────────────────────────────────────────────────────────────────────────────────────
 
-function choose(picture, words = {}) {
-  Object.assign(state, { picture, removed: new Set(), classes: [], step: 0, ...words });
+function choose(image, words = {}) {
+  Object.assign(state, { image, removed: new Set(), classes: [], step: 0, ...words });
   subject();
 }
 
 function mark() {
-  for (const one of $("album").children) one.setAttribute("aria-pressed", String(one.dataset.picture === state.picture));
+  for (const one of $("album").children) one.setAttribute("aria-pressed", String(one.dataset.image === state.image));
   $("model").value = state.model;
 }
 
 // The embedded model that a scene was drawn for; another model is kept.
-function reader(picture) {
-  if (!state.model.startsWith("scenes") || picture.length === 64) return {};
-  return { model: picture.startsWith("shortcut") ? "scenes-biased" : "scenes" };
+function reader(image) {
+  if (!state.model.startsWith("scenes") || image.length === 64) return {};
+  return { model: image.startsWith("shortcut") ? "scenes-biased" : "scenes" };
 }
 
 const album = caught(async () => {
   const scenes = await ask(query("/api/album", { page }));
-  const tile = (picture, words) => el("button", { type: "button", class: "tile", "data-picture": picture, "aria-label": words, title: words,
-    onclick: () => choose(picture, reader(picture)) },
-    el("img", { src: query("/api/thumbnail", { picture }), alt: "", width: 84, height: 84 }), el("span", {}, words));
-  fill($("album"), own && tile(own, "your image"), ...scenes.map((one) => tile(one.picture, one.words)));
+  const tile = (image, words) => el("button", { type: "button", class: "tile", "data-image": image, "aria-label": words, title: words,
+    onclick: () => choose(image, reader(image)) },
+    el("img", { src: query("/api/thumbnail", { image }), alt: "", width: 84, height: 84 }), el("span", {}, words));
+  fill($("album"), own && tile(own, "your image"), ...scenes.map((one) => tile(one.image, one.words)));
   mark();
 });
 
@@ -169,11 +169,11 @@ const receive = caught(async (file) => {
   trouble("");
   const { upload } = world.about;
   if (file.size > upload) throw new Error(`that file has ${(file.size / 2 ** 20).toFixed(0)} MB; up to ${upload / 2 ** 20} MB would work`);
-  const { picture } = await ask("/api/pictures", file, only("upload"));
-  const expected = !world.here && state.picture === picture; // the image that a link was waiting for
-  own = picture;
+  const { image } = await ask("/api/images", file, only("upload"));
+  const expected = !world.here && state.image === image; // the image that a link was waiting for
+  own = image;
   await album();
-  if (expected) subject(); else choose(picture);
+  if (expected) subject(); else choose(image);
 });
 
 function dropping() {
@@ -249,7 +249,7 @@ caught(async () => {
   on("removed", said);
   $("another").onchange = chooseClass;
   on("subject classes", () => suggest());
-  $("model").onchange = () => choose(state.picture, { model: $("model").value });
+  $("model").onchange = () => choose(state.image, { model: $("model").value });
   $("others").onclick = () => { page += 1; album(); };
   addEventListener("hashchange", () => { if (restore(location.hash)) subject(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => emit("look"));

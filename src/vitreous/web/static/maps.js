@@ -26,7 +26,7 @@ export function prepare() {
       map.field ??= fieldOf(map, one.grid);
       map.signed = one.signed;
       const known = state.truth && world.known.includes(map.target);
-      map.outline = known ? query("/api/evidence", { model: state.model, picture: state.picture, target: map.target }) : null;
+      map.outline = known ? query("/api/evidence", { model: state.model, image: state.image, target: map.target }) : null;
     }
   }
   const all = state.scale === "all" && shown.length ? scaleOf(shown.flatMap((one) => one.maps)) : null;
@@ -60,7 +60,7 @@ function card(method, at, target) {
   panes.set(key, kept);
   kept.map = map;
   const { pane } = kept, stamp = [map.scale.low, map.scale.high, map.scale.signed].join();
-  pane.picture(world.image, maps.grid, map.scale.signed);
+  pane.show(world.image, maps.grid, map.scale.signed);
   if (kept.stamp !== stamp || kept.drawn !== map) pane.map(map.field, map.scale);
   Object.assign(kept, { stamp, drawn: map });
   pane.over.style.opacity = state.opacity / 100;

@@ -72,11 +72,11 @@ export function overlay(canvas, field, scale, size) {
 }
 
 // The image, nearly grey, so that colours belong to the map: light under signed colours, dim under others.
-export function toned(canvas, picture, signed, size) {
+export function toned(canvas, bitmap, signed, size) {
   canvas.width = size[0];
   canvas.height = size[1];
   const pen = canvas.getContext("2d", { willReadFrequently: true });
-  pen.drawImage(picture, 0, 0, ...size);
+  pen.drawImage(bitmap, 0, 0, ...size);
   const image = pen.getImageData(0, 0, ...size), pixels = image.data;
   for (let i = 0; i < pixels.length; i += 4) {
     const grey = 0.299 * pixels[i] + 0.587 * pixels[i + 1] + 0.114 * pixels[i + 2];

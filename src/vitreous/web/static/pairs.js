@@ -19,8 +19,8 @@ let cursor = { first: null, second: null };
 
 const isText = () => choice.kind === "text";
 
-async function load(picture, signal) {
-  const answer = await ask(query("/api/seen", { model: choice.model, picture }), undefined, signal, true);
+async function load(image, signal) {
+  const answer = await ask(query("/api/seen", { model: choice.model, image }), undefined, signal, true);
   return createImageBitmap(await answer.blob());
 }
 
@@ -34,7 +34,7 @@ const explain = caught(async () => {
   $("status").hidden = false;
   $("status").textContent = "Computing…";
   try {
-    const body = { model: choice.model, picture: choice.first, method: choice.method, similarity: choice.similarity, ...(isText() ? { text: choice.text } : { other: choice.second }) };
+    const body = { model: choice.model, image: choice.first, method: choice.method, similarity: choice.similarity, ...(isText() ? { text: choice.text } : { other: choice.second }) };
     const [answer, first, second] = await Promise.all([ask("/api/pairs/explain", body, signal), load(choice.first, signal), isText() ? null : load(choice.second, signal)]);
     explained = answer;
     images = { first, second };
@@ -86,7 +86,7 @@ function show() {
     const marked = one === side ? index : one === other(side ?? one) || side === null ? cursor[one] : null;
     if (explained[one].words) paintWords(values, scale, marked);
     else {
-      panes[one].picture(images[one], explained[one].grid, true);
+      panes[one].show(images[one], explained[one].grid, true);
       panes[one].map(field, scale);
       panes[one].over.style.opacity = 0.85;
       panes[one].mark({ cursor: marked });
@@ -158,7 +158,7 @@ function stage(side) {
 // ── choosing ────────────────────────────────────────────────────────────────────────────────────
 
 function mark() {
-  for (const side of SIDES) for (const one of $(`${side}-album`).children) one.setAttribute("aria-pressed", String(one.dataset.picture === choice[side]));
+  for (const side of SIDES) for (const one of $(`${side}-album`).children) one.setAttribute("aria-pressed", String(one.dataset.image === choice[side]));
   const text = offer?.models.find((one) => one.name === choice.model)?.text ?? false;
   if (!text) choice.kind = "image";
   $("kind-field").hidden = !text;
@@ -172,10 +172,10 @@ function mark() {
 const album = caught(async () => {
   const scenes = await ask(query("/api/album", { page: 0 }));
   for (const side of SIDES) {
-    const tile = (picture, words) => el("button", { type: "button", class: "tile", "data-picture": picture, "aria-label": `${words}, ${picture.length === 64 ? "uploaded" : picture}`, title: words,
-      onclick: () => { choice[side] = picture; explain(); } },
-      el("img", { src: query("/api/thumbnail", { picture }), alt: "", width: 84, height: 84 }), el("span", {}, words));
-    fill($(`${side}-album`), uploads[side] && tile(uploads[side], "your image"), ...scenes.map((one) => tile(one.picture, one.words)));
+    const tile = (image, words) => el("button", { type: "button", class: "tile", "data-image": image, "aria-label": `${words}, ${image.length === 64 ? "uploaded" : image}`, title: words,
+      onclick: () => { choice[side] = image; explain(); } },
+      el("img", { src: query("/api/thumbnail", { image }), alt: "", width: 84, height: 84 }), el("span", {}, words));
+    fill($(`${side}-album`), uploads[side] && tile(uploads[side], "your image"), ...scenes.map((one) => tile(one.image, one.words)));
   }
   mark();
 });
@@ -183,8 +183,8 @@ const album = caught(async () => {
 const receive = caught(async (side, file) => {
   if (!file) return;
   trouble("");
-  const { picture } = await ask("/api/pictures", file, only(`upload-${side}`));
-  uploads[side] = choice[side] = picture;
+  const { image } = await ask("/api/images", file, only(`upload-${side}`));
+  uploads[side] = choice[side] = image;
   await album();
   explain();
 });

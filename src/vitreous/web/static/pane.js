@@ -19,7 +19,7 @@ export class Pane {
   }
 
   // `signed` null: the image in its own colours.
-  picture(image, grid, signed = null) {
+  show(image, grid, signed = null) {
     if (this.image === image && this.signed === signed) return;
     Object.assign(this, { image, grid, signed, size: sizeFor(grid, this.side) });
     if (signed === null) {

@@ -12,7 +12,7 @@ let brush = null; // "take" or "put" while a pointer is down
 
 export function start() {
   $("stage-layers").append(pane.node);
-  segmented($("view"), { map: "Map", picture: "Image" }, state.view, (view) => { state.view = view; emit("look"); });
+  segmented($("view"), { map: "Map", image: "Image" }, state.view, (view) => { state.view = view; emit("look"); });
   const stage = $("stage");
   stage.addEventListener("pointerdown", down);
   stage.addEventListener("pointermove", move);
@@ -45,7 +45,7 @@ function draw() {
   const map = lead(), shown = state.view === "map" && map?.map;
   press($("view"), state.view);
   $("grid-says").textContent = world.facts.grid.join(" × ");
-  pane.picture(world.image, world.facts.grid, shown ? map.map.scale.signed : null);
+  pane.show(world.image, world.facts.grid, shown ? map.map.scale.signed : null);
   pane.map(shown ? map.map.field : null, shown ? map.map.scale : null);
   pane.over.style.opacity = state.opacity / 100;
   marks();
@@ -58,7 +58,7 @@ function crop() {
   const { sentence } = world.crop;
   $("crop").hidden = !sentence;
   $("crop-says").textContent = sentence;
-  if (sentence) $("crop-image").src = query("/api/crop", { model: state.model, picture: state.picture });
+  if (sentence) $("crop-image").src = query("/api/crop", { model: state.model, image: state.image });
 }
 
 function marks() {

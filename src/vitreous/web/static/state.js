@@ -1,12 +1,12 @@
 // Everything that is on the page, and the link that restores it.
 
 export const state = {
-  model: "scenes", picture: "pair-1-6", classes: [], methods: ["temper", "decompx+skipplus", "genatt", "rollout"], lead: 0,
+  model: "scenes", image: "pair-1-6", classes: [], methods: ["temper", "decompx+skipplus", "genatt", "rollout"], lead: 0,
   question: "probability", scale: "own", opacity: 85, truth: true, view: "map", removed: new Set(),
   rivals: [0, 3], mode: "deletion", step: 0, film: "", start: null,
 };
 
-const PLAIN = { model: String, picture: String, lead: Number, question: String, scale: String, opacity: Number, view: String,
+const PLAIN = { model: String, image: String, lead: Number, question: String, scale: String, opacity: Number, view: String,
   mode: String, step: Number, film: String };
 
 export function written(patches) {
@@ -24,6 +24,8 @@ export function written(patches) {
 export function restore(fragment) {
   const link = new URLSearchParams(fragment.replace(/^#/, ""));
   if (![...link.keys()].length) return false;
+  if (link.has("picture")) link.set("image", link.get("picture")); // links of earlier versions
+  if (link.get("view") === "picture") link.set("view", "image");
   for (const [key, kind] of Object.entries(PLAIN)) {
     if (link.has(key) && !(kind === Number && !Number.isFinite(Number(link.get(key))))) state[key] = kind(link.get(key));
   }
@@ -36,7 +38,7 @@ export function restore(fragment) {
   state.removed = unbits(link.get("removed") ?? "");
   if (!["own", "method", "all"].includes(state.scale)) state.scale = "own";
   if (!["deletion", "insertion"].includes(state.mode)) state.mode = "deletion";
-  if (!["map", "picture"].includes(state.view)) state.view = "map";
+  if (!["map", "image"].includes(state.view)) state.view = "map";
   if (!["probability", "logit", "margin"].includes(state.question)) state.question = "probability";
   state.opacity = Math.min(Math.max(state.opacity, 0), 100);
   clamp();

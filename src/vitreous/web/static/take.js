@@ -7,7 +7,7 @@ import { className, found, on, patches, state, world, written as fragment } from
 
 const computed = (method) => found(method)?.maps && found(method).method; // what is shown, with its number of samples
 
-const screen = () => ({ model: state.model, picture: state.picture, methods: [...new Set(state.methods.map(computed).filter(Boolean))],
+const screen = () => ({ model: state.model, image: state.image, methods: [...new Set(state.methods.map(computed).filter(Boolean))],
   targets: state.classes, question: state.question, removed: [...state.removed] });
 
 export function start(trouble) {
@@ -39,7 +39,7 @@ function link() {
   if (!world.here) return;
   clearTimeout(later);
   later = setTimeout(() => world.here && history.replaceState(null, "", `#${fragment(patches())}`), 150);
-  $("link-note").textContent = /^[0-9a-f]{64}$/.test(state.picture)
+  $("link-note").textContent = /^[0-9a-f]{64}$/.test(state.image)
     ? "The link does not contain your image: it works while this server runs and keeps it. Afterwards drop the same file again to restore everything else."
     : "The link restores everything on the page.";
 }
@@ -89,7 +89,7 @@ export function sheet() {
       if (map) tile(pen, map, label(found(method)), GAP + (column + 1) * (wide + GAP), top, [wide, high], write);
     });
   });
-  write(`vitreous ${world.about.version} · ${state.picture.length === 64 ? "own image" : state.picture}`, GAP, 78 + rows * step + 16, 12, "#5c6770");
+  write(`vitreous ${world.about.version} · ${state.image.length === 64 ? "own image" : state.image}`, GAP, 78 + rows * step + 16, 12, "#5c6770");
   return canvas;
 }
 

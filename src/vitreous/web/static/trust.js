@@ -49,7 +49,7 @@ function frame() {
   $("share").value = step;
   sides.forEach(({ pane, says }, side) => {
     const curve = both[side], at = steps(curve)[step];
-    pane.picture(world.image, world.facts.grid, null);
+    pane.show(world.image, world.facts.grid, null);
     pane.map(null);
     if (!at) {
       pane.mark({ removed: new Set() });
@@ -99,19 +99,19 @@ const y = (share) => T + (1 - (share ?? 0)) * (H - T - B);
 function chart() {
   W = Math.min(Math.max($("chart").clientWidth || 560, 280), 720);
   const both = curves(), same = state.rivals[0] === state.rivals[1];
-  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `Probability of ${className(state.classes[0])} against the share of patches` });
+  const chart = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `Probability of ${className(state.classes[0])} against the share of patches` });
   for (const share of [0, 0.25, 0.5, 0.75, 1]) {
-    picture.append(svg("line", { class: "rule", x1: L, x2: W - R, y1: y(share), y2: y(share) }), text(L - 7, y(share) + 4, "end", `${100 * share} %`));
+    chart.append(svg("line", { class: "rule", x1: L, x2: W - R, y1: y(share), y2: y(share) }), text(L - 7, y(share) + 4, "end", `${100 * share} %`));
   }
-  for (const share of [0, 0.25, 0.5, 0.75, 1]) picture.append(text(x(share * patches()), H - B + 17, "middle", `${100 * share} %`));
-  picture.append(text((L + W - R) / 2, H - 3, "middle", state.mode === "deletion" ? "patches removed, highest first" : "patches kept, highest first"));
-  picture.append(svg("line", { class: "now", x1: L, x2: L, y1: T, y2: H - B }));
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) chart.append(text(x(share * patches()), H - B + 17, "middle", `${100 * share} %`));
+  chart.append(text((L + W - R) / 2, H - 3, "middle", state.mode === "deletion" ? "patches removed, highest first" : "patches kept, highest first"));
+  chart.append(svg("line", { class: "now", x1: L, x2: L, y1: T, y2: H - B }));
   both.forEach((curve, side) => {
     if (!curve || (same && side)) return;
     const points = steps(curve).map((one) => `${x(one.count).toFixed(1)},${y(one.probability).toFixed(1)}`).join(" ");
-    picture.append(svg("polyline", { class: `line-${side}`, points }), svg("circle", { class: `dot-${side}`, r: 5, cx: L, cy: T }));
+    chart.append(svg("polyline", { class: `line-${side}`, points }), svg("circle", { class: `dot-${side}`, r: 5, cx: L, cy: T }));
   });
-  fill($("chart"), picture);
+  fill($("chart"), chart);
   fill($("verdict"), verdict(both, same));
 }
 
