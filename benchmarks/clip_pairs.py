@@ -89,8 +89,8 @@ def layer_vectors(tower: vitreous.ViT, sample: Any, start: int, path: Path) -> T
 def coverage(mask: Any, grid: tuple[int, int]) -> Tensor:
     """Share of every patch that the animal covers, in the part of the image that the model sees."""
     values = torch.as_tensor(np.asarray(mask), dtype=torch.float32)[None, None]
-    seen = functional.interpolate(values, size=(SIDE, SIDE), mode="nearest")
-    return functional.adaptive_avg_pool2d((seen > 0).float(), grid).flatten()
+    enlarged = functional.interpolate(values, size=(SIDE, SIDE), mode="nearest")
+    return functional.adaptive_avg_pool2d((enlarged > 0).float(), grid).flatten()
 
 
 def measure(first: Tensor, second: Tensor, a: Tensor, b: Tensor) -> dict[str, float]:

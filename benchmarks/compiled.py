@@ -23,7 +23,7 @@ from suite.clock import seconds
 
 from vitreous.capture.forward import run
 from vitreous.capture.probe import Probe
-from vitreous.models.vit import Place
+from vitreous.models.vit import TokenPositions
 
 WAYS = {
     "as it is": lambda ask: ask,
@@ -33,26 +33,26 @@ WAYS = {
 
 
 def main() -> None:
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    given.add_argument("--size", default="b")
-    given.add_argument("--batch", type=int, default=32)
-    given.add_argument("--rounds", type=int, default=9)
-    given.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
-    asked = given.parse_args()
-    bed = lay(asked.size, asked.device, asked.batch, getattr(torch, asked.dtype))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--size", default="b")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
+    arguments = parser.parse_args()
+    bed = lay(arguments.size, arguments.device, arguments.batch, getattr(torch, arguments.dtype))
     calls = {way: curve(bed, make) for way, make in WAYS.items()}
     first = {way: seconds(call, bed.device) for way, call in calls.items()}
-    taken = [{way: seconds(call, bed.device) for way, call in calls.items()} for _ in range(asked.rounds)]
+    taken = [{way: seconds(call, bed.device) for way, call in calls.items()} for _ in range(arguments.rounds)]
     for way in WAYS:
-        gain = median(one["as it is"] / one[way] for one in taken)
-        print(f"{asked.dtype}, {way}: {gain:.2f} × as fast, first call {first[way]:.1f} s", flush=True)
+        gain = median(durations["as it is"] / durations[way] for durations in taken)
+        print(f"{arguments.dtype}, {way}: {gain:.2f} × as fast, first call {first[way]:.1f} s", flush=True)
 
 
 def curve(bed: Bed, make: Callable) -> Callable[[], None]:
     """What a deletion curve of the batch asks of the encoder."""
     layout, tokens = bed.vit.layout(bed.vit.size), Probe(bed.vit, bed.images).tokens
-    ask = make(lambda tokens, index: run(bed.vit, tokens, Place(layout, index)))
+    ask = make(lambda tokens, index: run(bed.vit, tokens, TokenPositions(layout, index)))
     inputs = [shortened(tokens, layout.prefix + layout.patches - int(ratio * layout.patches)) for ratio in TENTHS[::4]]
 
     @torch.no_grad()

@@ -60,35 +60,39 @@ def runs(device: str) -> list[Run]:
     return [Run(f"{device} float32", device), *more, Run(f"{device} bfloat16", device, torch.bfloat16)]
 
 
-def model_on(given: argparse.Namespace, run: Run) -> ViT:
-    if given.weights is None:
+def model_on(arguments: argparse.Namespace, run: Run) -> ViT:
+    if arguments.weights is None:
         vit = vitreous.load("scenes", device=run.device)
     else:
-        vit = vitreous.load(given.model, checkpoint=given.weights, device=run.device)
+        vit = vitreous.load(arguments.model, checkpoint=arguments.weights, device=run.device)
     vit.module.to(run.dtype)
     return vit
 
 
-def pictures_for(given: argparse.Namespace, vit: ViT) -> Tensor:
+def pictures_for(arguments: argparse.Namespace, vit: ViT) -> Tensor:
     """As the model takes them, made once, so that every run sees the same numbers."""
-    if given.pictures is None:
+    if arguments.pictures is None:
         from vitreous.scenes import draw, tensor
 
         kinds = ("single", "pair", "part", "shortcut")
-        return torch.stack([tensor(draw(kinds[i % 4], seed=7, index=i)) for i in range(given.count)])
+        return torch.stack([tensor(draw(kinds[i % 4], seed=7, index=i)) for i in range(arguments.count)])
     from vitreous.models.image_input import open_image
 
-    files = sorted(p for p in Path(given.pictures).iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
+    files = sorted(p for p in Path(arguments.pictures).iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if not files:
-        raise SystemExit(f"no image in {given.pictures!r}")
+        raise SystemExit(f"no image in {arguments.pictures!r}")
     assert vit.preprocess is not None
-    return vit.preprocess.batch([open_image(file) for file in files[: given.count]])
+    return vit.preprocess.batch([open_image(file) for file in files[: arguments.count]])
 
 
-def methods(given: argparse.Namespace) -> list[Method]:
+def methods(arguments: argparse.Namespace) -> list[Method]:
     """Those asked for, or all; random subsets as many as `--samples` says."""
-    made = [vitreous.resolve(spec) for spec in given.method or [one["name"] for one in vitreous.list_methods()]]
-    return [one.with_options(**{key: given.samples for key in SAMPLED if key in free(one)}) for one in made]
+    resolved = [
+        vitreous.resolve(spec) for spec in arguments.method or [entry["name"] for entry in vitreous.list_methods()]
+    ]
+    return [
+        method.with_options(**{key: arguments.samples for key in SAMPLED if key in free(method)}) for method in resolved
+    ]
 
 
 def free(method: Method) -> set[str]:
@@ -115,10 +119,10 @@ def moved(a: Tensor, b: Tensor) -> dict[str, float]:
     return {"1 - rho": max(0.0, 1 - float(x @ y) / length) if length else math.nan, "shift": shift}
 
 
-def worst(found: Tensor, reference: Tensor) -> dict[str, float]:
-    pairs = [moved(a, b) for a, b in zip(found, reference, strict=True)]
+def worst(scores: Tensor, reference: Tensor) -> dict[str, float]:
+    pairs = [moved(a, b) for a, b in zip(scores, reference, strict=True)]
     size = reference.double().abs().amax()
-    gap = float((found.double().cpu() - reference.double()).abs().amax() / size) if size else math.nan
+    gap = float((scores.double().cpu() - reference.double()).abs().amax() / size) if size else math.nan
     return {key: max(pair[key] for pair in pairs) for key in pairs[0]} | {"difference": gap}
 
 
@@ -131,32 +135,32 @@ def explained(vit: ViT, images: Tensor, targets: Tensor | None, method: Method, 
     try:
         with run.arithmetic(), warnings.catch_warnings():
             warnings.simplefilter("ignore", Caveat)
-            found = vitreous.explain(vit, images, targets, method)
-            scores = found.patches.cpu()
+            attribution = vitreous.explain(vit, images, targets, method)
+            scores = attribution.patches.cpu()
     except (RuntimeError, TypeError, VitreousError) as problem:
         return {"error": f"{type(problem).__name__}: {str(problem).splitlines()[0]}"}
-    return {"scores": scores, "targets": found.targets.cpu(), "seconds": time.perf_counter() - start}
+    return {"scores": scores, "targets": attribution.targets.cpu(), "seconds": time.perf_counter() - start}
 
 
-def compare(given: argparse.Namespace, chosen: Sequence[Method]) -> dict[str, Any]:
+def compare(arguments: argparse.Namespace, chosen: Sequence[Method]) -> dict[str, Any]:
     reference = Run("cpu float32", "cpu")
-    vit = model_on(given, reference)
-    images = pictures_for(given, vit)
+    vit = model_on(arguments, reference)
+    images = pictures_for(arguments, vit)
     targets = explained(vit, images, None, vitreous.resolve("random"), reference)["targets"]
-    held = {one.spec: explained(vit, images, targets, one, reference) for one in chosen}
-    rows: dict[str, dict[str, Any]] = {spec: {"cpu float32": told(result)} for spec, result in held.items()}
-    for run in runs(given.device):
-        vit = model_on(given, run)
-        for one in (one for one in chosen if run.wants(one)):
-            result = explained(vit, images, targets, one, run)
-            rows[one.spec][run.name] = told(result, held[one.spec])
-    facts = {"model": vit.name, "pictures": len(images), "torch": torch.__version__, "device": given.device}
-    if given.device.startswith("cuda"):
-        facts["device"] = torch.cuda.get_device_name(given.device)
-    return {**facts, "methods": rows, "largest": {run.name: largest(rows, run.name) for run in runs(given.device)}}
+    references = {method.spec: explained(vit, images, targets, method, reference) for method in chosen}
+    rows: dict[str, dict[str, Any]] = {spec: {"cpu float32": summarise(result)} for spec, result in references.items()}
+    for run in runs(arguments.device):
+        vit = model_on(arguments, run)
+        for method in (method for method in chosen if run.wants(method)):
+            result = explained(vit, images, targets, method, run)
+            rows[method.spec][run.name] = summarise(result, references[method.spec])
+    facts = {"model": vit.name, "pictures": len(images), "torch": torch.__version__, "device": arguments.device}
+    if arguments.device.startswith("cuda"):
+        facts["device"] = torch.cuda.get_device_name(arguments.device)
+    return {**facts, "methods": rows, "largest": {run.name: largest(rows, run.name) for run in runs(arguments.device)}}
 
 
-def told(result: dict[str, Any], reference: dict[str, Any] | None = None) -> dict[str, Any]:
+def summarise(result: dict[str, Any], reference: dict[str, Any] | None = None) -> dict[str, Any]:
     """A cell as plain numbers."""
     if "error" in result:
         return {"error": result["error"]}
@@ -167,11 +171,13 @@ def told(result: dict[str, Any], reference: dict[str, Any] | None = None) -> dic
 
 
 def largest(rows: dict[str, dict[str, Any]], run: str) -> dict[str, Any]:
-    found = {spec: cells[run] for spec, cells in rows.items() if "1 - rho" in cells.get(run, {})}
-    if not found:
+    rows_with_ranks = {spec: cells[run] for spec, cells in rows.items() if "1 - rho" in cells.get(run, {})}
+    if not rows_with_ranks:
         return {}
-    by = {key: max(found, key=lambda spec, key=key: found[spec][key]) for key in ("1 - rho", "shift")}
-    return {key: {"method": spec, "value": found[spec][key]} for key, spec in by.items()}
+    by = {
+        key: max(rows_with_ranks, key=lambda spec, key=key: rows_with_ranks[spec][key]) for key in ("1 - rho", "shift")
+    }
+    return {key: {"method": spec, "value": rows_with_ranks[spec][key]} for key, spec in by.items()}
 
 
 def markdown(table: dict[str, Any]) -> str:
@@ -189,8 +195,8 @@ def markdown(table: dict[str, Any]) -> str:
         lines.append("| " + " | ".join(line) + " |")
     lines.append("")
     for name, most in table["largest"].items():
-        said = (f"{key} {most[key]['value']:.2g} ({most[key]['method']})" for key in most)
-        lines.append(f"Largest, {name}: " + ", ".join(said))
+        entries = (f"{key} {most[key]['value']:.2g} ({most[key]['method']})" for key in most)
+        lines.append(f"Largest, {name}: " + ", ".join(entries))
     return "\n".join(lines)
 
 
@@ -203,22 +209,22 @@ def written(cell: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--model", default="timm:vit_tiny_patch16_224", help="what --weights belong to")
-    arguments.add_argument("--weights", help="a checkpoint; without, the embedded model")
-    arguments.add_argument("--pictures", help="a folder; without, scenes")
-    arguments.add_argument("--count", type=int, default=4)
-    arguments.add_argument("--samples", type=int, default=128, help="random subsets of the methods that draw some")
-    arguments.add_argument("--device", default="cuda")
-    arguments.add_argument("--method", action="append")
-    arguments.add_argument("--json", type=Path, help="also write the table as JSON")
-    given = arguments.parse_args()
-    if given.weights is not None and given.pictures is None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="timm:vit_tiny_patch16_224", help="what --weights belong to")
+    parser.add_argument("--weights", help="a checkpoint; without, the embedded model")
+    parser.add_argument("--pictures", help="a folder; without, scenes")
+    parser.add_argument("--count", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=128, help="random subsets of the methods that draw some")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--method", action="append")
+    parser.add_argument("--json", type=Path, help="also write the table as JSON")
+    arguments = parser.parse_args()
+    if arguments.weights is not None and arguments.pictures is None:
         arguments.error("--weights of another model need --pictures that it knows")
-    table = compare(given, methods(given))
+    table = compare(arguments, methods(arguments))
     print(markdown(table))
-    if given.json is not None:
-        given.json.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
     failed = [spec for spec, cells in table["methods"].items() if any("error" in cell for cell in cells.values())]
     raise SystemExit(f"{len(failed)} did not run: {', '.join(failed)}" if failed else 0)
 

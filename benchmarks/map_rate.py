@@ -247,42 +247,44 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     begun = time.perf_counter()
-    methods = given.method or ["decompx+skipplus", "temper"]
-    precisions = given.precision or (["tf32", "bf16"] if given.device.startswith("cuda") else ["float32"])
-    sides = given.side or [256, 500]
-    model = ModelSpec(given.model, "model", pretrained=False)
-    name = torch.cuda.get_device_name() if given.device.startswith("cuda") else "CPU"
-    about = {"device": name, "cores": os.cpu_count(), "torch": torch.__version__, "model": given.model}
-    results: dict[str, Any] = {**about, "batch": given.batch, "decoders": given.decoders, "rows": []}
+    methods = options.method or ["decompx+skipplus", "temper"]
+    precisions = options.precision or (["tf32", "bf16"] if options.device.startswith("cuda") else ["float32"])
+    sides = options.side or [256, 500]
+    model = ModelSpec(options.model, "model", pretrained=False)
+    name = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
+    about = {"device": name, "cores": os.cpu_count(), "torch": torch.__version__, "model": options.model}
+    results: dict[str, Any] = {**about, "batch": options.batch, "decoders": options.decoders, "rows": []}
     print("; ".join(f"{key} {value}" for key, value in results.items() if key != "rows"), flush=True)
-    plan = [(side, precision, method, given.images) for side in sides for precision in precisions for method in methods]
-    if given.long:  # after the first row, so that it is not the one that is left out
-        plan.insert(1, (sides[0], precisions[0], methods[0], given.long))
-    known: dict[Any, Any] = {}  # JPEGs and decoding rates by side, rates in memory by precision and method
-    with tempfile.TemporaryDirectory(dir=given.folder) as place:
+    plan = [
+        (side, precision, method, options.images) for side in sides for precision in precisions for method in methods
+    ]
+    if options.long:  # after the first row, so that it is not the one that is left out
+        plan.insert(1, (sides[0], precisions[0], methods[0], options.long))
+    measured: dict[Any, Any] = {}  # JPEGs and decoding rates by side, rates in memory by precision and method
+    with tempfile.TemporaryDirectory(dir=options.folder) as place:
         folder = Path(place)
         for side, precision, method, images in plan:
-            if time.perf_counter() - begun > given.limit:
+            if time.perf_counter() - begun > options.limit:
                 results["rows"].append({"side": side, "precision": precision, "method": method, "error": "time is up"})
                 continue
-            jpegs = known.get(side) or known.setdefault(side, make_jpegs(side, min(given.distinct, images)))
+            jpegs = measured.get(side) or measured.setdefault(side, make_jpegs(side, min(options.distinct, images)))
             spec = write_tars(folder / f"{side}-{images}", jpegs, images)
             job = MapJob(model, spec, (method,), precision=precision)
-            explainer = MapExplainer(job, given.device)
-            if ("decoding", side) not in known:
-                some = min(images, 8192)
-                known["decoding", side] = decode_rates(spec, explainer, given.decoders, given.batch, some)
-            if (precision, method) not in known:
-                rate = rate_in_memory(explainer, given.batch, given.seconds)
-                known[precision, method] = rate, *launch_alone(explainer, given.batch)
-            in_memory, alone, lines = known[precision, method]
+            explainer = MapExplainer(job, options.device)
+            if ("decoding", side) not in measured:
+                count = min(images, 8192)
+                measured["decoding", side] = decode_rates(spec, explainer, options.decoders, options.batch, count)
+            if (precision, method) not in measured:
+                rate = rate_in_memory(explainer, options.batch, options.seconds)
+                measured[precision, method] = rate, *launch_alone(explainer, options.batch)
+            in_memory, alone, lines = measured[precision, method]
             row = {
                 "side": side, "kib": float(np.mean([len(jpeg) for jpeg in jpegs])) / 1024, "precision": precision,
-                "method": method, "images": images, **known["decoding", side],
+                "method": method, "images": images, **measured["decoding", side],
                 "in_memory": in_memory, "launch_alone": alone, "waits": lines,
-                **measure(folder, job, given.device, given.batch, given.decoders, images),
+                **measure(folder, job, options.device, options.batch, options.decoders, images),
             }  # fmt: skip
             row["ratio"] = row["end_to_end"] / in_memory
             results["rows"].append(row)
@@ -294,8 +296,8 @@ def main() -> None:
                 f"processes; MiB {row['mib']}; waits {lines}",
                 flush=True,
             )
-            if given.json:
-                given.json.write_text(json.dumps(results, indent=1) + "\n")
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

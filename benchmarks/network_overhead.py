@@ -23,7 +23,7 @@ from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache
 from vitreous.capture.linearise import LINEARISATIONS
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.probe import probe_of
-from vitreous.capture.score_function import ask
+from vitreous.capture.score_function import resolve_score_function
 from vitreous.capture.targets import ClassTarget
 from vitreous.explanation import run_recorded
 from vitreous.methods.spec import resolve
@@ -119,7 +119,7 @@ def replayer(network: Network, images: Tensor, spec: str) -> Callable[[], Any]:
     """The same as one CUDA graph, from the third call on."""
     method, graphs = resolve(spec).for_model(network), GraphCache()
     target = ClassTarget(torch.zeros(len(images), 1, dtype=torch.long, device=images.device))
-    return lambda: run_recorded(graphs, network, images, target, method, ask("logit"))
+    return lambda: run_recorded(graphs, network, images, target, method, resolve_score_function("logit"))
 
 
 def counted(module: nn.Module, images: Tensor) -> int:

@@ -43,24 +43,26 @@ def throughput(workers: int, threads: int, pictures: int, cut: int) -> float:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--pictures", type=int, default=96)
-    asked.add_argument("--slice", type=int, default=4)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pictures", type=int, default=96)
+    parser.add_argument("--slice", type=int, default=4)
+    options = parser.parse_args()
     os.environ.pop("OMP_NUM_THREADS", None)
     os.environ.pop("MKL_NUM_THREADS", None)
-    found: dict[str, list[float]] = {name: [] for name in SETTINGS}
-    for _ in range(given.rounds):
+    rates_by_setting: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    for _ in range(options.rounds):
         for name, (workers, threads) in SETTINGS.items():
-            found[name].append(throughput(workers, threads, given.pictures, given.slice))
-    print(f"{len(METHODS)} methods × {len(METRICS)} metrics, {given.pictures} scenes, median of {given.rounds} rounds")
-    for name, rates in found.items():
+            rates_by_setting[name].append(throughput(workers, threads, options.pictures, options.slice))
+    print(
+        f"{len(METHODS)} methods × {len(METRICS)} metrics, {options.pictures} scenes, median of {options.rounds} rounds"
+    )
+    for name, rates in rates_by_setting.items():
         print(f"{name:30} {statistics.median(rates):6.2f} pictures/s  ({', '.join(f'{rate:.2f}' for rate in rates)})")
-    alone, both, two = found.values()
-    for name, base, wanted in (("one single-threaded worker", alone, 1.5), ("one worker on both cores", both, 1.1)):
-        ratio = statistics.median(mine / theirs for mine, theirs in zip(two, base, strict=True))
-        print(f"two workers / {name:28} {ratio:.2f}  (wanted: at least {wanted})")
+    alone, both, two = rates_by_setting.values()
+    for name, base, expected in (("one single-threaded worker", alone, 1.5), ("one worker on both cores", both, 1.1)):
+        ratio = statistics.median(rate / base_rate for rate, base_rate in zip(two, base, strict=True))
+        print(f"two workers / {name:28} {ratio:.2f}  (wanted: at least {expected})")
 
 
 if __name__ == "__main__":

@@ -111,8 +111,8 @@ def kernel_differences(
                 expected = torch.autograd.grad(Linearisation(norm=mode).normalise(norm, leaf), leaf, upstream.double())[
                     0
                 ]
-                given = (upstream, skip, total, weight, mean, rstd, mode, dtype, torch.bfloat16)
-                first, second = kernels.norm_backward(*given)
+                tensors = (upstream, skip, total, weight, mean, rstd, mode, dtype, torch.bfloat16)
+                first, second = kernels.norm_backward(*tensors)
                 yield row | compared(f"norm backward, {mode}", first, expected + skip.double())
                 yield row | compared(f"norm backward, {mode}, copy", second, expected + skip.double())
         attention = random(2, 3, tokens, tokens, dtype=dtype).abs()
@@ -137,12 +137,12 @@ def attention_differences(
         upstream = random(4, tokens, 3, width, dtype=torch.bfloat16).transpose(1, 2)
         factor = random(4, 3, tokens).abs()
         exact = FusedAttention(*(x.double() for x in (q, k, v)), width**-0.5, v)
-        given = (q, k, v, width**-0.5, upstream)
+        tensors = (q, k, v, width**-0.5, upstream)
         for name, weight in (("positive_mean of q, k, v", None), ("positive_mean of q, k, v, weighted", factor)):
             expected = exact.positive_mean(upstream.double(), None if weight is None else weight.double())
-            yield row | compared(name, triton_attention.positive_mean(*given, weight, **tile), expected)
+            yield row | compared(name, triton_attention.positive_mean(*tensors, weight, **tile), expected)
         expected = exact.presence_grad(upstream.double())
-        yield row | compared("presence_grad of q, k, v", triton_attention.presence_grad(*given, **tile), expected)
+        yield row | compared("presence_grad of q, k, v", triton_attention.presence_grad(*tensors, **tile), expected)
         if width > 128:  # its products of values are torch's
             continue
         shift, projected, gram = random(3, width), random(4, tokens, 3, width), random(3, width, width)
@@ -153,9 +153,9 @@ def attention_differences(
         yield row | compared("value_products, squared", squared, expected, allowed=3e-3)  # in TF32
 
 
-def compared(name: str, found: Tensor, expected: Tensor, allowed: float | None = None) -> dict[str, Any]:
-    gap = float((found.double() - expected).abs().max() / expected.abs().max())
-    allowed = allowed or (2e-5 if found.dtype == torch.float32 else 8e-3)
+def compared(name: str, values: Tensor, expected: Tensor, allowed: float | None = None) -> dict[str, Any]:
+    gap = float((values.double() - expected).abs().max() / expected.abs().max())
+    allowed = allowed or (2e-5 if values.dtype == torch.float32 else 8e-3)
     return {"kernel": name, "difference": gap, "agrees": gap < allowed}
 
 
@@ -176,16 +176,16 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
-def speeds(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
-    for size in given.size or ("b", "l"):
-        bed = lay(size, given.device, given.batch)
+def speeds(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
+    for size in options.size or ("b", "l"):
+        bed = lay(size, options.device, options.batch)
         half = copy.deepcopy(bed.model).to(torch.bfloat16)
         for precision in reversed(PRECISIONS):  # the shortest first, if there is too little time for all
             model, images = (half, bed.images.bfloat16()) if precision == "bf16" else (bed.model, bed.images)
             # in bfloat16 what is not a product of the blocks is in TF32, which a scope of float32 would forbid
-            with computing("tf32" if precision == "bf16" else precision, torch.device(given.device)):
+            with computing("tf32" if precision == "bf16" else precision, torch.device(options.device)):
                 floor = lambda model=model, images=images: backward(model, images)  # noqa: E731
-                for spec in given.method or SPEED:
+                for spec in options.method or SPEED:
                     if time.monotonic() > deadline:
                         yield {
                             "size": size,
@@ -195,13 +195,13 @@ def speeds(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any
                         }
                         continue
                     yield {"size": size, "precision": precision, "method": spec} | timed(
-                        bed, spec, precision, floor, given
+                        bed, spec, precision, floor, options
                     )
         if time.monotonic() < deadline:
-            yield autocast_floor(bed, given)
+            yield autocast_floor(bed, options)
 
 
-def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], given: argparse.Namespace) -> dict[str, Any]:
+def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds per image of a method and of the floor, in turns; also as CUDA graphs, and in bfloat16 without the kernels."""
     method = vitreous.resolve(spec)
 
@@ -227,7 +227,7 @@ def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], given: 
                     "graph": seconds(replayed),
                     "graph floor": seconds(graph_floor),
                 }
-                for _ in range(given.rounds)
+                for _ in range(options.rounds)
             ]
             ratios = [times["ours"] / times["floor"] for times in rounds]
             row = {
@@ -244,7 +244,7 @@ def timed(bed: Bed, spec: str, precision: str, floor: Callable[[], Any], given: 
             if precision == "bf16":
                 with without_kernels():
                     ours()
-                    plain = [seconds(ours) for _ in range(given.rounds)]
+                    plain = [seconds(ours) for _ in range(options.rounds)]
                 row["eager_ratio"] = statistics.median(plain) / (1e-3 * row["floor_ms"] * len(bed.images))
     except (RuntimeError, VitreousError) as problem:
         return {"error": f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"}
@@ -274,54 +274,54 @@ class without_kernels:  # noqa: N801 - a context
         fused.load_kernels = self.before
 
 
-def autocast_floor(bed: Bed, given: argparse.Namespace) -> dict[str, Any]:
+def autocast_floor(bed: Bed, options: argparse.Namespace) -> dict[str, Any]:
     """One forward and backward of the float32 module under torch's autocast, to compare with the converted module."""
 
     def work() -> Tensor:
-        with torch.autocast(torch.device(given.device).type, torch.bfloat16):
+        with torch.autocast(torch.device(options.device).type, torch.bfloat16):
             return backward(bed.model, bed.images)
 
     work()
-    found = [seconds(work) for _ in range(given.rounds)]
+    durations = [seconds(work) for _ in range(options.rounds)]
     return {
         "size": bed.size,
         "precision": "autocast",
         "method": "floor",
-        "floor_ms": 1e3 * statistics.median(found) / len(bed.images),
+        "floor_ms": 1e3 * statistics.median(durations) / len(bed.images),
     }
 
 
 # ── ranks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def trained(given: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tensor, str]:
+def trained(options: argparse.Namespace) -> tuple[Callable[[], vitreous.ViT], Tensor, str]:
     """Loader of a trained model, images for it, and a text about them with a place for their number.
 
     The model is ViT-Ti/16 of the assets, else the embedded model.
     """
-    place = f"an {torch.cuda.get_device_name(given.device)}" if given.device.startswith("cuda") else "a CPU"
+    place = f"an {torch.cuda.get_device_name(options.device)}" if options.device.startswith("cuda") else "a CPU"
     place = place.replace("NVIDIA ", "")
-    assets = Path(given.assets or os.environ.get("VITREOUS_ASSETS") or HERE.parent / ".carry" / "assets")
+    assets = Path(options.assets or os.environ.get("VITREOUS_ASSETS") or HERE.parent / ".carry" / "assets")
     files = sorted(assets.glob("weights/vit_tiny_patch16_224*.safetensors"))
     photographs = [file for file in sorted(assets.rglob("*")) if file.suffix.lower() in (".jpg", ".jpeg", ".png")]
     photographs = [file for file in photographs if "trimap" not in str(file)]
 
     def load() -> vitreous.ViT:
         if files:
-            return vitreous.load("timm:vit_tiny_patch16_224", checkpoint=files[0], device=given.device)
-        return vitreous.load("scenes", device=given.device)
+            return vitreous.load("timm:vit_tiny_patch16_224", checkpoint=files[0], device=options.device)
+        return vitreous.load("scenes", device=options.device)
 
     vit = load()
     assert vit.preprocess is not None
     if photographs and files:
-        step = max(1, len(photographs) // given.images)
-        chosen = photographs[::step][: given.images]
+        step = max(1, len(photographs) // options.images)
+        chosen = photographs[::step][: options.images]
         return (
             load,
             vit.preprocess.batch(list(map(opened, chosen))),
             f"ViT-Ti/16 as trained, {{}} photographs, on {place}",
         )
-    scenes = [vitreous.scenes.draw(("single", "pair")[i % 2], seed=7, index=i) for i in range(given.images)]
+    scenes = [vitreous.scenes.draw(("single", "pair")[i % 2], seed=7, index=i) for i in range(options.images)]
     if files:
         images = vit.preprocess.batch([scene.image for scene in scenes])
         return load, images, f"ViT-Ti/16 as trained, {{}} scenes (no photographs), on {place}"
@@ -334,9 +334,9 @@ def opened(file: Path) -> Any:
     return open_image(file)
 
 
-def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
+def rank_rows(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, Any]]:
     """Ranks of all methods that are not known; those of many passes come last, on as many images as there is time for."""
-    load, images, about = trained(given)
+    load, images, about = trained(options)
     exact, single, half = load(), load(), load()
     exact.module.double()
     half.module.bfloat16()
@@ -347,9 +347,9 @@ def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, 
         "bf16": (single, "bf16"),
         "bf16 weights": (half, None),
     }
-    known = {row["method"] for row in known_ranks(given.known)}
+    measured = {row["method"] for row in known_ranks(options.known)}
     names = [method["name"] for method in vitreous.list_methods()]
-    specs = given.method or [spec for spec in [*VARIANTS, *names] if spec not in known]
+    specs = options.method or [spec for spec in [*VARIANTS, *names] if spec not in measured]
     specs.sort(key=lambda spec: bool(vitreous.resolve(spec).facts.trial))
 
     def explain(vit: vitreous.ViT, method: Method, count: int, precision: str | None = None) -> Tensor:
@@ -378,11 +378,11 @@ def rank_rows(given: argparse.Namespace, deadline: float) -> Iterator[dict[str, 
                 row["on"] = about.format(count)
                 reference = explain(exact, method, count)
                 for name, (vit, precision) in modes.items():
-                    found = correlations(explain(vit, method, count, precision), reference)
+                    rank_correlations = correlations(explain(vit, method, count, precision), reference)
                     row[name] = {
-                        "median": float(found.nanmedian()),
-                        "min": float(found.min()),
-                        "nan": int(found.isnan().sum()),
+                        "median": float(rank_correlations.nanmedian()),
+                        "min": float(rank_correlations.min()),
+                        "nan": int(rank_correlations.isnan().sum()),
                     }
             except (RuntimeError, TypeError, ValueError, VitreousError) as problem:
                 row["error"] = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"
@@ -402,22 +402,22 @@ def ranks(scores: Tensor) -> Tensor:
     return places - places.mean(-1, keepdim=True)
 
 
-def correlations(found: Tensor, reference: Tensor) -> Tensor:
+def correlations(scores: Tensor, reference: Tensor) -> Tensor:
     """Spearman's correlation of every row."""
-    return F.cosine_similarity(ranks(found), ranks(reference), dim=-1).cpu()
+    return F.cosine_similarity(ranks(scores), ranks(reference), dim=-1).cpu()
 
 
 # ── profiles ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def profiles(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def profiles(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
     from torch.profiler import ProfilerActivity, profile
 
-    bed = lay((given.size or ["b"])[0], given.device, given.batch)
+    bed = lay((options.size or ["b"])[0], options.device, options.batch)
     half = copy.deepcopy(bed.model).to(torch.bfloat16)
     images = bed.images.bfloat16()
     works: dict[str, Callable[[], Any]] = {"floor": lambda: backward(half, images)}
-    for spec in given.method or ("temper", "genatt", "tokentm"):
+    for spec in options.method or ("temper", "genatt", "tokentm"):
         method = vitreous.resolve(spec)
         works[spec] = lambda method=method: vitreous.explain(
             bed.vit, bed.images, method=method, batch_size=len(bed.images), precision="bf16"
@@ -425,26 +425,29 @@ def profiles(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
     for name, work in works.items():
         work(), work()
         wait()
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recording:
             work()
             wait()
-        yield name, seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=30, max_name_column_width=70)
+        yield (
+            name,
+            recording.key_averages().table(sort_by="self_cuda_time_total", row_limit=30, max_name_column_width=70),
+        )
 
 
 # ── results ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def markdown(found: dict[str, Any]) -> str:
-    lines = [found["machine"], ""]
-    wrong = [row for row in found.get("kernels", []) if not row.get("agrees")]
-    if "kernels" in found:
-        lines += [f"Kernels: {len(found['kernels'])} comparisons, {len(wrong)} wrong", *map(json.dumps, wrong), ""]
-    if found.get("speed"):
+def markdown(results: dict[str, Any]) -> str:
+    lines = [results["machine"], ""]
+    wrong = [row for row in results.get("kernels", []) if not row.get("agrees")]
+    if "kernels" in results:
+        lines += [f"Kernels: {len(results['kernels'])} comparisons, {len(wrong)} wrong", *map(json.dumps, wrong), ""]
+    if results.get("speed"):
         lines += [
             "| size | method | precision | ms / image | floor | ratio | spread | ratio as a graph | ratio without kernels |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
-        for row in found["speed"]:
+        for row in results["speed"]:
             if "ratio" in row:
                 eager = f"{row['eager_ratio']:.2f}" if "eager_ratio" in row else ""
                 spread = "–".join(f"{end:.2f}" for end in row["spread"])
@@ -454,14 +457,14 @@ def markdown(found: dict[str, Any]) -> str:
                 cells = (row.get("error", ""), f"{row['floor_ms']:.3f}" if "floor_ms" in row else "", "", "", "", "")
             lines.append("| " + " | ".join((row["size"], f"`{row['method']}`", row["precision"], *cells)) + " |")
         lines.append("")
-    if found.get("ranks"):
+    if results.get("ranks"):
         lines += [
-            found["ranks"][0]["on"],
+            results["ranks"][0]["on"],
             "",
             "| method | float32 | tf32 | bf16 | bf16 weights | seconds |",
             "|---|---|---|---|---|---|",
         ]
-        for row in found["ranks"]:
+        for row in results["ranks"]:
             cells = [
                 f"{row[mode]['median']:.5f} / {row[mode]['min']:.4f}" if mode in row else row.get("error", "")
                 for mode in ("float32", "tf32", "bf16", "bf16 weights")
@@ -489,37 +492,37 @@ def main() -> None:
     arguments.add_argument(
         "--known", type=Path, action="append", default=[], help="results whose ranks are kept and not measured again"
     )
-    given = arguments.parse_args()
-    parts = given.parts or ["kernels", "profile", "speed", "ranks"]
+    options = arguments.parse_args()
+    parts = options.parts or ["kernels", "profile", "speed", "ranks"]
     begun = time.monotonic()
     compute_all_in_bfloat16()
-    given.out.mkdir(parents=True, exist_ok=True)
-    name = torch.cuda.get_device_name(given.device) if given.device.startswith("cuda") else given.device
-    found: dict[str, Any] = {
-        "machine": f"{name}, torch {torch.__version__}, vitreous {vitreous.__version__}, batch {given.batch}"
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else options.device
+    results: dict[str, Any] = {
+        "machine": f"{name}, torch {torch.__version__}, vitreous {vitreous.__version__}, batch {options.batch}"
     }
 
     def keep(part: str, row: dict[str, Any]) -> None:
-        found.setdefault(part, []).append(row)
-        (given.out / "precision.json").write_text(json.dumps(found, indent=1) + "\n")
-        (given.out / "precision.md").write_text(markdown(found))
+        results.setdefault(part, []).append(row)
+        (options.out / "precision.json").write_text(json.dumps(results, indent=1) + "\n")
+        (options.out / "precision.md").write_text(markdown(results))
         print(json.dumps(row), flush=True)
 
     if "kernels" in parts:
-        for row in [*kernel_differences(given.device), *attention_differences(given.device)]:
+        for row in [*kernel_differences(options.device), *attention_differences(options.device)]:
             keep("kernels", row)
     if "profile" in parts:
-        for title, table in profiles(given):
-            (given.out / f"profile-{title}.txt").write_text(table)
+        for title, table in profiles(options):
+            (options.out / f"profile-{title}.txt").write_text(table)
     if "speed" in parts:
         share = 0.6 if "ranks" in parts else 1.0
-        for row in speeds(given, begun + share * given.seconds):
+        for row in speeds(options, begun + share * options.seconds):
             keep("speed", row)
     if "ranks" in parts:
-        found["ranks"] = known_ranks(given.known)
-        for row in rank_rows(given, begun + given.seconds):
+        results["ranks"] = known_ranks(options.known)
+        for row in rank_rows(options, begun + options.seconds):
             keep("ranks", row)
-    print(f"{time.monotonic() - begun:.0f} s; {given.out / 'precision.md'}")
+    print(f"{time.monotonic() - begun:.0f} s; {options.out / 'precision.md'}")
 
 
 if __name__ == "__main__":

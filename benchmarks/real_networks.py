@@ -184,8 +184,8 @@ def explain_masks(weights: Path, pets: str, out: Path, count: int, device: str) 
         module.points = torch.tensor([[[[float(column), float(row)]]]])
         with torch.no_grad():
             predicted = nn.functional.interpolate(best_mask(module(images))[None], size=(SIDE, SIDE), mode="bilinear")
-        known, animal = objects >= 0, objects > 0
-        inside = (predicted[0].cpu() > 0) & known
+        annotated, animal = objects >= 0, objects > 0
+        inside = (predicted[0].cpu() > 0) & annotated
         overlap = float((inside & animal).sum() / (inside | animal).sum())
         attributions = [vitreous.explain(network, images, method=method, score=mean_logit_inside) for method in METHODS]
         for method, attribution in zip(METHODS, attributions, strict=True):

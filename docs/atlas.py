@@ -27,7 +27,7 @@ import vitreous
 from vitreous import scenes
 from vitreous.core.errors import Caveat
 from vitreous.draw.captions import RAISED
-from vitreous.draw.figure_layout import FAINT, Board
+from vitreous.draw.figure_layout import FAINT, FigureBoard
 from vitreous.draw.overlay import overlay_image
 from vitreous.draw.scale import OPACITY, scale_of
 from vitreous.methods.attribution import Attribution
@@ -93,7 +93,7 @@ def explain_targets(vit: Any, name: str) -> tuple[Attribution, list[float]]:
 def strip(attribution: Attribution | None = None) -> Image.Image:
     """The images, what decides outlined in green; with maps over them, each with its own scale."""
     wide, gap, top = 1.42, 0.12, 0.2
-    board = Board(3 * wide + 4 * gap)
+    board = FigureBoard(3 * wide + 4 * gap)
     for column, target in enumerate(TARGETS):
         x, name = gap + column * (wide + gap), target.scene.objects[target.object_index].name
         board.write(x + wide / 2, 0.04, [name], 8, ha="center")

@@ -10,7 +10,7 @@ from typing import Any
 import vitreous
 from vitreous.explanation import cautions
 from vitreous.methods import load_all
-from vitreous.methods.combination_table import ENDINGS, Cell, cells, two_readings
+from vitreous.methods.combination_table import ENDINGS, Combination, list_combinations, restart_differs
 from vitreous.methods.fold import Fold, plus, rollout, skipplus
 from vitreous.methods.method import METHODS, SPEC_ALIASES, Method
 from vitreous.methods.option_meanings import SHARED, option_meanings, parameters
@@ -193,7 +193,7 @@ def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
 
 def composes_page() -> str:
     table, titles = (
-        cells(),
+        list_combinations(),
         {"ixg": "CAT", "attixg": "AttCAT", "genatt": "GradSAM, as SkipPLUS reads it", "fullgrad": "FullGrad+"},
     )
     page = [
@@ -218,13 +218,13 @@ def composes_page() -> str:
     return "\n".join(page) + "\n"
 
 
-def mark(cell: Cell, method: Method, ending: str) -> str:
+def mark(cell: Combination, method: Method, ending: str) -> str:
     if cell.method is None:
         return "–"
-    return "=" if "restart" in ending and not two_readings(method) else "✓"
+    return "=" if "restart" in ending and not restart_differs(method) else "✓"
 
 
-def refusals(table: dict[str, dict[str, Cell]]) -> dict[str, list[str]]:
+def refusals(table: dict[str, dict[str, Combination]]) -> dict[str, list[str]]:
     """The sentences, names left out, with the methods that get each."""
     names_by_sentence: dict[str, list[str]] = {}
     for name, row in table.items():

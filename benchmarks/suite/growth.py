@@ -107,7 +107,7 @@ def products(spec: str, bed: Bed, tokens: int) -> float:
         present = 1 + (tokens - 1) * chosen.options.get("kept", 0.5) if chosen.name == "tis" else tokens
         per_mask = depth * blocks(present) + (0 if chosen.name == "tis" else embedding)
         return bed.batch * (depth * blocks(tokens) + embedding + chosen.options["masks"] * per_mask)
-    walked = depth - chosen.fold.down_to(depth)
+    walked = depth - chosen.fold.first_layer(depth)
     return bed.batch * ((depth + walked) * blocks(tokens) + embedding)
 
 

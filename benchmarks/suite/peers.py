@@ -87,8 +87,8 @@ def row(
     )
 
 
-def native(found: Any) -> Tensor:
-    return found.native_pixels
+def native(attribution: Any) -> Tensor:
+    return attribution.native_pixels
 
 
 # ── captum ───────────────────────────────────────────────────────────────────────────────────────
@@ -103,21 +103,21 @@ def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
         from captum.attr import IntegratedGradients
 
         peer = IntegratedGradients(model)
-        found, _ = peer.attribute(
+        gradients, _ = peer.attribute(
             images,
             target=targets,
             n_steps=steps,
             internal_batch_size=each * len(images),
             return_convergence_delta=True,  # as ours always tells
         )
-        return found.sum(1)
+        return gradients.sum(1)
 
     def smoothgrad() -> Tensor:
         from captum.attr import NoiseTunnel, Saliency
 
-        peer, wanted = NoiseTunnel(Saliency(model)), targets_of(bed, bed.few)  # ours, too, finds the class first
+        peer, targets = NoiseTunnel(Saliency(model)), targets_of(bed, bed.few)  # ours, too, finds the class first
         return peer.attribute(
-            images, nt_samples=steps, nt_samples_batch_size=min(each, steps), stdevs=1.0, target=wanted
+            images, nt_samples=steps, nt_samples_batch_size=min(each, steps), stdevs=1.0, target=targets
         ).sum(1)
 
     def ixg() -> Tensor:
@@ -125,10 +125,10 @@ def gradients(bed: Bed, targets: Tensor) -> Iterator[Case]:
 
         return InputXGradient(model).attribute(images, target=targets).sum(1)
 
-    said, beside = f"{each} points of every image at once on both sides", partial(row, bed, pictures=len(images))
-    yield beside(f"ig(steps={steps}, rounded=True)", "captum IntegratedGradients", ig, native, at_most=1.0, note=said)
-    spec, said = f"smoothgrad(samples={steps})", f"{said}; {DRAWN.format('noise')}"
-    yield beside(spec, "captum NoiseTunnel(Saliency)", smoothgrad, native, same=False, at_most=1.0, note=said)
+    note, beside = f"{each} points of every image at once on both sides", partial(row, bed, pictures=len(images))
+    yield beside(f"ig(steps={steps}, rounded=True)", "captum IntegratedGradients", ig, native, at_most=1.0, note=note)
+    spec, note = f"smoothgrad(samples={steps})", f"{note}; {DRAWN.format('noise')}"
+    yield beside(spec, "captum NoiseTunnel(Saliency)", smoothgrad, native, same=False, at_most=1.0, note=note)
     yield beside("ixg(space='pixels')", "captum InputXGradient", ixg, native)
 
 
@@ -151,7 +151,7 @@ def painted(bed: Bed, targets: Tensor) -> Iterator[Case]:
         import captum.attr
 
         peer, labels = getattr(captum.attr, name)(bed.model), parts(bed)
-        found = [
+        maps = [
             peer.attribute(
                 bed.images[i : i + 1],
                 target=targets[i : i + 1],
@@ -161,13 +161,13 @@ def painted(bed: Bed, targets: Tensor) -> Iterator[Case]:
             )
             for i in range(few)
         ]
-        return torch.cat(found).mean(1)
+        return torch.cat(maps).mean(1)
 
     yield row(bed, "occlusion(preset='captum')", "captum Occlusion", occlusion, native, few, note=AT_MOST.format(room))
     for name in ("KernelShap", "Lime"):
         spec = f"{name.lower()}(preset='captum', samples={samples})"
-        said = f"{AT_MOST.format(min(room, samples))}; {DRAWN.format('coalitions')}"
-        yield row(bed, spec, f"captum {name}", partial(fitted, name), native, few, same=False, note=said)
+        note = f"{AT_MOST.format(min(room, samples))}; {DRAWN.format('coalitions')}"
+        yield row(bed, spec, f"captum {name}", partial(fitted, name), native, few, same=False, note=note)
 
 
 def parts(bed: Bed) -> Tensor:
@@ -189,17 +189,17 @@ def cam(bed: Bed, targets: Tensor) -> Case:
         from pytorch_grad_cam import GradCAM
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-        wanted = [ClassifierOutputTarget(one) for one in targets.tolist()]
+        targets_of_peer = [ClassifierOutputTarget(target) for target in targets.tolist()]
         with GradCAM(model, [model.blocks[-1].norm1], reshape_transform=patches) as peer:
             peer.compute_input_gradient = True  # else frozen parameters leave it nothing to walk back from
-            return torch.from_numpy(peer(images_for(bed), wanted))
+            return torch.from_numpy(peer(images_for(bed), targets_of_peer))
 
-    def read(found: Any) -> Tensor:
-        maps = found.maps().clamp(min=0)[:, None]
+    def read(attribution: Any) -> Tensor:
+        maps = attribution.maps().clamp(min=0)[:, None]
         return F.interpolate(maps, layout.size, mode="bilinear", align_corners=False)[:, 0]
 
-    said = "ours walks back through the last block alone; theirs through all, parameters frozen on both sides"
-    return row(bed, "gradcam(preset='grad-cam')", "pytorch-grad-cam GradCAM", theirs, read, note=said)
+    note = "ours walks back through the last block alone; theirs through all, parameters frozen on both sides"
+    return row(bed, "gradcam(preset='grad-cam')", "pytorch-grad-cam GradCAM", theirs, read, note=note)
 
 
 # ── LXT ──────────────────────────────────────────────────────────────────────────────────────────
@@ -216,11 +216,11 @@ def relevance(bed: Bed, targets: Tensor) -> Case:
             tokens = model.norm_pre(model._pos_embed(model.patch_embed(images_for(bed))))
         tokens.requires_grad_()
         logits = model.forward_head(model.norm(model.blocks(tokens)))
-        (found,) = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), tokens)
-        return (tokens * found).sum(-1).detach()[:, model.num_prefix_tokens :]
+        (gradient,) = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), tokens)
+        return (tokens * gradient).sum(-1).detach()[:, model.num_prefix_tokens :]
 
-    said = "LXT's rules put into a copy of the timm model, for which it has no patch of its own"
-    return row(bed, "attnlrp", "LXT", theirs, lambda found: found.patches, note=said)
+    note = "LXT's rules put into a copy of the timm model, for which it has no patch of its own"
+    return row(bed, "attnlrp", "LXT", theirs, lambda attribution: attribution.patches, note=note)
 
 
 # ── Quantus ──────────────────────────────────────────────────────────────────────────────────────
@@ -229,15 +229,15 @@ def relevance(bed: Bed, targets: Tensor) -> Case:
 def flipping(bed: Bed, targets: Tensor) -> Case:
     steps = 56 if bed.cuda and not bed.quick else 4 if bed.size == "test" else 14
     count = len(bed.few) if bed.cuda or bed.size in ("test", "ti") else min(2, bed.batch)
-    images, wanted = bed.images[:count], targets[:count]
+    images, image_targets = bed.images[:count], targets[:count]
     maps = explained(bed, "ixg(space='pixels')", count)
     metric = resolve_metric(f"deletion(steps={steps})")
     pixels = images.shape[-2] * images.shape[-1]
 
     def ours() -> Tensor:
-        found = metric(maps, probe=Probe(bed.vit, images, wanted)).curve
-        assert found is not None
-        return found
+        curve = metric(maps, probe=Probe(bed.vit, images, image_targets)).curve
+        assert curve is not None
+        return curve
 
     def theirs() -> Tensor:
         import quantus
@@ -249,12 +249,12 @@ def flipping(bed: Bed, targets: Tensor) -> Case:
             disable_warnings=True,
         )
         peer.custom_preprocess = lambda *_, **__: None  # which wants steps that divide the pixels
-        x, y = images.float().cpu().numpy(), wanted.cpu().numpy()
+        x, y = images.float().cpu().numpy(), image_targets.cpu().numpy()
         scores = maps.native_pixels[:, None].float().cpu().numpy()
-        found = peer(
+        scores = peer(
             bed.model, x, y, a_batch=scores, softmax=True, device=bed.device, batch_size=count, channel_first=True
         )
-        return torch.tensor(found)
+        return torch.tensor(scores)
 
     return Case(
         "peers",

@@ -172,7 +172,9 @@ def kmeans_slowly(samples: Tensor, centroids: Tensor, rounds: int = 100, toleran
 
 
 @torch.no_grad()
-def tis_slowly(model: Any, image: Tensor, target: int, masks: int, kept: float = 0.5, at_once: int = 16) -> Tensor:
+def tis_slowly(
+    model: Any, image: Tensor, target: int, masks: int, share_kept: float = 0.5, at_once: int = 16
+) -> Tensor:
     """Transformer Input Sampling of one image: k-means on the CPU, a few subsets at a time."""
     prefix = model.num_prefix_tokens
     tokens = model.norm_pre(model._pos_embed(model.patch_embed(image[None])))
@@ -185,7 +187,7 @@ def tis_slowly(model: Any, image: Tensor, target: int, masks: int, kept: float =
     centroids = kmeans_slowly(samples, samples[first])
     patches = samples.shape[1]
     total, count = torch.zeros(patches).to(samples), torch.zeros(patches).to(samples)
-    for subsets in centroids.topk(int(kept * patches), -1).indices.sort(-1).values.split(at_once):
+    for subsets in centroids.topk(int(share_kept * patches), -1).indices.sort(-1).values.split(at_once):
         kept_tokens = tokens[0, prefix:][subsets.to(image.device)]
         front = tokens[:, :prefix].expand(len(subsets), -1, -1)
         logits = model.forward_head(model.norm(model.blocks(torch.cat([front, kept_tokens], 1))))

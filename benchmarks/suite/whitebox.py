@@ -13,7 +13,7 @@ import vitreous
 from suite.bed import Bed, backward
 from suite.case import Case
 from suite.row import Figure, Row
-from vitreous.capture.forward import Step
+from vitreous.capture.forward import BlockStates
 from vitreous.capture.path_gradients import AT_ONCE
 from vitreous.capture.probe import Probe
 
@@ -116,7 +116,7 @@ class Watched(Probe):
         super().__init__(*arguments, **named)
         self.most, self.alive = 0, []
 
-    def _run(self, *arguments: Any) -> Step:
+    def _run(self, *arguments: Any) -> BlockStates:
         step = super()._run(*arguments)
         self.alive = [reference for reference in self.alive if reference() is not None]
         if step.attention is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitreous.capture.probe import Probe
-from vitreous.capture.score_function import ask
+from vitreous.capture.score_function import resolve_score_function
 from vitreous.methods.additive_model import RATIOS, additive_fit, weight_covariance, weight_posterior
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.bayes import draw_pairs, prior_maps, prior_scores
@@ -75,7 +75,9 @@ def draw_subsets(vit: Any, images: Tensor, targets: Tensor, most: int) -> Scored
         logits = probe.logits(piece).repeat_interleave(targets_per_image, 0)  # [r s c]
         rows = probe.targets[:, None].expand(-1, logits.shape[1]).flatten()
         for question in QUESTIONS:
-            scores[question].append(ask(question)(logits.flatten(0, 1), rows).unflatten(0, logits.shape[:2]))
+            scores[question].append(
+                resolve_score_function(question)(logits.flatten(0, 1), rows).unflatten(0, logits.shape[:2])
+            )
     differences, totals = {}, {}
     for question, parts in scores.items():
         first, second, empty = torch.cat(parts, 1).double().split([most // 2, most // 2, 1], 1)

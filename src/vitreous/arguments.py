@@ -10,7 +10,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from vitreous.capture.handshake import confirm
+from vitreous.capture.adapter_check import check_adapter
 from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
@@ -55,9 +55,9 @@ def describe_model(model: Any, method: Method, size: tuple[int, int] | None, sco
 
 
 def with_known_outputs(vit: BlackBox, images: Images) -> BlackBox:
-    """Return `vit` with known outputs: run a black box on the first image, do the handshake of a hand-made `ViT`."""
+    """Return `vit` with known outputs: run a black box on the first image, compare a hand-made `ViT` with its module."""
     if isinstance(vit, ViT):
-        return vit if vit.output_type is not None else confirm(vit)
+        return vit if vit.output_type is not None else check_adapter(vit)
     if isinstance(vit, Network) and not fits(vit, images):
         vit = examine(vit, images[:1].to(vit.device, vit.dtype))
     return vit if isinstance(vit, Network) and vit.output_type is not None else with_observed_outputs(vit, images)

@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("catalogue.json")
 CAPABILITIES = {"BlackBox": "black box", "Network": "network", "ViT": "ViT"}
 
 
-def facts(method: Method) -> dict[str, Any]:
+def method_facts(method: Method) -> dict[str, Any]:
     """Return the properties of a method as plain values.
 
     Parameters
@@ -110,22 +110,22 @@ def metric_facts(metric: Metric) -> dict[str, Any]:
     }
 
 
-def read() -> dict[str, Any]:
+def read_catalogue() -> dict[str, Any]:
     """Read `catalogue.json`, without importing torch."""
     return json.loads(FILE.read_text())
 
 
-def entries(kind: Literal["methods", "metrics", "models"]) -> list[dict[str, Any]]:
+def catalogue_entries(kind: Literal["methods", "metrics", "models"]) -> list[dict[str, Any]]:
     """All methods, metrics or model families: from the file, or from the registry if plugins of that kind are installed."""
     if FILE.exists() and not entry_points(group=f"vitreous.{kind}"):
-        return read()[kind]
+        return read_catalogue()[kind]
     import vitreous
 
     listing = {"methods": vitreous.list_methods, "metrics": vitreous.list_metrics, "models": vitreous.list_models}
     return listing[kind]()
 
 
-def current() -> dict[str, Any]:
+def build_catalogue() -> dict[str, Any]:
     """Build the catalogue from the current registries; only entries registered by this package are included."""
     from vitreous import __version__, list_methods, list_metrics, list_models
     from vitreous.capture.linearise import LINEARISATIONS
@@ -143,9 +143,9 @@ def current() -> dict[str, Any]:
     }
 
 
-def write() -> None:
-    FILE.write_text(json.dumps(current(), indent=1, ensure_ascii=False) + "\n")
+def write_catalogue() -> None:
+    FILE.write_text(json.dumps(build_catalogue(), indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    write()
+    write_catalogue()

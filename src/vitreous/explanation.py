@@ -15,7 +15,7 @@ from vitreous.capture.differentiable import keeps_graph
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.precision import computing, effective_precision, half_products
 from vitreous.capture.probe import probe_of
-from vitreous.capture.score_function import PROBABILITIES, Question, ask
+from vitreous.capture.score_function import PROBABILITIES, ScoreFunction, resolve_score_function
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
@@ -31,7 +31,7 @@ def explain_batch(
     images: Images,
     target: Target,
     method: Method,
-    score_function: Question,
+    score_function: ScoreFunction,
     *,
     hold: bool | None = None,
     precision: str | None = None,
@@ -101,7 +101,12 @@ def can_be_recorded(method: Method, vit: BlackBox, hold: bool | None = None) -> 
 
 
 def run_recorded(
-    graphs: GraphCache, vit: BlackBox, images: Images, target: ClassTarget, method: Method, score_function: Question
+    graphs: GraphCache,
+    vit: BlackBox,
+    images: Images,
+    target: ClassTarget,
+    method: Method,
+    score_function: ScoreFunction,
 ) -> Attribution:
     """Attribution of a batch, by a replay if batches of this shape were computed before."""
 
@@ -116,7 +121,7 @@ def run_recorded(
     return graphs.run(key, compute, inputs, 1e-2 if rounded else 1e-4)
 
 
-def choose_score_function(vit: BlackBox, target: Target, method: Method, question: Any = None) -> Question:
+def choose_score_function(vit: BlackBox, target: Target, method: Method, question: Any = None) -> ScoreFunction:
     """Return the score function to explain.
 
     Parameters
@@ -128,9 +133,9 @@ def choose_score_function(vit: BlackBox, target: Target, method: Method, questio
     method
         The method; a score function in its spec takes precedence.
     question
-        Score function of the caller: a name, a `Question` or a callable; None for the default.
+        Score function of the caller: a name, a `ScoreFunction` or a callable; None for the default.
     """
-    return target.score_function(ask(method.chosen_question(question, scalar=target.scalar(vit))))
+    return target.score_function(resolve_score_function(method.chosen_question(question, scalar=target.scalar(vit))))
 
 
 def precision_of(method: Method, vit: BlackBox, precision: str | None) -> str | None:
@@ -180,7 +185,7 @@ def caution_of_half(method: Method, vit: BlackBox) -> str:
     return f"{rounded}; convert them by module.float() and use precision={lowest_precision(method)!r}"
 
 
-def refuse_undefined(attribution: Attribution, vit: BlackBox, score_function: Question) -> None:
+def refuse_undefined(attribution: Attribution, vit: BlackBox, score_function: ScoreFunction) -> None:
     """Raise an error if the model's logits or the explained scores are not finite."""
     if attribution.logits is not None and not attribution.logits.isfinite().all():
         raise ModelError(f"{vit.name!r} gives logits that are not finite; are its weights loaded?")
@@ -188,7 +193,7 @@ def refuse_undefined(attribution: Attribution, vit: BlackBox, score_function: Qu
         raise ShapeError(f"the explained score ({score_function.name!r}) is not finite")
 
 
-def with_faint_caution(attribution: Attribution, score_function: Question) -> Attribution:
+def with_faint_caution(attribution: Attribution, score_function: ScoreFunction) -> Attribution:
     """Add a caveat to the provenance if a map is negligible compared with the score that it explains."""
     if not attribution.negligible.any():
         return attribution
@@ -199,7 +204,7 @@ def with_faint_caution(attribution: Attribution, score_function: Question) -> At
     return replace(attribution, provenance={**attribution.provenance, "caveat": caveat})
 
 
-def provenance(vit: BlackBox, method: Method, question: Question, images: Images, caution: str) -> dict[str, Any]:
+def provenance(vit: BlackBox, method: Method, question: ScoreFunction, images: Images, caution: str) -> dict[str, Any]:
     """Return versions, model, method, options and score function as plain values."""
     import vitreous
 

@@ -159,7 +159,7 @@ class MapModule(torch.nn.Module):
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b p"]]:
         probe = Probe(self.vit, images, target[:, None], self.method.chosen_question(), hold=True)
         tokens = self.method.token_scores(probe)
-        return probe.reading.logits, tokens[:, probe.layout.prefix :]
+        return probe.head_output.logits, tokens[:, probe.layout.prefix :]
 
 
 def unsupported(problem: Exception) -> str:

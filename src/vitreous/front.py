@@ -19,7 +19,7 @@ from vitreous.arguments import (
 )
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
-from vitreous.capture.score_function import Question, ask
+from vitreous.capture.score_function import ScoreFunction, resolve_score_function
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import Caveat, SpecError
 from vitreous.explanation import (
@@ -48,7 +48,7 @@ def explain(
     images: Any,
     target: Any = None,
     method: str | Method = DEFAULT_METHOD,
-    question: str | Question | Any | None = None,
+    question: str | ScoreFunction | Any | None = None,
     *,
     score: Any = None,
     batch_size: int = 32,
@@ -136,7 +136,7 @@ def explain(
     chosen, chosen_target = chosen.for_model(vit), as_target(model, target)
     precision_of(chosen, vit, precision)  # fail before images are read
     if question is not None:
-        ask(question)  # fail before images are read
+        resolve_score_function(question)  # fail before images are read
     with torch.inference_mode(False), evaluating(vit.module):
         originals, tensor = as_images(vit, images)
         tensor = tensor if differentiable else as_constant(tensor)
@@ -189,7 +189,7 @@ def inside(
     images: Any,
     target: Any = None,
     method: str | Method = "decompx+plus",
-    question: str | Question | Any | None = None,
+    question: str | ScoreFunction | Any | None = None,
     *,
     batch_size: int = 32,
     hold: bool | None = None,
@@ -238,7 +238,7 @@ def list_methods() -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        One entry per method, sorted by name: title, formula, options, paper and properties (see `catalogue.facts`).
+        One entry per method, sorted by name: title, formula, options, paper and properties (see `catalogue.method_facts`).
 
     Examples
     --------
@@ -246,11 +246,11 @@ def list_methods() -> list[dict[str, Any]]:
     >>> [method["name"] for method in vitreous.list_methods() if method["family"] == "Vector norms"]
     ['alti', 'attin', 'globenc']
     """
-    from vitreous.catalogue import facts
+    from vitreous.catalogue import method_facts
     from vitreous.methods import load_all
 
     load_all()
-    return [facts(METHODS[name]) for name in sorted(METHODS)]
+    return [method_facts(METHODS[name]) for name in sorted(METHODS)]
 
 
 def list_models() -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def value(index: int = 0) -> Score:
     >>> scores.value(1)(torch.tensor([[0.5, 2.0]]))
     tensor([2.])
     """
-    return named(f"output {index}", lambda output: at(field(output, LOGITS), 2)[:, index])
+    return with_name(f"output {index}", lambda output: value_at(output_field(output, LOGITS), 2)[:, index])
 
 
 def probability(index: int, multi_label: bool = False) -> Score:
@@ -61,10 +61,10 @@ def probability(index: int, multi_label: bool = False) -> Score:
     """
 
     def score(output: Any) -> Tensor:
-        logits = at(field(output, LOGITS), 2)
+        logits = value_at(output_field(output, LOGITS), 2)
         return (logits.sigmoid() if multi_label else logits.softmax(-1))[:, index]
 
-    return named(f"probability of class {index}", score)
+    return with_name(f"probability of class {index}", score)
 
 
 def box(query: int, cls: int) -> Score:
@@ -84,7 +84,9 @@ def box(query: int, cls: int) -> Score:
     >>> scores.box(3, 1)({"logits": torch.ones(2, 10, 5)})
     tensor([1., 1.])
     """
-    return named(f"class {cls} of box {query}", lambda output: at(field(output, LOGITS), 3)[:, query, cls])
+    return with_name(
+        f"class {cls} of box {query}", lambda output: value_at(output_field(output, LOGITS), 3)[:, query, cls]
+    )
 
 
 def pixel(row: int, column: int, cls: int = 0) -> Score:
@@ -104,7 +106,7 @@ def pixel(row: int, column: int, cls: int = 0) -> Score:
     >>> scores.pixel(1, 2, cls=0)(torch.arange(6.0).view(1, 1, 2, 3))
     tensor([5.])
     """
-    return named(f"class {cls} at pixel ({row}, {column})", lambda output: maps_of(output)[:, cls, row, column])
+    return with_name(f"class {cls} at pixel ({row}, {column})", lambda output: maps_of(output)[:, cls, row, column])
 
 
 def mask(region: Any, cls: int = 0) -> Score:
@@ -140,7 +142,7 @@ def mask(region: Any, cls: int = 0) -> Score:
             )
         return (logits * weights).flatten(1).sum(1) / weights.flatten(1).sum(1)
 
-    return named(f"class {cls} inside the region", score)
+    return with_name(f"class {cls} inside the region", score)
 
 
 def cosine(reference: Tensor, of: str | None = None) -> Score:
@@ -163,11 +165,11 @@ def cosine(reference: Tensor, of: str | None = None) -> Score:
     """
 
     def score(output: Any) -> Tensor:
-        embedding = field(output, EMBEDDINGS if of is None else (of,))
-        embedding = embedding[:, 0] if embedding.ndim == 3 else at(embedding, 2)
+        embedding = output_field(output, EMBEDDINGS if of is None else (of,))
+        embedding = embedding[:, 0] if embedding.ndim == 3 else value_at(embedding, 2)
         return F.cosine_similarity(embedding, reference.detach().to(embedding), dim=-1)
 
-    return named("cosine to the reference", score)
+    return with_name("cosine to the reference", score)
 
 
 def token(word: int, position: int = -1) -> Score:
@@ -187,16 +189,19 @@ def token(word: int, position: int = -1) -> Score:
     >>> scores.token(2)({"logits": torch.eye(3)[None]})
     tensor([1.])
     """
-    return named(f"word {word} at position {position}", lambda output: at(field(output, LOGITS), 3)[:, position, word])
+    return with_name(
+        f"word {word} at position {position}",
+        lambda output: value_at(output_field(output, LOGITS), 3)[:, position, word],
+    )
 
 
-def named(name: str, score: Score) -> Score:
+def with_name(name: str, score: Score) -> Score:
     """Give a score function the name that captions and provenance show."""
     score.__name__ = name
     return score
 
 
-def field(output: Any, names: Sequence[str]) -> Tensor:
+def output_field(output: Any, names: Sequence[str]) -> Tensor:
     """The tensor of an output: the output itself, the first field of these names, or the first item of a tuple."""
     if isinstance(output, Tensor):
         return output
@@ -214,12 +219,12 @@ def field(output: Any, names: Sequence[str]) -> Tensor:
 
 def maps_of(output: Any) -> Tensor:
     """Maps [images, classes, height, width]; a dimension of classes is added to maps [images, height, width]."""
-    maps = field(output, MASKS)
+    maps = output_field(output, MASKS)
     maps = maps.flatten(1, 2) if maps.ndim == 5 else maps  # SAM: prompts and masks
-    return maps[:, None] if maps.ndim == 3 else at(maps, 4)
+    return maps[:, None] if maps.ndim == 3 else value_at(maps, 4)
 
 
-def at(tensor: Tensor, dimensions: int) -> Tensor:
+def value_at(tensor: Tensor, dimensions: int) -> Tensor:
     if tensor.ndim != dimensions:
         raise ShapeError(
             f"this score reads an output with {dimensions} dimensions, not one of shape {list(tensor.shape)}"

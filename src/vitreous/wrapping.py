@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from vitreous.capture.handshake import Agreement, compare_with_model, with_agreement
+from vitreous.capture.adapter_check import Agreement, compare_with_model, with_agreement
 from vitreous.capture.inner_vit import find_inner_vit
 from vitreous.capture.see_through import refuse_unsuited, see_through
 from vitreous.core.errors import ModelError, NotAdaptedError
@@ -198,7 +198,7 @@ def describe(
 
 
 def describe_by_adapter(module: nn.Module, name: str | None) -> ViT:
-    """Describe a module by its adapter after the handshake, whose result is reused for the same module."""
+    """Describe a module by its adapter after comparing its logits with the module's, whose result is reused for the same module."""
     vit, structure, remembered = adapt(module, name), structure_of(module), WRAPPED.get(module)
     if remembered is not None and remembered[0] == structure:
         agreement = remembered[1]

@@ -32,7 +32,7 @@ HEADS = ("vit", "vit-mean", "vit-mean-of-everything", "vit-one-output", "siglip"
 @each("family, question", [*((f, "logit") for f in FAMILIES), *((f, "margin") for f in HEADS)])
 def test_tokens_and_biases_are_the_score_at_every_layer(family: str, question: str, lin: Linearisation) -> None:
     probe = asked(family, question)
-    score = probe.answer(probe.reading.logits, probe.targets)
+    score = probe.compute_scores(probe.head_output.logits, probe.targets)
 
     biases = None
     for layer in probe.layers(lin, attention=False, biases=True):

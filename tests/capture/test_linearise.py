@@ -59,7 +59,7 @@ def test_the_forward_pass_stays_the_models_own(family: str, point: str, attentio
 
     layers = list(probe.layers(POINTS[point], attention=attention))
 
-    torch.testing.assert_close(probe.reading.logits, own, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(probe.head_output.logits, own, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(layers[0].output, probe.states[-1], rtol=0, atol=0)
 
 

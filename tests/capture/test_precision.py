@@ -119,9 +119,9 @@ def test_only_products_of_the_blocks_are_in_bfloat16(vit, images):
         probe = vitreous.Probe(vit, images, torch.tensor([0, 1]))
         layer = next(iter(probe.layers(attention=True, normed=True)))
 
-        assert {layer.step.value.dtype, layer.step.attention.dtype} == {torch.bfloat16}
+        assert {layer.states.value.dtype, layer.states.attention.dtype} == {torch.bfloat16}
         assert {state.dtype for state in probe.states} == {torch.float32}
-        assert probe.reading.logits.dtype == torch.float32
+        assert probe.head_output.logits.dtype == torch.float32
         assert layer.hidden_grad.dtype == layer.attention.dtype == layer.attention_grad.dtype == torch.float32
         assert layer.value.dtype == layer.normed.dtype == layer.normed_grad.dtype == torch.float32
 

@@ -253,8 +253,8 @@ def test_what_was_computed_is_shared_by_later_methods() -> None:
     resolve("genatt")(probe)
 
     with counting(model) as (forwards, _):
-        _ = probe.states, probe.full_logits, probe.reading
-        asked_again = probe.asking("probability")
+        _ = probe.states, probe.full_logits, probe.head_output
+        asked_again = probe.with_score_function("probability")
         _ = asked_again.full_logits
 
     assert not forwards
@@ -263,7 +263,7 @@ def test_what_was_computed_is_shared_by_later_methods() -> None:
 def test_on_asks_the_same_of_other_images() -> None:
     probe, others = Probe(seen("vit"), pictures(), question="margin"), pictures(2, seed=9)
 
-    moved = probe.on(others)
+    moved = probe.with_images(others)
 
     expected = Probe(seen("vit"), others, probe.targets, "margin")
     assert torch.equal(moved.targets, probe.targets)  # the first pictures' classes, not the others'
@@ -273,7 +273,7 @@ def test_on_asks_the_same_of_other_images() -> None:
 def test_on_keeps_several_targets_per_image() -> None:
     targets = torch.tensor([[0, 1], [2, 3]])
 
-    moved = Probe(seen("vit"), pictures(), targets).on(pictures(2, seed=9))
+    moved = Probe(seen("vit"), pictures(), targets).with_images(pictures(2, seed=9))
 
     assert moved.targets.tolist() == [0, 1, 2, 3]
     assert moved.targets_per_image == 2
@@ -283,7 +283,7 @@ def test_on_takes_as_many_images_as_there_were() -> None:
     probe = Probe(seen("vit"), pictures(), torch.tensor([[0, 1], [2, 3]]))
 
     with pytest.raises(ShapeError, match="2 images, not 4"):  # whose classes would the others' be?
-        probe.on(pictures(4))
+        probe.with_images(pictures(4))
 
 
 def test_images_that_ask_for_gradients_are_left_alone() -> None:

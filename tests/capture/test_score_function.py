@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.models.families import pictures, seen, tiny
 from vitreous.capture.probe import Probe
-from vitreous.capture.score_function import ask
+from vitreous.capture.score_function import resolve_score_function
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.spec import resolve
 
@@ -136,7 +136,7 @@ def test_the_gradient_of_a_sure_answer_is_not_rounded_away(question: str, lead: 
     slow = torch.zeros_like(p).scatter(1, targets[:, None], others.sum(1, keepdim=True)) - others
     slow = slow * p.gather(1, targets[:, None]) if question == "probability" else slow
 
-    said = ask(question)(single, targets)
+    said = resolve_score_function(question)(single, targets)
     said.sum().backward()
 
     torch.testing.assert_close(single.grad.double(), slow, rtol=1e-5, atol=0)
@@ -148,7 +148,7 @@ def test_the_gradient_of_a_sure_answer_is_not_rounded_away(question: str, lead: 
 @pytest.mark.parametrize("logits", [[3.0, -torch.inf, -torch.inf], [3.0], [200.0, -200.0, 0.0]])
 def test_an_answer_without_rivals_has_no_gradient(question: str, logits: list[float]) -> None:
     given = torch.tensor([logits], requires_grad=True)
-    said = ask(question)(given, torch.tensor([0]))
+    said = resolve_score_function(question)(given, torch.tensor([0]))
     said.sum().backward()
 
     assert said.item() == (1 if question == "probability" else 0)
@@ -179,7 +179,7 @@ def test_the_sigmoid_is_of_the_class_alone() -> None:
 def test_other_classes_do_not_change_a_sigmoid() -> None:
     logits = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
-    ask("sigmoid")(logits, torch.tensor([1, 4])).sum().backward()
+    resolve_score_function("sigmoid")(logits, torch.tensor([1, 4])).sum().backward()
 
     assert (logits.grad != 0).nonzero().tolist() == [[0, 1], [1, 4]]
 
@@ -188,7 +188,7 @@ def test_other_classes_do_not_change_a_sigmoid() -> None:
 def test_the_gradient_of_a_sure_sigmoid_is_not_rounded_away(z: float) -> None:
     single = torch.tensor([[0.0, z]], requires_grad=True)
 
-    value = ask("sigmoid")(single, torch.tensor([1]))
+    value = resolve_score_function("sigmoid")(single, torch.tensor([1]))
     value.sum().backward()
 
     exact = torch.tensor(z, dtype=torch.float64)

@@ -12,8 +12,8 @@ from timm.models.swin_transformer import SwinTransformer
 
 import vitreous
 from tests.models.families import named, shaken
+from vitreous.capture.adapter_check import compare_with_model
 from vitreous.capture.forward import adapter_logits
-from vitreous.capture.handshake import compare_with_model
 from vitreous.core.errors import Caveat, ModelError, ShapeError, SpecError
 from vitreous.methods import load_all
 from vitreous.methods.method import METHODS

@@ -30,7 +30,7 @@ def simply(function, inputs: list[Tensor], R: Tensor) -> list[Tensor]:
 
 
 @dataclass
-class Walk:
+class LayerPass:
     """One image's relevance, walked back; R of every block's input and attention, the first block first."""
 
     scene: Scene
@@ -117,16 +117,16 @@ class Walk:
         return found[0].sum(0).detach()
 
 
-def walked(family: str, image: int, joint: bool, rescale: bool, question: str = "logit") -> Walk:
+def walked(family: str, image: int, joint: bool, rescale: bool, question: str = "logit") -> LayerPass:
     scene = look(tiny(family), pictures()[image], TARGETS[image], question)
-    walk, R = Walk(scene, joint, rescale), torch.zeros_like(scene.logits)
+    layer_pass, R = LayerPass(scene, joint, rescale), torch.zeros_like(scene.logits)
     R[TARGETS[image]] = 1
     if question == "margin":
         others = scene.logits.clone()
         others[TARGETS[image]] = -torch.inf
         R[others.argmax()] = -1
-    R = walk.head(R)
+    R = layer_pass.head(R)
     for layer in reversed(range(scene.L)):
-        R = walk.block(layer, R)
-        walk.R_X.insert(0, R)
-    return walk
+        R = layer_pass.block(layer, R)
+        layer_pass.R_X.insert(0, R)
+    return layer_pass

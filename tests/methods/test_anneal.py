@@ -101,11 +101,11 @@ def test_pictures_may_lie_where_the_model_is_not():
     """A benchmark keeps them on the CPU; what enters a coalition are tokens, which lie beside the model."""
     probe = Probe(seen("vit-mean"), pictures(), torch.tensor(TARGETS), "probability")
     keep = draw_coalitions(pictures(), 12, 4, 0.5, True, seed=0)
-    walk = resolve("temper").token_scores
-    found = coalitions.in_coalitions(probe, keep, walk)
+    scores_of = resolve("temper").token_scores
+    found = coalitions.in_coalitions(probe, keep, scores_of)
     probe.originals = probe.originals.to("meta")
 
-    torch.testing.assert_close(coalitions.in_coalitions(probe, keep, walk), found)
+    torch.testing.assert_close(coalitions.in_coalitions(probe, keep, scores_of), found)
 
 
 def test_another_map_can_be_averaged():

@@ -240,7 +240,7 @@ def test_what_does_not_fit_says_what_would(spec, family, sentence):
 def test_the_read_out_of_a_scene_is_the_probes():
     for family in FAMILIES:
         scene = look(tiny(family), pictures()[0], 1)
-        readout = Probe(seen(family), pictures()[:1]).reading.readout[0]
+        readout = Probe(seen(family), pictures()[:1]).head_output.readout[0]
 
         torch.testing.assert_close(read_out(scene.model, scene), readout, rtol=0, atol=1e-12)
 

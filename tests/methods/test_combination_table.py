@@ -14,10 +14,10 @@ from tests.cases import each
 from vitreous import SpecError, resolve
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import Caveat
-from vitreous.methods.combination_table import ENDINGS, cells, two_readings
+from vitreous.methods.combination_table import ENDINGS, list_combinations, restart_differs
 from vitreous.testing import tiny_vits
 
-TABLE = cells()
+TABLE = list_combinations()
 EVERY = [cell for row in TABLE.values() for cell in row.values()]
 COMPOSES = [cell.spec for cell in EVERY if cell.method is not None]
 REFUSED = [cell.spec for cell in EVERY if cell.method is None]
@@ -88,7 +88,7 @@ def test_readings_differ_where_the_table_says_so(name, vits, images):
     for fold in ("plus", "skipplus"):
         layers, restart = (scores(vit, images, f"{name}+{fold}(mode={mode!r})") for mode in ("layers", "restart"))
 
-        assert same(layers, restart) != two_readings(resolve(name))
+        assert same(layers, restart) != restart_differs(resolve(name))
         assert same(layers, scores(vit, images, f"{name}+{fold}"))
 
 

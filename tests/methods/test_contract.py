@@ -79,7 +79,7 @@ def test_a_broken_promise_is_told_in_one_sentence(vits):
 
 
 def two_forwards(probe):
-    probe.on(probe.images).full_logits.sum()
+    probe.with_images(probe.images).full_logits.sum()
     return probe.images.abs().mean(1).unfold(1, 8, 8).unfold(2, 8, 8).mean((-2, -1)).flatten(1)
 
 

@@ -26,7 +26,7 @@ def test_all_coalitions_give_the_exact_values(exact):
     probe, space, _, shapley = exact
     if space == "pixels":
         pytest.skip("65,534 images; the solver is the same")
-    found = resolve("kernelshap(samples=65536)")(probe.alone(0))
+    found = resolve("kernelshap(samples=65536)")(probe.for_image(0))
     torch.testing.assert_close(found.patches, shapley[:1], rtol=1e-7, atol=1e-8 * shapley.abs().max().item())
     assert (found.stderr == 0).all()
 

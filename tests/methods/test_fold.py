@@ -25,8 +25,8 @@ def rolled(fold, dtype: torch.dtype, sizes: list[float], **options: object) -> T
     grown = torch.rand(LAYERS, 1, TOKENS, TOKENS, dtype=torch.float64, generator=source)
     mixings = (grown * torch.tensor(sizes, dtype=torch.float64)[:, None, None]).to(dtype)
     one = SimpleNamespace(readout=torch.eye(TOKENS, dtype=dtype)[:1].expand(len(sizes), -1), index=0)
-    walk = iter([SimpleNamespace(**vars(one), mixing=mixing) for mixing in mixings])
-    return fold.function(walk, lambda layer: layer.mixing, **options)
+    layers = iter([SimpleNamespace(**vars(one), mixing=mixing) for mixing in mixings])
+    return fold.function(layers, lambda layer: layer.mixing, **options)
 
 
 @pytest.mark.parametrize(("fold", "options"), [(rollout, {"form": "half"}), (plus, {"mode": "restart"})])

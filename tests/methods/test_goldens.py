@@ -209,7 +209,7 @@ class Golden:
     def compare(self, file: str, spec: str, reference: np.ndarray, which: str = "top") -> None:
         question = "probability" if file.endswith("_prob") else "logit"
         reference = reference[:1] if self.name == "real" else reference  # the small models have the batches
-        probe = self.forward(len(reference), which).asking(question)
+        probe = self.forward(len(reference), which).with_score_function(question)
         ours = vitreous.resolve(spec)(probe).patches.numpy()
         tolerance = self.entry(file)["tolerance"]
         allowed = tolerance["rtol"] * np.abs(reference) + tolerance["atol_rel_to_max"] * np.nanmax(
@@ -323,7 +323,7 @@ def test_what_the_head_reads_is_the_row_of_the_published_matrix(golden):
     if golden.entry("genatt_matrix") is None:
         pytest.skip(f"no matrix for {golden.name}")
     matrix = golden.arrays("genatt_matrix")["top"]
-    readout = Probe(golden.vit, golden.images).reading.readout.numpy()
+    readout = Probe(golden.vit, golden.images).head_output.readout.numpy()
 
     golden.compare("genatt_matrix", "genatt", np.einsum("bn,bnm->bm", readout, matrix)[:, golden.prefix :])
 

@@ -78,7 +78,7 @@ def test_presence_of_a_pooler_is_a_slope_too():
     vit = seen("map-reads-prefix")
     probe = Probe(vit, pictures(), torch.tensor(TARGETS), "logit")
     (last, *_) = probe.layers(presence=True)
-    step, tokens = last.step, probe.states[-1]
+    step, tokens = last.states, probe.states[-1]
     from vitreous.capture.layer import presence_grad
 
     pooled = last.presence_grad - presence_grad(step.attention.detach(), last.attention_grad)

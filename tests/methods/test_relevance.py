@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import vitreous
 from tests.methods.published import agree, agrees, arrays, golden, probe_of  # noqa: F401 - a fixture
-from tests.methods.relevance_reference import TARGETS, Walk, walked
+from tests.methods.relevance_reference import TARGETS, LayerPass, walked
 from tests.models.families import pictures, seen
 from vitreous.capture.probe import Probe
 from vitreous.capture.relevance import RULES, propagate_relevance
@@ -40,20 +40,20 @@ def both(function, family: str, rules: tuple[bool, bool], *args, question: str =
     return torch.stack([function(walked(family, i, *rules, question), *args) for i in range(2)])
 
 
-def attributed(walk: Walk, start: int, weighted: bool = True) -> Tensor:
+def attributed(layer_pass: LayerPass, start: int, weighted: bool = True) -> Tensor:
     """rho^T (I + T_{L-1}) … (I + T_start)."""
-    R = torch.eye(walk.scene.N, dtype=torch.float64)
-    for layer in range(start, walk.scene.L):
-        R = (torch.eye(walk.scene.N, dtype=torch.float64) + layer_map(walk, layer, weighted)) @ R
-    return walk.scene.rho @ R
+    R = torch.eye(layer_pass.scene.N, dtype=torch.float64)
+    for layer in range(start, layer_pass.scene.L):
+        R = (torch.eye(layer_pass.scene.N, dtype=torch.float64) + layer_map(layer_pass, layer, weighted)) @ R
+    return layer_pass.scene.rho @ R
 
 
-def layer_map(walk: Walk, layer: int, weighted: bool = True) -> Tensor:
-    return (walk.R_A[layer] * (walk.scene.G[layer] if weighted else 1)).relu().mean(0)
+def layer_map(layer_pass: LayerPass, layer: int, weighted: bool = True) -> Tensor:
+    return (layer_pass.R_A[layer] * (layer_pass.scene.G[layer] if weighted else 1)).relu().mean(0)
 
 
-def layers_summed(walk: Walk, start: int) -> Tensor:
-    return walk.scene.rho @ sum(layer_map(walk, layer) for layer in range(start, walk.scene.L))
+def layers_summed(layer_pass: LayerPass, start: int) -> Tensor:
+    return layer_pass.scene.rho @ sum(layer_map(layer_pass, layer) for layer in range(start, layer_pass.scene.L))
 
 
 # ── agreement ────────────────────────────────────────────────────────────────────────────────────
@@ -74,8 +74,8 @@ def test_transatt_is_its_rules(family):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("name", "rules"), [("orig", ORIG), ("ours", OURS)])
 def test_partial_lrp_reads_the_last_block(family, name, rules):
-    def last(walk: Walk, weighted: bool) -> Tensor:
-        return walk.scene.rho @ layer_map(walk, walk.scene.L - 1, weighted)
+    def last(layer_pass: LayerPass, weighted: bool) -> Tensor:
+        return layer_pass.scene.rho @ layer_map(layer_pass, layer_pass.scene.L - 1, weighted)
 
     same(tokens(fast(f"partiallrp(rules='{name}')", family)), both(last, family, rules, False))
     same(tokens(fast(f"partiallrp(rules='{name}', ablation=True)", family)), both(last, family, rules, True))

@@ -592,7 +592,7 @@ def test_kernelshap_agrees_with_captum(golden, which):
     found = []
     for image, on in enumerate(every):
         inner = on[on.any(-1) & ~on.all(-1)]
-        parts = surrogate.divide_image(asked.alone(image), "pixels", "patches", "zero")
+        parts = surrogate.divide_image(asked.for_image(image), "pixels", "patches", "zero")
         answers = parts.score(shapley.with_ends(inner))
         values, _ = shapley.shapley(
             inner.double(), answers[:, 2:], answers[:, :2], torch.ones(len(inner)).double(), paired=False
@@ -622,7 +622,7 @@ def replayed(golden: Golden, which: str, image: int) -> Tensor:
     noise = 0.1 * torch.randn(len(own), 3, *size, generator=draw, dtype=asked.images.dtype)
     if f"masks_{image}" in arrays:
         assert (own - torch.from_numpy(arrays[f"masks_{image}"])).abs().max() < 1e-7
-    return vitcx_of(asked.alone(image), own, lambda _, mask: noise[mask])
+    return vitcx_of(asked.for_image(image), own, lambda _, mask: noise[mask])
 
 
 def cosines(maps: Tensor, size: tuple[int, int]) -> Tensor:

@@ -115,4 +115,4 @@ def test_a_method_of_ones_own_joins_in_three_lines():
 def test_the_catalogue_on_disk_is_the_registry():
     from vitreous import catalogue
 
-    assert catalogue.read() == catalogue.current(), "run `python -m vitreous.catalogue`"
+    assert catalogue.read_catalogue() == catalogue.build_catalogue(), "run `python -m vitreous.catalogue`"

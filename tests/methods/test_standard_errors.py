@@ -67,12 +67,12 @@ def test_of_rise_is_that_of_the_mean_over_masks():
 def test_of_anneal_is_that_of_its_random_terms():
     vit, images = seen("vit-even"), pictures()
     stderr = vitreous.explain(vit, images, TARGETS, "anneal(coalitions=6, of='temper')").stderr
-    keep, walk = draw_coalitions(images, 12, 6, 0.5, True, 0), averaged_method("temper")
+    keep, method = draw_coalitions(images, 12, 6, 0.5, True, 0), averaged_method("temper")
     for image in range(2):
         maps = []
         for coalition in keep[image]:
             probe = Probe(vit, images[image : image + 1], torch.tensor(TARGETS[image : image + 1]), "probability")
-            maps.append(in_coalitions(probe, coalition[None, None], walk.token_scores)[0, 0])
+            maps.append(in_coalitions(probe, coalition[None, None], method.token_scores)[0, 0])
         for patch in range(12):
             terms = [
                 score[patch].item() for score, coalition in zip(maps, keep[image], strict=True) if coalition[patch]

@@ -116,8 +116,8 @@ def test_an_impossible_class_counts_so_much_and_no_more():
 def test_metrics_on_one_grid_share_their_forwards(monkeypatch):
     asked, memo, shown = probe("vit"), {}, []
     attribution = maps(asked)
-    say = asked.say
-    monkeypatch.setattr(asked, "say", lambda pictures: shown.append(len(pictures)) or say(pictures))
+    run_model = asked.run_model
+    monkeypatch.setattr(asked, "run_model", lambda pictures: shown.append(len(pictures)) or run_model(pictures))
 
     for spec in ("aopc", "lodds(track='label')", "positive_auc", "positive_auc(preset='tokentm')"):
         measured(spec, attribution, asked, memo)

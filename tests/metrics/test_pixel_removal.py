@@ -202,8 +202,8 @@ def test_a_picture_scores_the_same_alone_in_a_batch_and_in_chunks(spec, monkeypa
 def test_pictures_never_exist_all_at_once(monkeypatch):
     monkeypatch.setattr("vitreous.capture.probe.rows_that_fit", lambda *_: 7)
     asked, alive = probe("vit"), []
-    say = asked.say
-    monkeypatch.setattr(asked, "say", lambda pictures: alive.append(len(pictures)) or say(pictures))
+    run_model = asked.run_model
+    monkeypatch.setattr(asked, "run_model", lambda pictures: alive.append(len(pictures)) or run_model(pictures))
     measured("deletion(steps=96)", maps(asked), asked)
 
     assert max(alive) == 7

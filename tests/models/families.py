@@ -20,7 +20,7 @@ from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitreous.capture.handshake import confirm
+from vitreous.capture.adapter_check import check_adapter
 from vitreous.models.load import adapt, build_named, model_label, with_origin
 from vitreous.models.timm import from_timm
 from vitreous.models.vit import ViT
@@ -145,15 +145,15 @@ def tiny(family: str) -> nn.Module:
 
 @cache
 def described(name: str, checkpoint: Path | None = None, **options: Any) -> ViT:
-    """A model by its name through the adapter of its library, without the handshake."""
+    """A model by its name through the adapter of its library, without comparing their logits."""
     named = build_named(name, checkpoint=checkpoint, **options)
     return with_origin(adapt(named.module, model_label(name)), named, checkpoint)
 
 
 @cache
 def seen(family: str) -> ViT:
-    """The same model through the adapter, after the handshake."""
-    return confirm(from_timm(tiny(family), family), outputs="binary" if family == "vit-one-output" else None)
+    """The same model through the adapter, after comparing its logits with the module's."""
+    return check_adapter(from_timm(tiny(family), family), outputs="binary" if family == "vit-one-output" else None)
 
 
 @cache

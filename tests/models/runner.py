@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vitreous.models.vit import AttentionPool, Place
+from vitreous.models.vit import AttentionPool, TokenPositions
 
 
 def branch(feed, x):
@@ -15,11 +15,11 @@ def branch(feed, x):
 
 def run_parts(vit, images, index=None, hidden_keys=None):
     """Logits; of the tokens in `index` [b n] alone, or with the keys of `hidden_keys` [n] out of everyone's sight."""
-    place, x = Place(vit.layout(tuple(images.shape[-2:])), index), vit.embed(images)
+    place, x = TokenPositions(vit.layout(tuple(images.shape[-2:])), index), vit.embed(images)
     if index is not None:
         x = torch.stack([tokens[kept] for tokens, kept in zip(x, index, strict=True)])
     for block in vit.blocks:
-        part = block.attend
+        part = block.attention
         q, k, v = part.qkv(part.norm(x))
         scores = part.rotate(part.q_norm(q), place) @ part.rotate(part.k_norm(k), place).mT * part.scale
         if (bias := part.bias(place)) is not None:
@@ -27,7 +27,7 @@ def run_parts(vit, images, index=None, hidden_keys=None):
         if hidden_keys is not None:
             scores[..., hidden_keys] = -torch.inf
         x = x + part.project(part.inner_norm((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
-        x = x + branch(block.feed, x)
+        x = x + branch(block.mlp, x)
     assert not isinstance(vit.pool, AttentionPool)
     x = vit.norm(x)
     rows = vit.pool.rows(x.shape[1] if hidden_keys is None else int((~hidden_keys).sum())).to(x)

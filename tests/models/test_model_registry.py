@@ -20,7 +20,7 @@ from vitreous.core import registry
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.models.load import adapt
 from vitreous.models.model_registry import ADAPTERS, SOURCES, load_all
-from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, ViT, mean_rows
+from vitreous.models.vit import AttentionBranch, Block, Layout, LinearPool, MlpBranch, ViT, mean_rows
 from vitreous.testing import ContractError, check_model
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -65,8 +65,8 @@ class OwnViT(nn.Module):
 def describe(model: OwnViT, name: str = "own") -> ViT:
     blocks = tuple(
         Block(
-            Attend(part.norm, part.heads, part.out, scale=(part.out.in_features // 2) ** -0.5),
-            Feed(part.second_norm, lambda x, part=part: (part.up(x),), F.gelu, part.down),
+            AttentionBranch(part.norm, part.heads, part.out, scale=(part.out.in_features // 2) ** -0.5),
+            MlpBranch(part.second_norm, lambda x, part=part: (part.up(x),), F.gelu, part.down),
         )
         for part in model.blocks
     )
@@ -206,12 +206,14 @@ def test_check_model_runs_the_contract_tests_of_a_method_too(own: str) -> None:
 def moved(vit: ViT) -> ViT:
     """Rotary positions of the first tokens instead of those that are there."""
 
-    def rotate(attend: Attend):
+    def rotate(attend: AttentionBranch):
         return lambda heads, place: attend.rotate(
             heads, place if place.index is None else replace(place, index=place.index * 0)
         )
 
-    return replace(vit, blocks=tuple(replace(b, attend=replace(b.attend, rotate=rotate(b.attend))) for b in vit.blocks))
+    return replace(
+        vit, blocks=tuple(replace(b, attention=replace(b.attention, rotate=rotate(b.attention))) for b in vit.blocks)
+    )
 
 
 def test_each_broken_adapter_is_told_in_one_sentence() -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import vitreous
 from tests.cases import each
 from tests.models.families import FAMILIES, SIZE, SMALL, build, made, named, pictures, seen, shaken, tiny
-from vitreous.capture.handshake import compare_with_model
+from vitreous.capture.adapter_check import compare_with_model
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.methods import load_all
@@ -54,7 +54,7 @@ def test_the_parts_say_what_the_model_says(family: str) -> None:
 def test_the_probe_hears_the_models_own_logits(family: str) -> None:
     own = tiny(family)(pictures())
 
-    heard = Probe(seen(family), pictures()).reading.logits
+    heard = Probe(seen(family), pictures()).head_output.logits
 
     torch.testing.assert_close(heard, own, rtol=1e-12, atol=1e-12)
 
@@ -71,14 +71,14 @@ def test_the_layout_counts_the_tokens_that_there_are(family: str) -> None:
 
 
 def test_eva_large_is_pooled_by_its_mean_and_read_as_such() -> None:
-    reading = Probe(seen("eva-large"), pictures()).reading
+    reading = Probe(seen("eva-large"), pictures()).head_output
 
     assert tiny("eva-large").global_pool == "avg"
     torch.testing.assert_close(reading.readout[0], torch.tensor([0.0] + [1 / 12] * 12, dtype=torch.float64))
 
 
 def test_a_distilled_model_is_read_at_both_its_tokens() -> None:
-    reading = Probe(seen("deit-distilled"), pictures()).reading
+    reading = Probe(seen("deit-distilled"), pictures()).head_output
 
     torch.testing.assert_close(reading.readout[0], torch.tensor([0.5, 0.5] + [0.0] * 12, dtype=torch.float64))
 
@@ -87,7 +87,7 @@ def test_a_distilled_model_is_read_at_both_its_tokens() -> None:
     ("family", "blind"), [("siglip", 0), ("map-skips-prefix", 3), ("map-reads-prefix", 0), ("perception-encoder", 0)]
 )
 def test_an_attention_pooler_is_read_by_its_mean_attention(family: str, blind: int) -> None:
-    readout = Probe(seen(family), pictures()).reading.readout
+    readout = Probe(seen(family), pictures()).head_output.readout
 
     torch.testing.assert_close(readout.sum(-1), torch.ones(2, dtype=torch.float64))
     assert (readout[:, :blind] == 0).all()

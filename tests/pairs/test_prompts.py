@@ -105,7 +105,7 @@ def test_prompts_of_siglip_are_padded_as_it_was_trained():
     tower = vitreous.TextTower.of_model(model, texts).prepare("dog")
     encoded = texts(["dog"], padding="max_length", max_length=8)
     with torch.no_grad():
-        expected = vitreous.scores.field(model.get_text_features(**encoded), ("text_embeds", "pooler_output"))[0]
+        expected = vitreous.scores.output_field(model.get_text_features(**encoded), ("text_embeds", "pooler_output"))[0]
 
     torch.testing.assert_close(alone, beside)
     torch.testing.assert_close(nn.functional.cosine_similarity(alone, expected, dim=0).item(), 1.0)
@@ -139,7 +139,7 @@ def test_words_of_whole_models_are_complete():
         model.double().eval()
         tower = vitreous.TextTower.of_model(model)
         with torch.no_grad():
-            expected = vitreous.scores.field(encode(), ("text_embeds", "pooler_output"))
+            expected = vitreous.scores.output_field(encode(), ("text_embeds", "pooler_output"))
         prepared = tower.prepare(ids[0])
         torch.testing.assert_close(prepared.vectors, expected)
         assert len(prepared.model.blocks) == 2

@@ -189,7 +189,7 @@ def calibrate(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, fl
     images = torch.randn(min(batch, 8), vit.channels, *vit.size, generator=torch.Generator().manual_seed(0))
 
     def ahead() -> None:
-        _ = probe_of(vit, images).reading
+        _ = probe_of(vit, images).head_output
 
     def both() -> None:
         for _ in probe_of(vit, images).layers(attention=False):

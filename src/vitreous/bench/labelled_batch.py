@@ -77,7 +77,7 @@ class LabelledBatch:
     def probe(self) -> BlackBoxProbe:
         """Probe whose forward pass all methods share."""
         probe = self.front or probe_of(self.vit, self.images, self.targets)
-        _ = probe.reading  # run the forward pass here, so that it is not timed with the first method
+        _ = probe.head_output  # run the forward pass here, so that it is not timed with the first method
         return probe
 
     @property

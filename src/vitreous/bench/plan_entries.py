@@ -70,10 +70,10 @@ def parse_targets(value: Any) -> str | tuple[int | str, ...]:
 
 def parse_score_function(value: str, info: Any) -> str:
     """Canonical name of a score function."""
-    from vitreous.capture.score_function import ask
+    from vitreous.capture.score_function import resolve_score_function
 
     try:
-        return ask(value).name
+        return resolve_score_function(value).name
     except VitreousError as problem:
         raise info.context.wrong(str(problem), "question", value) from None
 

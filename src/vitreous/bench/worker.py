@@ -62,7 +62,7 @@ def compute(
     try:
         fitted, target = method.for_model(subject.vit), ClassTarget(subject.targets)
         score_function = choose_score_function(subject.vit, target, fitted, question)
-        probe = subject.probe.asking(score_function)
+        probe = subject.probe.with_score_function(score_function)
         with measure_cost(subject.vit.device) as cost:
             attribution = explain_batch(
                 subject.vit, subject.images, target, fitted, score_function, precision=precision, probe=probe

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.capture.forward import Reading
-from vitreous.capture.fused import wide
-from vitreous.capture.layer import weave
+from vitreous.capture.forward import HeadOutput
+from vitreous.capture.fused import at_least_float32
+from vitreous.capture.layer import interleave_targets
 from vitreous.capture.memory import rows_that_fit
-from vitreous.capture.pixels import ImageVariants, Read, outputs_of_variants
-from vitreous.capture.score_function import Question, ask
+from vitreous.capture.pixels import ImageVariants, LogitReader, outputs_of_variants
+from vitreous.capture.score_function import ScoreFunction, per_row, resolve_score_function, two_class_logits
 from vitreous.core.deprecation import renamed_attributes, renamed_parameters
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.model import BlackBox
@@ -30,7 +30,7 @@ class ForwardCache:
     """Cached forward results of a batch, shared by probes with other targets or score functions."""
 
     states: list[Tokens] | None = None
-    reading: Reading | None = None
+    head_output: HeadOutput | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,18 @@ class BiasShares:
     pooled: Float[Tensor, " r"]
 
 
-@renamed_attributes(pictures_that_fit="images_that_fit")
+@renamed_attributes(
+    pictures_that_fit="images_that_fit",
+    on="with_images",
+    asking="with_score_function",
+    once="with_one_target",
+    alone="for_image",
+    sides="class_logits",
+    answer="compute_scores",
+    answers="compute_variant_scores",
+    say="run_model",
+    reading="head_output",
+)
 class BlackBoxProbe:
     """A model applied to a batch of images, with targets and a score function; the model is only evaluated on images.
 
@@ -59,7 +70,7 @@ class BlackBoxProbe:
     targets
         Class indices, [b] or [b k]. None explains the predicted class.
     question
-        Score function: a name, a `Question`, or a callable of the logits, or of logits and targets.
+        Score function: a name, a `ScoreFunction`, or a callable of the logits, or of logits and targets.
     hold
         Used by subclasses that compute gradients.
     """
@@ -72,10 +83,10 @@ class BlackBoxProbe:
         model: BlackBox,
         images: Images,
         targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
-        question: str | Question | Any = "logit",
+        question: str | ScoreFunction | Any = "logit",
         hold: bool | None = None,
     ) -> None:
-        self.model, self.hold, self.question = model, hold, ask(question)
+        self.model, self.hold, self.question = model, hold, resolve_score_function(question)
         self.originals = images.detach()  # in the given precision: they seed the random numbers of methods
         self.images = self.originals.to(model.device, model.dtype)
         self.layout = model.layout((images.shape[-2], images.shape[-1]))
@@ -83,7 +94,7 @@ class BlackBoxProbe:
         self._cache = ForwardCache()
         self.bias_shares: BiasShares | None = None
 
-    def on(self: AnyProbe, images: Images) -> AnyProbe:
+    def with_images(self: AnyProbe, images: Images) -> AnyProbe:
         """Return a probe with the same targets and score function for other images.
 
         Parameters
@@ -100,20 +111,20 @@ class BlackBoxProbe:
             raise ShapeError(f"the probe asks about {len(self.images)} images, not {len(images)}; make a new Probe")
         return type(self)(self.model, images, self.target_table, self.question, self.hold)
 
-    def asking(self: AnyProbe, question: str | Question | Any) -> AnyProbe:
+    def with_score_function(self: AnyProbe, question: str | ScoreFunction | Any) -> AnyProbe:
         """Return a probe with another score function (`question`); forward results are shared in both directions."""
         other = type(self)(self.model, self.originals, self._chosen_targets, question, self.hold)
         other._cache = self._cache
         return other
 
-    def once(self: AnyProbe) -> AnyProbe:
+    def with_one_target(self: AnyProbe) -> AnyProbe:
         """Return a probe with a single target per image, for class-agnostic methods; forward results are shared."""
         other = type(self)(self.model, self.originals, None, self.question, self.hold)
         other._cache = self._cache
         return other
 
     @renamed_parameters(picture="replacement")
-    def alone(self: AnyProbe, image: int, replacement: Float[Tensor, "colours H W"] | None = None) -> AnyProbe:
+    def for_image(self: AnyProbe, image: int, replacement: Float[Tensor, "colours H W"] | None = None) -> AnyProbe:
         """Return a probe for one image of the batch.
 
         Parameters
@@ -128,10 +139,10 @@ class BlackBoxProbe:
         targets = self.target_table[entry]
         other = type(self)(self.model, pixels, targets, self.question, self.hold)
         if replacement is None:
-            states, reading = self._cache.states, self._cache.reading
+            states, head_output = self._cache.states, self._cache.head_output
             other._cache = ForwardCache(
                 None if states is None else [state[entry] for state in states],
-                None if reading is None else Reading(reading.logits[entry], reading.readout[entry]),
+                None if head_output is None else HeadOutput(head_output.logits[entry], head_output.readout[entry]),
             )
         return other
 
@@ -143,23 +154,23 @@ class BlackBoxProbe:
     # ── logits and scores ────────────────────────────────────────────────────────────────────────
 
     @property
-    def reading(self) -> Reading:
+    def head_output(self) -> HeadOutput:
         """Output of the model for the unmodified images, without graph."""
-        if self._cache.reading is None:
+        if self._cache.head_output is None:
             with torch.no_grad():
-                logits = self.say(self.images)
+                logits = self.run_model(self.images)
             refuse_other_rows(self.model, logits, len(self.images))
-            self._cache.reading = Reading(logits, logits.new_zeros(len(logits), 0))
-        return self._cache.reading
+            self._cache.head_output = HeadOutput(logits, logits.new_zeros(len(logits), 0))
+        return self._cache.head_output
 
     @property
     def full_logits(self) -> Float[Tensor, "b c"]:
         """Logits of the unmodified images; a binary output z is returned as two columns [0, z]."""
-        return self.sides(self.reading.logits)
+        return self.class_logits(self.head_output.logits)
 
-    def sides(self, logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
+    def class_logits(self, logits: Float[Tensor, "b c"]) -> Float[Tensor, "b c2"]:
         """Convert the model's logits to one column per class: a binary output z becomes [0, z]."""
-        return two_sided(logits) if self.model.binary else logits
+        return two_class_logits(logits) if self.model.binary else logits
 
     @cached_property
     def targets(self) -> Int[Tensor, " r"]:
@@ -182,7 +193,7 @@ class BlackBoxProbe:
         """Number of rows: images times targets per image."""
         return len(self.images) * self.targets_per_image
 
-    def answer(self, logits: Float[Tensor, "r c"], targets: Int[Tensor, " r"]) -> Float[Tensor, " r"]:
+    def compute_scores(self, logits: Float[Tensor, "r c"], targets: Int[Tensor, " r"]) -> Float[Tensor, " r"]:
         """Apply the score function to the model's logits.
 
         For a binary output z, the two classes have logits [0, z]; score functions that read only the target's logit get
@@ -205,9 +216,9 @@ class BlackBoxProbe:
         SpecError
             If the score function compares classes and the model has a single regression output.
         """
-        logits = wide(logits)  # a softmax of half-precision logits would have eight bits
+        logits = at_least_float32(logits)  # a softmax of half-precision logits would have eight bits
         if self.model.binary:
-            sides = two_sided(logits)
+            sides = two_class_logits(logits)
             return self.question(sides - sides.flip(-1) if self.question.own else sides, targets)
         if self.question.compares and logits.shape[-1] == 1:
             raise SpecError(
@@ -218,9 +229,9 @@ class BlackBoxProbe:
 
     def target_scores(self, logits: Logits) -> list[Float[Tensor, " b"]]:
         """Apply the score function for every target of each image: one tensor per target."""
-        return [self.answer(logits, targets) for targets in self.target_table.unbind(1)]
+        return [self.compute_scores(logits, targets) for targets in self.target_table.unbind(1)]
 
-    def _reader(self, rows: int) -> Read:
+    def _reader(self, rows: int) -> LogitReader:
         """Return a function from logits [m c] to scores [m k].
 
         Applied to each piece, so that the logits of thousands of subsets are never held at once.
@@ -228,13 +239,13 @@ class BlackBoxProbe:
 
         def read(logits: Logits, row: Int[Tensor, " m"]) -> Float[Tensor, "m k"]:
             row_targets = self.targets.view(rows, -1)[row]
-            return self.answer(logits.repeat_interleave(row_targets.shape[1], 0), row_targets.flatten()).view(
+            return self.compute_scores(logits.repeat_interleave(row_targets.shape[1], 0), row_targets.flatten()).view(
                 row_targets.shape
             )
 
         return read
 
-    def answers(self, logits: Float[Tensor, "b s c"]) -> Float[Tensor, "r s"]:
+    def compute_variant_scores(self, logits: Float[Tensor, "b s c"]) -> Float[Tensor, "r s"]:
         """Apply the score function to logits of `s` variants of every image (or row).
 
         Half-precision logits are converted to float32 first.
@@ -265,7 +276,7 @@ class BlackBoxProbe:
             If `variants` are neither for every image nor for every row.
         """
         logits = self._pixel_outputs(variants)
-        return self.sides(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
+        return self.class_logits(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
 
     @renamed_parameters(pictures="variants")
     def pixel_score(self, variants: ImageVariants | Float[Tensor, "b s colours H W"]) -> Float[Tensor, "r s"]:
@@ -273,28 +284,30 @@ class BlackBoxProbe:
         return per_row(self._pixel_outputs(variants, self._reader))
 
     def _pixel_outputs(
-        self, variants: ImageVariants | Float[Tensor, "b s colours H W"], reader: Callable[[int], Read] | None = None
+        self,
+        variants: ImageVariants | Float[Tensor, "b s colours H W"],
+        reader: Callable[[int], LogitReader] | None = None,
     ) -> Float[Tensor, "b s c"]:
         variants = variants if isinstance(variants, ImageVariants) else ImageVariants.of(variants.to(self.images))
         if variants.rows not in (len(self.images), self.rows):
             raise ShapeError(f"images are asked about for {len(self.images)} images, not for {variants.rows}")
         read = None if reader is None else reader(variants.rows)
-        return outputs_of_variants(variants, self.say, self.images_that_fit, self.images.device, read)
+        return outputs_of_variants(variants, self.run_model, self.images_that_fit, self.images.device, read)
 
-    def say(self, images: Images) -> Logits:
+    def run_model(self, images: Images) -> Logits:
         """Return the model's logits for images of the same size as the probe's."""
         return self.model.forward(images)
 
     def pixel_gradient(self) -> Float[Tensor, "r c H W"]:
         """Gradient of the score in the pixels, through the model's forward function."""
-        return self._gradient_through(self.say)
+        return self._gradient_through(self.run_model)
 
     def _gradient_through(self, logits_of: Callable[[Images], Logits]) -> Float[Tensor, "r c H W"]:
         """Gradient of the score in the pixels, through a function from images to logits."""
         images = self.images.detach().requires_grad_()
         with torch.enable_grad():
             scores = [score.sum() for score in self.target_scores(logits_of(images))]
-        return weave([torch.autograd.grad(s, images, retain_graph=s is not scores[-1])[0] for s in scores])
+        return interleave_targets([torch.autograd.grad(s, images, retain_graph=s is not scores[-1])[0] for s in scores])
 
     # ── what only other kinds of models have ─────────────────────────────────────────────────────
 
@@ -334,13 +347,3 @@ def refuse_other_rows(model: BlackBox, logits: Logits, images: int) -> None:
 def as_constant(images: Images) -> Images:
     """Detach the images from the caller's graph."""
     return images.detach()
-
-
-def per_row(answers: Float[Tensor, "b s k"]) -> Float[Tensor, "r s"]:
-    """Scores [b s k] → [r s], with rows ordered image by image, then target by target."""
-    return answers.transpose(1, 2).flatten(0, 1)
-
-
-def two_sided(logits: Float[Tensor, "b 1"]) -> Float[Tensor, "b 2"]:
-    """Logits [0, z] of the two classes of a binary output z."""
-    return torch.cat([torch.zeros_like(logits), logits], -1)

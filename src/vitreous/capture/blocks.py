@@ -21,7 +21,7 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.token_places import IN_ANY_ORDER, expected_grids, measure_grid, size_of
 from vitreous.capture.trace import first_tensor
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import StopForward, evaluating, temporary
+from vitreous.models.eval_mode import StopForward, evaluating, removing_hooks
 from vitreous.models.layout import Clip
 from vitreous.models.tensor_types import Images
 from vitreous.models.token_grid import NetworkBlock, TokenGrid
@@ -187,7 +187,7 @@ def observe_inputs(
         if last is not None and len(calls) > last:
             raise StopForward
 
-    hooks = temporary(block.register_forward_pre_hook(note, with_kwargs=True) for block in names)
+    hooks = removing_hooks(block.register_forward_pre_hook(note, with_kwargs=True) for block in names)
     with hooks, evaluating(module), suppress(StopForward):
         forward(images)
     return calls

@@ -15,13 +15,13 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
 from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.models.tensor_types import Keep
-from vitreous.models.vit import Place
+from vitreous.models.vit import TokenPositions
 
 
 def probe_with_tokens(probe: Probe, index: Int[Tensor, "m n"], owner: Int[Tensor, " m"]) -> Probe:
     """Return a probe where row i is the probe's image `owner[i]`, with only the tokens at positions `index[i]`."""
     part = probe_other_images(probe, probe.images[owner], owner)
-    part.tokens, part.place = probe.tokens[owner[:, None], index], Place(probe.layout, index)
+    part.tokens, part.place = probe.tokens[owner[:, None], index], TokenPositions(probe.layout, index)
     return part
 
 
@@ -43,8 +43,8 @@ def in_coalitions(probe: Probe, keep: Keep, scores: Callable[[Probe], Float[Tens
     flat, tally = keep.flatten(0, 1), Tally(images * several)
     patch_scores = torch.zeros(len(flat), k, patches, dtype=probe.tokens.dtype, device=keep.device)
     for count, same in Sizes.of(keep):
-        walk = partial(score_piece, probe, flat, several, same, count, scores)
-        for piece, part in pieces(walk, len(same), at_once(probe, count), tally):
+        layer_pass = partial(score_piece, probe, flat, several, same, count, scores)
+        for piece, part in pieces(layer_pass, len(same), at_once(probe, count), tally):
             patch_scores[same[piece]] = part.to(patch_scores)
     return patch_scores.view(images, several, k, patches).transpose(1, 2).flatten(0, 1)
 

@@ -19,19 +19,19 @@ from torch import Tensor
 from vitreous.capture.backward_functions import Phase, ResidualSum
 from vitreous.capture.differentiable_operations import DifferentiableForward
 from vitreous.capture.forward import (
-    Reading,
-    Step,
+    BlockStates,
+    HeadOutput,
     attention_pool,
-    classified,
+    classify_pooled,
+    pooling_rows,
     pooling_weights,
-    present,
-    rows_on,
     run_block,
+    scale_by_presence,
 )
 from vitreous.capture.fused_attention import presence_grad
-from vitreous.capture.layer import Gradients, Layer, weave
+from vitreous.capture.layer import Gradients, Layer, interleave_targets
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.network_probe import NetworkProbe, Walk
+from vitreous.capture.network_probe import LayerPass, NetworkProbe
 from vitreous.capture.probe import Probe
 from vitreous.capture.trace import Trace
 from vitreous.core.errors import ModelError, SpecError
@@ -124,7 +124,7 @@ class TrackedForward:
     """
 
     mode: DifferentiableForward
-    steps: list[Step]
+    steps: list[BlockStates]
     first: int
     pooling: Tensor
     logits: Tensor
@@ -149,9 +149,9 @@ class DifferentiableProbe(GraphKeeping, Probe):
         return [step.hidden for step in steps] + [steps[-1].output]
 
     @property
-    def reading(self) -> Reading:
+    def head_output(self) -> HeadOutput:
         forward = self._plain_forward
-        return Reading(forward.logits, forward.readout)
+        return HeadOutput(forward.logits, forward.readout)
 
     @cached_property
     def _plain_forward(self) -> TrackedForward:
@@ -162,7 +162,7 @@ class DifferentiableProbe(GraphKeeping, Probe):
         vit = self.vit
         mode = DifferentiableForward(replace(lin, residual=0))
         skip_rule = HeldResidual(residual=lin.residual, phase=mode.phase)
-        steps: list[Step] = []
+        steps: list[BlockStates] = []
         with torch.enable_grad(), evaluating(vit.module), mode.marking(vit.module):
             x = vit.embed(self.images)
             for block in vit.blocks[:first]:
@@ -180,26 +180,28 @@ class DifferentiableProbe(GraphKeeping, Probe):
         with mode:
             normed = vit.norm(tokens)
         if isinstance(pool, LinearPool):
-            rows = rows_on(pool, normed)
+            rows = pooling_rows(pool, normed)
             pooling = torch.zeros_like(normed[..., 0]).requires_grad_()
-            pooled, readout = present(rows, pooling) @ normed, rows.mean(0).expand(len(normed), -1)
+            pooled, readout = scale_by_presence(rows, pooling) @ normed, rows.mean(0).expand(len(normed), -1)
         else:
             with mode:
                 key, value = pool.key_value(normed[:, pool.skip :])
                 pooled, pooling = attention_pool(pool, pool.query(), key, value, PLAIN, None)
             readout = pooling_weights(pool, pooling)
         with mode:
-            logits = classified(vit, vit.pooled_norm(pooled))
+            logits = classify_pooled(vit, vit.pooled_norm(pooled))
         return pooling, logits, readout.detach()
 
-    def _walk(self, walk: Walk, down_to: int) -> Iterator[Layer]:
-        refuse_biases(walk.biases)
-        forward = self._plain_forward if walk.lin == PLAIN and down_to == 0 else self._track(walk.lin, down_to)
+    def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Layer]:
+        refuse_biases(layer_pass.biases)
+        forward = (
+            self._plain_forward if layer_pass.lin == PLAIN and down_to == 0 else self._track(layer_pass.lin, down_to)
+        )
         readout = forward.readout.repeat_interleave(self.targets_per_image, 0)
         gradients = [{} for _ in forward.steps]
-        if walk.gradients:
+        if layer_pass.gradients:
             gradients, at_pooling = self._gradients(forward)
-            if walk.presence:
+            if layer_pass.presence:
                 for step, own in zip(forward.steps, gradients, strict=True):
                     own["presence"] = presence_grad(self._per_row(step.attention), own["attention"])
                 gradients[-1]["presence"] = gradients[-1]["presence"] + at_pooling
@@ -231,7 +233,7 @@ class DifferentiableProbe(GraphKeeping, Probe):
                 forward.mode.gradients(score.sum(), [*tensors.values(), forward.pooling])
                 for score in self.target_scores(forward.logits)
             ]
-            *woven, at_pooling = (weave(list(column)) for column in zip(*columns, strict=True))
+            *woven, at_pooling = (interleave_targets(list(column)) for column in zip(*columns, strict=True))
             if isinstance(self.vit.pool, AttentionPool):
                 slope = presence_grad(self._per_row(forward.pooling), at_pooling)
                 at_pooling = F.pad(slope, (self.vit.pool.skip, 0))
@@ -255,14 +257,16 @@ class DifferentiableNetworkProbe(GraphKeeping, NetworkProbe):
         If neither a parameter nor the images require gradients.
     """
 
-    def _walk(self, walk: Walk, down_to: int) -> Iterator[Any]:
-        self._refuse_attention(walk)
-        refuse_biases(walk.biases)
-        mode = DifferentiableForward(walk.lin, copy_recorded=self.model.copy, active=False)
+    def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Any]:
+        self._refuse_attention(layer_pass)
+        refuse_biases(layer_pass.biases)
+        mode = DifferentiableForward(layer_pass.lin, copy_recorded=self.model.copy, active=False)
         with mode.marking(self.model.module):
             traced = self._trace(mode, down_to)
         scores = self._scores(traced)
-        gradients = self._segment_gradients(mode, traced, scores) if walk.gradients else [{}] * len(traced.segments)
+        gradients = (
+            self._segment_gradients(mode, traced, scores) if layer_pass.gradients else [{}] * len(traced.segments)
+        )
         for segment, own in zip(reversed(traced.segments), reversed(gradients), strict=True):
             yield self._layer(segment, Gradients(**own))
 
@@ -279,5 +283,5 @@ class DifferentiableNetworkProbe(GraphKeeping, NetworkProbe):
         columns = [mode.gradients(score.sum(), list(tensors.values())) for score in scores]
         gradients: list[dict[str, Tensor]] = [{} for _ in traced.segments]
         for (i, kind), *parts in zip(tensors, *columns, strict=True):
-            gradients[i][kind] = weave([grids[i].tokens(part) for part in parts])
+            gradients[i][kind] = interleave_targets([grids[i].tokens(part) for part in parts])
         return gradients

@@ -22,10 +22,10 @@ from vitreous.capture.linearise import PLAIN, Linearisation, attention_at, softm
 from vitreous.capture.precision import full_precision, half_products, in_blocks
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.tensor_types import Images, Logits, Mixing, PerHead, Pooled, Tokens
-from vitreous.models.vit import AttentionPool, Block, Feed, LinearPool, Place, ViT
+from vitreous.models.vit import AttentionPool, Block, LinearPool, MlpBranch, TokenPositions, ViT
 
 
-class Tap(TorchFunctionMode):
+class BiasRecorder(TorchFunctionMode):
     """Record the output and the bias of every operation that adds a bias, without modifying the model.
 
     Calls of `F.linear` are intercepted; norms are added by `normalise`.
@@ -47,7 +47,7 @@ class Tap(TorchFunctionMode):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BlockStates:
     """Intermediate tensors of one block's forward pass."""
 
     hidden: Tokens  # input of the block
@@ -56,45 +56,45 @@ class Step:
     attention: Mixing | None
     mid: Tokens  # after the attention branch was added
     output: Tokens
-    taps: tuple[tuple[Tensor, Tensor], ...] = ()
+    bias_terms: tuple[tuple[Tensor, Tensor], ...] = ()
     fused: FusedAttention | None = None  # instead of the attention matrix
 
 
 @contextmanager
-def tapping(active: bool) -> Iterator[Tap | None]:
-    """Context with an active `Tap`, or with None if it is not wanted."""
-    tap = Tap() if active else None
-    with tap or nullcontext():
-        yield tap
+def recording_biases(active: bool) -> Iterator[BiasRecorder | None]:
+    """Context with an active `BiasRecorder`, or with None if it is not wanted."""
+    recorder = BiasRecorder() if active else None
+    with recorder or nullcontext():
+        yield recorder
 
 
-def normalise(lin: Linearisation, norm: Any, x: Tensor, tap: Tap | None) -> Tensor:
+def normalise(lin: Linearisation, norm: Any, x: Tensor, recorder: BiasRecorder | None) -> Tensor:
     """Apply a norm under the linearisation, and record its bias."""
     y = lin.normalise(norm, x)
-    if tap is not None:
-        tap.add(y, getattr(norm, "bias", None))
+    if recorder is not None:
+        recorder.add(y, getattr(norm, "bias", None))
     return y
 
 
 def add_and_normalise(
-    lin: Linearisation, norm: Any, stream: Tensor, update: Tensor | None, tap: Tap | None
+    lin: Linearisation, norm: Any, stream: Tensor, update: Tensor | None, recorder: BiasRecorder | None
 ) -> tuple[Tensor, Tensor]:
     """Residual stream after an update (if any) was added, and its norm under the linearisation, whose bias is recorded."""
     total, normed = lin.add_and_normalise(norm, stream, update)
-    if tap is not None:
-        tap.add(normed, getattr(norm, "bias", None))
+    if recorder is not None:
+        recorder.add(normed, getattr(norm, "bias", None))
     return total, normed
 
 
 def run_block(
     block: Block,
     x: Tokens,
-    place: Place,
+    place: TokenPositions,
     lin: Linearisation = PLAIN,
     attention: bool = False,
     biases: bool = False,
     fused: bool = False,
-) -> Step:
+) -> BlockStates:
     """Run one block and return its intermediate tensors.
 
     Parameters
@@ -110,32 +110,32 @@ def run_block(
     attention
         Whether the attention matrix is computed; otherwise fused attention is used.
     biases
-        Whether biases and the outputs they are added to are recorded (`Step.taps`).
+        Whether biases and the outputs they are added to are recorded (`BlockStates.bias_terms`).
     fused
-        Whether the attention matrix, if it is needed, may be given as `Step.fused` instead.
+        Whether the attention matrix, if it is needed, may be given as `BlockStates.fused` instead.
     """
-    attend = block.attend
-    with in_blocks(x.device), tapping(biases) as tap:
-        stream, normed = add_and_normalise(lin, attend.norm, x, None, tap)
-        q, k, value = attend.qkv(normed)
-        q = attend.rotate(normalise(lin, attend.q_norm, q, tap), place)
-        k = attend.rotate(normalise(lin, attend.k_norm, k, tap), place)
+    attention_part = block.attention
+    with in_blocks(x.device), recording_biases(biases) as recorder:
+        stream, normed = add_and_normalise(lin, attention_part.norm, x, None, recorder)
+        q, k, value = attention_part.qkv(normed)
+        q = attention_part.rotate(normalise(lin, attention_part.q_norm, q, recorder), place)
+        k = attention_part.rotate(normalise(lin, attention_part.k_norm, k, recorder), place)
         q, k, v = lin.attention(q, k, value)
-        bias = attend.bias(place)
+        bias = attention_part.bias(place)
         inputs = None
         if attention and fused and bias is None:
-            inputs = fuse_attention(q, k, v, attend.scale, lin.softmax)
+            inputs = fuse_attention(q, k, v, attention_part.scale, lin.softmax)
             mixed, weights = inputs.mixed, None
         else:
-            mixed, weights = mix(q, k, v, bias, attend.scale, attention, lin.softmax)
-        mixed = normalise(lin, attend.inner_norm, mixed.transpose(1, 2).flatten(2), tap)
-        mid, fed = add_and_normalise(lin, block.feed.norm, stream, attend.project(mixed), tap)
-        output = lin.add(mid, mlp(block.feed, fed, lin, tap))
-    return Step(x, normed, value, weights, mid, output, tuple(tap.outputs) if tap else (), inputs)
+            mixed, weights = apply_attention(q, k, v, bias, attention_part.scale, attention, lin.softmax)
+        mixed = normalise(lin, attention_part.inner_norm, mixed.transpose(1, 2).flatten(2), recorder)
+        mid, fed = add_and_normalise(lin, block.mlp.norm, stream, attention_part.project(mixed), recorder)
+        output = lin.add(mid, run_mlp(block.mlp, fed, lin, recorder))
+    return BlockStates(x, normed, value, weights, mid, output, tuple(recorder.outputs) if recorder else (), inputs)
 
 
 def fuse_attention(q: PerHead, k: PerHead, v: PerHead, scale: float, temperature: float | int = 1.0) -> FusedAttention:
-    """Run fused attention and keep what its matrix can be computed from; `temperature` as in `mix`."""
+    """Run fused attention and keep what its matrix can be computed from; `temperature` as in `apply_attention`."""
     if half_products():  # as autocast does, which leaves the tensors that are kept as they are
         q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
     mixed = attention_at(temperature, q, k, v, None, scale)
@@ -152,7 +152,7 @@ def softmax(scores: Tensor) -> Tensor:
         return scores.softmax(-1)
 
 
-def mix(
+def apply_attention(
     q: Tensor,
     k: PerHead,
     v: PerHead,
@@ -175,27 +175,27 @@ def mix(
     return weights @ v, weights
 
 
-def feed(part: Feed, x: Tensor, lin: Linearisation, tap: Tap | None = None) -> Tensor:
+def run_mlp_branch(part: MlpBranch, x: Tensor, lin: Linearisation, recorder: BiasRecorder | None = None) -> Tensor:
     """Run the MLP branch (plain or gated) with its norm, and return what it adds."""
-    return mlp(part, normalise(lin, part.norm, x, tap), lin, tap)
+    return run_mlp(part, normalise(lin, part.norm, x, recorder), lin, recorder)
 
 
-def mlp(part: Feed, normed: Tensor, lin: Linearisation, tap: Tap | None = None) -> Tensor:
+def run_mlp(part: MlpBranch, normed: Tensor, lin: Linearisation, recorder: BiasRecorder | None = None) -> Tensor:
     """Run the MLP (plain or gated) on the output of its norm."""
     gate, *value = part.expand(normed)
     hidden = lin.activate(part.act, gate)
     hidden = lin.multiply(hidden, *value) if value else hidden
-    return part.contract(normalise(lin, part.inner_norm, hidden, tap))
+    return part.contract(normalise(lin, part.inner_norm, hidden, recorder))
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HeadOutput:
     """Output of the head."""
 
     logits: Logits
     readout: Float[Tensor, "b n"]  # weight of every token in the head's pooling
-    token_taps: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added token by token
-    pooled_taps: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added after pooling
+    token_bias_terms: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added token by token
+    pooled_bias_terms: tuple[tuple[Tensor, Tensor], ...] = ()  # biases added after pooling
 
 
 def run_head(
@@ -204,7 +204,7 @@ def run_head(
     lin: Linearisation = PLAIN,
     biases: bool = False,
     presence: Float[Tensor, "b n"] | None = None,
-) -> Reading:
+) -> HeadOutput:
     """Run final norm, pooling and classifier.
 
     Parameters
@@ -224,26 +224,26 @@ def run_head(
     query = key = value = tokens[:0]
     if isinstance(pool, AttentionPool):
         query = pool.query()  # constant, so its biases belong to no token and are not recorded
-    with tapping(biases) as token_tap:
-        x = normalise(lin, vit.norm, tokens, token_tap)
+    with recording_biases(biases) as token_recorder:
+        x = normalise(lin, vit.norm, tokens, token_recorder)
         if isinstance(pool, AttentionPool):
             key, value = pool.key_value(x[:, pool.skip :])
-    with tapping(biases) as pooled_tap:
+    with recording_biases(biases) as pooled_recorder:
         if isinstance(pool, LinearPool):
-            rows = rows_on(pool, x)
-            pooled, readout = present(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
+            rows = pooling_rows(pool, x)
+            pooled, readout = scale_by_presence(rows, presence) @ x, rows.mean(0).expand(len(x), -1)
         else:
             key_presence = None if presence is None else presence[:, None, None, pool.skip :]
-            pooled, weights = attention_pool(pool, query, key, value, lin, pooled_tap, key_presence)
+            pooled, weights = attention_pool(pool, query, key, value, lin, pooled_recorder, key_presence)
             readout = pooling_weights(pool, weights)
         with evaluating(vit.module):  # the head may contain dropout in training mode
-            logits = classified(vit, normalise(lin, vit.pooled_norm, pooled, pooled_tap), lin)
-    token_taps = () if token_tap is None else tuple(token_tap.outputs)
-    pooled_taps = () if pooled_tap is None else tuple(pooled_tap.outputs)
-    return Reading(logits, readout.detach(), token_taps, pooled_taps)
+            logits = classify_pooled(vit, normalise(lin, vit.pooled_norm, pooled, pooled_recorder), lin)
+    token_bias_terms = () if token_recorder is None else tuple(token_recorder.outputs)
+    pooled_bias_terms = () if pooled_recorder is None else tuple(pooled_recorder.outputs)
+    return HeadOutput(logits, readout.detach(), token_bias_terms, pooled_bias_terms)
 
 
-def rows_on(pool: LinearPool, x: Tokens) -> Float[Tensor, "q n"]:
+def pooling_rows(pool: LinearPool, x: Tokens) -> Float[Tensor, "q n"]:
     """Pooling weights for the tokens `x`, on their device and in their precision."""
     return cached_rows(pool.rows, x.shape[1], x.dtype, x.device)
 
@@ -257,13 +257,13 @@ def cached_rows(
         return rows(tokens).to(device, dtype)
 
 
-def classified(vit: ViT, read: Pooled, lin: Linearisation = PLAIN) -> Logits:
+def classify_pooled(vit: ViT, read: Pooled, lin: Linearisation = PLAIN) -> Logits:
     """Logits of pooled tokens, divided by `vit.length` if the model has one (cosines with texts)."""
     logits = vit.classify(read)
     return logits if vit.length is None else logits / lin.length(vit.length, read)
 
 
-def present(rows: Float[Tensor, "q n"], presence: Float[Tensor, "b n"] | None) -> Tensor:
+def scale_by_presence(rows: Float[Tensor, "q n"], presence: Float[Tensor, "b n"] | None) -> Tensor:
     """Pooling weights scaled by exp(presence), renormalised to their original sum."""
     if presence is None:
         return rows
@@ -277,16 +277,18 @@ def attention_pool(
     k: PerHead,
     v: PerHead,
     lin: Linearisation,
-    tap: Tap | None,
+    recorder: BiasRecorder | None,
     presence: Float[Tensor, "b 1 1 n"] | None = None,
 ) -> tuple[Tensor, Float[Tensor, "b h q n"]]:
     """Return the pooled tokens, and the pooler's attention to the tokens that it does not skip."""
     q = normalise(lin, pool.q_norm, query, None).expand(len(k), -1, -1, -1)
-    k = normalise(lin, pool.k_norm, k, tap)
-    mixed, weights = mix(*lin.attention(q, k, v), presence, pool.scale, attention=True, temperature=lin.softmax)
+    k = normalise(lin, pool.k_norm, k, recorder)
+    mixed, weights = apply_attention(
+        *lin.attention(q, k, v), presence, pool.scale, attention=True, temperature=lin.softmax
+    )
     assert weights is not None  # they were requested
     pooled = pool.project(mixed.transpose(1, 2).flatten(2))
-    pooled = pooled if pool.feed is None else pooled + feed(pool.feed, pooled, lin, tap)
+    pooled = pooled if pool.mlp is None else pooled + run_mlp_branch(pool.mlp, pooled, lin, recorder)
     return pooled, weights
 
 
@@ -295,7 +297,7 @@ def pooling_weights(pool: AttentionPool, attention: Float[Tensor, "b h q n"]) ->
     return F.pad(attention.mean((1, 2)), (pool.skip, 0))
 
 
-def run_blocks(vit: ViT, tokens: Tokens, place: Place) -> Tokens:
+def run_blocks(vit: ViT, tokens: Tokens, place: TokenPositions) -> Tokens:
     """Return the output of the last block for these tokens; intermediate tensors are not kept."""
     if tokens.shape[1]:
         for block in vit.blocks:
@@ -303,11 +305,11 @@ def run_blocks(vit: ViT, tokens: Tokens, place: Place) -> Tokens:
     return tokens
 
 
-def run(vit: ViT, tokens: Tokens, place: Place) -> Logits:
+def run(vit: ViT, tokens: Tokens, place: TokenPositions) -> Logits:
     """Return the model's logits for these tokens; intermediate tensors are not kept."""
     return run_head(vit, run_blocks(vit, tokens, place)).logits
 
 
 def adapter_logits(vit: ViT, images: Images) -> Logits:
     """Return the logits for images, computed from the adapter's parts."""
-    return run(vit, vit.embed(images), Place(vit.layout((images.shape[-2], images.shape[-1]))))
+    return run(vit, vit.embed(images), TokenPositions(vit.layout((images.shape[-2], images.shape[-1]))))

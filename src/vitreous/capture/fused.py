@@ -58,7 +58,7 @@ def has_graph(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
-def wide(tensor: Tensor) -> Tensor:
+def at_least_float32(tensor: Tensor) -> Tensor:
     """The tensor in float32 if it is in half precision."""
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
@@ -66,7 +66,7 @@ def wide(tensor: Tensor) -> Tensor:
 def row_dot(x: Tensor, y: Tensor) -> Tensor:
     """Σ_d x·y over the last axis; in float32 for half precision. `y` may be one vector for all rows."""
     kernels = None if has_graph(x, y) else kernels_for(x, y)
-    return (wide(x) * wide(y)).sum(-1) if kernels is None else kernels.row_dot(x, y)
+    return (at_least_float32(x) * at_least_float32(y)).sum(-1) if kernels is None else kernels.row_dot(x, y)
 
 
 def positive_mean(attention: Tensor, gradient: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -74,7 +74,7 @@ def positive_mean(attention: Tensor, gradient: Tensor, weight: Tensor | None = N
     kernels = kernels_for(attention, gradient, weight)
     if kernels is not None:
         return kernels.positive_mean(attention, gradient, weight)
-    product = wide(attention) * wide(gradient).clamp(min=0)
+    product = at_least_float32(attention) * at_least_float32(gradient).clamp(min=0)
     return (product if weight is None else product * weight[:, :, None]).mean(1)
 
 
@@ -83,7 +83,7 @@ def token_products(x: Tensor, y: Tensor, less: Tensor | None = None) -> tuple[Te
     kernels = None if has_graph(x, y, less) else kernels_for(x, y, less)
     if kernels is not None:
         return kernels.token_products(x, y, less)
-    x, y = wide(x), wide(y) if less is None else wide(y) - wide(less)
+    x, y = at_least_float32(x), at_least_float32(y) if less is None else at_least_float32(y) - at_least_float32(less)
     return (x * x).sum(-1), (x * y).sum(-1), (y * y).sum(-1)
 
 
@@ -106,7 +106,7 @@ def ratio_backward(x: Tensor, y: Tensor, upstream: Tensor, slope: float) -> Tens
     kernels = None if torch.is_grad_enabled() else kernels_for(x, y, upstream)
     if kernels is not None:
         return kernels.ratio_backward(x, y, upstream, slope)
-    ratio = (wide(y) / wide(x)).nan_to_num_(nan=slope, posinf=torch.inf, neginf=-torch.inf)
+    ratio = (at_least_float32(y) / at_least_float32(x)).nan_to_num_(nan=slope, posinf=torch.inf, neginf=-torch.inf)
     return ratio.mul_(upstream).to(upstream.dtype)
 
 

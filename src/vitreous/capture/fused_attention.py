@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.fused import kernels_for, wide
+from vitreous.capture.fused import at_least_float32, kernels_for
 from vitreous.capture.precision import full_precision, half_products
 from vitreous.models.tensor_types import Mixing, PerHead
 
@@ -64,7 +64,9 @@ class FusedAttention:
             from vitreous.capture import triton_attention
 
             return triton_attention.positive_mean(self.q, self.k, self.v, self.scale, upstream, weight)
-        product = wide(self.rows(self.matrix(), upstream)) * wide(self.matrix_grad(upstream)).clamp(min=0)
+        product = at_least_float32(self.rows(self.matrix(), upstream)) * at_least_float32(
+            self.matrix_grad(upstream)
+        ).clamp(min=0)
         return (product if weight is None else product * weight[:, :, None]).mean(1)
 
     @torch.no_grad()
@@ -87,6 +89,6 @@ def presence_grad(attention: Float[Tensor, "r h q n"], grad: Float[Tensor, "r h 
 
     With Aᵢⱼ ∝ mⱼ exp(…) and G the gradient in A: ∂t/∂mⱼ = Σₕᵢ Aₕᵢⱼ (Gₕᵢⱼ − Σₖ Aₕᵢₖ Gₕᵢₖ).
     """
-    attention, grad = wide(attention), wide(grad)  # of nearly equal numbers
+    attention, grad = at_least_float32(attention), at_least_float32(grad)  # of nearly equal numbers
     taken = attention * grad
     return (taken - attention * taken.sum(-1, keepdim=True)).sum((1, 2))

@@ -1,7 +1,7 @@
 """A vision transformer inside a module that computes more: the rest of that module becomes its head.
 
 The rest is run by a copy of the module tree that shares all parameters and buffers, in which the transformer (or its blocks) is
-replaced; the module itself is not modified. Whether the result computes what the module computes is left to the handshake.
+replaced; the module itself is not modified. Whether the result computes what the module computes is checked by `adapter_check`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.capture.adapter_check import TOLERANCE, compare_with_model, with_agreement
 from vitreous.capture.forward import run_blocks
-from vitreous.capture.handshake import TOLERANCE, compare_with_model, with_agreement
 from vitreous.core.errors import ModelError, NotAdaptedError
-from vitreous.models.eval_mode import StopForward, evaluating, temporary
+from vitreous.models.eval_mode import StopForward, evaluating, removing_hooks
 from vitreous.models.load import adapt
 from vitreous.models.model_call import forward_of, logits_of
 from vitreous.models.tensor_types import Images, Logits, Tokens
-from vitreous.models.vit import LinearPool, Place, ViT, mean_rows, token_and_mean_rows, token_rows
+from vitreous.models.vit import LinearPool, TokenPositions, ViT, mean_rows, token_and_mean_rows, token_rows
 
 
 def find_inner_vit(module: nn.Module, name: str | None = None) -> ViT | None:
@@ -94,7 +94,7 @@ def pooled_descriptions(
     """Descriptions of a module that pools the transformer's tokens itself."""
     layout = whole.layout(whole.size)
     with torch.no_grad(), evaluating(module):
-        tokens = run_blocks(whole, whole.embed(images), Place(layout))
+        tokens = run_blocks(whole, whole.embed(images), TokenPositions(layout))
     normed = [
         call
         for call in calls
@@ -142,7 +142,7 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def close(tensor: Tensor | None, expected: Tensor) -> bool:
-    """Whether a tensor is the expected one, within the tolerance of the handshake."""
+    """Whether a tensor is the expected one, within the tolerance of `adapter_check`."""
     if tensor is None or tensor.shape != expected.shape:
         return False
     tolerance = TOLERANCE.get(expected.dtype, 1e-3)
@@ -178,7 +178,7 @@ def observed_calls(module: nn.Module, images: Images) -> list[ModuleCall]:
     inside = [part for part in module.modules() if part is not module]
     handles = [part.register_forward_pre_hook(begin, with_kwargs=True) for part in inside]
     handles += [part.register_forward_hook(end) for part in inside]
-    with temporary(handles), evaluating(module):
+    with removing_hooks(handles), evaluating(module):
         module(images)
     return calls
 

@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.forward import Step
-from vitreous.capture.fused import positive_mean, row_dot, wide
+from vitreous.capture.forward import BlockStates
+from vitreous.capture.fused import at_least_float32, positive_mean, row_dot
 from vitreous.capture.fused_attention import presence_grad
+from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import SpecError
 from vitreous.models.tensor_types import Tokens
-from vitreous.models.vit import Block, Layout, Place
+from vitreous.models.vit import Block, Layout, TokenPositions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +55,7 @@ class Relevance:
     attention: Float[Tensor, "r h n n"]
 
 
+@renamed_attributes(step="states")
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer(metaclass=ABCMeta):
     """Forward states of one block of a `ViT`, and gradients of the score.
@@ -75,9 +77,9 @@ class Layer(metaclass=ABCMeta):
     index: int
     depth: int
     layout: Layout
-    place: Place
+    place: TokenPositions
     block: Block
-    step: Step
+    states: BlockStates
     targets: int  # per image
     readout: Float[Tensor, "r n"]
     gradients: Gradients = Gradients()
@@ -95,7 +97,7 @@ class Layer(metaclass=ABCMeta):
 
     def full(self, tensor: Tensor) -> Tensor:
         """The tensor in the precision of the residual stream; with bfloat16 products, others are in half precision."""
-        return tensor.to(self.step.hidden.dtype)
+        return tensor.to(self.states.hidden.dtype)
 
     def rows(self, per_image: Tensor) -> Tensor:
         """Repeat a tensor per image to one row per image and target."""
@@ -107,62 +109,62 @@ class Layer(metaclass=ABCMeta):
 
     @property
     def hidden(self) -> Float[Tensor, "r n d"]:
-        return self.state(self.step.hidden)
+        return self.state(self.states.hidden)
 
     @property
     def normed(self) -> Float[Tensor, "r n d"]:
-        normed = self.step.normed
-        return self.state(self.block.attend.norm(self.step.hidden.detach()) if normed is None else normed)
+        normed = self.states.normed
+        return self.state(self.block.attention.norm(self.states.hidden.detach()) if normed is None else normed)
 
     @property
     def mid(self) -> Float[Tensor, "r n d"]:
-        return self.state(self.step.mid)
+        return self.state(self.states.mid)
 
     @property
     def output(self) -> Float[Tensor, "r n d"]:
-        return self.state(self.step.output)
+        return self.state(self.states.output)
 
     @property
     def value(self) -> Float[Tensor, "r h n e"]:
-        return self.state(self.step.value)
+        return self.state(self.states.value)
 
     @property
     def attention(self) -> Float[Tensor, "r h n n"]:
-        if self.step.attention is not None:
-            return self.state(self.step.attention)
-        if self.step.fused is not None:
-            return self.rows(self.full(self.step.fused.matrix()))
+        if self.states.attention is not None:
+            return self.state(self.states.attention)
+        if self.states.fused is not None:
+            return self.rows(self.full(self.states.fused.matrix()))
         raise SpecError("this layer holds no attention matrix; register the method with attention=True")
 
     def positive_attention(self, weight: Float[Tensor, "r h n"] | None = None) -> Float[Tensor, "r n n"]:
         """mean_h A relu(G) w of attention A and its gradient G; `weight` w, of each head and token looked at, is 1 by default."""
-        if self.step.fused is not None and self.gradients.mixed is not None:
-            return self.full(self.step.fused.positive_mean(self.gradients.mixed, weight))
-        gradient = requested("attention", self.gradients.attention, "attention=True and class_specific=True")
-        if self.step.attention is None:
+        if self.states.fused is not None and self.gradients.mixed is not None:
+            return self.full(self.states.fused.positive_mean(self.gradients.mixed, weight))
+        gradient = require_gradient("attention", self.gradients.attention, "attention=True and class_specific=True")
+        if self.states.attention is None:
             return self.attention  # raises
         if self.has_graph:
             product = self.attention * gradient.clamp(min=0)
             return (product if weight is None else product * weight[:, :, None]).mean(1)
-        return self.full(positive_mean(self.rows(self.step.attention.detach()), gradient, weight))
+        return self.full(positive_mean(self.rows(self.states.attention.detach()), gradient, weight))
 
     @property
     def hidden_grad(self) -> Float[Tensor, "r n d"]:
-        return self.full(requested("hidden", self.gradients.hidden, "class_specific=True"))
+        return self.full(require_gradient("hidden", self.gradients.hidden, "class_specific=True"))
 
     @property
     def output_grad(self) -> Float[Tensor, "r n d"]:
-        return self.full(requested("output", self.gradients.output, "class_specific=True"))
+        return self.full(require_gradient("output", self.gradients.output, "class_specific=True"))
 
     @property
     def normed_grad(self) -> Float[Tensor, "r n d"]:
-        return self.full(requested("normed", self.gradients.normed, "normed=True"))
+        return self.full(require_gradient("normed", self.gradients.normed, "normed=True"))
 
     @property
     def attention_grad(self) -> Float[Tensor, "r h n n"]:
-        if self.step.fused is not None and self.gradients.mixed is not None:
-            return self.full(self.step.fused.matrix_grad(self.gradients.mixed))
-        gradient = requested("attention", self.gradients.attention, "attention=True and class_specific=True")
+        if self.states.fused is not None and self.gradients.mixed is not None:
+            return self.full(self.states.fused.matrix_grad(self.gradients.mixed))
+        gradient = require_gradient("attention", self.gradients.attention, "attention=True and class_specific=True")
         return self.full(gradient)
 
     @property
@@ -171,74 +173,74 @@ class Layer(metaclass=ABCMeta):
 
         For the last block, removal from the head's pooling is included.
         """
-        return self.full(requested("presence", self.gradients.presence, "presence=True"))
+        return self.full(require_gradient("presence", self.gradients.presence, "presence=True"))
 
     @property
     def biases(self) -> Float[Tensor, "r n"]:
         """Share of the block's biases in the score, at the token they are added to."""
-        return self.full(requested("biases", self.gradients.biases, "biases=True"))
+        return self.full(require_gradient("biases", self.gradients.biases, "biases=True"))
 
 
-def requested(name: str, gradient: Tensor | None, fact: str) -> Tensor:
+def require_gradient(name: str, gradient: Tensor | None, fact: str) -> Tensor:
     """The gradient, or a `SpecError` if the pass did not compute it; `fact` is what a method has to declare to get it."""
     if gradient is None:
         raise SpecError(f"this layer holds no {name} gradient; register the method with {fact}")
     return gradient
 
 
-def weave(columns: list[Tensor]) -> Tensor:
+def interleave_targets(columns: list[Tensor]) -> Tensor:
     """Join one tensor per target into rows ordered image by image, then target by target."""
     return columns[0] if len(columns) == 1 else torch.stack(columns, 1).flatten(0, 1)
 
 
-def weave_gradients(columns: list[Gradients]) -> Gradients:
-    """Join the gradients of every target into rows, as `weave` does."""
+def interleave_gradients(columns: list[Gradients]) -> Gradients:
+    """Join the gradients of every target into rows, as `interleave_targets` does."""
 
     def joined(name: str) -> Tensor | None:
         tensors = [getattr(column, name) for column in columns]
-        return None if tensors[0] is None else weave(tensors)
+        return None if tensors[0] is None else interleave_targets(tensors)
 
     return Gradients(**{field.name: joined(field.name) for field in fields(Gradients)})
 
 
-def backward(step: Step, upstream: Tokens, normed: bool, keep: bool) -> Gradients:
+def backward(states: BlockStates, upstream: Tokens, normed: bool, keep: bool) -> Gradients:
     """Backpropagate from a block's output to its input, attention, first norm and biases; `keep` retains the graph."""
-    tensors = {"hidden": step.hidden}
-    if step.attention is not None:
-        tensors["attention"] = step.attention
-    if step.fused is not None:
-        tensors["mixed"] = step.fused.mixed
+    tensors = {"hidden": states.hidden}
+    if states.attention is not None:
+        tensors["attention"] = states.attention
+    if states.fused is not None:
+        tensors["mixed"] = states.fused.mixed
     if normed:
-        assert step.normed is not None
-        tensors["normed"] = step.normed
-    inputs = [*tensors.values(), *(output for output, _ in step.taps)]
-    grads = torch.autograd.grad(step.output, inputs, upstream, allow_unused=True, retain_graph=keep)
+        assert states.normed is not None
+        tensors["normed"] = states.normed
+    inputs = [*tensors.values(), *(output for output, _ in states.bias_terms)]
+    grads = torch.autograd.grad(states.output, inputs, upstream, allow_unused=True, retain_graph=keep)
     gradients = {
         name: torch.zeros_like(tensor) if grad is None else grad
         for (name, tensor), grad in zip(tensors.items(), grads, strict=False)
     }
-    shares = bias_map(step.taps, grads[len(tensors) :], step.hidden) if step.taps else None
+    shares = bias_map(states.bias_terms, grads[len(tensors) :], states.hidden) if states.bias_terms else None
     return Gradients(**gradients, output=upstream, biases=shares)
 
 
-def slope_in_presence(step: Step, gradients: Gradients) -> Float[Tensor, "r n"]:
+def slope_in_presence(states: BlockStates, gradients: Gradients) -> Float[Tensor, "r n"]:
     """Gradient of the score in the presence of each token of a block's attention."""
-    if step.fused is not None:
+    if states.fused is not None:
         assert gradients.mixed is not None
-        return step.fused.presence_grad(gradients.mixed)
-    assert step.attention is not None
+        return states.fused.presence_grad(gradients.mixed)
+    assert states.attention is not None
     assert gradients.attention is not None
-    targets = len(gradients.attention) // len(step.attention)
-    return presence_grad(step.attention.detach().repeat_interleave(targets, 0), gradients.attention)
+    targets = len(gradients.attention) // len(states.attention)
+    return presence_grad(states.attention.detach().repeat_interleave(targets, 0), gradients.attention)
 
 
 def bias_map(
-    taps: tuple[tuple[Tensor, Tensor], ...], grads: tuple[Tensor | None, ...], tokens: Tokens | None
+    bias_terms: tuple[tuple[Tensor, Tensor], ...], grads: tuple[Tensor | None, ...], tokens: Tokens | None
 ) -> Tensor | None:
     """Contribution of biases to the score: [b n], at the tokens they are added to; in total [b] if `tokens` is None."""
-    reached = [(grad, bias) for (_, bias), grad in zip(taps, grads, strict=True) if grad is not None]
+    reached = [(grad, bias) for (_, bias), grad in zip(bias_terms, grads, strict=True) if grad is not None]
     if tokens is None:
-        shares = [(wide(grad) * bias).flatten(1).sum(-1) for grad, bias in reached]
+        shares = [(at_least_float32(grad) * bias).flatten(1).sum(-1) for grad, bias in reached]
         return sum(shares[1:], shares[0]) if shares else None
     total = tokens.new_zeros(tokens.shape[:2])
     for grad, bias in reached:  # [b n k], or [b h n e] for a norm on queries or keys

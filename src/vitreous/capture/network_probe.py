@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, refuse_other_rows
-from vitreous.capture.forward import Reading
-from vitreous.capture.layer import Gradients, Layer, weave
+from vitreous.capture.forward import HeadOutput
+from vitreous.capture.layer import Gradients, Layer, interleave_targets
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import Backward, Segment, Trace, backward, share, trace
@@ -137,7 +137,7 @@ def spread(scores: Float[Tensor, "r n"], coarse: Layout, fine: Layout) -> Float[
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class LayerPass:
     """Options of one pass over the blocks: the arguments of `NetworkProbe.layers`, and the rules to propagate relevance by."""
 
     lin: Linearisation
@@ -207,26 +207,27 @@ class NetworkProbe(BlackBoxProbe):
         [11, 10]
         """
         attention = self.has_attention if attention is None else attention
-        return self._walk(Walk(lin, attention, gradients, biases, normed, presence), down_to)
+        return self._iterate_layers(LayerPass(lin, attention, gradients, biases, normed, presence), down_to)
 
-    def _walk(self, walk: Walk, down_to: int) -> Iterator[Any]:
+    def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Any]:
         """Yield the layers of `layers`."""
-        self._refuse_attention(walk)
+        self._refuse_attention(layer_pass)
         traced = self._trace(
-            LinearisedForward(walk.lin, record_constants=walk.biases, copy_recorded=self.model.copy), down_to
+            LinearisedForward(layer_pass.lin, record_constants=layer_pass.biases, copy_recorded=self.model.copy),
+            down_to,
         )
         columns = [score.sum() for score in self._scores(traced)]
         self.bias_shares = BiasShares(
             head=self.images.new_zeros(self.rows, self.layout.tokens), pooled=self.images.new_zeros(self.rows)
         )
-        if not walk.gradients:
+        if not layer_pass.gradients:
             yield from (self._layer(segment, Gradients()) for segment in reversed(traced.segments))
             return
         for steps in zip(*(backward(traced, score, outputs=True) for score in columns), strict=True):
-            yield self._step_layer(list(steps), walk.biases)
+            yield self._step_layer(list(steps), layer_pass.biases)
 
-    def _refuse_attention(self, walk: Walk) -> None:
-        if walk.attention or walk.presence:
+    def _refuse_attention(self, layer_pass: LayerPass) -> None:
+        if layer_pass.attention or layer_pass.presence:
             raise ModelError(needs_vit(self.model, "attention matrices"))
 
     def _trace(self, mode: LinearisedForward, down_to: int) -> Trace:
@@ -242,23 +243,25 @@ class NetworkProbe(BlackBoxProbe):
         with torch.enable_grad():
             logits = self.model.read(traced.output)
         refuse_other_rows(self.model, logits, len(self.images))
-        if self._cache.reading is None:
-            self._cache.reading = Reading(logits.detach(), logits.new_zeros(len(logits), 0))
+        if self._cache.head_output is None:
+            self._cache.head_output = HeadOutput(logits.detach(), logits.new_zeros(len(logits), 0))
         with torch.enable_grad():
             return self.target_scores(logits)
 
     def _step_layer(self, steps: list[Backward], biases: bool) -> NetworkLayer:
         segment = steps[0].segment
         tokens: TokenGrid = self.model.blocks[segment.index].tokens
-        gradients = Gradients(hidden=weave([tokens.tokens(step.gradient) for step in steps]))
+        gradients = Gradients(hidden=interleave_targets([tokens.tokens(step.gradient) for step in steps]))
         if segment.output is not None and tokens.holds(segment.output.shape):
             at_output = [step.output_gradient for step in steps]
             columns = [tokens.tokens(torch.zeros_like(segment.output) if g is None else g) for g in at_output]
-            gradients = replace(gradients, output=weave(columns))
+            gradients = replace(gradients, output=interleave_targets(columns))
         if not biases:
             return self._layer(segment, gradients)
         placed, unplaced = zip(*(self._place(step, tokens) for step in steps), strict=True)
-        return self._layer(segment, replace(gradients, biases=weave(list(placed))), weave(list(unplaced)))
+        return self._layer(
+            segment, replace(gradients, biases=interleave_targets(list(placed))), interleave_targets(list(unplaced))
+        )
 
     def _place(self, step: Backward, tokens: TokenGrid) -> tuple[Float[Tensor, "b m"], Float[Tensor, " b"]]:
         """Shares of the constants of one segment: on the grid of the map where they are at tokens, else in total."""

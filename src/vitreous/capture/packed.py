@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.forward import attention_pool, classified, feed, mix, rows_on, run
+from vitreous.capture.forward import apply_attention, attention_pool, classify_pooled, pooling_rows, run, run_mlp_branch
 from vitreous.capture.linearise import PLAIN
-from vitreous.capture.pixels import Read
+from vitreous.capture.pixels import LogitReader
 from vitreous.capture.precision import in_blocks
 from vitreous.capture.progress import run_in_pieces
 from vitreous.capture.subsets import Sizes, tokens_of
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.tensor_types import Logits, Pooled, Tokens
-from vitreous.models.vit import Attend, AttentionPool, Layout, LinearPool, Place, ViT
+from vitreous.models.vit import AttentionBranch, AttentionPool, Layout, LinearPool, TokenPositions, ViT
 
 Packed = Float[Tensor, "1 all d"]  # tokens of all sequences, concatenated
 Index = Int[Tensor, "_ _"]  # positions of k sequences with n tokens each; shapes differ between lengths
@@ -24,7 +24,7 @@ Index = Int[Tensor, "_ _"]  # positions of k sequences with n tokens each; shape
 
 @torch.no_grad()
 def outputs_of_subsets(
-    vit: ViT, tokens: Tokens, layout: Layout, keep: Bool[Tensor, "rows s p"], room: int, read: Read | None = None
+    vit: ViT, tokens: Tokens, layout: Layout, keep: Bool[Tensor, "rows s p"], room: int, read: LogitReader | None = None
 ) -> Float[Tensor, "rows s c"]:
     """Return the model's logits when only the kept patches enter, after `read` if given.
 
@@ -64,38 +64,42 @@ def run_packed(vit: ViT, tokens: Packed, layout: Layout, indices: Sequence[Index
     """Logits of packed sequences; each index [k n] holds the positions of k sequences with n tokens."""
     shapes = [index.shape for index in indices]
     if len(indices) == 1:
-        return run(vit, tokens[0].unflatten(0, shapes[0]), Place(layout, indices[0]))
-    places = [Place(layout, index) for index in indices if index.shape[1]]  # empty sequences have no attention
+        return run(vit, tokens[0].unflatten(0, shapes[0]), TokenPositions(layout, indices[0]))
+    places = [TokenPositions(layout, index) for index in indices if index.shape[1]]  # empty sequences have no attention
     with in_blocks(tokens.device):
         for block in vit.blocks:
-            mid = tokens + run_attention(block.attend, tokens, places)
-            tokens = mid + feed(block.feed, mid, PLAIN)
+            mid = tokens + run_attention(block.attention, tokens, places)
+            tokens = mid + run_mlp_branch(block.mlp, mid, PLAIN)
     rows = vit.norm(tokens)[0].split([index.numel() for index in indices])
     read = torch.cat([pooled(vit.pool, part.unflatten(0, shape)) for part, shape in zip(rows, shapes, strict=True)])
     with evaluating(vit.module):
-        return classified(vit, vit.pooled_norm(read))
+        return classify_pooled(vit, vit.pooled_norm(read))
 
 
-def run_attention(attend: Attend, x: Packed, places: Sequence[Place]) -> Packed:
+def run_attention(attention_part: AttentionBranch, x: Packed, places: Sequence[TokenPositions]) -> Packed:
     """Output of the attention branch; every sequence attends to its own tokens only."""
-    q, k, v = attend.qkv(attend.norm(x))
-    parts = (split_by_length(heads, places) for heads in (attend.q_norm(q), attend.k_norm(k), v))
+    q, k, v = attention_part.qkv(attention_part.norm(x))
+    parts = (split_by_length(heads, places) for heads in (attention_part.q_norm(q), attention_part.k_norm(k), v))
     mixed = []
     for place, queries, keys, values in zip(places, *parts, strict=True):
-        queries, keys = attend.rotate(queries, place), attend.rotate(keys, place)
-        mixed_heads, _ = mix(queries, keys, values, attend.bias(place), attend.scale, attention=False)
+        queries, keys = attention_part.rotate(queries, place), attention_part.rotate(keys, place)
+        mixed_heads, _ = apply_attention(
+            queries, keys, values, attention_part.bias(place), attention_part.scale, attention=False
+        )
         mixed.append(mixed_heads.transpose(1, 2).flatten(0, 1))
-    return attend.project(attend.inner_norm(torch.cat(mixed).flatten(1)[None]))
+    return attention_part.project(attention_part.inner_norm(torch.cat(mixed).flatten(1)[None]))
 
 
 def pooled(pool: LinearPool | AttentionPool, x: Tokens) -> Pooled:
     """Pooled tokens, given the output of the final norm."""
     if isinstance(pool, LinearPool):
-        return rows_on(pool, x) @ x
+        return pooling_rows(pool, x) @ x
     return attention_pool(pool, pool.query(), *pool.key_value(x[:, pool.skip :]), PLAIN, None)[0]
 
 
-def split_by_length(heads: Float[Tensor, "1 h all e"], places: Sequence[Place]) -> list[Float[Tensor, "_ h _ e"]]:
+def split_by_length(
+    heads: Float[Tensor, "1 h all e"], places: Sequence[TokenPositions]
+) -> list[Float[Tensor, "_ h _ e"]]:
     """Split packed heads into one tensor [k h n e] per length."""
     shapes = [place.index.shape for place in places if place.index is not None]
     parts = heads[0].split([k * n for k, n in shapes], dim=1)

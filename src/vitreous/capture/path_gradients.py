@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.black_box_probe import AnyProbe, BlackBoxProbe
-from vitreous.capture.forward import classified, run_block, run_head
-from vitreous.capture.layer import Layer, weave
+from vitreous.capture.forward import classify_pooled, run_block, run_head
+from vitreous.capture.layer import Layer, interleave_targets
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally, pieces
@@ -115,7 +115,7 @@ def score_at(probe: BlackBoxProbe, points: Tensor, start: int | None = None) -> 
     owner = torch.arange(len(points), device=points.device)
     part = probe_other_images(probe, points, owner) if start is None else probe_from_block(probe, points, owner, start)
     with torch.no_grad():
-        return part.answer(part.reading.logits.repeat_interleave(part.targets_per_image, 0), part.targets)
+        return part.compute_scores(part.head_output.logits.repeat_interleave(part.targets_per_image, 0), part.targets)
 
 
 # ── points in small batches ──────────────────────────────────────────────────────────────────────
@@ -174,7 +174,7 @@ def early_attention_gradient(
         "head": the model's own pooling; "mean": the mean of all tokens, prefix included.
     """
     with torch.enable_grad():
-        x = layer.step.hidden.detach().requires_grad_()
+        x = layer.states.hidden.detach().requires_grad_()
         step = run_block(layer.block, x, layer.place, lin, attention=True)
         logits = (
             run_head(probe.vit, step.output, lin).logits
@@ -186,7 +186,7 @@ def early_attention_gradient(
     gradients = [
         torch.autograd.grad(score, step.attention, retain_graph=score is not scores[-1])[0] for score in scores
     ]
-    return layer.full(weave(gradients))
+    return layer.full(interleave_targets(gradients))
 
 
 def logits_of_mean_token(
@@ -198,4 +198,4 @@ def logits_of_mean_token(
         raise ModelError("pool='mean' is not defined for a model with attention pooling; use pool='head'")
     mean = lin.normalise(vit.norm, tokens.mean(1, keepdim=True))
     reads = len(vit.pool.rows(tokens.shape[1]))
-    return classified(vit, lin.normalise(vit.pooled_norm, mean).expand(-1, reads, -1), lin)
+    return classify_pooled(vit, lin.normalise(vit.pooled_norm, mean).expand(-1, reads, -1), lin)

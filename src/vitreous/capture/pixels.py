@@ -13,7 +13,7 @@ from vitreous.capture.progress import run_in_pieces
 from vitreous.models.tensor_types import Images, Logits
 
 Index = Int[Tensor, " k"]
-Read = Callable[[Logits, Index], Tensor]  # reduces logits [m c] to [m …], given the row of each
+LogitReader = Callable[[Logits, Index], Tensor]  # reduces logits [m c] to [m …], given the row of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,11 @@ class ImageVariants:
 
 @torch.no_grad()
 def outputs_of_variants(
-    variants: ImageVariants, say: Callable[[Images], Logits], chunk: int, device: torch.device, read: Read | None = None
+    variants: ImageVariants,
+    say: Callable[[Images], Logits],
+    chunk: int,
+    device: torch.device,
+    read: LogitReader | None = None,
 ) -> Float[Tensor, "b s c"]:
     """Return the logits of all images, after `read` if given.
 

@@ -12,22 +12,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe, per_row
+from vitreous.capture.black_box_probe import BiasShares, BlackBoxProbe
 from vitreous.capture.embedding import embed
-from vitreous.capture.forward import Reading, Step, run, run_block, run_head
+from vitreous.capture.forward import BlockStates, HeadOutput, run, run_block, run_head
 from vitreous.capture.fused_attention import is_used
-from vitreous.capture.head_backward import Top, top_of
-from vitreous.capture.layer import Layer, backward, slope_in_presence, weave, weave_gradients
+from vitreous.capture.head_backward import HeadGradients, backpropagate_head
+from vitreous.capture.layer import Layer, backward, interleave_gradients, interleave_targets, slope_in_presence
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.memory import free_bytes, rows_that_fit, weighing
-from vitreous.capture.network_probe import NetworkProbe, Walk
+from vitreous.capture.network_probe import LayerPass, NetworkProbe
 from vitreous.capture.packed import outputs_of_subsets
-from vitreous.capture.pixels import Read
-from vitreous.capture.score_function import Question
+from vitreous.capture.pixels import LogitReader
+from vitreous.capture.score_function import ScoreFunction, per_row
 from vitreous.core.errors import ShapeError
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.tensor_types import Images, Keep, Logits, Tokens
-from vitreous.models.vit import Place, ViT
+from vitreous.models.vit import TokenPositions, ViT
 
 
 class Probe(NetworkProbe):
@@ -48,7 +48,7 @@ class Probe(NetworkProbe):
     targets
         Class indices, [b] or [b k]. None explains the predicted class.
     question
-        Score function: a name, a `Question`, or a callable of the logits, or of logits and targets.
+        Score function: a name, a `ScoreFunction`, or a callable of the logits, or of logits and targets.
     hold
         True keeps the whole autograd graph, False recomputes it block by block, None keeps it if it fits into memory.
         The results are the same.
@@ -74,9 +74,9 @@ class Probe(NetworkProbe):
         return self.model
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> TokenPositions:
         """Positions of all tokens."""
-        return Place(self.layout)
+        return TokenPositions(self.layout)
 
     # ── logits and scores ────────────────────────────────────────────────────────────────────────
 
@@ -101,85 +101,89 @@ class Probe(NetworkProbe):
         return states
 
     @property
-    def reading(self) -> Reading:
+    def head_output(self) -> HeadOutput:
         """Output of the head for the unmodified images, without graph."""
-        if self._cache.reading is None:
+        if self._cache.head_output is None:
             with torch.no_grad():
-                self._cache.reading = run_head(self.vit, self.states[-1])
-        return self._cache.reading
+                self._cache.head_output = run_head(self.vit, self.states[-1])
+        return self._cache.head_output
 
     # ── layers ───────────────────────────────────────────────────────────────────────────────────
 
-    def _walk(self, walk: Walk, down_to: int) -> Iterator[Layer]:
+    def _iterate_layers(self, layer_pass: LayerPass, down_to: int) -> Iterator[Layer]:
         """Yield the layers of `layers`. The graph of a block ends at its input, so each block can be freed after use."""
-        steps = self._forward(walk, down_to)
-        top = self._top(walk) if walk.gradients else None
-        readout = self.reading.readout.repeat_interleave(self.targets_per_image, 0)
-        upstream = top.grads if top is not None else []
+        block_states = self._forward(layer_pass, down_to)
+        head_gradients = self._head_gradients(layer_pass) if layer_pass.gradients else None
+        readout = self.head_output.readout.repeat_interleave(self.targets_per_image, 0)
+        upstream = head_gradients.grads if head_gradients is not None else []
         for index in reversed(range(down_to, self.vit.depth)):
-            step = steps.pop() if steps else self._run(index, self.states[index], walk)
-            common = (index, self.vit.depth, self.layout, self.place, self.vit.blocks[index], step)
-            if not walk.gradients:
+            states = block_states.pop() if block_states else self._run(index, self.states[index], layer_pass)
+            common = (index, self.vit.depth, self.layout, self.place, self.vit.blocks[index], states)
+            if not layer_pass.gradients:
                 yield Layer(*common, self.targets_per_image, readout)
                 continue
-            columns = [backward(step, g, walk.normed, keep=g is not upstream[-1]) for g in upstream]
-            row_gradients = weave_gradients(columns)
-            if walk.biases and row_gradients.biases is None:  # a block without biases
+            columns = [backward(states, g, layer_pass.normed, keep=g is not upstream[-1]) for g in upstream]
+            row_gradients = interleave_gradients(columns)
+            if layer_pass.biases and row_gradients.biases is None:  # a block without biases
                 assert row_gradients.hidden is not None
                 row_gradients = replace(row_gradients, biases=torch.zeros_like(row_gradients.hidden[..., 0]))
-            if walk.presence and walk.attention:
-                slope = slope_in_presence(step, row_gradients)
-                if top is not None and top.presence is not None and index == self.vit.depth - 1:
-                    slope = slope + top.presence
+            if layer_pass.presence and layer_pass.attention:
+                slope = slope_in_presence(states, row_gradients)
+                if head_gradients is not None and head_gradients.presence is not None and index == self.vit.depth - 1:
+                    slope = slope + head_gradients.presence
                 row_gradients = replace(row_gradients, presence=slope)
             yield Layer(*common, self.targets_per_image, readout, row_gradients)
             upstream = [column.hidden for column in columns if column.hidden is not None]
 
-    def _top(self, walk: Walk) -> Top:
-        top = top_of(self.vit, self.states[-1], self._scores_of_head, walk.lin, walk.biases, walk.presence)
-        if top.biases is not None and top.pooled_biases is not None:
-            self.bias_shares = BiasShares(top.biases, top.pooled_biases)
-        return top
+    def _head_gradients(self, layer_pass: LayerPass) -> HeadGradients:
+        head_gradients = backpropagate_head(
+            self.vit, self.states[-1], self._scores_of_head, layer_pass.lin, layer_pass.biases, layer_pass.presence
+        )
+        if head_gradients.biases is not None and head_gradients.pooled_biases is not None:
+            self.bias_shares = BiasShares(head_gradients.biases, head_gradients.pooled_biases)
+        return head_gradients
 
-    def _scores_of_head(self, reading: Reading) -> list[Float[Tensor, " b"]]:
+    def _scores_of_head(self, head_output: HeadOutput) -> list[Float[Tensor, " b"]]:
         """Scores with graph, one tensor per target. Caches the logits, so that the arg-max needs no extra forward."""
-        if self._cache.reading is None:
-            self._cache.reading = Reading(reading.logits.detach(), reading.readout)
-        return self.target_scores(reading.logits)
+        if self._cache.head_output is None:
+            self._cache.head_output = HeadOutput(head_output.logits.detach(), head_output.readout)
+        return self.target_scores(head_output.logits)
 
-    def _forward(self, walk: Walk, down_to: int) -> list[Step]:
-        """Run the encoder; return the steps from block `down_to` on, or none if they would not fit into memory."""
+    def _forward(self, layer_pass: LayerPass, down_to: int) -> list[BlockStates]:
+        """Run the encoder; return the states of the blocks from `down_to` on, or none if they would not fit into memory."""
         if self.hold is False:
             _ = self.states
             return []
         cached = self._cache.states
         states = self._carried([self.tokens], down_to) if cached is None else cached[: down_to + 1]
-        steps: list[Step] = []
+        block_states: list[BlockStates] = []
         for index in range(down_to, self.vit.depth):
             is_weighed = self.hold is None and index == down_to  # the first block shows what a graph takes
-            with weighing(walk.gradients and is_weighed) as saved_bytes:
-                steps.append(self._run(index, states[-1], walk))
-            if is_weighed and not self._fits(saved_bytes(), steps[0], self.vit.depth - down_to):
-                steps.clear()  # free the graph before the remaining blocks run
+            with weighing(layer_pass.gradients and is_weighed) as saved_bytes:
+                block_states.append(self._run(index, states[-1], layer_pass))
+            if is_weighed and not self._fits(saved_bytes(), block_states[0], self.vit.depth - down_to):
+                block_states.clear()  # free the graph before the remaining blocks run
                 self._cache.states = cached or self._carried(states, self.vit.depth)
                 return []
-            states.append(steps[-1].output.detach())
+            states.append(block_states[-1].output.detach())
         if cached is None:
             self._cache.states = states
-        return steps
+        return block_states
 
-    def _fits(self, saved_bytes: int, step: Step, blocks: int) -> bool:
-        matrix = 0 if step.attention is None else step.attention.nbytes
-        needed = (max(saved_bytes, matrix) + step.output.nbytes) * blocks + matrix * 2
+    def _fits(self, saved_bytes: int, states: BlockStates, blocks: int) -> bool:
+        matrix = 0 if states.attention is None else states.attention.nbytes
+        needed = (max(saved_bytes, matrix) + states.output.nbytes) * blocks + matrix * 2
         return needed < free_bytes(self.images.device) / 2
 
-    def _run(self, index: int, x: Tokens, walk: Walk) -> Step:
-        with torch.set_grad_enabled(walk.gradients):
-            leaf = x.detach().requires_grad_(walk.gradients)
-            fused = walk.attention and walk.gradients and is_used(leaf)
-            step = run_block(self.vit.blocks[index], leaf, self.place, walk.lin, walk.attention, walk.biases, fused)
-        needless = walk.gradients and not walk.normed  # parameters get no gradient, so it is not read
-        return replace(step, normed=None) if needless else step
+    def _run(self, index: int, x: Tokens, layer_pass: LayerPass) -> BlockStates:
+        with torch.set_grad_enabled(layer_pass.gradients):
+            leaf = x.detach().requires_grad_(layer_pass.gradients)
+            fused = layer_pass.attention and layer_pass.gradients and is_used(leaf)
+            states = run_block(
+                self.vit.blocks[index], leaf, self.place, layer_pass.lin, layer_pass.attention, layer_pass.biases, fused
+            )
+        needless = layer_pass.gradients and not layer_pass.normed  # parameters get no gradient, so it is not read
+        return replace(states, normed=None) if needless else states
 
     def biases(self, lin: Linearisation = PLAIN) -> Iterator[Float[Tensor, "r n"]]:
         """Yield bias shares at the tokens they are added to: of the head, then of each block, from last to first."""
@@ -198,7 +202,9 @@ class Probe(NetworkProbe):
         self.__dict__.setdefault("tokens", tokens.detach())  # the layers use them
         columns = self.token_gradient(lin).unflatten(0, (len(images), -1)).unbind(1)
         last = len(columns) - 1
-        return weave([torch.autograd.grad(tokens, images, g, retain_graph=i < last)[0] for i, g in enumerate(columns)])
+        return interleave_targets(
+            [torch.autograd.grad(tokens, images, g, retain_graph=i < last)[0] for i, g in enumerate(columns)]
+        )
 
     def token_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r n d"]:
         """Gradient of the score at the input of the first block."""
@@ -227,9 +233,9 @@ class Probe(NetworkProbe):
         ShapeError
             If the shape of `keep` does not fit.
         """
-        return self.sides(self._masked(keep).flatten(0, 1)).unflatten(0, keep.shape[:2])
+        return self.class_logits(self._masked(keep).flatten(0, 1)).unflatten(0, keep.shape[:2])
 
-    def _masked(self, keep: Keep, read: Read | None = None) -> Float[Tensor, "b s c"]:
+    def _masked(self, keep: Keep, read: LogitReader | None = None) -> Float[Tensor, "b s c"]:
         """The model's logits when only the kept patches enter, after `read` if given.
 
         Attention runs once per sequence length, everything else once on all remaining tokens. If no patch is kept, a
@@ -247,7 +253,7 @@ class Probe(NetworkProbe):
         """Return the score of every subset of patches; `keep` as for `logits`."""
         return per_row(self._masked(keep, self._reader(len(keep))))
 
-    def say(self, images: Images) -> Logits:
+    def run_model(self, images: Images) -> Logits:
         """Return the model's logits for images of the same size as the probe's."""
         return run(self.vit, embed(self.vit, images), self.place)
 
@@ -262,7 +268,7 @@ def probe_of(
     model: BlackBox,
     images: Images,
     targets: Int[Tensor, "b k"] | Int[Tensor, " b"] | None = None,
-    question: str | Question | Any = "logit",
+    question: str | ScoreFunction | Any = "logit",
     hold: bool | None = None,
     *,
     differentiable: bool = False,

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from vitreous.capture.layer import Layer, Relevance
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError
-from vitreous.models.vit import LinearPool, unmoved
+from vitreous.models.vit import LinearPool, keep_heads
 
 Tokens = Float[Tensor, "r n d"]
 Heads = Float[Tensor, "r h n e"]
@@ -124,28 +124,28 @@ def propagate_relevance(probe: Probe, layers: Iterable[Layer], rules: Rules) -> 
 @torch.no_grad()
 def propagate_block(layer: Layer, R: Tokens, rules: Rules) -> tuple[Tokens, Float[Tensor, "r h n n"]]:
     """Relevance of a block's input and of its attention, given the relevance R of its output."""
-    attend, feed = layer.block.attend, layer.block.feed
+    attention_part, mlp = layer.block.attention, layer.block.mlp
     refuse(layer)
     x, mid, attention, value = layer.hidden, layer.mid, layer.attention, layer.value
 
-    normed = feed.norm(mid)
-    (raw,) = feed.expand(normed)
-    hidden = feed.act(raw)
-    contract, shift = affine(feed.contract, hidden)
+    normed = mlp.norm(mid)
+    (raw,) = mlp.expand(normed)
+    hidden = mlp.act(raw)
+    contract, shift = affine(mlp.contract, hidden)
     R_skip, R = add(R, mid, hidden @ contract.T + shift, rules)
     R = linear(R, hidden, contract, rules)
-    R = linear(R, normed, affine(lambda t: feed.expand(t)[0], normed)[0], rules)
+    R = linear(R, normed, affine(lambda t: mlp.expand(t)[0], normed)[0], rules)
     R = fork(mid, R_skip, R)
 
     mixed = concatenate_heads(attention @ value)
-    project, shift = affine(attend.project, mixed)
+    project, shift = affine(attention_part.project, mixed)
     R_skip, R = add(R, x, mixed @ project.T + shift, rules)
     R = linear(R, mixed, project, rules).unflatten(-1, (value.shape[1], -1)).transpose(1, 2)
     R_attention, R_v = product(R, attention, value)
-    q, k, _ = attend.qkv(layer.normed)
+    q, k, _ = attention_part.qkv(layer.normed)
     R_q, R_k = product(R_attention, q, k.mT)
     R = concatenate_heads(torch.cat([R_q, R_k.mT, R_v], 1))
-    R = linear(R, layer.normed, affine(lambda t: concatenate_heads(torch.cat(attend.qkv(t), 1)), x)[0], rules)
+    R = linear(R, layer.normed, affine(lambda t: concatenate_heads(torch.cat(attention_part.qkv(t), 1)), x)[0], rules)
     return fork(x, R_skip, R), R_attention
 
 
@@ -166,9 +166,9 @@ def propagate_head(probe: Probe, rules: Rules) -> Tokens:
 
 def logit_gradient(probe: Probe) -> Float[Tensor, "r c"]:
     """Gradient of the score function in the logits: one-hot for "logit"."""
-    logits = probe.reading.logits.repeat_interleave(probe.targets_per_image, 0).detach().requires_grad_()
+    logits = probe.head_output.logits.repeat_interleave(probe.targets_per_image, 0).detach().requires_grad_()
     with torch.enable_grad():
-        score = probe.answer(logits, probe.targets).sum()
+        score = probe.compute_scores(logits, probe.targets).sum()
     return torch.autograd.grad(score, logits)[0]
 
 
@@ -186,13 +186,13 @@ def concatenate_heads(heads: Heads) -> Tokens:
 
 def refuse(layer: Layer) -> None:
     """Raise a `ModelError` that names a part of the block which the rules do not cover."""
-    attend, feed = layer.block.attend, layer.block.feed
+    attention_part, mlp = layer.block.attention, layer.block.mlp
     unknown = {
-        "a gated MLP": len(feed.expand(layer.normed[:1, :1])) > 1,
-        "a norm inside attention or MLP": any(is_present(n) for n in (attend.inner_norm, feed.inner_norm)),
-        "a norm of queries and keys": any(is_present(n) for n in (attend.q_norm, attend.k_norm)),
-        "rotary positions": attend.rotate is not unmoved,
-        "relative positions": attend.bias(layer.place) is not None,
+        "a gated MLP": len(mlp.expand(layer.normed[:1, :1])) > 1,
+        "a norm inside attention or MLP": any(is_present(n) for n in (attention_part.inner_norm, mlp.inner_norm)),
+        "a norm of queries and keys": any(is_present(n) for n in (attention_part.q_norm, attention_part.k_norm)),
+        "rotary positions": attention_part.rotate is not keep_heads,
+        "relative positions": attention_part.bias(layer.place) is not None,
     }
     for part, present in unknown.items():
         if present:

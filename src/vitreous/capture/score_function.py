@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import ShapeError, SpecError, unexpected_errors_as
 from vitreous.core.registry import Registry
 
@@ -20,7 +21,7 @@ Targets = Int[Tensor, " r"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ScoreFunction:
     """A named score function of logits and targets.
 
     Parameters
@@ -96,34 +97,34 @@ def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
 
 RATHER = "why this class rather than another"
 AT_ALL = "what speaks for the class at all"
-QUESTIONS: Registry[Question] = Registry("question")
+QUESTIONS: Registry[ScoreFunction] = Registry("question")
 for _question, _aliases in (
-    (Question("logit", logit, affine=True, own=True, asks=AT_ALL), ("support", "score", "value")),
-    (Question("probability", probability, compares=True, asks=RATHER), ("contrast", "prob", "softmax")),
-    (Question("log-probability", log_probability, compares=True, asks=RATHER), ("logprob",)),
-    (Question("margin", margin, affine=True, compares=True, asks="why this class rather than the runner-up"), ()),
-    (Question("sigmoid", sigmoid, own=True, asks=AT_ALL), ()),
+    (ScoreFunction("logit", logit, affine=True, own=True, asks=AT_ALL), ("support", "score", "value")),
+    (ScoreFunction("probability", probability, compares=True, asks=RATHER), ("contrast", "prob", "softmax")),
+    (ScoreFunction("log-probability", log_probability, compares=True, asks=RATHER), ("logprob",)),
+    (ScoreFunction("margin", margin, affine=True, compares=True, asks="why this class rather than the runner-up"), ()),
+    (ScoreFunction("sigmoid", sigmoid, own=True, asks=AT_ALL), ()),
 ):
     QUESTIONS.add(_question.name, _question, "vitreous", _aliases)
 PROBABILITIES = frozenset({"probability", "sigmoid"})  # never negative
 
 
-def ask(question: str | Question | Callable[..., Any]) -> Question:
-    """Return the score function (`question`) as a `Question`.
+def resolve_score_function(question: str | ScoreFunction | Callable[..., Any]) -> ScoreFunction:
+    """Return the score function (`question`) as a `ScoreFunction`.
 
     Parameters
     ----------
     question
-        A registered name, a `Question`, or a differentiable callable of the logits [r c], or of logits and targets [r],
+        A registered name, a `ScoreFunction`, or a differentiable callable of the logits [r c], or of logits and targets [r],
         that returns one number per row.
 
     Raises
     ------
     SpecError
-        If the name is unknown, or `question` is not a callable of one or two arguments. Calling the returned `Question`
+        If the name is unknown, or `question` is not a callable of one or two arguments. Calling the returned `ScoreFunction`
         raises a `ShapeError` if the callable fails or its result has a wrong shape or no gradient.
     """
-    if isinstance(question, Question):
+    if isinstance(question, ScoreFunction):
         return question
     if isinstance(question, str):
         return QUESTIONS[question]
@@ -147,7 +148,7 @@ def ask(question: str | Question | Callable[..., Any]) -> Question:
             )
         return score
 
-    return Question(name, function)
+    return ScoreFunction(name, function)
 
 
 def required_arguments(question: Callable[..., Any]) -> int:
@@ -165,3 +166,16 @@ def required_arguments(question: Callable[..., Any]) -> int:
             "a function of the logits, or of logits and targets, would work"
         )
     return len(needed) or (2 if unnamed and not positional else 1)
+
+
+def per_row(scores: Float[Tensor, "b s k"]) -> Float[Tensor, "r s"]:
+    """Scores [b s k] → [r s], with rows ordered image by image, then target by target."""
+    return scores.transpose(1, 2).flatten(0, 1)
+
+
+def two_class_logits(logits: Float[Tensor, "b 1"]) -> Float[Tensor, "b 2"]:
+    """Logits [0, z] of the two classes of a binary output z."""
+    return torch.cat([torch.zeros_like(logits), logits], -1)
+
+
+__getattr__ = rename_warnings(__name__, {"Question": "ScoreFunction", "ask": "resolve_score_function"})

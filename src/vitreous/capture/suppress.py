@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitreous.capture.forward import feed, run_head
+from vitreous.capture.forward import run_head, run_mlp_branch
 from vitreous.capture.linearise import PLAIN
 from vitreous.capture.memory import rows_that_fit
 from vitreous.capture.probe import Probe
 from vitreous.capture.progress import run_in_pieces
 from vitreous.models.tensor_types import Logits, Tokens
-from vitreous.models.vit import Block, Place
+from vitreous.models.vit import Block, TokenPositions
 
 
 @torch.no_grad()
@@ -39,21 +39,26 @@ def suppressed_score(probe: Probe, factors: Float[Tensor, "b s n"], shift: bool)
         return run_head(probe.vit, tokens).logits
 
     tokens = probe.tokens
-    heads = probe.vit.blocks[0].attend.qkv(tokens[:1, :1])[0].shape[1]
+    heads = probe.vit.blocks[0].attention.qkv(tokens[:1, :1])[0].shape[1]
     wide = tokens.shape[2] + heads * tokens.shape[1] // 8  # attention matrices count in addition to the residual stream
     chunk = rows_that_fit(tokens.shape[1], wide, tokens.element_size(), tokens.device)
     logits = run_in_pieces(run_piece, torch.arange(len(flat), device=flat.device), chunk)
-    return probe.answers(logits.unflatten(0, factors.shape[:2]))
+    return probe.compute_variant_scores(logits.unflatten(0, factors.shape[:2]))
 
 
-def suppressed_block(block: Block, x: Tokens, place: Place, factor: Float[Tensor, "b n"], shift: bool) -> Tokens:
+def suppressed_block(
+    block: Block, x: Tokens, place: TokenPositions, factor: Float[Tensor, "b n"], shift: bool
+) -> Tokens:
     """Run one block with attention scores multiplied by `factor`."""
-    attend = block.attend
-    q, k, value = attend.qkv(attend.norm(x))
-    q, k = attend.rotate(attend.q_norm(q), place), attend.rotate(attend.k_norm(k), place)
-    scores, bias = (q * attend.scale) @ k.mT, attend.bias(place)
+    attention_part = block.attention
+    q, k, value = attention_part.qkv(attention_part.norm(x))
+    q, k = (
+        attention_part.rotate(attention_part.q_norm(q), place),
+        attention_part.rotate(attention_part.k_norm(k), place),
+    )
+    scores, bias = (q * attention_part.scale) @ k.mT, attention_part.bias(place)
     scores = scores if bias is None else scores + bias
     scores = scores - scores.amin(-1, keepdim=True) if shift else scores
     mixed = (scores * factor[:, None, None]).softmax(-1) @ value
-    mid = x + attend.project(attend.inner_norm(mixed.transpose(1, 2).flatten(2)))
-    return mid + feed(block.feed, mid, PLAIN)
+    mid = x + attention_part.project(attention_part.inner_norm(mixed.transpose(1, 2).flatten(2)))
+    return mid + run_mlp_branch(block.mlp, mid, PLAIN)

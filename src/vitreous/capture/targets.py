@@ -14,7 +14,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.probe import probe_of
-from vitreous.capture.score_function import Question
+from vitreous.capture.score_function import ScoreFunction
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import Images
@@ -38,12 +38,12 @@ class Target(Protocol):
         """Whether the score is one number of its own, so that "logit" replaces the score function of a paper."""
         ...
 
-    def score_function(self, question: Question) -> Question:
+    def score_function(self, question: ScoreFunction) -> ScoreFunction:
         """Return the score function as it applies to the outputs of `probe`."""
         ...
 
     def probe(
-        self, vit: BlackBox, images: Images, question: Question, hold: bool | None, *, differentiable: bool = False
+        self, vit: BlackBox, images: Images, question: ScoreFunction, hold: bool | None, *, differentiable: bool = False
     ) -> BlackBoxProbe:
         """Return the probe of a batch; `question` is a result of `score_function`, the rest as for `probe_of`."""
         ...
@@ -52,7 +52,7 @@ class Target(Protocol):
         """Return the attribution of a batch with the names of its targets."""
         ...
 
-    def provenance(self, question: Question, lin: Linearisation) -> dict[str, Any]:
+    def provenance(self, question: ScoreFunction, lin: Linearisation) -> dict[str, Any]:
         """Return entries about the target as plain values."""
         ...
 
@@ -79,18 +79,18 @@ class ClassTarget:
     def scalar(self, vit: BlackBox) -> bool:
         return vit.scalar
 
-    def score_function(self, question: Question) -> Question:
+    def score_function(self, question: ScoreFunction) -> ScoreFunction:
         return question
 
     def probe(
-        self, vit: BlackBox, images: Images, question: Question, hold: bool | None, *, differentiable: bool = False
+        self, vit: BlackBox, images: Images, question: ScoreFunction, hold: bool | None, *, differentiable: bool = False
     ) -> BlackBoxProbe:
         return probe_of(vit, images, self.classes, question, hold, differentiable=differentiable)
 
     def describe(self, attribution: Explained, vit: BlackBox) -> Explained:
         return replace(attribution, names=tuple(vit.class_name(index) for index in attribution.targets.tolist()))
 
-    def provenance(self, question: Question, lin: Linearisation) -> dict[str, Any]:
+    def provenance(self, question: ScoreFunction, lin: Linearisation) -> dict[str, Any]:
         return {}
 
 

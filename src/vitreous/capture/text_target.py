@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import Linearisation
 from vitreous.capture.probe import probe_of
-from vitreous.capture.score_function import Question, Rows, Targets
+from vitreous.capture.score_function import Rows, ScoreFunction, Targets
 from vitreous.capture.targets import Explained
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.core.errors import ShapeError, SpecError
@@ -88,7 +88,7 @@ class TextTarget:
         """The cosine is one number, whatever score function a method's paper uses."""
         return True
 
-    def score_function(self, question: Question) -> Question:
+    def score_function(self, question: ScoreFunction) -> ScoreFunction:
         """Restrict a score function to the texts of each image's own group."""
         count = self.together
         if count == 1 and question.compares:
@@ -99,10 +99,10 @@ class TextTarget:
         def function(cosines: Rows, targets: Targets) -> Float[Tensor, " r"]:
             return question(self.own(cosines, targets), targets % count)
 
-        return Question("cosine" if question.name == "logit" else question.name, function, question.affine)
+        return ScoreFunction("cosine" if question.name == "logit" else question.name, function, question.affine)
 
     def probe(
-        self, vit: BlackBox, images: Images, question: Question, hold: bool | None, *, differentiable: bool = False
+        self, vit: BlackBox, images: Images, question: ScoreFunction, hold: bool | None, *, differentiable: bool = False
     ) -> BlackBoxProbe:
         """Return the probe of a batch: a model whose outputs are the cosines with all texts of the batch."""
         first = torch.arange(len(images)) * (0 if self.images is None else self.together)
@@ -125,7 +125,7 @@ class TextTarget:
         """Return the name of the text that a row explains."""
         return f"text {row % self.explained}" if self.names is None else self.names[row % len(self.names)]
 
-    def provenance(self, question: Question, lin: Linearisation) -> dict[str, Any]:
+    def provenance(self, question: ScoreFunction, lin: Linearisation) -> dict[str, Any]:
         """Return entries about the texts as plain values."""
         among = question.name if self.together == 1 or question.name == "cosine" else f"{question.name} among texts"
         return {

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitreous.capture.operations import Added, LinearisedForward
 from vitreous.core.errors import ModelError
-from vitreous.models.eval_mode import evaluating, parts, temporary
+from vitreous.models.eval_mode import evaluating, parts, removing_hooks
 
 ACTIVE: ContextVar[Tracer | None] = ContextVar("vitreous_tracer", default=None)
 
@@ -149,7 +149,7 @@ def trace(
     token = ACTIVE.set(tracer)
     try:
         # the gradient flag is the caller's again afterwards; `enter` switches it on
-        with temporary(handles), evaluating(module), torch.set_grad_enabled(mode.differentiable), mode:
+        with removing_hooks(handles), evaluating(module), torch.set_grad_enabled(mode.differentiable), mode:
             output = forward()
     finally:
         ACTIVE.reset(token)

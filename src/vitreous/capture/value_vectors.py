@@ -48,19 +48,19 @@ def head_value_products(
 
     With f = Wᵀv: ⟨u, f⟩ = ⟨W u, v⟩ and ⟨f, f⟩ = vᵀ(W Wᵀ)v, so that nothing is larger than the values.
     """
-    value, weight = layer.step.value.detach(), head_projections(layer)
+    value, weight = layer.states.value.detach(), head_projections(layer)
     projected = (other @ weight.flatten(0, 1).mT).unflatten(-1, weight.shape[:2])
     return value_products(value, value_shift(layer, bias), projected, weight @ weight.mT)
 
 
 def head_projections(layer: Layer) -> Float[Tensor, "h e d"]:
     """The rows of the output projection that each head uses."""
-    attend, value = layer.block.attend, layer.step.value
-    if not isinstance(attend.inner_norm, nn.Identity):
+    attention_part, value = layer.block.attention, layer.states.value
+    if not isinstance(attention_part.inner_norm, nn.Identity):
         raise ModelError("vectors of single heads are not defined: this model normalises the mixed heads together")
     width = value.shape[1] * value.shape[3]
-    probe = torch.eye(width, device=value.device, dtype=layer.step.hidden.dtype)[None]
-    weight = (attend.project(probe) - attend.project(torch.zeros_like(probe[:, :1])))[0]  # [h·e d]
+    probe = torch.eye(width, device=value.device, dtype=layer.states.hidden.dtype)[None]
+    weight = (attention_part.project(probe) - attention_part.project(torch.zeros_like(probe[:, :1])))[0]  # [h·e d]
     return weight.unflatten(0, (value.shape[1], -1))
 
 
@@ -68,10 +68,10 @@ def value_shift(layer: Layer, bias: Bias) -> Float[Tensor, "h e"] | None:
     """What `head_values` subtracts from the values."""
     if bias == "included":
         return None
-    attend, token = layer.block.attend, torch.zeros_like(layer.step.hidden[:1, :1])
-    shift = getattr(attend.norm, "bias", None)
+    attention_part, token = layer.block.attention, torch.zeros_like(layer.states.hidden[:1, :1])
+    shift = getattr(attention_part.norm, "bias", None)
     token = token + shift if bias == "free" and shift is not None else token
-    return attend.qkv(token)[2][0, :, 0]
+    return attention_part.qkv(token)[2][0, :, 0]
 
 
 @torch.no_grad()
@@ -83,7 +83,7 @@ def second_norm(layer: Layer) -> tuple[NormMap, Float[Tensor, "r n 1"]]:
     ModelError
         If the norm is neither LayerNorm nor RMSNorm.
     """
-    norm: Any = layer.block.feed.norm
+    norm: Any = layer.block.mlp.norm
     centred = isinstance(norm, nn.LayerNorm)
     if not centred and "rms" not in type(norm).__name__.lower():
         raise ModelError(f"a norm of type {type(norm).__name__!r} is not known here; known: LayerNorm, RMSNorm")
@@ -107,14 +107,14 @@ class NormMap:
 @torch.no_grad()
 def feed_scale(layer: Layer) -> Tensor | float:
     """Return the LayerScale of the MLP branch, or 1 if there is none."""
-    scale = layer.block.feed.layer_scale()
+    scale = layer.block.mlp.layer_scale()
     return 1.0 if scale is None else scale.detach()
 
 
 @torch.no_grad()
 def second_normed(layer: Layer) -> Float[Tensor, "r n d"]:
     """Return the output of the second norm, the input of the MLP."""
-    return layer.block.feed.norm(layer.mid)
+    return layer.block.mlp.norm(layer.mid)
 
 
 def secant(act: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ def run_file(file: Path) -> None:
 
 def model_facts(vit: Any) -> dict[str, Any]:
     """Properties of a model as JSON values."""
-    from vitreous.capture.handshake import compare_with_model
+    from vitreous.capture.adapter_check import compare_with_model
     from vitreous.models.model import Network
     from vitreous.models.vit import ViT
 

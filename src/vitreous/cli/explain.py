@@ -94,13 +94,13 @@ class Explainer:
     def __init__(self, request: Request) -> None:
         from vitreous.bench.model_options import load_model
         from vitreous.capture.precision import check_precision
-        from vitreous.capture.score_function import ask
+        from vitreous.capture.score_function import resolve_score_function
         from vitreous.capture.targets import class_index
         from vitreous.methods.spec import resolve
 
         # check methods and score function before loading the model; two names of the same method count once
         self.methods = list({method.spec: method for method in map(resolve, request.methods)}.values())
-        self.question = None if request.question is None else ask(request.question)
+        self.question = None if request.question is None else resolve_score_function(request.question)
         check_precision(request.precision)
         self.precision = request.precision
         self.vit = load_model(request.model, **request.loading)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from vitreous.catalogue import entries
+from vitreous.catalogue import catalogue_entries
 from vitreous.cli.console import new_table, open_console, print_json, print_table
 from vitreous.core.errors import SpecError
 
@@ -18,7 +18,7 @@ def look_up(kind: Literal["method", "metric"], name: str) -> Entry:
     spelling = name.strip().lower()
     if kind == "metric":
         spelling = spelling.replace("-", "_")
-    listed = entries("methods" if kind == "method" else "metrics")
+    listed = catalogue_entries("methods" if kind == "method" else "metrics")
     by_name = {text.lower(): entry for entry in listed for text in (entry["name"], *entry["aliases"])}
     for length in range(len(spelling), 0, -1):
         if spelling[:length] in by_name and (length == len(spelling) or spelling[length] in "(@+"):

@@ -23,10 +23,10 @@ def methods(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the methods and their properties."""
-    from vitreous.cli.listing import entries, list_entries, look_up, print_entry
+    from vitreous.cli.listing import catalogue_entries, list_entries, look_up, print_entry
 
     if name is None:
-        list_entries("method", entries("methods"), COLUMNS, HINT, as_json=json)
+        list_entries("method", catalogue_entries("methods"), COLUMNS, HINT, as_json=json)
     else:
         method = look_up("method", name)
         print_entry(method, describe(method), as_json=json)

@@ -25,14 +25,14 @@ def metrics(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the metrics and their properties."""
-    from vitreous.cli.listing import entries, list_entries, look_up, print_entry
+    from vitreous.cli.listing import catalogue_entries, list_entries, look_up, print_entry
 
     if protocol is not None and name is not None:
         raise SpecError("give a metric or --protocol, not both")
     if protocol is not None:
         show_protocol(protocol, json)
     elif name is None:
-        listed = entries("metrics")
+        listed = catalogue_entries("metrics")
         if not json:
             listed = sorted(listed, key=itemgetter("family", "name"))
         list_entries("metric", listed, COLUMNS, HINT, as_json=json)

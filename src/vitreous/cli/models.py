@@ -9,13 +9,13 @@ import typer
 
 def models(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the model families, with a name to load each by."""
-    from vitreous.catalogue import entries
+    from vitreous.catalogue import catalogue_entries
     from vitreous.cli.console import new_table, print_json, print_table
 
     if json:
-        print_json(entries("models"))
+        print_json(catalogue_entries("models"))
         return
     table = new_table("family", "for example", "notes")
-    for family in entries("models"):
+    for family in catalogue_entries("models"):
         table.add_row(family["family"], family["example"], family["notes"])
     print_table(table)

@@ -28,7 +28,7 @@ TICK_SIZE = 7.0  # points, of the numbers at a colour bar
 DPI = 150
 
 
-class Board(Figure):
+class FigureBoard(Figure):
     """A figure without global state, which a notebook shows whatever its matplotlib backend.
 
     Items are placed from the top; their height is known only afterwards, so `closed` draws them.
@@ -39,7 +39,7 @@ class Board(Figure):
         self.across = self.down = float(width)
         self._pending: list[Callable[[], object]] = []
 
-    def closed(self, height: Number) -> Board:
+    def closed(self, height: Number) -> FigureBoard:
         """Draw everything that was placed on a figure of this height."""
         self.down = height
         self.set_size_inches(self.across, height)

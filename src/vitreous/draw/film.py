@@ -11,12 +11,12 @@ from PIL import Image
 
 from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import describe_target, label, remarks
-from vitreous.draw.figure_layout import FAINT, Board
+from vitreous.draw.figure_layout import FAINT, FigureBoard
 from vitreous.draw.overlay import LARGE, Mode, backdrop
 from vitreous.draw.pages import (
     GAP,
     MARGIN,
-    Look,
+    MapStyle,
     box_height,
     choose_scales,
     close_board,
@@ -82,10 +82,10 @@ def film_strip(
     columns = min(columns, layout.times)
     groups = group_rows_by_image(attribution) if shared_scale else list(range(len(attribution)))
     scales = [scale] * len(attribution) if scale else choose_scales(attribution, groups, quantile)
-    board = Board(2 * MARGIN + max(columns * (FRAME + THIN), BAR + 1))
+    board = FigureBoard(2 * MARGIN + max(columns * (FRAME + THIN), BAR + 1))
     inner = board.across - 2 * MARGIN
     y = board.write_wrapped(MARGIN, MARGIN, attribution.method, inner, 11, weight="bold") + 0.08
-    look = Look(True, opacity, mode, quantile, SIDE)
+    look = MapStyle(True, opacity, mode, quantile, SIDE)
     for row in shown:
         single, own = attribution[row], scales[row]
         title = name_unprintable(single, describe_target(single))
@@ -103,10 +103,10 @@ def film_strip(
 
 
 def draw_steps(
-    board: Board,
+    board: FigureBoard,
     steps: list[tuple[int, Attribution]],
     scale: Scale,
-    look: Look,
+    look: MapStyle,
     layout: ClipLayout,
     y: Number,
 ) -> float:
@@ -167,14 +167,14 @@ def time_step(attribution: Attribution, step: int, frame: int | None = None) -> 
 
 def film_image(attribution: Attribution, scale: Scale, *, side: int = SIDE // 2) -> Image.Image:
     """The time steps of a single row side by side."""
-    look = Look(longest=LARGE)
+    look = MapStyle(longest=LARGE)
     images = [look.draw(time_step(attribution, t), scale) for t in range(clip_layout(attribution).times)]
     for image in images:
         image.thumbnail((side, side))
-    return beside(images)
+    return join_side_by_side(images)
 
 
-def beside(images: list[Image.Image]) -> Image.Image:
+def join_side_by_side(images: list[Image.Image]) -> Image.Image:
     """Images of one size side by side, with a thin white line between them."""
     width, height = images[0].size
     sheet = Image.new("RGB", (len(images) * (width + 2) - 2, height), "white")
@@ -226,7 +226,7 @@ def save_animation(
     if chosen not in ("gif", "webp") or not seconds > 0:
         raise ShapeError(f"format={chosen!r}, seconds={seconds}; 'gif' or 'webp' and a time above 0 would work")
     scale = scale or scale_of(attribution, quantile=quantile)
-    look = Look(True, opacity, mode, quantile, 2 * SIDE)
+    look = MapStyle(True, opacity, mode, quantile, 2 * SIDE)
     frames = []
     for frame in range(layout.frames):
         shown = time_step(attribution, frame // layout.tubelet, frame)
@@ -235,7 +235,7 @@ def save_animation(
             images.insert(0, framed_image[0])
         for image in images:
             image.thumbnail((SIDE, SIDE))
-        frames.append(beside(images))
+        frames.append(join_side_by_side(images))
     path.parent.mkdir(parents=True, exist_ok=True)
     frames[0].save(
         path, chosen.upper(), save_all=True, append_images=frames[1:], duration=round(1000 * seconds), loop=0

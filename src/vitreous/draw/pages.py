@@ -10,7 +10,7 @@ from PIL import Image
 
 from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import class_name, class_specific, describe_rank, describe_target, footnotes, label, remarks
-from vitreous.draw.figure_layout import FAINT, Board, covers, is_printable
+from vitreous.draw.figure_layout import FAINT, FigureBoard, covers, is_printable
 from vitreous.draw.overlay import LARGE, Mode, Window, backdrop, bare_image, overlay_image
 from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, find_negligible_rows, merge_scales, scale_of
 from vitreous.methods.attribution import Attribution
@@ -23,7 +23,7 @@ TALLEST = 1.6  # height of an image's box, as a share of its width
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MapStyle:
     """How maps are drawn."""
 
     overlay: bool = True
@@ -57,7 +57,7 @@ class Panel:
     remarks: str
     label: str
 
-    def draw(self, board: Board, x: Number, y: Number, width: Number) -> float:
+    def draw(self, board: FigureBoard, x: Number, y: Number, width: Number) -> float:
         """Place the image with its colour bar and label below; returns where they end."""
         height = box_height(self.image, width)
         board.place_image(x, y, width, height, self.image, self.window)
@@ -126,12 +126,12 @@ def figure(
     if not shown or (columns is not None and columns < 1):
         raise ShapeError(f"nothing to draw: {len(chosen)} rows, columns={columns}, limit={limit}")
     columns = min(columns or (len(shown) if len(shown) <= 3 else 4), len(shown))
-    look = Look(overlay, opacity, mode, quantile, LARGE if len(shown) <= 4 else LARGE // 2, uncertainty)
+    look = MapStyle(overlay, opacity, mode, quantile, LARGE if len(shown) <= 4 else LARGE // 2, uncertainty)
     groups = group_rows_by_image(attribution) if shared_scale else list(range(len(attribution)))
     scales = [scale] * len(attribution) if scale else choose_scales(attribution, groups, quantile)
     panels = [make_panel(attribution[row], scales[row], look) for row in shown]
     width = WIDTHS.get(columns, 3.0)
-    board = Board(2 * MARGIN + columns * width + (columns - 1) * GAP)
+    board = FigureBoard(2 * MARGIN + columns * width + (columns - 1) * GAP)
     inner = board.across - 2 * MARGIN
     y = board.write_wrapped(MARGIN, MARGIN, attribution.method, inner, 11, weight="bold") + 0.1
     for start in range(0, len(panels), columns):
@@ -179,11 +179,11 @@ def sheet(
     """
     first = check_same_rows(attributions)
     shown = range(min(len(first), limit))
-    look = Look(True, opacity, mode, quantile, LARGE // 2)
+    look = MapStyle(True, opacity, mode, quantile, LARGE // 2)
     groups = group_rows_by_image(first) if shared_scale else list(range(len(first)))
     scales = [choose_scales(attribution, groups, quantile) for attribution in attributions]
     width = min(max((13.5 - NAMES) / (len(attributions) + 1), 2.0), 3.2)
-    board = Board(2 * MARGIN + NAMES + (len(attributions) + 1) * (width + GAP))
+    board = FigureBoard(2 * MARGIN + NAMES + (len(attributions) + 1) * (width + GAP))
     y = draw_headings(board, attributions, width)
     panels: list[Panel] = []
     for row in shown:
@@ -258,7 +258,7 @@ def describe_scales(attribution: Attribution, shared: bool, methods: int) -> str
 # ── layout ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def make_panel(attribution: Attribution, scale: Scale, look: Look) -> Panel:
+def make_panel(attribution: Attribution, scale: Scale, look: MapStyle) -> Panel:
     """The map of a single row with its captions."""
     captions = {
         "title": name_unprintable(attribution, describe_target(attribution)),
@@ -278,7 +278,7 @@ def name_unprintable(attribution: Attribution, title: str) -> str:
     return title if is_printable(class_name(attribution)) else f"{title} · class {int(attribution.targets[0])}"
 
 
-def draw_panels(board: Board, panels: Sequence[Panel], y: Number, width: Number) -> float:
+def draw_panels(board: FigureBoard, panels: Sequence[Panel], y: Number, width: Number) -> float:
     """Place panels side by side, each below its own title."""
     xs = [MARGIN + place * (width + GAP) for place in range(len(panels))]
     below = y
@@ -288,7 +288,7 @@ def draw_panels(board: Board, panels: Sequence[Panel], y: Number, width: Number)
     return max(panel.draw(board, x, below + 0.05, width) for x, panel in zip(xs, panels, strict=True))
 
 
-def draw_headings(board: Board, attributions: Sequence[Attribution], width: Number) -> float:
+def draw_headings(board: FigureBoard, attributions: Sequence[Attribution], width: Number) -> float:
     """Place the headings of a sheet's columns."""
     x = MARGIN + NAMES + GAP
     below = board.write_wrapped(x, MARGIN, "image", width, 9.5, ha="center", color=FAINT)
@@ -302,7 +302,9 @@ def draw_headings(board: Board, attributions: Sequence[Attribution], width: Numb
     return below + 0.06
 
 
-def draw_sheet_line(board: Board, attribution: Attribution, line: Sequence[Panel], y: Number, width: Number) -> float:
+def draw_sheet_line(
+    board: FigureBoard, attribution: Attribution, line: Sequence[Panel], y: Number, width: Number
+) -> float:
     """Place class name and probability, the image, and the map of each method."""
     start = MARGIN + NAMES + GAP
     xs = [start + place * (width + GAP) for place in range(1, len(line) + 1)]
@@ -324,7 +326,7 @@ def count_left_out(rows: int, shown: int, noun: str) -> str:
 
 
 def close_board(
-    board: Board,
+    board: FigureBoard,
     y: Number,
     attributions: Sequence[Attribution],
     panels: Sequence[Panel | Scale],

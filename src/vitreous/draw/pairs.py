@@ -103,7 +103,7 @@ def draw_words(axis: Axes, words: tuple[str, ...], scores: np.ndarray, scale: Sc
         )
 
 
-def framed(pair: PairAttribution, side: Side) -> tuple[Image.Image, Window]:
+def image_and_window(pair: PairAttribution, side: Side) -> tuple[Image.Image, Window]:
     """The image of a side as it is displayed, and the part of it that the model sees."""
     displayed = backdrop(pair.attribution(side))
     assert displayed is not None  # an image tower keeps its input
@@ -115,7 +115,7 @@ def part_centres(pair: PairAttribution, side: Side) -> list[tuple[float, float]]
     own = pair.side(side)
     if own.words is not None:
         return [(0.02, index + 0.5) for index in range(len(own.words))]
-    _, (left, top, right, bottom) = framed(pair, side)
+    _, (left, top, right, bottom) = image_and_window(pair, side)
     rows, columns = own.layout.grid
     return [
         (left + (column + 0.5) / columns * (right - left), top + (row + 0.5) / rows * (bottom - top))
@@ -138,11 +138,11 @@ def pair_page(pair: PairAttribution) -> str:
         title=pair_title(pair),
         method=pair.method,
         sides=[describe_side(pair, side) for side in ("a", "b")],
-        data=json.dumps({"matrix": shares, "a": totals(pair, "a"), "b": totals(pair, "b")}),
+        data=json.dumps({"matrix": shares, "a": relative_scores(pair, "a"), "b": relative_scores(pair, "b")}),
     )
 
 
-def totals(pair: PairAttribution, side: Side) -> list[float]:
+def relative_scores(pair: PairAttribution, side: Side) -> list[float]:
     """Scores of all patches or words of a side, relative to the largest."""
     scores = pair.map(side).flatten().cpu().double().numpy()
     return np.round(scores / (float(np.abs(scores).max()) or 1.0), 4).tolist()
@@ -153,7 +153,7 @@ def describe_side(pair: PairAttribution, side: Side) -> dict[str, Any]:
     rows, columns = own.layout.grid
     described: dict[str, Any] = {"id": side, "name": own.name, "words": own.words, "rows": rows, "columns": columns}
     if own.words is None:
-        image, window = framed(pair, side)
+        image, window = image_and_window(pair, side)
         left, top, right, bottom = (round(100 * v / n, 3) for v, n in zip(window, image.size * 2, strict=True))
         described |= {
             "source": data_url(image.copy(), max(image.size)),

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.draw.captions import class_specific, describe_target, label
-from vitreous.draw.figure_layout import FAINT, Board
+from vitreous.draw.figure_layout import FAINT, FigureBoard
 from vitreous.draw.overlay import LARGE, Mode, backdrop
 from vitreous.draw.pages import (
     GAP,
     MARGIN,
-    Look,
+    MapStyle,
     Panel,
     box_height,
     close_board,
@@ -89,10 +89,10 @@ def strips(
     if not shown:
         raise ShapeError(f"nothing to draw: {len(inside)} rows, limit={limit}")
     size = min(max(ACROSS / len(inside.layers), SIZES[0]), SIZES[1])
-    large, small = (Look(True, opacity, mode, quantile, LARGE // share) for share in (2, 4))
+    large, small = (MapStyle(True, opacity, mode, quantile, LARGE // share) for share in (2, 4))
     stacked = len(names) > 2
     left = SIDE if stacked else 2 * SIDE + GAP
-    board = Board(2 * MARGIN + left + 2 * GAP + NAMES + len(inside.layers) * (size + THIN))
+    board = FigureBoard(2 * MARGIN + left + 2 * GAP + NAMES + len(inside.layers) * (size + THIN))
     inner = board.across - 2 * MARGIN
     y = board.write_wrapped(MARGIN, MARGIN, inside.whole.method, inner, 11, weight="bold") + 0.08
     panels: list[Panel] = []
@@ -125,7 +125,7 @@ def make_strip(single: Inside, name: str, shared: bool, quantile: Number) -> Str
     return Strip(name, maps, [scale_of(*maps, quantile=quantile)] * len(maps) if shared else own, shared)
 
 
-def draw_whole(board: Board, attribution: Attribution, whole: Panel, y: Number, stacked: bool) -> float:
+def draw_whole(board: FigureBoard, attribution: Attribution, whole: Panel, y: Number, stacked: bool) -> float:
     """Place the image, and below or beside it the map that all layers make together."""
     end = board.write(MARGIN, y + 0.04, ["image"], 8, color=FAINT)
     framed_image = backdrop(attribution, LARGE // 2)
@@ -139,7 +139,7 @@ def draw_whole(board: Board, attribution: Attribution, whole: Panel, y: Number, 
     return max(bottom, whole.draw(board, x, top, SIDE))
 
 
-def draw_layer_numbers(board: Board, layers: Sequence[int], x: Number, y: Number, size: Number) -> float:
+def draw_layer_numbers(board: FigureBoard, layers: Sequence[int], x: Number, y: Number, size: Number) -> float:
     """Place the layer number above every column."""
     end = y
     for place, layer in enumerate(reversed(layers)):
@@ -149,7 +149,7 @@ def draw_layer_numbers(board: Board, layers: Sequence[int], x: Number, y: Number
     return end
 
 
-def draw_strip(board: Board, strip: Strip, x: Number, y: Number, size: Number, look: Look) -> float:
+def draw_strip(board: FigureBoard, strip: Strip, x: Number, y: Number, size: Number, look: MapStyle) -> float:
     """Place the part's name, description and colour scale; then one map for every layer."""
     width = NAMES - GAP
     end = board.write_wrapped(x, y, strip.name, width, 9, weight="bold")

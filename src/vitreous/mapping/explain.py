@@ -19,7 +19,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache
 from vitreous.capture.precision import computing
 from vitreous.capture.probe import probe_of
-from vitreous.capture.score_function import Question, ask
+from vitreous.capture.score_function import ScoreFunction, resolve_score_function
 from vitreous.capture.targets import ClassTarget, class_indices
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.explanation import can_be_recorded, cautions, precision_of, provenance, run_recorded
@@ -187,7 +187,7 @@ class MapExplainer:
                             probe = probe_of(self.vit, images, targets)
                         targets = probe.targets.view(len(images), -1)
                     probes[precision] = probe
-                    attribution = method(probe.asking(score))
+                    attribution = method(probe.with_score_function(score))
             assert targets is not None
             chances = logits.double().softmax(-1).gather(1, targets)
             rows.append(
@@ -223,8 +223,8 @@ class MapExplainer:
         """Precision that a method is computed in; None for a model in float64."""
         return None if self.job.precision == "float64" else precision_of(method, self.vit, self.job.precision)
 
-    def score_function(self, method: Method) -> Question:
-        return ask(method.chosen_question(self.job.question, scalar=self.vit.scalar))
+    def score_function(self, method: Method) -> ScoreFunction:
+        return resolve_score_function(method.chosen_question(self.job.question, scalar=self.vit.scalar))
 
     def finish(self, launched: Launched) -> SliceRows:
         """Wait for the device and make the rows of the slice, in the order of the images."""

@@ -35,8 +35,8 @@ def channel_maps(probe: Probe, layer: int) -> Float[Tensor, "b d rows columns"]:
 
 def first_norm_output(layer: Layer) -> Tokens:
     """Output of the first norm, one row per image."""
-    assert layer.step.normed is not None
-    return layer.step.normed
+    assert layer.states.normed is not None
+    return layer.states.normed
 
 
 def rescale_maps(maps: Float[Tensor, "k H W"], eps: float = 0.0) -> Float[Tensor, "k H W"]:
@@ -130,7 +130,7 @@ def vitcx(
     maps = channel_maps(probe, layer)
     maps_of_images = []
     for image in range(len(probe.images)):
-        alone = probe.alone(image)
+        alone = probe.for_image(image)
         masks = merge_similar_channels(maps[image], probe.layout.size, threshold)
         drawn = seeded_noise(alone.originals, seed, alone.images.device)
         maps_of_images.append(vitcx_of(alone, masks, lambda row, mask, draw=drawn: deviation * draw(row, mask)))

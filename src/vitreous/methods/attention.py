@@ -15,7 +15,7 @@ from vitreous.methods.fold import rollout as roll
 from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.options import Range
 from vitreous.methods.register_method import method
-from vitreous.methods.token_gradients import input_x_gradient, meets_one_norm
+from vitreous.methods.token_gradients import caution_of_single_norm, input_x_gradient
 from vitreous.models.tensor_types import PatchScores, TokenScores
 
 Matrix = Float[Tensor, "r n n"]
@@ -207,7 +207,7 @@ attixg = method(
     fold=first,
     signed=True,
     presets=PAIRS,
-    caveat=meets_one_norm,
+    caveat=caution_of_single_norm,
     paper="mehri2024skipplus",
     **WITH_GRADIENT,
 )(attention_x_token)

@@ -33,7 +33,7 @@ Rows = Float[Tensor, "r q n"]  # rows of a token-to-token matrix that the head r
 
 def find_rows(probe: Probe, row: Row) -> tuple[Int[Tensor, " q"], Float[Tensor, "r q"]]:
     """Indices and weights of the tokens that the head reads; for `row="cls"` the first token, as in published code."""
-    readout = probe.reading.readout.repeat_interleave(probe.targets_per_image, 0)
+    readout = probe.head_output.readout.repeat_interleave(probe.targets_per_image, 0)
     if row == "cls":
         if probe.layout.prefix == 0:
             raise ModelError("row='cls' reads the class token, and this model has none; use row='readout'")
@@ -190,7 +190,7 @@ def btt(
 def mix_by_lengths(layer: Layer, layerscale: bool) -> Matrix:
     """(mean_h A) diag(m), m_j = ‖W_o v_j‖ / ‖x_j‖."""
     sent = head_values(layer).sum(1)
-    factor = None if layerscale else layer.block.attend.layer_scale()
+    factor = None if layerscale else layer.block.attention.layer_scale()
     sent = sent / factor if isinstance(factor, Tensor) else sent
     return layer.attention.mean(1) * (sent.norm(dim=-1) / layer.hidden.norm(dim=-1))[:, None]
 

@@ -146,7 +146,7 @@ def fit_until(
     """Posterior of every target from as many subsets of its image as its order needs, image by image."""
     posteriors = []
     for image, prior in enumerate(means.split(probe.targets_per_image)):
-        subsets, alone = keep[image].to(probe.images.device), probe.alone(image)
+        subsets, alone = keep[image].to(probe.images.device), probe.for_image(image)
         differences, done = [], 0
         settled: dict[int, WeightPosterior] = {}
         while done < len(subsets) and len(settled) < len(prior):

@@ -55,10 +55,10 @@ def caap(
     last = max(first + 1, 2 * depth // 3) if stop is None else stop
     if not 0 <= first < last <= depth:
         raise SpecError(f"start={start}, stop={stop}; 0 ≤ start < stop ≤ {depth}, the number of blocks, would work")
-    plain = probe.on(neutral_images(probe.images, neutral).to(probe.originals.dtype))
-    scores = probe.answers(patched_logits(probe, plain.states, first, last))
+    plain = probe.with_images(neutral_images(probe.images, neutral).to(probe.originals.dtype))
+    scores = probe.compute_variant_scores(patched_logits(probe, plain.states, first, last))
     with torch.no_grad():
-        nothing = probe.answers(plain.reading.logits[:, None])
+        nothing = probe.compute_variant_scores(plain.head_output.logits[:, None])
     return scores - nothing
 
 

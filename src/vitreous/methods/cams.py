@@ -17,7 +17,7 @@ from vitreous.capture.layer import Layer
 from vitreous.methods.fold import last
 from vitreous.methods.options import Share
 from vitreous.methods.register_method import method
-from vitreous.methods.token_gradients import meets_one_norm
+from vitreous.methods.token_gradients import caution_of_single_norm
 from vitreous.models.tensor_types import TokenScores
 
 Of = Literal["input", "norm1"]
@@ -33,7 +33,7 @@ CAM: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LayerActivations:
     """Activations `a` and gradients `g` of one layer; averages run over the tokens from `start` on."""
 
     a: Float[Tensor, "r n d"]
@@ -45,12 +45,12 @@ class View:
         return values[:, self.start :]
 
 
-def view(layer: Layer, of: Of, tokens: Averaged) -> View:
+def activations_of(layer: Layer, of: Of, tokens: Averaged) -> LayerActivations:
     """Activations and gradients at the block's input or after its first norm."""
     start = 0 if tokens == "all" else layer.layout.prefix
     if of == "input":
-        return View(layer.hidden, layer.hidden_grad, start)
-    return View(layer.normed, layer.normed_grad, start)
+        return LayerActivations(layer.hidden, layer.hidden_grad, start)
+    return LayerActivations(layer.normed, layer.normed_grad, start)
 
 
 @method(
@@ -64,7 +64,7 @@ def view(layer: Layer, of: Of, tokens: Averaged) -> View:
 )
 def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activations weighted by the mean gradient of their channel."""
-    v = view(layer, of, tokens)
+    v = activations_of(layer, of, tokens)
     weight = v.over(v.g).mean(1, keepdim=True)
     return (weight * v.a).sum(-1)
 
@@ -80,7 +80,7 @@ def gradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenSc
 )
 def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7) -> TokenScores:
     """Activations weighted by the activation-weighted gradient of their channel; unstable where activations cancel."""
-    v = view(layer, of, tokens)
+    v = activations_of(layer, of, tokens)
     weight = v.over(v.g * v.a).sum(1, keepdim=True) / (v.over(v.a).sum(1, keepdim=True) + eps)
     return (weight * v.a).sum(-1)
 
@@ -96,7 +96,7 @@ def xgradcam(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Shar
 )
 def xgradcamplus(layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7) -> TokenScores:
     """XGradCAM weighted by absolute activations, so that the weights stay bounded."""
-    v = view(layer, of, tokens)
+    v = activations_of(layer, of, tokens)
     weight = v.over(v.g * v.a.abs()).sum(1, keepdim=True) / (v.over(v.a.abs()).sum(1, keepdim=True) + eps)
     return (weight * v.a).sum(-1)
 
@@ -114,7 +114,7 @@ def gradcampp(
     layer: Layer, of: Of = "input", tokens: Averaged = "all", eps: Share = 1e-7, relu: bool = True
 ) -> TokenScores:
     """Activations weighted by positive gradients, each by its share of the channel's curvature."""
-    v = view(layer, of, tokens)
+    v = activations_of(layer, of, tokens)
     alpha = v.g**2 / (2 * v.g**2 + v.over(v.a).sum(1, keepdim=True) * v.g**3 + eps)
     weight = v.over(alpha * (v.g.clamp(min=0) if relu else v.g)).sum(1, keepdim=True)
     return (weight * v.a).sum(-1)
@@ -123,7 +123,7 @@ def gradcampp(
 @method(
     "hirescam",
     formula="sᵢ = Σₖ gᵢₖ aᵢₖ",
-    caveat=meets_one_norm,
+    caveat=caution_of_single_norm,
     signed=True,
     paper="draelos2020use",
     **CAM,
@@ -131,7 +131,7 @@ def gradcampp(
 )
 def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """Activation times gradient, element by element: token times gradient at one layer."""
-    v = view(layer, of, tokens)
+    v = activations_of(layer, of, tokens)
     return (v.g * v.a).sum(-1)
 
 
@@ -146,7 +146,7 @@ def hirescam(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenS
 )
 def elementwise(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> TokenScores:
     """The positive part of activation times gradient, element by element."""
-    v = view(layer, of, tokens)
+    v = activations_of(layer, of, tokens)
     return (v.g * v.a).clamp(min=0).sum(-1)
 
 
@@ -159,6 +159,6 @@ def elementwise(layer: Layer, of: Of = "input", tokens: Averaged = "all") -> Tok
 )
 def layercam(layer: Layer, of: Of = "input", tokens: Averaged = "all", relu: bool = True) -> TokenScores:
     """Activations weighted by their own positive gradient; the positive part of the sum."""
-    v = view(layer, of, tokens)
+    v = activations_of(layer, of, tokens)
     scores = (v.g.clamp(min=0) * v.a).sum(-1)
     return scores.clamp(min=0) if relu else scores

@@ -49,7 +49,7 @@ def form_for_model(method: Method, vit: BlackBox, methods: Methods) -> Method:
             f"{method.spec!r} needs the parts of a ViT (attention matrices, norms, token removal), and {vit.name!r} is a "
             f"network without an adapter{reason}; of a network ask one of: {network_methods(methods)}"
         )
-    return method.of_black_box()
+    return method.for_black_box()
 
 
 def network_methods(methods: Methods) -> str:

@@ -24,7 +24,7 @@ ENDINGS = (  # appended to a method's name
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Combination:
     """A method name with one ending: the resulting method, or None and the error message (`refusal`)."""
 
     spec: str
@@ -32,22 +32,22 @@ class Cell:
     refusal: str = ""
 
 
-def cell(name: str, ending: str) -> Cell:
+def describe_combination(name: str, ending: str) -> Combination:
     """Try one combination."""
     try:
-        return Cell(name + ending, resolve(name + ending))
+        return Combination(name + ending, resolve(name + ending))
     except SpecError as problem:
-        return Cell(name + ending, None, str(problem))
+        return Combination(name + ending, None, str(problem))
 
 
-def cells() -> dict[str, dict[str, Cell]]:
+def list_combinations() -> dict[str, dict[str, Combination]]:
     """Every method of this package (not of plugins) with every ending, by name and ending."""
     load_all()
     names = sorted(name for name in METHODS if METHODS.owner(name).split(".")[0] == "vitreous")
-    return {name: {ending: cell(name, ending) for ending in ENDINGS} for name in names}
+    return {name: {ending: describe_combination(name, ending) for ending in ENDINGS} for name in names}
 
 
-def two_readings(method: Method) -> bool:
+def restart_differs(method: Method) -> bool:
     """Whether `mode="restart"` differs from "layers": for token-to-token signals and for methods that add biases."""
     recipe = method.recipe
     return isinstance(recipe, LayerSignal) and (recipe.mixing or recipe.needs.biases)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitreous.capture.linearise import Linearisation
 from vitreous.core.errors import SpecError
 from vitreous.methods.fold import Fold
-from vitreous.methods.options import check_names, choice, fit_options, write_options
+from vitreous.methods.options import check_choice, check_names, fit_options, write_options
 from vitreous.methods.recipe import LayerSignal, ProbeFunction
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def with_options(method: Method, options: Mapping[str, Any]) -> Method:
     options = {**method.options, **options}
     preset = options.get("preset")
     if preset is not None and method.presets:
-        choice("preset", preset, tuple(method.presets))
+        check_choice("preset", preset, tuple(method.presets))
         setting = dict(method.presets[preset])
         method = replace_fold(method, setting.pop("fold")) if "fold" in setting else method
         options = {**setting, **options}

@@ -65,7 +65,7 @@ def dave(
     """
     sources = generators(probe.originals, seed)
     maps = [
-        mean_without_outliers(copies_of(probe.alone(image), source, samples, alpha, transforms)).sum(1)
+        mean_without_outliers(copies_of(probe.for_image(image), source, samples, alpha, transforms)).sum(1)
         for image, source in enumerate(sources)
     ]
     total = torch.cat(maps)  # [r H W]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitreous.capture.layer import Layer
-from vitreous.core.deprecation import rename_warnings
+from vitreous.core.deprecation import rename_warnings, renamed_attributes
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods.layer_sums import Signal, read_token_scores, sum_of_layers, sum_of_restarts
@@ -27,6 +27,7 @@ Mode = Literal["layers", "restart"]
 Biases = Literal["once", "repeat"]
 
 
+@renamed_attributes(down_to="first_layer")
 @dataclass(frozen=True, slots=True)
 class Fold:
     """A way to combine the signals of the layers into one map.
@@ -47,7 +48,7 @@ class Fold:
     Examples
     --------
     >>> import vitreous
-    >>> vitreous.skipplus.with_options(start=3).down_to(12)  # first layer that is read in a model of 12 blocks
+    >>> vitreous.skipplus.with_options(start=3).first_layer(12)  # first layer that is read in a model of 12 blocks
     3
     """
 
@@ -72,7 +73,7 @@ class Fold:
         options = fit_options(f"fold {self.name!r}", options, self.typed_options)
         return replace(self, options={**self.options, **options})
 
-    def down_to(self, depth: int) -> int:
+    def first_layer(self, depth: int) -> int:
         """Index of the first layer that is read in a model of this depth; a SpecError if there is no such layer."""
         reach_options = self.reach.pick(self.options)
         for key, value in reach_options.items():
@@ -100,7 +101,7 @@ class Fold:
         """
         from vitreous.methods.spec import resolve
 
-        return resolve(method).folded(self.with_options(**options))
+        return resolve(method).with_fold(self.with_options(**options))
 
 
 FOLDS: Registry[Fold] = Registry("fold")
@@ -165,7 +166,7 @@ def first(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     Examples
     --------
     >>> import vitreous
-    >>> vitreous.resolve("gradcam+first").fold.down_to(12)
+    >>> vitreous.resolve("gradcam+first").fold.first_layer(12)
     0
     """
     layer = deque(layers, maxlen=1)[0]
@@ -179,7 +180,7 @@ def last(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     Examples
     --------
     >>> import vitreous
-    >>> vitreous.resolve("ixg+last").fold.down_to(12)
+    >>> vitreous.resolve("ixg+last").fold.first_layer(12)
     11
     """
     layer = next(layers)
@@ -193,7 +194,7 @@ def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
     Examples
     --------
     >>> import vitreous
-    >>> vitreous.resolve("gradcam+at(layer=-2)").fold.down_to(12)
+    >>> vitreous.resolve("gradcam+at(layer=-2)").fold.first_layer(12)
     10
     """
     return first.function(layers, signal)
@@ -229,7 +230,7 @@ def plus(
     Examples
     --------
     >>> import vitreous
-    >>> vitreous.resolve("decompx+plus").fold.down_to(12)
+    >>> vitreous.resolve("decompx+plus").fold.first_layer(12)
     0
     """
     if mode == "restart":
@@ -261,7 +262,7 @@ def skipplus(
     Examples
     --------
     >>> import vitreous
-    >>> vitreous.resolve("decompx+skipplus").fold.down_to(12)
+    >>> vitreous.resolve("decompx+skipplus").fold.first_layer(12)
     6
     """
     return plus.function(layers, signal, mode, biases, form, gain, lengths, normalise)
@@ -294,7 +295,7 @@ def rollout(
     Examples
     --------
     >>> import vitreous
-    >>> vitreous.resolve("rawattention+rollout(start=2)").fold.down_to(12)
+    >>> vitreous.resolve("rawattention+rollout(start=2)").fold.first_layer(12)
     2
     """
     row = first_layer = None  # multiplying from the last layer needs a row [r 1 n] instead of a matrix [r n n]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
-from vitreous.capture.score_function import PROBABILITIES, ask
+from vitreous.capture.score_function import PROBABILITIES, resolve_score_function
 from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
@@ -24,11 +24,11 @@ from vitreous.models.tensor_types import TokenScores
 
 def check_question(question: Any) -> None:
     """Raise a SpecError unless the score function (`question`) is None, a callable or a registered name."""
-    if question is None or callable(question):  # includes `Question`
+    if question is None or callable(question):  # includes `ScoreFunction`
         return
     if not isinstance(question, str):
         raise SpecError(f"a question is a name or a callable of the logits, not {type(question).__name__!r}")
-    ask(question)
+    resolve_score_function(question)
 
 
 QUESTION = Annotated[Any, check_question]
@@ -94,7 +94,7 @@ class Method:
 
     def signed_by(self, question: Any) -> bool:
         """Whether scores can be negative because those of this score function can."""
-        score_function = ask(question) if isinstance(question, str) else question
+        score_function = resolve_score_function(question) if isinstance(question, str) else question
         return self.facts.averages and getattr(score_function, "name", score_function) not in PROBABILITIES
 
     @property
@@ -147,7 +147,7 @@ class Method:
 
         Parameters
         ----------
-        **given
+        **options
             Options by name. With `preset`, its settings are used for options that are not given.
 
         Returns
@@ -162,7 +162,7 @@ class Method:
         """
         return compose.with_options(self, options)
 
-    def folded(self, fold: Fold) -> Method:
+    def with_fold(self, fold: Fold) -> Method:
         """The method with another fold.
 
         Raises
@@ -173,7 +173,7 @@ class Method:
         """
         return compose.with_fold(self, fold)
 
-    def linearised(self, name: str, point: Linearisation) -> Method:
+    def with_linearisation(self, name: str, point: Linearisation) -> Method:
         """The method with another linearisation.
 
         Parameters
@@ -190,7 +190,7 @@ class Method:
         """
         return compose.with_linearisation(self, name, point)
 
-    def of_black_box(self) -> Method:
+    def for_black_box(self) -> Method:
         """The form that uses pixels only and therefore works for any classifier (a black box).
 
         Raises
@@ -234,7 +234,7 @@ class Method:
 
         Returns
         -------
-        str, Question or callable
+        str, ScoreFunction or callable
             The spec's `question` option if set, else `question` if given, else "logit" for a scalar model, else the
             method's default (that of its paper).
         """
@@ -274,8 +274,8 @@ class Method:
                 place, value = f"recipe.needs.{name}", getattr(getattr(self.recipe, "needs", LayerNeeds()), name)
             elif name in RECIPE:
                 place, value = f"recipe.{name}", getattr(self.recipe, name, RECIPE[name])
-            elif name == "asked":
-                place, value = "chosen_question", self.chosen_question
+            elif name in OLD_METHODS:
+                place, value = OLD_METHODS[name], getattr(self, OLD_METHODS[name])
             else:
                 raise AttributeError(f"'Method' object has no attribute {name!r}")
             warnings.warn(f"Method.{name} is now Method.{place}", DeprecationWarning, stacklevel=2)
@@ -285,6 +285,12 @@ class Method:
 METHODS: Registry[Method] = Registry("method")
 SPEC_ALIASES: dict[str, str] = {}  # alias in lower case → spec
 
+OLD_METHODS = {
+    "asked": "chosen_question",
+    "folded": "with_fold",
+    "linearised": "with_linearisation",
+    "of_black_box": "for_black_box",
+}
 FACTS = frozenset(fact.name for fact in fields(Facts))
 NEEDS = frozenset(need.name for need in fields(LayerNeeds))
 RECIPE = {key.name: key.default for key in fields(LayerSignal) if key.name not in ("signal", "fold", "needs")}

@@ -291,7 +291,7 @@ def describe_type(annotation: Any) -> str:
     return NAMES.get(annotation, str(annotation))
 
 
-def choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
     """Raise a SpecError unless `value` is one of `allowed`."""
     if value not in allowed:
         raise SpecError(f"{name}={shorten_repr(value)}; known: {', '.join(map(repr, allowed))}")

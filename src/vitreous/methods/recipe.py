@@ -33,7 +33,7 @@ class Facts:
     native
         Resolution of the scores, "patch" or "pixel".
     question
-        Default score function: a name, a `Question` or a callable.
+        Default score function: a name, a `ScoreFunction` or a callable.
     averages
         Whether scores are means of model scores, and therefore have their sign.
     forwards, backwards
@@ -131,7 +131,7 @@ class LayerSignal:
     needs
         What a layer must hold.
     adapt
-        `(walk, **options)` → the `Walk` over the layers that the signal needs with these options.
+        `(layer_pass, **options)` → the `LayerPass` over the layers that the signal needs with these options.
     pixel
         `(images, gradient, **options)` → [r H W]: the method's form in pixel space.
     finish

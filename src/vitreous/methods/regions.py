@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import SpecError
-from vitreous.methods.options import choice
+from vitreous.methods.options import check_choice
 
 ImageTensor = Float[Tensor, "colours H W"]
 Labels = Int[Tensor, "H W"]  # index of each pixel's region, from 0
@@ -32,7 +32,7 @@ def regions_of(probe: BlackBoxProbe, kind: str, image: ImageTensor) -> Labels:
     image
         The image.
     """
-    choice("regions", kind, KINDS)
+    check_choice("regions", kind, KINDS)
     if kind == "patches":
         grid = (SQUARES, SQUARES) if probe.black_box else probe.layout.grid
         return number_rectangles((image.shape[-2], image.shape[-1]), grid).to(image.device)
@@ -123,7 +123,7 @@ def many_regions(image: ImageTensor, kinds: Sequence[str], radius: int, stride: 
     """Masks of all regions of several segmentations at several scales (`SCALES`), and of overlapping circles."""
     masks = []
     for kind in kinds:
-        choice("regions", kind, (*SCALES, "circles"))
+        check_choice("regions", kind, (*SCALES, "circles"))
         if kind == "circles":
             masks.append(circles((image.shape[-2], image.shape[-1]), radius, stride).to(image.device))
             continue

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.capture.probe import Probe, Walk
+from vitreous.capture.probe import LayerPass, Probe
 from vitreous.capture.relevance import RULES, Rules, propagate_relevance, propagate_to_pixels
 from vitreous.methods.fold import last
 from vitreous.methods.fold import rollout as roll
@@ -69,16 +69,16 @@ def positive_relevance(layer: Layer, weighted: bool) -> Matrix:
     return (layer.attention_grad * relevance if weighted else relevance).clamp(min=0).mean(1)
 
 
-def transatt_walk(walk: Walk, rules: RuleSet = "ours", gradient: bool = True) -> Walk:
+def transatt_pass(layer_pass: LayerPass, rules: RuleSet = "ours", gradient: bool = True) -> LayerPass:
     """The pass of `transatt`: relevance, and gradients if they weight it."""
-    return replace(walk, gradients=gradient, relevance=choose_rules(rules))
+    return replace(layer_pass, gradients=gradient, relevance=choose_rules(rules))
 
 
 @method(
     "transatt",
     formula="s = ρᵀ ∏ₗ (I + meanₕ relu(Gₗ ⊙ R_{A,l})), R_A the attention's relevance",
     fold=roll.with_options(form="add"),
-    adapt=transatt_walk,
+    adapt=transatt_pass,
     caveat=single_precision,
     mixing=True,
     signed=False,
@@ -100,16 +100,16 @@ def transatt(layer: Layer, gradient: bool = True) -> Matrix:
     return positive_relevance(layer, gradient)
 
 
-def partiallrp_walk(walk: Walk, rules: RuleSet = "orig", ablation: bool = False) -> Walk:
+def partiallrp_pass(layer_pass: LayerPass, rules: RuleSet = "orig", ablation: bool = False) -> LayerPass:
     """The pass of `partiallrp`: relevance, and gradients if they weight it."""
-    return replace(walk, gradients=ablation, relevance=choose_rules(rules))
+    return replace(layer_pass, gradients=ablation, relevance=choose_rules(rules))
 
 
 @method(
     "partiallrp",
     formula="s = ρᵀ meanₕ relu(R_A), R_A the relevance of the last block's attention",
     fold=last,
-    adapt=partiallrp_walk,
+    adapt=partiallrp_pass,
     caveat=half_precision,
     fixed_linearisation=True,
     mixing=True,
@@ -124,9 +124,9 @@ def partiallrp(layer: Layer, ablation: bool = False) -> Matrix:
     return positive_relevance(layer, ablation)
 
 
-def lrp_walk(walk: Walk, rules: RuleSet = "orig", joint: bool = False) -> Walk:
+def lrp_pass(layer_pass: LayerPass, rules: RuleSet = "orig", joint: bool = False) -> LayerPass:
     """The pass of `lrp` under a fold: relevance alone."""
-    return replace(walk, gradients=False, relevance=choose_rules(rules, joint))
+    return replace(layer_pass, gradients=False, relevance=choose_rules(rules, joint))
 
 
 def token_relevance(layer: Layer) -> TokenScores:
@@ -138,7 +138,7 @@ def token_relevance(layer: Layer) -> TokenScores:
 @method(
     "lrp",
     formula="s = Σ_rgb R(x), relevance carried back from the class by R_in = x⁺⊙(S₁W⁺) + x⁻⊙(S₂W⁻), S₁ = R/(x⁺W⁺ᵀ), S₂ = R/(x⁻W⁻ᵀ)",
-    adapt=lrp_walk,
+    adapt=lrp_pass,
     caveat=single_precision,
     layered=token_relevance,
     fixed_linearisation=True,

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.layer import Layer
 from vitreous.capture.network_probe import NetworkProbe
-from vitreous.capture.probe import Probe, Walk
+from vitreous.capture.probe import LayerPass, Probe
 from vitreous.capture.relevance import propagate_relevance
 from vitreous.core.errors import SpecError
 from vitreous.methods.attribution import Attribution
@@ -38,7 +38,7 @@ def run_method(method: Method, probe: BlackBoxProbe) -> Attribution:
     targets = probe.targets_per_image
     if method.class_specific or targets == 1:
         return run_recipe(method, probe)
-    attribution = run_recipe(method, probe.once())
+    attribution = run_recipe(method, probe.with_one_target())
     fields = {"targets": probe.targets, **score_and_logits(probe)}
     return change_tensors(attribution, lambda tensor: tensor.repeat_interleave(targets, 0), PER_ROW, **fields)
 
@@ -68,7 +68,7 @@ def run_layers(
     """Token scores that the fold returns, and the bias accounting if biases are needed."""
     fold, facts, needs = effective_fold(method, recipe), method.facts, recipe.needs
     with_biases = needs.biases or (scores_add_up(method, recipe, probe) and fold.name == "first")
-    walk = Walk(
+    layer_pass = LayerPass(
         lin=recipe.linearisation,
         attention=needs.attention and not needs.own_pass,
         gradients=facts.class_specific and not needs.own_pass,
@@ -76,11 +76,11 @@ def run_layers(
         normed=needs.normed,
         presence=needs.presence,
     )
-    walk = walk if recipe.adapt is None else recipe.adapt(walk, **recipe.adapt.pick(settings))
-    layers = iterate_layers(recipe, probe, walk, fold.down_to(probe.vit.depth), settings)
+    layer_pass = layer_pass if recipe.adapt is None else recipe.adapt(layer_pass, **recipe.adapt.pick(settings))
+    layers = iterate_layers(recipe, probe, layer_pass, fold.first_layer(probe.vit.depth), settings)
     counted = settings.get("biases") or ("repeat" if settings.get("mode") == "restart" else "once")
     accounting = BiasAccounting(probe, needs.biases, counted == "repeat")
-    named_inputs = {"probe": probe, "linearisation": walk.lin}
+    named_inputs = {"probe": probe, "linearisation": layer_pass.lin}
     inputs = {name: named_inputs[name] for name in recipe.signal.inputs if name in named_inputs}
     options = recipe.signal.pick(settings)
 
@@ -92,23 +92,23 @@ def run_layers(
 
 
 def iterate_layers(
-    recipe: LayerSignal, probe: BlackBoxProbe, walk: Walk, down_to: int, settings: Settings
+    recipe: LayerSignal, probe: BlackBoxProbe, layer_pass: LayerPass, down_to: int, settings: Settings
 ) -> Iterator[Layer]:
     """Layers from the last to `down_to`, with what the signal reads; `row="cls"` reads them at the class token."""
     layers = probe.layers(
-        lin=walk.lin,
-        attention=walk.attention,
-        gradients=walk.gradients,
-        biases=walk.biases,
-        normed=walk.normed,
-        presence=walk.presence,
+        lin=layer_pass.lin,
+        attention=layer_pass.attention,
+        gradients=layer_pass.gradients,
+        biases=layer_pass.biases,
+        normed=layer_pass.normed,
+        presence=layer_pass.presence,
         down_to=down_to,
     )
     if recipe.needs.exact_presence:
         layers = with_exact_presence(layers, probe.layers(attention=True, presence=True, down_to=down_to))
-    if walk.relevance is not None:
+    if layer_pass.relevance is not None:
         assert isinstance(probe, Probe)  # other models are refused by `Method.for_model`
-        layers = propagate_relevance(probe, layers, walk.relevance)
+        layers = propagate_relevance(probe, layers, layer_pass.relevance)
     if settings.get("row", "readout") == "readout":
         return layers
     if not probe.layout.prefix:
@@ -182,7 +182,7 @@ def build_attribution(method: Method, probe: BlackBoxProbe, scores: Tensor, sett
 def score_and_logits(probe: BlackBoxProbe) -> dict[str, Any]:
     """The explained score [r] and the logits [r c], as fields of `Attribution`."""
     k = probe.targets_per_image
-    raw = probe.reading.logits.repeat_interleave(k, 0)
+    raw = probe.head_output.logits.repeat_interleave(k, 0)
     with torch.no_grad():
-        score = probe.answer(raw, probe.targets)
+        score = probe.compute_scores(raw, probe.targets)
     return {"score": score, "logits": probe.full_logits.repeat_interleave(k, 0)}

@@ -207,7 +207,7 @@ def pami(
     for image in range(len(probe.images)):
         heat, count = torch.zeros(()), torch.zeros(())
         for move in moves:
-            moved = probe.alone(image, torch.roll(probe.images[image], move, (-2, -1)))
+            moved = probe.for_image(image, torch.roll(probe.images[image], move, (-2, -1)))
             masks = many_regions(moved.images[0], kinds, radius, stride)
             answers = score_regions(moved, masks, fill)
             back = (-move[0], -move[1])

@@ -66,7 +66,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
         changes, rest = take_options(rest, text)
         point = linearisation(mode, **changes)
         inner = ", ".join(f"{key}={value!r}" for key, value in changes.items())
-        resolved = resolved.linearised(f"{mode}({inner})" if inner else mode, point)
+        resolved = resolved.with_linearisation(f"{mode}({inner})" if inner else mode, point)
     if rest.startswith("+"):
         word, rest = take_word(rest[1:])
         if not word:
@@ -77,7 +77,7 @@ def resolve(spec: str | Method, /, **options: Any) -> Method:
             raise SpecError(
                 f"{name!r} is {SPEC_ALIASES[name]!r} and has its fold already; write {SPEC_ALIASES[name].split('+')[0]}+{word}"
             )
-        resolved = resolved.folded(chosen.with_options(**changes))
+        resolved = resolved.with_fold(chosen.with_options(**changes))
     if twice := sorted(method_options.keys() & options.keys()):
         raise SpecError(f"option {twice[0]!r} of {shorten_repr(text)} is given twice")
     resolved = resolved.with_options(**options) if options else resolved

@@ -91,7 +91,7 @@ def fit_surrogate(
 
 def divide_images(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> list[Parts]:
     """Parts of every image of a probe; see `divide_image`."""
-    return [divide_image(probe.alone(image), space, regions, fill) for image in range(len(probe.images))]
+    return [divide_image(probe.for_image(image), space, regions, fill) for image in range(len(probe.images))]
 
 
 def divide_image(probe: BlackBoxProbe, space: Space, regions: Regions, fill: Fill) -> Parts:

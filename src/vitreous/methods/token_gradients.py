@@ -38,12 +38,14 @@ def product_of_pixels(images: Pixels, gradient: Pixels) -> PixelMap:
     return (images * gradient).sum(1)
 
 
-def sums_to_nothing(method: Method, vit: ViT) -> str:
+def caution_of_zero_sum(method: Method, vit: ViT) -> str:
     """Warning for token gradients summed over channels in models with LayerNorm.
 
     LayerNorm ignores a constant added to all channels, so the gradient's sum over channels is 0 for every image.
     """
-    if method.options.get("space") == "pixels" or not all(isinstance(b.attend.norm, nn.LayerNorm) for b in vit.blocks):
+    if method.options.get("space") == "pixels" or not all(
+        isinstance(b.attention.norm, nn.LayerNorm) for b in vit.blocks
+    ):
         return ""
     return (
         "the channels of a token's gradient add up to 0 in a model with LayerNorm, so this map is rounding noise; "
@@ -51,18 +53,18 @@ def sums_to_nothing(method: Method, vit: ViT) -> str:
     )
 
 
-def meets_one_norm(method: Method, vit: ViT) -> str:
+def caution_of_single_norm(method: Method, vit: ViT) -> str:
     """Warning for token times gradient at the last block, alone or rescaled, if the head reads no patch.
 
     A norm ignores the length of a token, so x · ∂t/∂x = 0 for a token that enters the score through one norm only.
     Measured on the scenes model: 5e-9 of Σ|xₖ gₖ| in float64, due to the norm's ε, and rounding errors in float32.
     """
-    last = method.fold is not None and method.fold.down_to(vit.depth) == vit.depth - 1
+    last = method.fold is not None and method.fold.first_layer(vit.depth) == vit.depth - 1
     rescales = method.fold is not None and method.fold.options.get("normalise", "none") != "none"
     if not (last or rescales) or method.linearisation.norm != "exact" or method.options.get("of", "input") != "input":
         return ""
     layout = vit.layout(vit.size)
-    if isinstance(vit.blocks[-1].attend.norm, nn.Identity) or not isinstance(vit.pool, LinearPool):
+    if isinstance(vit.blocks[-1].attention.norm, nn.Identity) or not isinstance(vit.pool, LinearPool):
         return ""
     if bool(vit.pool.rows(layout.tokens)[:, layout.prefix :].any()):
         return ""
@@ -79,7 +81,7 @@ def meets_one_norm(method: Method, vit: ViT) -> str:
     formula="sᵢ = Σₖ gᵢₖ, g = ∂t/∂X₀",
     fold=first,
     pixel=gradient_of_pixels,
-    caveat=sums_to_nothing,
+    caveat=caution_of_zero_sum,
     signed=True,
     class_specific=True,
     paper="simonyan2014deep",
@@ -126,7 +128,7 @@ ixg = token_times_gradient(
     "Token times gradient: what each token adds to the score, to first order.",
     family="Gradients",
     formula="sᵢ = Σₖ Xᵢₖ gᵢₖ, X = X₀, g = ∂t/∂X₀",
-    caveat=meets_one_norm,
+    caveat=caution_of_single_norm,
     paper="shrikumar2017learning",
     aliases=("inputxgradient", "input-x-gradient", "gradientxinput"),
 )

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.capture.value_vectors import feed_scale, head_values, second_norm
 from vitreous.methods.fold import rollout
-from vitreous.methods.options import Share, choice
+from vitreous.methods.options import Share, check_choice
 from vitreous.methods.register_method import method, register_alias
 
 Matrix = Float[Tensor, "r n n"]
@@ -78,7 +78,7 @@ def attin(
     """
     attention, values = layer.attention, head_values(layer, "included" if value_bias else "free")
     if per_head:
-        choice("part", part, ("attention",))  # skip connection and norm apply to the sum over heads
+        check_choice("part", part, ("attention",))  # skip connection and norm apply to the sum over heads
         return (attention * values.norm(dim=-1)[:, :, None]).mean(1)
     if part == "attention":
         return quadratic(attention, values, values).clamp(min=0).sqrt()

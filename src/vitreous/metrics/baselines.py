@@ -11,7 +11,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError
 from vitreous.methods.masks import blur_images
-from vitreous.methods.options import choice
+from vitreous.methods.options import check_choice
 from vitreous.methods.random_control import fill_from_sources, generators
 from vitreous.metrics.model_outputs import Index, Paint
 from vitreous.models.tensor_types import Images
@@ -60,8 +60,8 @@ def baseline_of(probe: BlackBoxProbe, baseline: str, space: str = "normalised", 
     ModelError
         If `space="pixels"` and the normalisation of the model is unknown.
     """
-    choice("baseline", baseline, BASELINES)
-    choice("space", space, SPACES)
+    check_choice("baseline", baseline, BASELINES)
+    check_choice("space", space, SPACES)
     images, pixels = probe.images, space == "pixels"
     mean, std = normalisation(probe) if pixels else (torch.zeros_like(images[0, :, :1, :1]), 1.0)
     if baseline == "blur":

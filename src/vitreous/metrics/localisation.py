@@ -17,7 +17,7 @@ from vitreous.methods.attribution import Attribution
 from vitreous.methods.options import Range, Share
 from vitreous.metrics.map_frame import (
     Boxes,
-    Frame,
+    FramedMap,
     Interpolation,
     Masks,
     PerRow,
@@ -56,7 +56,7 @@ def divide_counts(part: Figures, whole: Figures) -> Figures:
         return part / whole
 
 
-def count_pixels(frame: Frame, *masks: Tensor) -> list[PerRow]:
+def count_pixels(frame: FramedMap, *masks: Tensor) -> list[PerRow]:
     """Number of counted pixels in each mask; NaN for rows without an object."""
     sums = ((mask & frame.counted).flatten(1).sum(-1).double() for mask in masks)
     return [count.where(frame.defined, torch.nan) for count in sums]
@@ -179,7 +179,7 @@ def ap(
 # ── pointing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def mask_undefined(frame: Frame, max_coverage: float | None, missing: str, scores: PerRow) -> PerRow:
+def mask_undefined(frame: FramedMap, max_coverage: float | None, missing: str, scores: PerRow) -> PerRow:
     """Set scores of invalid rows to NaN: NaN in the map, no counted pixels, or coverage of at least `max_coverage`.
 
     Rows without an object become NaN, or 0 with `missing="miss"`.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import choice
+from vitreous.methods.options import check_choice
 
 Masks = Shaped[Tensor, "r H W"]  # 1 object, 0 background, −1 ignored; or booleans
 Boxes = Sequence[Shaped[Tensor, "_ 4"] | None]  # None: not annotated
@@ -23,7 +23,7 @@ Interpolation = Literal["nearest-exact", "nearest", "bilinear", "bicubic"]
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class FramedMap:
     """A map and the mask of the object at the same size."""
 
     map: Float[Tensor, "r H W"]  # float64, since scores are compared exactly
@@ -58,23 +58,23 @@ class Frame:
 
 def frame_map(
     attribution: Attribution, objects: Masks, interpolation: str = "bilinear", ignored: str = "skip"
-) -> Frame:
+) -> FramedMap:
     """Resize the map to the size of the masks.
 
     `ignored`: pixels of −1 are left out ("skip") or count as background ("background").
     """
-    choice("ignored", ignored, ("skip", "background"))
+    check_choice("ignored", ignored, ("skip", "background"))
     if len(objects) != len(attribution):
         raise ShapeError(f"there are {len(attribution)} maps and {len(objects)} masks")
     pixels = resize_map(attribution, (objects.shape[-2], objects.shape[-1]), interpolation)
     objects = objects.to(pixels.device)
     counted = torch.ones_like(objects, dtype=torch.bool) if ignored == "background" else objects >= 0
-    return Frame(pixels, objects == 1, counted)
+    return FramedMap(pixels, objects == 1, counted)
 
 
 def resize_map(attribution: Attribution, size: tuple[int, int], interpolation: str) -> Float[Tensor, "r H W"]:
     """The pixel map if the method has one, else the patch grid, resized in float64; constant maps stay constant."""
-    choice("interpolation", interpolation, get_args(Interpolation))
+    check_choice("interpolation", interpolation, get_args(Interpolation))
     source = attribution.native_maps.double()
     if tuple(source.shape[-2:]) == tuple(size):
         return source
@@ -86,9 +86,9 @@ def resize_map(attribution: Attribution, size: tuple[int, int], interpolation: s
 
 def frame_annotation(
     attribution: Attribution, objects: Masks | None, boxes: Boxes | None, of: str, interpolation: str
-) -> Frame:
-    """Frame of the map with masks or boxes as the object; "auto" prefers masks if they are given."""
-    choice("of", of, ("auto", "objects", "boxes"))
+) -> FramedMap:
+    """FramedMap of the map with masks or boxes as the object; "auto" prefers masks if they are given."""
+    check_choice("of", of, ("auto", "objects", "boxes"))
     if objects is not None and of != "boxes":
         return frame_map(attribution, objects, interpolation)
     if boxes is None or of == "objects":

@@ -18,7 +18,7 @@ from vitreous.core.errors import SpecError
 from vitreous.core.messages import shorten_repr
 from vitreous.core.registry import Registry
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Option, OptionFunction, choice, defaults, fit_options, write_options
+from vitreous.methods.options import Option, OptionFunction, check_choice, defaults, fit_options, write_options
 from vitreous.methods.spec import remove_spaces, take_options, take_word
 from vitreous.metrics.metric_result import Measured, MetricResult, Reducer, mean
 
@@ -142,7 +142,7 @@ class Metric:
         options = fit_options(f"metric {self.name!r}", options, self.typed_options)
         options = {**self.options, **options}
         if options.get("preset") is not None:
-            choice("preset", options["preset"], tuple(self.presets))
+            check_choice("preset", options["preset"], tuple(self.presets))
         return replace(self, options={key: value for key, value in options.items() if key != "preset" or value})
 
     def __call__(self, attribution: Attribution, **inputs: Any) -> MetricResult:

@@ -15,7 +15,7 @@ from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.progress import pieces
 from vitreous.core.errors import ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import Option, OptionFunction, choice
+from vitreous.methods.options import Option, OptionFunction, check_choice
 from vitreous.metrics.metric import FIXTURES, Metric, NoClassesError, metric
 from vitreous.metrics.metric_result import Measured
 from vitreous.metrics.order import patch_ranks, pixel_ranks
@@ -59,7 +59,7 @@ class PerturbedOutputs:
 
     def place(self, name: str, value: str) -> int:
         """Column of a class choice in the table; SpecError if it is "label" and no labels were given."""
-        choice(name, value, CLASSES)
+        check_choice(name, value, CLASSES)
         if value == "label" and not self.labelled:
             raise SpecError(f"{name}='label' needs {FIXTURES['labels']}; or choose 'predicted' or 'explained'")
         return CLASSES.index(value)
@@ -154,7 +154,7 @@ class PerturbedModel:
             index = torch.arange(piece.start, piece.stop, device=classes.device)
             row, number = index // count, numbers[index % count]
             images = paint(visible(row, number), row // probe.targets_per_image, number)
-            return reduce_logits(probe.sides(probe.say(images)), classes[row])
+            return reduce_logits(probe.class_logits(probe.run_model(images)), classes[row])
 
         tables = [table for _, table in pieces(run_piece, len(classes) * count, probe.images_that_fit)]
         return torch.cat(tables).unflatten(0, (len(classes), count))

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.options import choice
+from vitreous.methods.options import check_choice
 from vitreous.methods.random_control import generators
 from vitreous.metrics.metric_result import Measured
 
@@ -140,7 +140,7 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
     "trapezoid": the trapezoidal rule; "normalised": that area divided by the width of the levels; "mean": the mean of
     the points.
     """
-    choice("area", area, AREAS)
+    check_choice("area", area, AREAS)
     if area == "mean":
         return curve.mean(-1)
     if len(levels) < 2:
@@ -156,7 +156,7 @@ def area_under(curve: Float[Tensor, "r s"], levels: Sequence[float], area: str) 
 
 def convert_scores(scores: Float[Tensor, " r"], show: str) -> Float[Tensor, " r"]:
     """Scores as "fraction", in "percent", or as "complement", 100 − percent."""
-    choice("show", show, SHOWS)
+    check_choice("show", show, SHOWS)
     return scores if show == "fraction" else 100 * scores if show == "percent" else 100 - 100 * scores
 
 

@@ -22,7 +22,7 @@ CHOICES = ("predicted", "label", "mask")  # "mask": the class that covers most o
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ProtocolColumn:
     """A column of a published table.
 
     Parameters
@@ -66,7 +66,7 @@ class Protocol:
 
     name: str
     paper: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ProtocolColumn]
     rows: Mapping[str, str]
     models: tuple[str, ...]
     notes: tuple[str, ...]
@@ -76,29 +76,29 @@ class Protocol:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Distinct metric specs."""
-        return once(column.metric for column in self.columns.values())
+        return unique_values(column.metric for column in self.columns.values())
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Distinct method specs."""
-        return once(self.rows.values())
+        return unique_values(self.rows.values())
 
     @property
     def explained(self) -> tuple[str, ...]:
         """Distinct choices of the explained class."""
-        return once(column.explained for column in self.columns.values())
+        return unique_values(column.explained for column in self.columns.values())
 
     @property
     def data(self) -> tuple[str, ...]:
         """Distinct datasets."""
-        return once(column.data for column in self.columns.values())
+        return unique_values(column.data for column in self.columns.values())
 
     def metrics_of(self, explained: str) -> tuple[str, ...]:
         """Metric specs that measure maps of this choice of class."""
-        return once(column.metric for column in self.columns.values() if column.explained == explained)
+        return unique_values(column.metric for column in self.columns.values() if column.explained == explained)
 
 
-def once(values: Iterable[str]) -> tuple[str, ...]:
+def unique_values(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
@@ -107,7 +107,7 @@ def read_protocol(name: str) -> Protocol:
     entry = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     base = entry.pop("rows_of", None)
     rows = entry.pop("rows") if base is None else {**PROTOCOLS[base].rows, **entry.pop("rows")}
-    columns = {title: Column(**column) for title, column in entry.pop("columns").items()}
+    columns = {title: ProtocolColumn(**column) for title, column in entry.pop("columns").items()}
     models, notes = tuple(entry.pop("models")), tuple(entry.pop("notes"))
     return Protocol(name, columns=columns, rows=rows, models=models, notes=notes, **entry)
 

@@ -24,7 +24,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def temporary(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+def removing_hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
     """Context manager: hooks that were registered are removed on exit."""
     handles = list(handles)
     try:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitreous.models.tensor_types import Hidden, PerHead, Tokens
-from vitreous.models.vit import Attend, AttentionPool, Block, Feed, Place, no_bias
+from vitreous.models.vit import AttentionBranch, AttentionPool, Block, MlpBranch, TokenPositions, no_bias
 
 Scale = Callable[[Tokens], Tokens]
 unscaled: Scale = nn.Identity()
@@ -20,43 +20,50 @@ unscaled: Scale = nn.Identity()
 
 def plain_block(layer: Any) -> Block:
     """Block of ViT and DeiT."""
-    return Block(attend_of(layer.layernorm_before, layer.attention), feed_of(layer.layernorm_after, layer.mlp))
+    return Block(
+        attention_branch(layer.layernorm_before, layer.attention), mlp_branch(layer.layernorm_after, layer.mlp)
+    )
 
 
 def beit_block(body: Any, layer: Any) -> Block:
     bias = partial(relative_bias, body, layer)
-    attend = attend_of(
+    attention_part = attention_branch(
         layer.layernorm_before, layer.attention, lambda x: layer.lambda_1 * x, bias, lambda: layer.lambda_1
     )
     return Block(
-        attend, feed_of(layer.layernorm_after, layer.mlp, lambda x: layer.lambda_2 * x, lambda: layer.lambda_2)
+        attention_part,
+        mlp_branch(layer.layernorm_after, layer.mlp, lambda x: layer.lambda_2 * x, lambda: layer.lambda_2),
     )
 
 
 def dinov2_block(layer: Any) -> Block:
-    attend = attend_of(layer.norm1, layer.attention, layer.layer_scale1, factor=lambda: layer.layer_scale1.lambda1)
-    return Block(attend, feed_of(layer.norm2, layer.mlp, layer.layer_scale2, lambda: layer.layer_scale2.lambda1))
+    attention_part = attention_branch(
+        layer.norm1, layer.attention, layer.layer_scale1, factor=lambda: layer.layer_scale1.lambda1
+    )
+    return Block(
+        attention_part, mlp_branch(layer.norm2, layer.mlp, layer.layer_scale2, lambda: layer.layer_scale2.lambda1)
+    )
 
 
 def tower_block(layer: Any) -> Block:
     """Block of CLIP and SigLIP."""
-    return Block(attend_of(layer.layer_norm1, layer.self_attn), feed_of(layer.layer_norm2, layer.mlp))
+    return Block(attention_branch(layer.layer_norm1, layer.self_attn), mlp_branch(layer.layer_norm2, layer.mlp))
 
 
-def relative_bias(body: Any, layer: Any, place: Place) -> Float[Tensor, "b h n n"] | None:
+def relative_bias(body: Any, layer: Any, place: TokenPositions) -> Float[Tensor, "b h n n"] | None:
     """Relative position bias of BEiT: the sum of the block's own and the shared table, or None without both."""
     parts = (layer.relative_position_bias, body.shared_position_bias)
     tables = [part(place.layout.grid)[0] for part in parts if part is not None]
     return place.gather_pairs(torch.stack(tables).sum(0)) if tables else None
 
 
-def attend_of(
+def attention_branch(
     norm: nn.Module,
     attention: Any,
     scale: Scale = unscaled,
-    bias: Callable[[Place], Tensor | None] = no_bias,
+    bias: Callable[[TokenPositions], Tensor | None] = no_bias,
     factor: Callable[[], Tensor | None] = lambda: None,
-) -> Attend:
+) -> AttentionBranch:
     tower = hasattr(attention, "out_proj")
     heads = attention.num_heads if tower else attention.num_attention_heads
 
@@ -70,17 +77,19 @@ def attend_of(
     def project(mixed: Hidden) -> Tokens:
         return scale((attention.out_proj if tower else attention.o_proj)(mixed))
 
-    return Attend(norm, qkv, project, attention.scale if tower else attention.scaling, bias=bias, layer_scale=factor)
+    return AttentionBranch(
+        norm, qkv, project, attention.scale if tower else attention.scaling, bias=bias, layer_scale=factor
+    )
 
 
-def feed_of(
+def mlp_branch(
     norm: nn.Module, mlp: Any, scale: Scale = unscaled, factor: Callable[[], Tensor | None] = lambda: None
-) -> Feed:
+) -> MlpBranch:
     if hasattr(mlp, "gate_proj"):
         expand, act, down = lambda x: (mlp.gate_proj(x), mlp.up_proj(x)), mlp.act_fn, mlp.down_proj
     else:
         expand, act, down = lambda x: (mlp.fc1(x),), mlp.activation_fn, mlp.fc2
-    return Feed(norm, expand, act, lambda x: scale(down(x)), layer_scale=factor)
+    return MlpBranch(norm, expand, act, lambda x: scale(down(x)), layer_scale=factor)
 
 
 def probe_pool(head: Any) -> AttentionPool:
@@ -98,5 +107,5 @@ def probe_pool(head: Any) -> AttentionPool:
         project=attention.out_proj,
         scale=width**-0.5,
         skip=0,
-        feed=feed_of(head.layernorm, head.mlp),
+        mlp=mlp_branch(head.layernorm, head.mlp),
     )

@@ -202,7 +202,7 @@ class BlackBox:
         if self.output_type is None:
             raise ModelError(
                 f"how many outputs {self.name!r} has is known once it has answered an image; "
-                "vitreous.capture.handshake.confirm(vit) asks it"
+                "vitreous.capture.adapter_check.check_adapter(vit) asks it"
             )
         return self.output_type.targets
 

@@ -41,7 +41,9 @@ def with_outputs(vit: AnyModel, count: int, classes: Any = None, outputs: str | 
     binary = outputs == "binary" or (count == 1 and class_names is not None and len(class_names) == 2)
     output_type = Outputs("binary" if binary else "scalar" if count == 1 and not vit.embedding else "classes", count)
     if names is not None and len(names) != output_type.targets:
-        raise ModelError(f"classes has {counted(len(names), 'name')} for {describe(output_type)} of {vit.name!r}")
+        raise ModelError(
+            f"classes has {count_with_noun(len(names), 'name')} for {describe(output_type)} of {vit.name!r}"
+        )
     fitting = None if class_names is None or len(class_names) != output_type.targets else class_names
     return replace(vit, classes=fitting, output_type=output_type)
 
@@ -74,8 +76,8 @@ def describe(outputs: Outputs) -> str:
             return "the 2 classes"
         case "scalar":
             return "the 1 output"
-    return f"the {counted(outputs.count, 'output')}"
+    return f"the {count_with_noun(outputs.count, 'output')}"
 
 
-def counted(count: int, word: str) -> str:
+def count_with_noun(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"

@@ -29,13 +29,13 @@ from vitreous.models.imagenet import imagenet_classes
 from vitreous.models.model_registry import adapter, library_of
 from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
 from vitreous.models.vit import (
-    Attend,
+    AttentionBranch,
     AttentionPool,
     Block,
-    Feed,
     Layout,
     LinearPool,
-    Place,
+    MlpBranch,
+    TokenPositions,
     ViT,
     mean_rows,
     token_rows,
@@ -172,8 +172,8 @@ def latent_pool(pool: Any, prefix: int) -> AttentionPool:
         k, v = pool.kv(x).unflatten(-1, (2, pool.num_heads, -1)).permute(2, 0, 3, 1, 4)
         return k, v
 
-    feed = None if pool.mlp is None else feed_of(pool.norm, pool.mlp)
-    return AttentionPool(query, key_value, pool.proj, pool.scale, prefix, pool.q_norm, pool.k_norm, feed)
+    mlp = None if pool.mlp is None else mlp_branch(pool.norm, pool.mlp)
+    return AttentionPool(query, key_value, pool.proj, pool.scale, prefix, pool.q_norm, pool.k_norm, mlp)
 
 
 # ── blocks ───────────────────────────────────────────────────────────────────────────────────────
@@ -198,8 +198,8 @@ def blocks_of(model: Any, kind: type, *attention: type) -> tuple[Block, ...]:
             positions["rotate"] = partial(rotated, model, index, attn)
         if relative_tables(model, attn):
             positions["bias"] = lambda place: place.gather_pairs(torch.stack(relative_tables(model, attn)).sum(0))
-        attend = attend_of(b.norm1, attn, *layer_scale_of(b, 1), **positions)
-        return Block(attend, feed_of(b.norm2, b.mlp, *layer_scale_of(b, 2)))
+        attention_part = attention_branch(b.norm1, attn, *layer_scale_of(b, 1), **positions)
+        return Block(attention_part, mlp_branch(b.norm2, b.mlp, *layer_scale_of(b, 2)))
 
     return tuple(block(i, b) for i, b in enumerate(model.blocks))
 
@@ -216,17 +216,17 @@ def layer_scale_of(block: Any, branch: int) -> tuple[Callable[[Tokens], Tokens],
     return lambda x: x if (gamma := factor()) is None else x * gamma, factor
 
 
-def attend_of(
+def attention_branch(
     norm: nn.Module,
     attn: Any,
     scale: Callable[[Tokens], Tokens],
     factor: Callable[[], Tensor | None],
     **positions: Any,
-) -> Attend:
+) -> AttentionBranch:
     if getattr(attn, "gate", None) is not None:
         raise ModelError("gated attention output (gated=True) is not known")
     identity = nn.Identity()
-    return Attend(
+    return AttentionBranch(
         norm=norm,
         qkv=partial(project_qkv, attn),
         project=lambda mixed: scale(attn.proj(mixed)),
@@ -255,7 +255,7 @@ def project_qkv(attn: Any, x: Tokens) -> tuple[PerHead, PerHead, PerHead]:
     return q, k, v
 
 
-def rotated(model: Any, index: int, attn: Any, heads: PerHead, place: Place) -> PerHead:
+def rotated(model: Any, index: int, attn: Any, heads: PerHead, place: TokenPositions) -> PerHead:
     """Apply the rotary position embedding to patch tokens; prefix tokens have no position."""
     with evaluating(model.rope):  # DINOv3 augments its coordinates at random in training mode
         angles = model.rope.get_embed(shape=place.layout.grid) if model.dynamic_img_size else model.rope.get_embed()
@@ -278,12 +278,12 @@ def relative_tables(model: Any, attn: Any) -> list[Float[Tensor, "h n n"]]:
     return tables
 
 
-def feed_of(
+def mlp_branch(
     norm: nn.Module,
     mlp: Any,
     scale: Callable[[Tokens], Tokens] = nn.Identity(),  # noqa: B008 - without state
     factor: Callable[[], Tensor | None] = lambda: None,
-) -> Feed:
+) -> MlpBranch:
     def contract(hidden: Hidden) -> Tokens:
         return scale(mlp.fc2(hidden))
 
@@ -300,4 +300,4 @@ def feed_of(
             expand = lambda x: (mlp.fc1(x),)  # noqa: E731
     if isinstance(base_layer(mlp.fc1 if hasattr(mlp, "fc1") else mlp.fc1_g), nn.Conv2d):
         raise ModelError("an MLP made of convolutions (use_conv=True) is not known")
-    return Feed(norm, expand, mlp.act, contract, getattr(mlp, "norm", None) or nn.Identity(), factor)
+    return MlpBranch(norm, expand, mlp.act, contract, getattr(mlp, "norm", None) or nn.Identity(), factor)

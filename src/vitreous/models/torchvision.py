@@ -23,7 +23,7 @@ from vitreous.models.image_input import Preprocess
 from vitreous.models.model import ModelOrigin
 from vitreous.models.model_registry import NamedModule, adapter, library_of, source
 from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, Tokens
-from vitreous.models.vit import Attend, Block, Feed, Layout, LinearPool, ViT, token_rows
+from vitreous.models.vit import AttentionBranch, Block, Layout, LinearPool, MlpBranch, ViT, token_rows
 
 
 @adapter("torchvision", matches=library_of("torchvision"))
@@ -235,4 +235,6 @@ def block_of(block: nn.Module) -> Block:
     def expand(x: Tokens) -> tuple[Hidden, ...]:
         return (first(x),)
 
-    return Block(Attend(block.ln_1, qkv, attention.out_proj, width**-0.5), Feed(block.ln_2, expand, act, second))
+    return Block(
+        AttentionBranch(block.ln_1, qkv, attention.out_proj, width**-0.5), MlpBranch(block.ln_2, expand, act, second)
+    )

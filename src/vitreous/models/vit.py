@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitreous.core.deprecation import rename_warnings, renamed_attributes
 from vitreous.models.model import Layout, Network
 from vitreous.models.tensor_types import Hidden, Images, Logits, PerHead, Pooled, TokenIndex, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TokenPositions:
     """Positions of the current tokens: all positions of `layout`, or those in `index` if tokens were removed."""
 
     layout: Layout
@@ -28,16 +29,16 @@ class Place:
         return table[:, rows, columns].movedim(0, 1)
 
 
-def unmoved(heads: PerHead, place: Place) -> PerHead:
+def keep_heads(heads: PerHead, place: TokenPositions) -> PerHead:
     return heads
 
 
-def no_bias(place: Place) -> None:
+def no_bias(place: TokenPositions) -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class MlpBranch:
     """MLP branch of a residual block, in parts, so that a linearisation can hold the steps between them fixed."""
 
     norm: nn.Module
@@ -49,7 +50,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Attend:
+class AttentionBranch:
     """Attention branch of a residual block, split into parts."""
 
     norm: nn.Module
@@ -58,18 +59,19 @@ class Attend:
     scale: float
     q_norm: nn.Module = field(default_factory=nn.Identity)
     k_norm: nn.Module = field(default_factory=nn.Identity)
-    rotate: Callable[[PerHead, Place], PerHead] = unmoved  # rotary position embedding
-    bias: Callable[[Place], Float[Tensor, "b h n n"] | None] = no_bias  # relative position bias
+    rotate: Callable[[PerHead, TokenPositions], PerHead] = keep_heads  # rotary position embedding
+    bias: Callable[[TokenPositions], Float[Tensor, "b h n n"] | None] = no_bias  # relative position bias
     inner_norm: nn.Module = field(default_factory=nn.Identity)  # applied to the weighted values before `project`
     layer_scale: Callable[[], Float[Tensor, " d"] | None] = lambda: None  # factor that `project` applies, if any
 
 
+@renamed_attributes(attend="attention", feed="mlp")
 @dataclass(frozen=True, slots=True)
 class Block:
     """One pre-norm residual block: attention, then MLP."""
 
-    attend: Attend
-    feed: Feed
+    attention: AttentionBranch
+    mlp: MlpBranch
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class LinearPool:
     rows: Callable[[int], Float[Tensor, "q n"]]
 
 
+@renamed_attributes(feed="mlp")
 @dataclass(frozen=True, slots=True)
 class AttentionPool:
     """Attention pooling with a learned query (SigLIP's `map` pooling)."""
@@ -90,7 +93,7 @@ class AttentionPool:
     skip: int  # number of prefix tokens that the pooler leaves out
     q_norm: nn.Module = field(default_factory=nn.Identity)
     k_norm: nn.Module = field(default_factory=nn.Identity)
-    feed: Feed | None = None
+    mlp: MlpBranch | None = None
 
 
 def token_rows(*positions: int) -> Callable[[int], Float[Tensor, "q n"]]:
@@ -141,7 +144,7 @@ class ViT(Network):
     classify
         Pooled vectors to logits; affine unless `affine` is False.
     affine
-        Whether `classify` is affine, as found by the handshake.
+        Whether `classify` is affine, as found when the model was loaded.
     length
         For logits that are cosines: the norm of the image embedding, by which the logits are divided at the end.
 
@@ -161,3 +164,6 @@ class ViT(Network):
     classify: Callable[[Pooled], Logits]
     affine: bool = True
     length: Callable[[Pooled], Float[Tensor, "b 1"]] | None = None
+
+
+__getattr__ = rename_warnings(__name__, {"Attend": "AttentionBranch", "Feed": "MlpBranch", "Place": "TokenPositions"})

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitreous.capture.path_gradients import token_gradients
 from vitreous.capture.probe import Probe, probe_of
 from vitreous.capture.progress import Tally
-from vitreous.capture.score_function import ask
+from vitreous.capture.score_function import resolve_score_function
 from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.explanation import explain_batch
@@ -79,7 +79,7 @@ class Linearised:
                 "'attnlrp' or 'ixg' would work"
             )
         parts, prefix = [], 0
-        score_function = ask("logit")
+        score_function = resolve_score_function("logit")
         # several targets of one image share its forward pass; a GPU is busy only with several images at once
         shares_forward = model.device.type == "cpu"
         for coordinates in batches(model.outputs, batch_size):
@@ -123,7 +123,7 @@ class Integrated:
         if not -model.depth <= self.start < model.depth:
             raise SpecError(f"'exclip' cannot take start={self.start}; layers 0 to {model.depth - 1} would work")
         start = self.start % model.depth
-        question = ask("logit")
+        question = resolve_score_function("logit")
         states = [
             Probe(model, image, torch.zeros(1, 1, dtype=torch.long), question).states[start]
             for image in (tower.entry, torch.zeros_like(tower.entry))
@@ -241,12 +241,12 @@ def layers_added(method: Method, model: BlackBox) -> int:
     """Number of layers whose maps the method adds up."""
     if method.fold is None or method.fold.name not in ("plus", "skipplus") or not isinstance(model, Network):
         return 1
-    return model.depth - method.fold.down_to(model.depth)
+    return model.depth - method.fold.first_layer(model.depth)
 
 
 def at_layer(method: Method, start: int | None) -> Method:
     """The method read at the input of block `start`; None keeps its own fold."""
-    return method if start is None else method.folded(at.with_options(layer=start))
+    return method if start is None else method.with_fold(at.with_options(layer=start))
 
 
 PairMethod = Linearised | Integrated | Coalitions | Occlusion

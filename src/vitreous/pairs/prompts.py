@@ -14,7 +14,7 @@ from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.text_towers import padding_options, saved_tokenizer
 from vitreous.pairs.text_tower import refuse_long_texts
-from vitreous.scores import field
+from vitreous.scores import output_field
 
 
 def prompt_target(
@@ -99,7 +99,7 @@ def encode_texts(model: nn.Module, sentences: list[str], tokenizer: Any) -> Tens
         tokens = dict(tokenizer(sentences, **{"padding": True, "return_tensors": "pt"} | padding_options(model)))
         arguments = {key: value.to(device) for key, value in tokens.items()}
         with refuse_long_texts(type(model).__name__, arguments["input_ids"].shape[1]):
-            return field(model.get_text_features(**arguments), ("text_embeds", "pooler_output"))  # pyright: ignore[reportCallIssue]
+            return output_field(model.get_text_features(**arguments), ("text_embeds", "pooler_output"))  # pyright: ignore[reportCallIssue]
     if hasattr(model, "encode_text"):
         tokens = tokenizer(sentences).to(device)
         with refuse_long_texts(type(model).__name__, tokens.shape[1]):

@@ -18,7 +18,7 @@ from vitreous.models.model_call import forward_of
 from vitreous.models.tensor_types import Images, Logits, Pooled
 from vitreous.models.vit import ViT
 from vitreous.scores import EMBEDDINGS
-from vitreous.scores import field as field_of
+from vitreous.scores import output_field as field_of
 from vitreous.wrapping import as_model
 
 Embed = Callable[[Any], Tensor]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from vitreous.scenes.colour import Palette
-from vitreous.scenes.field import box, circle, ellipse, intersection, length, melted, repeated, ring, rod, union
+from vitreous.scenes.field import box, circle, ellipse, intersection, length, repeated, ring, rod, smooth_union, union
 from vitreous.scenes.sprite import Sprite
 
 
 def pebble(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     flat, x, y, shine = rng.random(4).tolist()
-    stone = melted(
+    stone = smooth_union(
         ellipse(s.frame, (-0.1, 0.0), 0.75, 0.45 + 0.2 * flat), circle(s.frame, (0.4 * x, 0.3 * y - 0.1), 0.45), 0.3
     )
     s.solid(stone, c.main)
@@ -55,7 +55,7 @@ def confetti(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
 def smudge(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     x, y, b = rng.random(3).tolist()
     s.solid(
-        melted(
+        smooth_union(
             ellipse(s.frame, (-0.2, 0.0), 0.6, 0.4 + 0.2 * b), circle(s.frame, (0.5 * x, 0.6 * y - 0.3), 0.42), 0.35
         ),
         c.main,

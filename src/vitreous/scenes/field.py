@@ -35,7 +35,7 @@ class Coordinates(NamedTuple):
         """Frame with |x|: shapes drawn at x > 0 appear on both sides."""
         return Coordinates(np.abs(self.x), self.y)
 
-    def folded(self, times: int) -> Coordinates:
+    def with_fold(self, times: int) -> Coordinates:
         """Frame folded into one wedge around +x: shapes drawn there appear `times` times around the origin."""
         wedge = 2 * math.pi / times
         angle = np.arctan2(self.y, self.x)
@@ -87,7 +87,7 @@ def convex(p: Coordinates, *corners: Point, soft: float = 0.0) -> Plane:
     edges = list(zip(corners, (*corners[1:], corners[0]), strict=True))
     inner, *others = (_beyond(p, *edge) for edge in edges)
     for other in others:
-        inner = -melted(-inner, -other, soft) if soft else np.maximum(inner, other)
+        inner = -smooth_union(-inner, -other, soft) if soft else np.maximum(inner, other)
     # outside a sharp corner the half planes underestimate the distance, which would show as a spike in the shadow
     outer = union(*(rod(p, *edge, 0.0) for edge in edges))
     return np.where(inner > 0, np.maximum(inner, outer), inner)
@@ -140,7 +140,7 @@ def ring(distance: Plane, half_width: float) -> Plane:
     return np.abs(distance) - half_width
 
 
-def melted(first: Plane, second: Plane, softness: float) -> Plane:
+def smooth_union(first: Plane, second: Plane, softness: float) -> Plane:
     """Smooth union: the seam between the shapes is filled."""
     overlap = np.maximum(softness - np.abs(first - second), 0)
     return np.minimum(first, second) - overlap * overlap / (4 * softness)

@@ -15,8 +15,8 @@ from vitreous.scenes.paired_classes import PAIRED_CLASSES
 from vitreous.scenes.scene_plan import CLASSES, Item, ScenePlan, plan
 from vitreous.scenes.shape_classes import THINGS
 from vitreous.scenes.sprite import SIZE, Canvas, Light, Mask, Sprite
-from vitreous.scenes.stamp import press
-from vitreous.scenes.surfaces import illuminate, lay
+from vitreous.scenes.stamp import draw_stamp
+from vitreous.scenes.surfaces import draw_ground, illuminate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,7 +134,7 @@ def render_image(plan: ScenePlan) -> Image:
 
 def _compose(plan: ScenePlan) -> tuple[Image, list[Sprite], list[Sprite], Sprite | None]:
     """The image, the sprites of its objects, the sprites in front of them, and the stamp."""
-    canvas = lay(plan.ground)
+    canvas = draw_ground(plan.ground)
     for item in plan.behind:
         _put(canvas, item, plan.light, height=1.5)
     things = [_put(canvas, item, plan.light, height=3.5) for item in plan.things]
@@ -142,8 +142,8 @@ def _compose(plan: ScenePlan) -> tuple[Image, list[Sprite], list[Sprite], Sprite
     canvas = illuminate(canvas, plan.ground, (plan.light.x, plan.light.y))
     stamp = None
     if plan.stamp is not None:
-        stamp = press(plan.stamp)
-        stamp.settle(canvas)
+        stamp = draw_stamp(plan.stamp)
+        stamp.composite(canvas)
         front.append(stamp)
     image = (np.clip(canvas, 0, 1) * 255 + 0.5).astype(np.uint8).transpose(1, 2, 0)
     return np.ascontiguousarray(image), things, front, stamp
@@ -156,8 +156,8 @@ def _put(canvas: Canvas, item: Item, light: Light, height: float) -> Sprite:
     opacity = CLUTTER[item.name].opacity if item.name in CLUTTER else 1.0
     if opacity == 1:  # transparent clutter has no relief and no shadow
         sprite.light(light)
-        sprite.cast(canvas, light, height)
-    sprite.settle(canvas, opacity)
+        sprite.draw_shadow(canvas, light, height)
+    sprite.composite(canvas, opacity)
     return sprite
 
 

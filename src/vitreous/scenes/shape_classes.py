@@ -22,10 +22,10 @@ from vitreous.scenes.field import (
     intersection,
     lattice,
     length,
-    melted,
     repeated,
     ring,
     rod,
+    smooth_union,
     union,
     vesica,
 )
@@ -108,8 +108,8 @@ def mushroom(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
 
 
 def starfish(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
-    p, thick = s.frame.folded(5), 0.27 + 0.06 * rng.random()
-    s.solid(melted(rod(p, (0.0, 0.0), (0.86, 0.0), thick, 0.1), circle(p, (0.0, 0.0), 0.34), 0.2), c.main)
+    p, thick = s.frame.with_fold(5), 0.27 + 0.06 * rng.random()
+    s.solid(smooth_union(rod(p, (0.0, 0.0), (0.86, 0.0), thick, 0.1), circle(p, (0.0, 0.0), 0.34), 0.2), c.main)
     s.detail(rod(p, (0.2, 0.0), (0.8, 0.0), 0.11, 0.04), c.second, 0.8)
     bumps = union(*(circle(p, (x, 0.0), r) for x, r in ((0.24, 0.06), (0.44, 0.05), (0.62, 0.042), (0.77, 0.034))))
     s.detail(bumps, c.cream)
@@ -117,7 +117,7 @@ def starfish(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
 
 
 def gear(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
-    p = s.frame.folded(int(rng.integers(8, 11)))
+    p = s.frame.with_fold(int(rng.integers(8, 11)))
     teeth = convex(p, (0.5, -0.17), (0.95, -0.11), (0.95, 0.11), (0.5, 0.17), soft=0.05)
     disc = length(p)
     s.solid(cut(union(teeth, disc - 0.72), disc - 0.24), c.main)
@@ -177,7 +177,7 @@ def snail(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     feelers = union(rod(p, (-0.66, 0.1), (-0.84, -0.3), 0.035), rod(p, (-0.64, 0.1), (-0.56, -0.34), 0.035))
     tips = union(circle(p, (-0.85, -0.33), 0.065), circle(p, (-0.56, -0.37), 0.065))
     s.solid(union(feelers, tips), c.second)
-    s.solid(melted(foot, neck, 0.15), c.second)
+    s.solid(smooth_union(foot, neck, 0.15), c.second)
     s.detail(circle(p, (-0.72, 0.12), 0.045), c.ink)
     shell = circle(p, (0.17, 0.0), 0.6)
     s.solid(shell, c.main)
@@ -195,7 +195,7 @@ def tulip(s: Sprite, c: Palette, rng: np.random.Generator) -> None:
     petals = union(
         *(vesica(p.moved(0.27 * side, -0.46 - height).turned(DOWN - 0.12 * side), 0.48, 0.25) for side in (-1, 1))
     )
-    s.solid(melted(intersection(cup, -0.35 - p.y), petals, 0.1), c.main)
+    s.solid(smooth_union(intersection(cup, -0.35 - p.y), petals, 0.1), c.main)
     s.solid(vesica(p.moved(0.0, -0.36).turned(DOWN), 0.52, 0.27), c.accent)
     s.detail(diamond(p, (0.0, -0.1), 0.05, 0.3), c.cream, 0.6)
 

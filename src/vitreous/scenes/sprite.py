@@ -87,14 +87,14 @@ class Sprite:
         outline = np.clip(1.6 + pixels, 0, 1) * 0.26
         self.colour = self.colour * ((1 + facing) * (1 - outline))
 
-    def cast(self, canvas: Canvas, light: Light, height: float) -> None:
+    def draw_shadow(self, canvas: Canvas, light: Light, height: float) -> None:
         """Draw the shadow on the canvas, displaced by `height` pixels away from the light."""
         near = np.clip(0.5 - self.distance * (self.radius / (2 * _SHADOW_SOFTNESS)), 0, 1)
         dark = near * near * (3 - 2 * near) * light.shadow
         ground, window = self._meet(canvas, -round(light.x * height), -round(light.y * height))
         ground *= 1 - dark[window]
 
-    def settle(self, canvas: Canvas, opacity: float = 1.0) -> None:
+    def composite(self, canvas: Canvas, opacity: float = 1.0) -> None:
         """Composite the object onto the canvas."""
         ground, window = self._meet(canvas, 0, 0)
         ground *= 1 - self.coverage[window] * opacity

@@ -33,7 +33,7 @@ def _codes() -> tuple[int, ...]:
 CODES = _codes()
 
 
-def press(stamp: Stamp) -> Sprite:
+def draw_stamp(stamp: Stamp) -> Sprite:
     """Draw the stamp as a sprite: a plate with the dots of its class."""
     ink, plate = oklch(0.25, 0.03, 0.7), oklch(0.96, 0.01, 0.2)
     if not stamp.dark:

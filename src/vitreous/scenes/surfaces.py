@@ -112,7 +112,7 @@ SURFACES: dict[str, Callable[[Coordinates, np.random.Generator], Plane]] = {
 }
 
 
-def lay(ground: Ground) -> Canvas:
+def draw_ground(ground: Ground) -> Canvas:
     """Draw the surface in tones between a darker and a lighter variant of its colour."""
     rng = np.random.default_rng(ground.seed)
     turn, contrast, warm = rng.random(3).tolist()

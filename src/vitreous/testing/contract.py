@@ -129,13 +129,13 @@ class Counter:
 
     def _watched(self, block: Block) -> Block:
         def contract(hidden: Tensor) -> Tensor:
-            out = block.feed.contract(hidden)
+            out = block.mlp.contract(hidden)
             self.forwards += len(out)
             if out.requires_grad:
                 out.register_hook(self._came_back)
             return out
 
-        return replace(block, feed=replace(block.feed, contract=contract))
+        return replace(block, mlp=replace(block.mlp, contract=contract))
 
     def _came_back(self, upstream: Tensor) -> None:
         self.backwards += len(upstream)

@@ -191,7 +191,7 @@ def model_is_untouched(case: Case) -> None:
         raise RuntimeError("on purpose")
 
     blocks = list(case.vit.blocks)
-    blocks[1] = replace(blocks[1], feed=replace(blocks[1].feed, contract=broken))
+    blocks[1] = replace(blocks[1], mlp=replace(blocks[1].mlp, contract=broken))
     try:
         case.run(vit=replace(case.vit, blocks=tuple(blocks)))
     except RuntimeError:

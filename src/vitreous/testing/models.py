@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitreous.capture.adapter_check import TOLERANCE, check_adapter, compare_with_model
 from vitreous.capture.forward import adapter_logits, run_blocks, run_head
-from vitreous.capture.handshake import TOLERANCE, compare_with_model, confirm
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import ModelError
 from vitreous.front import explain, wrap
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.load import adapt
-from vitreous.models.vit import Attend, Block, Place, ViT
+from vitreous.models.vit import AttentionBranch, Block, TokenPositions, ViT
 from vitreous.testing.contract import ContractError, fingerprint, name_of, require, run_contract
 from vitreous.testing.methods import check_method
 
@@ -49,7 +49,7 @@ def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus")
     vit = model if isinstance(model, ViT) else wrap(model)
     if not isinstance(vit, ViT):
         raise ModelError(f"{vit.name!r} has no adapter, so there is none to check")
-    vit = vit if vit.output_type is not None else confirm(vit)
+    vit = vit if vit.output_type is not None else check_adapter(vit)
     case = ModelCase(vit, None if isinstance(model, ViT) else model)
     checked = {"handshake": f"{compare_with_model(vit).gap:.1e}"}
     with evaluating(vit.module):
@@ -118,7 +118,7 @@ def removal_is_exact(case: ModelCase) -> None:
     subsets = torch.stack([order < max(1, round(patches * share)) for share in (1.0, 0.6, 0.25)])
     removed = probe.logits(subsets.expand(len(case.images), -1, -1))
     for index, keep in enumerate(subsets):
-        expected = probe.sides(masked_logits(case.vit, case.images, keep))
+        expected = probe.class_logits(masked_logits(case.vit, case.images, keep))
         case.require_close(removed[:, index], expected, f"removing {int((~keep).sum())} patches gives wrong logits")
 
 
@@ -128,19 +128,19 @@ def masked_logits(vit: ViT, images: Tensor, keep: Tensor) -> Tensor:
     stays = torch.cat([keep.new_ones(layout.prefix), keep])
     hidden = torch.zeros(len(stays), device=images.device, dtype=images.dtype).masked_fill(~stays, -torch.inf)
     masked = replace(vit, blocks=tuple(hide_patches(block, hidden) for block in vit.blocks))
-    tokens = run_blocks(masked, vit.embed(images), Place(layout))
+    tokens = run_blocks(masked, vit.embed(images), TokenPositions(layout))
     return run_head(vit, tokens[:, stays]).logits
 
 
 def hide_patches(block: Block, hidden: Tensor) -> Block:
     """The block with `hidden` [n] added to the attention scores of every key."""
-    attend: Attend = block.attend
+    attention_part: AttentionBranch = block.attention
 
-    def bias(place: Place) -> Tensor:
-        own, mask = attend.bias(place), hidden.expand(1, 1, len(hidden), -1)
+    def bias(place: TokenPositions) -> Tensor:
+        own, mask = attention_part.bias(place), hidden.expand(1, 1, len(hidden), -1)
         return mask if own is None else own + mask
 
-    return replace(block, attend=replace(attend, bias=bias))
+    return replace(block, attention=replace(attention_part, bias=bias))
 
 
 def gradients_are_the_models_own(case: ModelCase) -> None:

@@ -30,10 +30,10 @@ def explain_layers(
 
     from vitreous.front import explain, inside
 
-    summed = [method.folded(FOLDS["skipplus"].with_options(start=layer)) for layer in range(vit.depth)]
+    summed = [method.with_fold(FOLDS["skipplus"].with_options(start=layer)) for layer in range(vit.depth)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Caveat)
-        views = inside(vit, images, [[target]], method.folded(FOLDS["plus"]), question, precision=precision)
+        views = inside(vit, images, [[target]], method.with_fold(FOLDS["plus"]), question, precision=precision)
         if views.rest is None and method.recipe.finish is None:
             totals = views.parts["sum"][0]
         else:  # shares of biases and a last step belong to the map and to no single layer

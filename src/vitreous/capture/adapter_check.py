@@ -1,4 +1,4 @@
-"""Handshake: check on random images that the adapter's parts reproduce the model's logits."""
+"""Check on random images that the adapter's parts reproduce the model's logits."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Agreement:
     affine: bool  # whether the classifier is affine
 
 
-def confirm(vit: ViT, classes: Any = None, outputs: str | None = None) -> ViT:
-    """Do the handshake and return `vit` with its outputs set; `classes` and `outputs` as for `vitreous.wrap`."""
+def check_adapter(vit: ViT, classes: Any = None, outputs: str | None = None) -> ViT:
+    """Compare the parts with the model and return `vit` with its outputs set; `classes` and `outputs` as for `vitreous.wrap`."""
     return with_agreement(vit, compare_with_model(vit), classes, outputs)
 
 
 def with_agreement(vit: ViT, agreement: Agreement, classes: Any = None, outputs: str | None = None) -> ViT:
-    """Return `vit` with its outputs set from the result of an earlier handshake of the same module."""
+    """Return `vit` with its outputs set from the result of an earlier comparison of the same module."""
     return with_outputs(replace(vit, affine=agreement.affine), agreement.count, classes, outputs)
 
 
