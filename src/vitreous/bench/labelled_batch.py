@@ -165,23 +165,19 @@ def prepare_batch(
     tuple
         The images that have valid targets (None if there are none), and key and reason for every other image.
     """
-    targets, roles = resolve_targets(vit, batch, target_spec)
-    failures, good = [], list(range(len(batch)))
-    if targets is not None:
-        reasons = {
-            place: why
-            for place, row in enumerate(targets.tolist())
-            if (why := invalid_target_reason(row, roles, vit.outputs))
-        }
-        failures = [(batch.keys[place], f"{batch.keys[place]!r} has {why}") for place, why in reasons.items()]
-        good = [place for place in good if place not in reasons]
+    targets, roles = fixed_targets(vit, target_spec, batch.labels, batch.rival_labels)
+    reasons = {} if targets is None else invalid_rows(targets, roles, vit.outputs)
+    failures = [(batch.keys[place], f"{batch.keys[place]!r} has {why}") for place, why in reasons.items()]
+    good = [place for place in range(len(batch)) if place not in reasons]
     if not good:
         return None, failures
     index = torch.tensor(good)
-    probe = probe_of(vit, batch.images[index], None if targets is None else targets[index])
+    targets = None if targets is None else targets[index]
+    depend_on_logits = needs_logits(targets, roles)
+    probe = probe_of(vit, batch.images[index], None if depend_on_logits else targets)
     logits = probe.full_logits.cpu()
-    if targets is None and roles != ("predicted",):
-        classes, front = logits.topk(len(roles)).indices, None
+    if depend_on_logits:
+        classes, front = add_predicted(logits, targets, roles), None
     else:
         classes, front = probe.targets.view(len(good), -1).cpu(), probe
     return LabelledBatch(
@@ -218,25 +214,54 @@ def collect_annotations(batch: Batch, indices: Sequence[int], roles: tuple[str, 
     return annotations
 
 
-def resolve_targets(
-    vit: BlackBox, batch: Batch, targets: str | tuple[int | str, ...]
+def fixed_targets(
+    vit: BlackBox,
+    targets: str | tuple[int | str, ...],
+    labels: Int[Tensor, " b"],
+    rival_labels: Int[Tensor, " b"] | None = None,
 ) -> tuple[Int[Tensor, "b k"] | None, tuple[str, ...]]:
-    """Target classes and their roles; the classes are None for "predicted" and "top n", which depend on the logits."""
+    """Target classes that do not depend on the logits, or None, and the roles of all target columns.
+
+    If `needs_logits` says so, `add_predicted` makes the classes of all columns.
+    """
     match targets:
         case "predicted":
             return None, ("predicted",)
         case "label":
-            return batch.labels[:, None], ("label",)
+            return labels[:, None], ("label",)
         case "predicted+label":
-            predicted = probe_of(vit, batch.images).targets.cpu()
-            return torch.stack([predicted, batch.labels], 1), ("predicted", "label")
+            return labels[:, None], ("predicted", "label")
         case "pair":
-            rivals = batch.rival_labels if batch.rival_labels is not None else torch.full_like(batch.labels, -1)
-            return torch.stack([batch.labels, rivals], 1), ("label", "rival")
+            rivals = torch.full_like(labels, -1) if rival_labels is None else rival_labels
+            return torch.stack([labels, rivals], 1), ("label", "rival")
         case str():
             count = min(int(targets.split()[1]), vit.outputs)
             return None, tuple(f"top {place + 1}" for place in range(count))
-    return class_indices(vit, [list(targets)] * len(batch), len(batch)), ("class",) * len(targets)
+    return class_indices(vit, [list(targets)] * len(labels), len(labels)), ("class",) * len(targets)
+
+
+def needs_logits(targets: Int[Tensor, "b k"] | None, roles: tuple[str, ...]) -> bool:
+    """Whether targets have to be added that depend on the logits: top classes, or the predicted class beside the label."""
+    return roles == ("predicted", "label") or (targets is None and roles != ("predicted",))
+
+
+def add_predicted(
+    logits: Float[Tensor, "b c"], targets: Int[Tensor, "b k"] | None, roles: tuple[str, ...]
+) -> Int[Tensor, "b k"]:
+    """The predicted class beside the given label, or the top classes."""
+    if targets is None:
+        return logits.topk(len(roles)).indices
+    return torch.cat([logits.argmax(-1, keepdim=True), targets], 1)
+
+
+def invalid_rows(targets: Int[Tensor, "b k"], roles: tuple[str, ...], classes: int) -> dict[int, str]:
+    """Reason by row, for rows with an invalid target."""
+    named = roles[-targets.shape[1] :]  # the predicted class, which comes first, is always valid
+    return {
+        row: reason
+        for row, row_targets in enumerate(targets.tolist())
+        if (reason := invalid_target_reason(row_targets, named, classes))
+    }
 
 
 def invalid_target_reason(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:

@@ -56,9 +56,10 @@ def check(plan: Plan) -> list[str]:
             raise origin.wrong(str(problem) + checkpoint_hint(plan, model.label), "models", model.name) from None
         if vit.preprocess is None:
             raise origin.wrong(f"model {model.name!r} does not say how images are prepared", "models", model.name)
-        check_classes(plan, vit, origin)
+        for targets in dict.fromkeys(evaluation.targets for evaluation in plan.evaluations):
+            check_classes(targets, vit, origin)
         notes += [
-            note_other_classes(vit, model.label, data)
+            note_other_classes(vit, model.label, open_cached(data).classes, data.label)
             for data in plan.datasets
             if not data.models or model.label in data.models
         ]
@@ -76,14 +77,13 @@ def checkpoint_hint(plan: Plan, label: str) -> str:
     return f"; here: --checkpoint {key}=FILE, or --models {key}=NAME for another model" if key else ""
 
 
-def check_classes(plan: Plan, vit: BlackBox, origin: Origin) -> None:
-    """Raise `SpecError` if the plan names target classes that the model does not have."""
-    for targets in dict.fromkeys(evaluation.targets for evaluation in plan.evaluations):
-        if isinstance(targets, tuple):
-            try:
-                class_indices(vit, [list(targets)], 1)
-            except VitreousError as problem:
-                raise origin.wrong(f"{vit.name}: {problem}", "targets") from None
+def check_classes(targets: str | tuple[int | str, ...], vit: BlackBox, origin: Origin) -> None:
+    """Raise `SpecError` if targets are classes that the model does not have."""
+    if isinstance(targets, tuple):
+        try:
+            class_indices(vit, [list(targets)], 1)
+        except VitreousError as problem:
+            raise origin.wrong(f"{vit.name}: {problem}", "targets") from None
 
 
 def note_left_out(plan: Plan) -> str:
@@ -133,16 +133,11 @@ def check_data(data: DataSpec, evaluation: Evaluation, origin: Origin) -> None:
             )
 
 
-def note_other_classes(vit: BlackBox, label: str, data: DataSpec) -> str:
+def note_other_classes(vit: BlackBox, label: str, classes: tuple[str, ...] | None, dataset: str) -> str:
     """Note that dataset and model class names differ, so that labels may not match; an empty string if they agree."""
-    model_classes, dataset_classes = vit.classes, open_cached(data).classes
-    if (
-        model_classes is None
-        or dataset_classes is None
-        or [name.lower() for name in model_classes] == [name.lower() for name in dataset_classes]
-    ):
+    if not (vit.classes and classes) or [*map(str.lower, vit.classes)] == [*map(str.lower, classes)]:
         return ""
-    return f"the classes of {data.label} ({dataset_classes[0]}, …) are not those of {label} ({model_classes[0]}, …); labels are counted as they are"
+    return f"the classes of {dataset} ({classes[0]}, …) are not those of {label} ({vit.classes[0]}, …); labels are counted as they are"
 
 
 def open_checked(data: DataSpec, origin: Origin) -> Dataset:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,11 +45,7 @@ def run_on_ray(
     job: PlanJob, cells: Sequence[WorkCell], address: str, workers: int | None, threads: int, gpus: float | None
 ) -> Generator[Outcome, None, None]:
     """Submit cells to Ray and yield their outcomes; Ray retries a cell up to `LOSSES` times when its worker dies."""
-    ray = need_ray()
-    is_own_cluster = not ray.is_initialized()
-    if is_own_cluster:
-        connect_keeping_handlers(ray, address, workers)
-    try:
+    with ray_session(address, workers) as ray:
         share = gpus if gpus is not None else float(str(job.plan.device).startswith("cuda"))
         task = ray.remote(num_cpus=threads, num_gpus=share, max_retries=LOSSES)(run_in_worker)
         job_reference, waiting, running = ray.put(job), list(reversed(cells)), {}
@@ -69,9 +66,6 @@ def run_on_ray(
                     yield failed_outcome(job, cell)
                 except ray.exceptions.RayTaskError as problem:
                     raise problem.cause if problem.cause is not None else problem from None
-    finally:
-        if is_own_cluster:
-            ray.shutdown()
 
 
 def run_in_worker(job_references: list[Any], name: str, cell: WorkCell, threads: int, gpus: float) -> Outcome:
@@ -85,6 +79,20 @@ def run_in_worker(job_references: list[Any], name: str, cell: WorkCell, threads:
         job: Any = ray.get(job_references[0])
         JOBS[name] = replace(job, device="cuda" if gpus else "cpu" if job.plan.device is None else job.plan.device)
     return run_cell(JOBS[name], cell)
+
+
+@contextmanager
+def ray_session(address: str, workers: int | None) -> Iterator[Any]:
+    """Context manager for the module `ray`, connected to a cluster; a connection that exists is used and kept."""
+    ray = need_ray()
+    is_connected = ray.is_initialized()
+    if not is_connected:
+        connect_keeping_handlers(ray, address, workers)
+    try:
+        yield ray
+    finally:
+        if not is_connected:
+            ray.shutdown()
 
 
 def need_ray() -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import DataError
 
@@ -117,6 +119,23 @@ def to_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pydict(
         {name: [row.get(name) for row in rows] for name in columns_of_kind}, schema=schema(kind)
     )
+
+
+def half_precision(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Maps [r h w] as float16 grids [r h·w] and the factors [r] that they are multiplied by.
+
+    The largest finite value of a grid is ±1, which avoids overflow and underflow; a map of zeros has the factor 1.
+
+    Examples
+    --------
+    >>> grids, scales = half_precision(np.array([[[1e6, -2e6]], [[0.0, 0.0]]], np.float32))
+    >>> grids.tolist(), scales.tolist()
+    ([[0.5, -1.0], [0.0, 0.0]], [2000000.0, 1.0])
+    """
+    flat = maps.reshape(len(maps), -1).astype(np.float32)
+    largest = np.abs(np.where(np.isfinite(flat), flat, 0)).max(1, initial=0)
+    scales = np.where(largest > 0, largest, 1).astype(np.float32)
+    return (flat / scales[:, None]).astype(np.float16), scales
 
 
 def rename_columns(table: pa.Table) -> pa.Table:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from vitreous.bench.keys import canonical_json
 from vitreous.bench.labelled_batch import LabelledBatch
+from vitreous.bench.rows import half_precision
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError, VitreousError
@@ -172,22 +172,11 @@ def map_columns(attribution: Attribution) -> list[Fragment]:
     """Columns of every map: a float16 grid and the factor that it is multiplied by."""
     maps = attribution.maps().float().cpu().numpy()
     score = [float("nan")] * len(maps) if attribution.score is None else attribution.score.double().cpu().tolist()
-    rows = []
-    for row, grid in enumerate(maps):
-        largest = np.abs(grid[np.isfinite(grid)]).max(initial=0)
-        scale = np.float32(largest if largest > 0 else 1)
-        rows.append(
-            {
-                "grid": (grid / scale).astype(np.float16).ravel(),
-                "scale": float(scale),
-                "rows": grid.shape[0],
-                "columns": grid.shape[1],
-                "native": attribution.native,
-                "signed": attribution.signed,
-                "score": score[row],
-            }
-        )
-    return rows
+    grids, scales = half_precision(maps)
+    shape = {"rows": maps.shape[1], "columns": maps.shape[2]}
+    shared_columns = {**shape, "native": attribution.native, "signed": attribution.signed}
+    rows = zip(grids, scales.tolist(), score, strict=True)
+    return [{**shared_columns, "grid": grid, "scale": scale, "score": number} for grid, scale, number in rows]
 
 
 # ── cost ─────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ import numpy as np
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.files import apply_orientation, orient_boxes, read_image_and_orientation
 from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
-from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
+from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, sample_of_largest
 from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = "COCO: annotations/instances_<split>.json and the images in <split>/"
@@ -214,24 +214,16 @@ def read_sample(
     annotations = instances.annotations.get(chosen[index], ())
     present = named or tuple(category for category in indices if any(a["category_id"] == category for a in annotations))
     masks = {
-        c: apply_orientation(class_mask(instances, annotations, c, height, width, crowd), orientation) for c in present
+        indices[category]: apply_orientation(
+            class_mask(instances, annotations, category, height, width, crowd), orientation
+        )
+        for category in present
     }
-    sizes = {category: int((mask == 1).sum()) for category, mask in masks.items()}
-    label = named[0] if named else max(present, key=lambda category: sizes[category], default=None)
-    if label is None:
-        return Sample(keys[index], image, cover=cover)
-    boxes = orient_boxes(class_boxes(annotations, label), orientation, image)
-    rivals = {indices[category]: mask for category, mask in masks.items() if category != label}
-    # the box belongs to one class, so a label that may change with the crop comes without
-    return Sample(
-        keys[index],
-        image,
-        indices[label],
-        masks[label],
-        boxes if named else None,
-        rivals,
-        None if named else cover,
-    )
+    if not named:  # without boxes, which belong to one class: the label may change with the crop
+        return sample_of_largest(keys[index], image, masks, cover)
+    label = indices[named[0]]
+    boxes = orient_boxes(class_boxes(annotations, named[0]), orientation, image)
+    return Sample(keys[index], image, label, masks.pop(label), boxes, masks)
 
 
 def class_boxes(annotations: Iterable[Mapping[str, Any]], category: int) -> Boxes:

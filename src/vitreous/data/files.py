@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import product
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from vitreous.core.errors import DataError
-from vitreous.data.sample import Boxes
+from vitreous.core.errors import DataError, VitreousError
+from vitreous.data.sample import Boxes, Mask
 from vitreous.models.image_decoding import open_image
 
 SUFFIXES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -104,6 +104,27 @@ def orient_boxes(boxes: Boxes, orientation: int, image: Image.Image) -> Boxes:
     return np.stack([x, y], -1).reshape(-1, 4)
 
 
+def place_boxes(rows: Sequence[Sequence[float]], orientation: int, image: Image.Image) -> Boxes:
+    """Convert annotated boxes to pixels of the upright image.
+
+    A row is x0 y0 x1 y1 width height, in pixels as stored; the last two are the size of the image that the box was
+    annotated in, or 0 if it is that of the file.
+    """
+    stored = image.size if orientation < 5 else (image.height, image.width)
+    drawn = np.asarray(rows, dtype=np.float64).reshape(-1, 6)
+    sides = np.where(drawn[:, 4:] > 0, drawn[:, 4:], stored)
+    return orient_boxes(drawn[:, :4] * np.tile(np.asarray(stored) / sides, 2), orientation, image)
+
+
+def read_object_mask(path: Path | bytes, orientation: int = 1, name: str = "", ignore: int | None = None) -> Mask:
+    """Mask file as 0 where it is 0, -1 where it is `ignore` and 1 elsewhere; other arguments as for `read_mask_values`."""
+    ids = to_single_channel(read_mask_values(path, orientation, name), name or f"'{path}'")
+    mask = (ids != 0).astype(np.int8)
+    if ignore is not None:
+        mask[ids == ignore] = -1
+    return mask
+
+
 def read_mask_values(path: Path | bytes, orientation: int = 1, name: str = "") -> np.ndarray:
     """Values of a mask file, [H W] or [H W channels], with the EXIF orientation (`orientation`) of its image applied."""
     name = name or f"'{path}'"
@@ -155,6 +176,14 @@ def parse_number(text: Any, where: str, kind: Literal["whole", "any"] = "any") -
     if not np.isfinite(value) or (kind == "whole" and value != int(value)):
         raise DataError(f"{where} has {text!r} where a {'whole ' if kind == 'whole' else ''}number was expected")
     return value
+
+
+def decode_image(source: Path | bytes, where: str) -> Image.Image:
+    """Upright image; if it cannot be opened, raise `DataError` that begins with `where`."""
+    try:
+        return open_image(source)
+    except VitreousError as problem:
+        raise DataError(f"{where}: {problem}") from None
 
 
 def read_image_and_orientation(path: Path) -> tuple[Image.Image, int]:

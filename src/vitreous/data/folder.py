@@ -7,20 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitreous.core.errors import DataError
 from vitreous.data.files import (
     list_images,
-    orient_boxes,
     parse_number,
+    place_boxes,
     read_image_and_orientation,
-    read_mask_values,
+    read_object_mask,
     read_table,
-    to_single_channel,
 )
 from vitreous.data.reader import reader, require_folder
-from vitreous.data.sample import Album, Boxes, Mask, Sample, digest
+from vitreous.data.sample import Album, Sample, digest
 from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = "a folder of images (or images/), beside them labels.csv, boxes.csv and masks/ if there are any"
@@ -92,12 +89,10 @@ def read(
     drawn = None
     if name in boxes:
         own = [corners for of, corners in boxes[name] if of is None or label is None or of == label]
-        drawn = orient_boxes(
-            scale_boxes(own, image.size if orientation < 5 else (image.height, image.width)), orientation, image
-        )
+        drawn = place_boxes(own, orientation, image)
     mask = None
     if masks is not None and (path := find_mask(masks, name)) is not None:
-        mask = to_binary_mask(to_single_channel(read_mask_values(path, orientation), f"'{path}'"), ignore)
+        mask = read_object_mask(path, orientation, ignore=ignore)
     return Sample(name, image, label, mask, drawn)
 
 
@@ -105,25 +100,6 @@ def find_mask(masks: Path, name: str) -> Path | None:
     """Path of the mask (`masks/a/b.png` for `a/b.jpg`), or None if there is none."""
     path = masks / Path(name).with_suffix(".png")
     return path if path.is_file() else None
-
-
-def to_binary_mask(ids: np.ndarray, ignore: int | None) -> Mask:
-    """Mask with 0 where `ids` is 0, -1 where it is `ignore` and 1 elsewhere."""
-    mask = (ids != 0).astype(np.int8)
-    if ignore is not None:
-        mask[ids == ignore] = -1
-    return mask
-
-
-def scale_boxes(rows: list[list[float]], size: tuple[int, int]) -> Boxes:
-    """Scale boxes to the image size (width, height).
-
-    A row is x0 y0 x1 y1 width height; the last two are the size of the image that the box was annotated in, or 0 if it
-    is `size`.
-    """
-    drawn = np.asarray(rows, dtype=np.float64).reshape(-1, 6)
-    sides = np.where(drawn[:, 4:] > 0, drawn[:, 4:], size)
-    return drawn[:, :4] * np.tile(np.asarray(size) / sides, 2)
 
 
 def read_labels(path: Path, names: list[str]) -> tuple[dict[str, int], tuple[str, ...] | None]:
@@ -179,7 +155,7 @@ def labels_from_folders(names: list[str]) -> tuple[dict[str, int], tuple[str, ..
 
 
 def read_boxes(path: Path, names: list[str]) -> dict[str, list[tuple[int | None, list[float]]]]:
-    """Boxes by image: class (or None), and x0 y0 x1 y1 width height as for `scale_boxes`."""
+    """Boxes by image: class (or None), and x0 y0 x1 y1 width height as for `place_boxes`."""
     boxes_by_name: dict[str, list[tuple[int | None, list[float]]]] = {}
     image_names = frozenset(names)
     for line, row in read_table(path, "file", "x0", "y0", "x1", "y1"):

@@ -7,12 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import DataError, SpecError, VitreousError
-from vitreous.data.files import read_mask_values, read_orientation, to_single_channel
-from vitreous.data.folder import to_binary_mask
+from vitreous.core.errors import DataError, SpecError
+from vitreous.data.files import decode_image, read_object_mask, read_orientation
 from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.sample import Album, NumberedKeys, Sample, digest
-from vitreous.models.image_decoding import open_image
 
 
 @reader("hf", recognises=contains("dataset_dict.json", "dataset_info.json"))
@@ -126,17 +124,13 @@ def read(
     row = table[index]
     where = f"row {index} ({keys[index]})"
     source = image_source(row[image], where)
-    try:
-        image_file = open_image(source)
-    except VitreousError as problem:
-        raise DataError(f"{where}: {problem}") from None
+    image_file = decode_image(source, where)
     value = None if label is None else row[label]
     if value is not None and (not isinstance(value, int) or value < -1):
         raise DataError(f"{where} has the class {value!r}; classes are whole numbers from 0 on")
     painted = None
     if mask is not None and row[mask] is not None:
-        stored = read_mask_values(image_source(row[mask], where), read_orientation(source), where)
-        painted = to_binary_mask(to_single_channel(stored, where), ignore)
+        painted = read_object_mask(image_source(row[mask], where), read_orientation(source), where, ignore)
     return Sample(keys[index], image_file, None if value == -1 else value, painted)  # -1: unknown in datasets
 
 

@@ -8,11 +8,9 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
-
 from vitreous.core.errors import DataError
 from vitreous.data.devkit import LISTS, Ids, class_of_wnid, read_list, read_solution
-from vitreous.data.files import is_image_name, list_images, orient_boxes, parse_number, read_image_and_orientation
+from vitreous.data.files import is_image_name, list_images, parse_number, place_boxes, read_image_and_orientation
 from vitreous.data.reader import contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Boxes, Sample, digest
 from vitreous.models.imagenet import imagenet_classes, wnids
@@ -23,9 +21,7 @@ LAYOUT = (
 )
 BOXES = ("bbox/val", "bbox", "Annotations/CLS-LOC/val", "val_bbox", "LOC_val_solution.csv")
 WNID = re.compile(r"n\d{8}")
-Drawn = tuple[
-    str, list[float], tuple[float, float] | None
-]  # wnid, corners, (width, height) of the image that they refer to (None: the stored image)
+Drawn = tuple[str, list[float]]  # wnid, and a row as for `place_boxes`
 
 
 class UnlabelledImagesError(DataError):
@@ -129,10 +125,8 @@ def read(
     label = labels[name]
     boxes: Boxes | None = None
     if drawn is not None:
-        stored = image.size if orientation < 5 else (image.height, image.width)
-        own = [box for box in drawn(Path(name).stem) if box[0] == wnids()[label]]
-        corners = [np.asarray(corner) * np.tile(np.asarray(stored) / (size or stored), 2) for _, corner, size in own]
-        boxes = orient_boxes(np.asarray(corners, dtype=np.float64).reshape(-1, 4), orientation, image)
+        own = [row for wnid, row in drawn(Path(name).stem) if wnid == wnids()[label]]
+        boxes = place_boxes(own, orientation, image)
     return Sample(keys[index], image, label, boxes=boxes)
 
 
@@ -158,7 +152,7 @@ def open_boxes(root: Path, boxes: str | Path | None) -> Callable[[str], list[Dra
 def boxes_from_csv(path: Path, boxes: dict[str, list[tuple[str, list[float]]]], stem: str) -> list[Drawn]:
     if stem not in boxes:
         raise DataError(f"'{path}' has no boxes for {stem!r}")
-    return [(wnid, corners, None) for wnid, corners in boxes[stem]]
+    return [(wnid, [*corners, 0, 0]) for wnid, corners in boxes[stem]]
 
 
 def boxes_from_xml(folder: Path, stem: str) -> list[Drawn]:
@@ -176,9 +170,9 @@ def boxes_from_xml(folder: Path, stem: str) -> list[Drawn]:
             raise DataError(f"'{path}' has no {', '.join(names)}; expected XML as in Pascal VOC")
         return [parse_number(node.findtext(name), f"'{path}' ({name})") for name in names]
 
-    width, height = numbers(tree.find("size"), "width", "height")
-    size = (width, height) if width > 0 and height > 0 else None
+    size = numbers(tree.find("size"), "width", "height")
+    size = size if min(size) > 0 else [0, 0]
     return [
-        (node.findtext("name", "").strip(), numbers(node.find("bndbox"), "xmin", "ymin", "xmax", "ymax"), size)
+        (node.findtext("name", "").strip(), [*numbers(node.find("bndbox"), "xmin", "ymin", "xmax", "ymax"), *size])
         for node in tree.iterfind("object")
     ]

@@ -13,7 +13,7 @@ from vitreous.core.errors import DataError
 from vitreous.data.devkit import class_of_wnid
 from vitreous.data.files import list_images, read_image_and_orientation, read_mask_values
 from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
-from vitreous.data.sample import Album, Sample, digest
+from vitreous.data.sample import Album, Sample, digest, sample_of_largest
 from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = "ImageNetS<n>/{validation,validation-segmentation}/<wnid>/<name> and ImageNetS_categories_im<n>.txt, n = 50, 300 or 919"
@@ -120,18 +120,12 @@ def read(
     present = [int(category) for category in np.unique(ids) if category not in (OTHER, IGNORED)]
     if present and present[-1] > len(wnids):
         raise DataError(f"'{path}' has the class {present[-1]}; {len(wnids)} are known")
-    masks = {category: np.where(ids == IGNORED, ignored_value, ids == category).astype(np.int8) for category in present}
     own = name.split("/", 1)[0]
-    labels = {
-        category: index_of_wnid()[own if MERGED.get(own) == wnids[category - 1] else wnids[category - 1]]
-        for category in present
-    }
-    sizes = {category: int((ids == category).sum()) for category in present}
-    largest = max(present, key=lambda category: sizes[category], default=None)
-    rivals = {labels[category]: masks[category] for category in present if category != largest}
-    if largest is None:
-        return Sample(keys[index], image, cover=cover)
-    return Sample(keys[index], image, labels[largest], masks[largest], None, rivals, cover)
+    masks = {}
+    for category in present:
+        wnid = own if MERGED.get(own) == wnids[category - 1] else wnids[category - 1]
+        masks[index_of_wnid()[wnid]] = np.where(ids == IGNORED, ignored_value, ids == category).astype(np.int8)
+    return sample_of_largest(keys[index], image, masks, cover)
 
 
 def class_ids(colours: np.ndarray, path: Path) -> Int32[np.ndarray, "H W"]:

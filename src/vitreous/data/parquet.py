@@ -10,12 +10,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from vitreous.core.errors import DataError, SpecError, VitreousError
-from vitreous.data.files import match_files
+from vitreous.core.errors import DataError, SpecError
+from vitreous.data.files import decode_image, match_files
 from vitreous.data.reader import contains, expand_path, import_package, reader
 from vitreous.data.remote import files_at, is_uri
 from vitreous.data.sample import Album, Sample, digest
-from vitreous.models.image_decoding import open_image
 
 LAYOUT = (
     "Parquet files with a column of encoded images (bytes, or {bytes, path}), and a column label if there are labels"
@@ -165,10 +164,7 @@ def decode_record(key: str, data: bytes, label: int) -> Sample:
     """Sample of an encoded image; raises `DataError` if it cannot be decoded."""
     if not data:
         raise DataError(f"{key} has no image")
-    try:
-        return Sample(key, open_image(data), None if label < 0 else label)
-    except VitreousError as problem:
-        raise DataError(f"{key}: {problem}") from None
+    return Sample(key, decode_image(data, key), None if label < 0 else label)
 
 
 @dataclass(frozen=True, eq=False)

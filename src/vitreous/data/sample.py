@@ -68,6 +68,15 @@ class Sample:
                 )
 
 
+def sample_of_largest(key: str, image: Image.Image, masks: Mapping[int, Mask], cover: float) -> Sample:
+    """Sample of an image with masks by class: the class with the largest mask is the label, the others are rivals."""
+    label = max(masks, key=lambda index: int((masks[index] == 1).sum()), default=None)
+    if label is None:
+        return Sample(key, image, cover=cover)
+    rivals = {index: mask for index, mask in masks.items() if index != label}
+    return Sample(key, image, label, masks[label], rivals=rivals, cover=cover)
+
+
 @runtime_checkable
 class Dataset(Protocol):
     """Interface of datasets: keys are known in advance, images are read one by one."""

@@ -14,20 +14,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from vitreous.core.errors import DataError, VitreousError
+from vitreous.core.errors import DataError
 from vitreous.data.files import (
     SUFFIXES,
+    decode_image,
     match_files,
     orient_boxes,
     parse_number,
-    read_mask_values,
+    read_object_mask,
     read_orientation,
-    to_single_channel,
 )
-from vitreous.data.folder import to_binary_mask
 from vitreous.data.reader import contains, expand_path, reader
 from vitreous.data.sample import Album, Sample, digest
-from vitreous.models.image_decoding import open_image
 
 LAYOUT = "uncompressed tar files of key.jpg (or png, webp), key.cls or key.json, and key.mask.png if there are masks"
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
@@ -191,19 +189,10 @@ def decode_parts(key: str, parts: Mapping[str, AnyPart], ignore: int | None) -> 
     ending = image_ending(parts)
     assert ending is not None  # `wds` lists only keys with an image
     where, data = f"{key}.{ending} of '{parts[ending].shard}'", parts[ending].read()
-    try:
-        image = open_image(data)
-    except VitreousError as problem:
-        raise DataError(f"{where}: {problem}") from None
+    image = decode_image(data, where)
     orientation, facts = read_orientation(data), read_facts(parts, key)
     painted = next((parts[ending_of_mask] for ending_of_mask in MASKS if ending_of_mask in parts), None)
-    mask = (
-        None
-        if painted is None
-        else to_binary_mask(
-            to_single_channel(read_mask_values(painted.read(), orientation, f"of {key}"), f"of {key}"), ignore
-        )
-    )
+    mask = None if painted is None else read_object_mask(painted.read(), orientation, f"of {key}", ignore)
     boxes = None
     if facts.get("boxes") is not None:
         rows = facts["boxes"]

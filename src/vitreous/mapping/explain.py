@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.bench.labelled_batch import invalid_target_reason
+from vitreous.bench.labelled_batch import add_predicted, fixed_targets, invalid_rows, needs_logits
 from vitreous.bench.worker import error_sentence
 from vitreous.bench.worker_job import LoadedModel, load_cached
 from vitreous.capture.black_box_probe import BlackBoxProbe
@@ -20,7 +20,7 @@ from vitreous.capture.cuda_graphs import GraphCache
 from vitreous.capture.precision import computing
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import ScoreFunction, resolve_score_function
-from vitreous.capture.targets import ClassTarget, class_indices
+from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.explanation import can_be_recorded, cautions, precision_of, provenance, run_recorded
 from vitreous.mapping.decode import ImageBatch
@@ -109,8 +109,8 @@ class MapExplainer:
         """Explain some images; if that fails, each half is tried separately, and one image becomes a failed row."""
         batch = launched.batch
         try:
-            targets, roles = self.given_targets(batch, positions)
-            reasons = {} if targets is None else unfit_targets(targets, roles, self.vit.outputs)
+            targets, roles = self.fixed_targets(batch, positions)
+            reasons = {} if targets is None else invalid_rows(targets, roles, self.vit.outputs)
             for row, reason in reasons.items():
                 key = batch.keys[positions[row]]
                 launched.failures.append((batch.places[positions[row]], key, f"{key!r} has {reason}"))
@@ -136,26 +136,14 @@ class MapExplainer:
             self.explain_images(launched, positions[:half], images[:half])
             self.explain_images(launched, positions[half:], images[half:])
 
-    def given_targets(
+    def fixed_targets(
         self, batch: ImageBatch, positions: Sequence[int]
     ) -> tuple[Int[Tensor, "n k"] | None, tuple[str, ...]]:
         """Target classes that do not depend on the model, or None, and the roles of all target columns."""
-        labels = torch.tensor([batch.labels[position] for position in positions])
-        match self.job.targets:
-            case "predicted":
-                return None, ("predicted",)
-            case "label":
-                return labels[:, None], ("label",)
-            case "predicted+label":
-                return labels[:, None], ("predicted", "label")
-            case "pair":
-                rivals = torch.tensor([batch.rival_labels[position] for position in positions])
-                return torch.stack([labels, rivals], 1), ("label", "rival")
-            case str():
-                count = min(int(self.job.targets.split()[1]), self.vit.outputs)
-                return None, tuple(f"top {place + 1}" for place in range(count))
-        classes = list(self.job.targets)
-        return class_indices(self.vit, [classes] * len(positions), len(positions)), ("class",) * len(classes)
+        labels, rivals = (
+            torch.tensor([column[position] for position in positions]) for column in (batch.labels, batch.rival_labels)
+        )
+        return fixed_targets(self.vit, self.job.targets, labels, rivals)
 
     def explain_targets(
         self,
@@ -263,30 +251,6 @@ class MapExplainer:
                 for method in self.methods
             },
         }
-
-
-def needs_logits(given: Int[Tensor, "n k"] | None, roles: tuple[str, ...]) -> bool:
-    """Whether targets have to be added that depend on the logits: top classes, or the predicted class beside the label."""
-    return roles == ("predicted", "label") or (given is None and roles != ("predicted",))
-
-
-def add_predicted(
-    logits: Float[Tensor, "n c"], given: Int[Tensor, "n k"] | None, roles: tuple[str, ...]
-) -> Int[Tensor, "n k"]:
-    """The predicted class beside the given label, or the top classes."""
-    if given is None:
-        return logits.topk(len(roles)).indices
-    return torch.cat([logits.argmax(-1, keepdim=True), given], 1)
-
-
-def unfit_targets(targets: Int[Tensor, "n k"], roles: tuple[str, ...], classes: int) -> dict[int, str]:
-    """Reason by row, for rows with an invalid target."""
-    named = roles[-targets.shape[1] :]  # the predicted class, which comes first, is always valid
-    return {
-        row: reason
-        for row, row_targets in enumerate(targets.tolist())
-        if (reason := invalid_target_reason(row_targets, named, classes))
-    }
 
 
 def to_cpu(tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from vitreous.bench.ray import connect_keeping_handlers, need_ray
+from vitreous.bench.ray import ray_session
 from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import DataError
 from vitreous.mapping.decode import decode_slice
@@ -52,11 +52,7 @@ def run_on_ray(
     gpus
         GPUs per replica; None for 1 if the cluster has GPUs and the device is not "cpu".
     """
-    ray = need_ray()
-    starts_ray = not ray.is_initialized()
-    if starts_ray:
-        connect_keeping_handlers(ray, address, workers)
-    try:
+    with ray_session(address, workers) as ray:
         resources = ray.cluster_resources()
         if gpus is None:
             gpus = float(options.get("device") != "cpu" and resources.get("GPU", 0) >= 1)
@@ -73,9 +69,6 @@ def run_on_ray(
                 for rows in data.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=2):
                     for packed in rows["data"]:
                         add(pickle.loads(packed))
-    finally:
-        if starts_ray:
-            ray.shutdown()
     return progress
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.bench.rows import COLUMNS, arrow_schema
+from vitreous.bench.rows import COLUMNS, arrow_schema, half_precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,23 +86,6 @@ class MapRows:
             "error": pa.nulls(count, pa.string()),
         }
         return pa.table(columns, schema=map_schema())
-
-
-def half_precision(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Maps [r h w] as float16 grids [r h·w] and the factors [r] that they are multiplied by.
-
-    The largest finite value of a grid is ±1, which avoids overflow and underflow; a map of zeros has the factor 1.
-
-    Examples
-    --------
-    >>> grids, scales = half_precision(np.array([[[1e6, -2e6]], [[0.0, 0.0]]], np.float32))
-    >>> grids.tolist(), scales.tolist()
-    ([[0.5, -1.0], [0.0, 0.0]], [2000000.0, 1.0])
-    """
-    flat = maps.reshape(len(maps), -1).astype(np.float32)
-    largest = np.abs(np.where(np.isfinite(flat), flat, 0)).max(1, initial=0)
-    scales = np.where(largest > 0, largest, 1).astype(np.float32)
-    return (flat / scales[:, None]).astype(np.float16), scales
 
 
 def failed_rows(failures: Sequence[tuple[int, str, str]], methods: Sequence[str]) -> pa.Table:

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from vitreous.bench.plan_check import check_classes, note_other_classes
 from vitreous.bench.plan_source import FLAGS, Origin
 from vitreous.bench.pool import count_cores
 from vitreous.bench.run_progress import RunProgress
 from vitreous.bench.worker_job import load_cached
-from vitreous.capture.targets import class_indices
-from vitreous.core.errors import DataError, ModelError, VitreousError
+from vitreous.core.errors import DataError, VitreousError
 from vitreous.mapping.explain import MapExplainer, SliceRows
 from vitreous.mapping.job import BATCH_SIZE, MapJob, Share, Slice, slices_of
 from vitreous.mapping.local import decode, explain_slices
@@ -204,18 +204,9 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
         raise origin.wrong(str(problem), "models", job.model.name) from None
     if model.vit.preprocess is None:
         raise origin.wrong(f"model {job.model.name!r} does not say how images are prepared", "models", job.model.name)
-    if isinstance(job.targets, tuple):
-        try:
-            class_indices(model.vit, [list(job.targets)], 1)
-        except (VitreousError, ModelError) as problem:
-            raise origin.wrong(f"{model.vit.name}: {problem}", "targets") from None
-    notes = []
-    classes, labels = model.vit.classes, source.classes
-    if classes and labels and [name.lower() for name in classes] != [name.lower() for name in labels]:
-        notes.append(
-            f"the classes of {source.name} ({labels[0]}, …) are not those of {job.model.label} ({classes[0]}, …); labels are counted as they are"
-        )
-    return replace(job, weights=model.weights), notes
+    check_classes(job.targets, model.vit, origin)
+    note = note_other_classes(model.vit, job.model.label, source.classes, source.name)
+    return replace(job, weights=model.weights), [note] if note else []
 
 
 def has_labels(source: ImageSource) -> bool:

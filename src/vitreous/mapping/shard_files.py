@@ -63,17 +63,7 @@ def read_state(path: Path) -> ShardState | None:
     about = read_about(path)
     if about is None or about.get("format") != FORMAT:
         return None
-    shard = about["shard"]
-    return ShardState(
-        path,
-        about["run"],
-        shard["part"],
-        shard["start"],
-        shard["stop"],
-        shard["ends_part"],
-        shard["stamp"],
-        shard["failed"],
-    )
+    return ShardState(path, about["run"], **about["shard"])
 
 
 def read_about(path: Path) -> dict[str, Any] | None:
@@ -128,7 +118,6 @@ class ShardWriter:
         self.partials, self.checkpoint = dict(partials), checkpoint
         self.buffers: dict[str, ShardBuffer] = {}
         self.saved = time.monotonic()
-        self.written: list[Path] = []
 
     def add(self, rows: SliceRows) -> None:
         """Add the rows of a slice; a slice that arrives twice is counted once."""
@@ -160,10 +149,8 @@ class ShardWriter:
 
     def complete(self, name: str) -> None:
         buffer = self.buffers.pop(name)
-        path = self.folder / f"{name}.parquet"
-        self.write(path, buffer)
+        self.write(self.folder / f"{name}.parquet", buffer)
         (self.folder / f"{name}{PARTIAL}").unlink(missing_ok=True)
-        self.written.append(path)
 
     def save_partials(self) -> None:
         """Write the rows of unfinished shards, so that a run that is killed goes on from here."""
@@ -217,18 +204,14 @@ class FolderState:
         Partial shards, by name.
     parts
         Indices of the parts that are complete.
-    files
-        Complete files.
-    images, failed
-        Number of images and of failed rows in all of them.
+    images
+        Number of images in all of them.
     """
 
     finished: dict[str, int] = field(default_factory=dict)
     partials: dict[str, ShardState] = field(default_factory=dict)
     parts: set[int] = field(default_factory=set)
-    files: list[Path] = field(default_factory=list)
     images: int = 0
-    failed: int = 0
 
 
 def inspect_folder(
@@ -278,13 +261,10 @@ def inspect_folder(
     for name, shard in states.items():
         state.finished[name] = shard.images if shard.is_partial else job.shard_size
         state.images += shard.images
-        state.failed += shard.failed
         if shard.is_partial:
             state.partials[name] = shard
-        else:
-            state.files.append(shard.path)
-            if shard.ends_part:
-                last_shards[shard.part] = shard.start // job.shard_size
+        elif shard.ends_part:
+            last_shards[shard.part] = shard.start // job.shard_size
     for part, number in last_shards.items():
         names = [shard_name(source, part, before) for before in range(number + 1)]
         if all(name in state.finished and name not in state.partials for name in names):

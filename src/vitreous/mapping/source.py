@@ -16,13 +16,12 @@ from typing import Any, NamedTuple, Protocol
 from vitreous.bench.keys import digest
 from vitreous.core.errors import DataError
 from vitreous.data import Album, Dataset, Sample, open_dataset, subset
-from vitreous.data.files import SUFFIXES
+from vitreous.data.files import SUFFIXES, decode_image
 from vitreous.data.open import recognise
 from vitreous.data.parquet import ParquetImages, decode_record, parquet_files
 from vitreous.data.reader import check_options, expand_path, split_spec
 from vitreous.data.remote import files_at, filesystem_of, is_uri, read_remote
 from vitreous.data.shards import decode_parts, expand_pattern, image_ending, loaded_part, local_part, samples_in, wds
-from vitreous.models.image_decoding import open_image
 
 
 class SourceItem(NamedTuple):
@@ -266,8 +265,5 @@ def remote_folder(uri: str) -> Album:
 def read_remote_image(
     uri: str, paths: Sequence[str], names: Sequence[str], labels: dict[str, int], index: int
 ) -> Sample:
-    data = read_remote(filesystem_of(uri)[0], paths[index])
-    try:
-        return Sample(names[index], open_image(data), labels.get(names[index]))
-    except DataError as problem:
-        raise DataError(f"{names[index]}: {problem}") from None
+    name = names[index]
+    return Sample(name, decode_image(read_remote(filesystem_of(uri)[0], paths[index]), name), labels.get(name))
