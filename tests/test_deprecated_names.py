@@ -19,6 +19,7 @@ MOVED = [
     ("vitreous.capture.score_function.ask", "vitreous.capture.score_function.resolve_score_function"),
     ("vitreous.models.vit.Attend", "vitreous.models.vit.AttentionBranch"),
     ("vitreous.models.vit.Feed", "vitreous.models.vit.MlpBranch"),
+    ("vitreous.scores.field", "vitreous.scores.output_field"),
     ("vitreous.models.vit.Place", "vitreous.models.vit.TokenPositions"),
 ]
 PROBE_ATTRIBUTES = {

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.core.deprecation import rename_warnings
 from vitreous.core.errors import ShapeError
 
 __all__ = ["box", "cosine", "mask", "pixel", "probability", "token", "value"]
@@ -39,7 +40,7 @@ def value(index: int = 0) -> Score:
     >>> scores.value(1)(torch.tensor([[0.5, 2.0]]))
     tensor([2.])
     """
-    return with_name(f"output {index}", lambda output: value_at(output_field(output, LOGITS), 2)[:, index])
+    return with_name(f"output {index}", lambda output: with_dimensions(output_field(output, LOGITS), 2)[:, index])
 
 
 def probability(index: int, multi_label: bool = False) -> Score:
@@ -61,7 +62,7 @@ def probability(index: int, multi_label: bool = False) -> Score:
     """
 
     def score(output: Any) -> Tensor:
-        logits = value_at(output_field(output, LOGITS), 2)
+        logits = with_dimensions(output_field(output, LOGITS), 2)
         return (logits.sigmoid() if multi_label else logits.softmax(-1))[:, index]
 
     return with_name(f"probability of class {index}", score)
@@ -85,7 +86,7 @@ def box(query: int, cls: int) -> Score:
     tensor([1., 1.])
     """
     return with_name(
-        f"class {cls} of box {query}", lambda output: value_at(output_field(output, LOGITS), 3)[:, query, cls]
+        f"class {cls} of box {query}", lambda output: with_dimensions(output_field(output, LOGITS), 3)[:, query, cls]
     )
 
 
@@ -166,7 +167,7 @@ def cosine(reference: Tensor, of: str | None = None) -> Score:
 
     def score(output: Any) -> Tensor:
         embedding = output_field(output, EMBEDDINGS if of is None else (of,))
-        embedding = embedding[:, 0] if embedding.ndim == 3 else value_at(embedding, 2)
+        embedding = embedding[:, 0] if embedding.ndim == 3 else with_dimensions(embedding, 2)
         return F.cosine_similarity(embedding, reference.detach().to(embedding), dim=-1)
 
     return with_name("cosine to the reference", score)
@@ -191,7 +192,7 @@ def token(word: int, position: int = -1) -> Score:
     """
     return with_name(
         f"word {word} at position {position}",
-        lambda output: value_at(output_field(output, LOGITS), 3)[:, position, word],
+        lambda output: with_dimensions(output_field(output, LOGITS), 3)[:, position, word],
     )
 
 
@@ -221,12 +222,15 @@ def maps_of(output: Any) -> Tensor:
     """Maps [images, classes, height, width]; a dimension of classes is added to maps [images, height, width]."""
     maps = output_field(output, MASKS)
     maps = maps.flatten(1, 2) if maps.ndim == 5 else maps  # SAM: prompts and masks
-    return maps[:, None] if maps.ndim == 3 else value_at(maps, 4)
+    return maps[:, None] if maps.ndim == 3 else with_dimensions(maps, 4)
 
 
-def value_at(tensor: Tensor, dimensions: int) -> Tensor:
+def with_dimensions(tensor: Tensor, dimensions: int) -> Tensor:
     if tensor.ndim != dimensions:
         raise ShapeError(
             f"this score reads an output with {dimensions} dimensions, not one of shape {list(tensor.shape)}"
         )
     return tensor
+
+
+__getattr__ = rename_warnings(__name__, {"field": "output_field", "named": "with_name"})

@@ -167,7 +167,9 @@ def test_a_text_tower_is_loaded_with_its_tokenizer(tmp_path: Path):
     assert prepared.words == ("a", "zebra")
     with torch.no_grad():
         features = model.get_text_features(input_ids=torch.tensor([[3, 4]]))
-    torch.testing.assert_close(prepared.vectors, vitreous.scores.field(features, ("text_embeds", "pooler_output")))
+    torch.testing.assert_close(
+        prepared.vectors, vitreous.scores.output_field(features, ("text_embeds", "pooler_output"))
+    )
     transformers.ViTConfig().save_pretrained(tmp_path / "vit")
     with pytest.raises(ModelError, match="text towers are known of: clip"):
         TextTower.from_pretrained(tmp_path / "vit")
