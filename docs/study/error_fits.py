@@ -1,4 +1,4 @@
-"""Maps of `bayes` with targets_per_image numbers of samples, and with other priors, from the same subsets of patches."""
+"""Maps of `bayes` with several numbers of samples, and with other priors, from the same subsets of patches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitreous.capture.probe import Probe
 from vitreous.capture.score_function import resolve_score_function
-from vitreous.methods.additive_model import RATIOS, additive_fit, weight_covariance, weight_posterior
+from vitreous.methods.additive_model import RATIOS, additive_fit, weight_covariances, weight_posterior
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.bayes import draw_pairs, prior_maps, prior_scores
 from vitreous.methods.random_control import generators
@@ -115,14 +115,14 @@ def fit_maps(
 
         def fit_image(image: int, pairs: int = samples // 2) -> list[Any]:
             rows_of_image = slice(image * targets_per_image, (image + 1) * targets_per_image)
-            covariance = weight_covariance(
-                features[image], means[rows_of_image][:, :0] if cover == "plain" else means[rows_of_image]
-            )
-            covariance = near_patches(covariance, layout.grid) if cover == "space" else covariance
-            data = (keep[image, :pairs], differences[rows_of_image, :pairs], means[rows_of_image], covariance)
+            image_means = means[rows_of_image]
+            covariances = weight_covariances(features[image], image_means[:, :0] if cover == "plain" else image_means)
+            if cover == "space":
+                covariances = [near_patches(covariance, layout.grid) for covariance in covariances]
+            data = (keep[image, :pairs], differences[rows_of_image, :pairs], image_means)
             if tuple(shrinkage) == ("",):
-                return [weight_posterior(*data)]
-            fit = additive_fit(*data)
+                return [weight_posterior(*data, covariances)]
+            fit = additive_fit(*data, covariances[0])
             return [fit.posterior(SHRINKAGE[name]) for name in shrinkage]
 
         with ThreadPoolExecutor(THREADS) as pool:

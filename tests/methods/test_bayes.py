@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -18,7 +19,7 @@ from vitreous.methods.additive_model import (
     RATIOS,
     RIDGE,
     WeightPosterior,
-    weight_covariance,
+    weight_covariances,
     weight_posterior,
 )
 from vitreous.methods.bayes import bit_reversed, draw_pairs
@@ -32,47 +33,53 @@ TARGETS = [3, 1]
 # ── slow reference implementation ────────────────────────────────────────────────────────────────
 
 
-def slow_covariance(features: np.ndarray, maps: np.ndarray) -> np.ndarray:
+def slow_covariances(features: np.ndarray, maps: np.ndarray) -> list[np.ndarray]:
     patches = len(features)
     centred = features - features.mean(0)
-    scale = np.ones(patches)
+    scales = [np.ones(patches)]
     if len(maps):
         sizes = []
-        for one in maps:
-            size = abs(one - one.mean())
+        for scores in maps:
+            size = abs(scores - scores.mean())
             sizes.append(size / size.mean())
-        scale = [(1 + sum(size[j] for size in sizes) / len(sizes)) / 2 for j in range(patches)]
-    matrix = np.zeros((patches, patches))
-    for i in range(patches):
-        for j in range(patches):
-            cosine = centred[i] @ centred[j] / (np.linalg.norm(centred[i]) * np.linalg.norm(centred[j]))
-            matrix[i, j] = scale[i] * scale[j] * (math.exp((cosine - 1) / LENGTH) + (RIDGE if i == j else 0))
-    return matrix
+        scales.insert(0, np.array([(1 + sum(size[j] for size in sizes) / len(sizes)) / 2 for j in range(patches)]))
+    matrices = []
+    for scale in scales:
+        matrix = np.zeros((patches, patches))
+        for i in range(patches):
+            for j in range(patches):
+                cosine = centred[i] @ centred[j] / (np.linalg.norm(centred[i]) * np.linalg.norm(centred[j]))
+                matrix[i, j] = scale[i] * scale[j] * (math.exp((cosine - 1) / LENGTH) + (RIDGE if i == j else 0))
+        matrices.append(matrix)
+    return matrices
 
 
-def slow_posterior(keep: np.ndarray, differences: np.ndarray, maps: np.ndarray, covariance: np.ndarray):
-    """The joint Gaussian of data and weights, conditioned; a flat prior is one of variance 10⁶."""
+def slow_posterior(keep: np.ndarray, differences: np.ndarray, maps: np.ndarray, prior_covariances: list[np.ndarray]):
+    """The joint Gaussian of data and weights, conditioned; a flat prior is one of variance 10⁶.
+
+    Hypotheses are all pairs of a prior covariance and a ratio of variances.
+    """
     pairs, patches = keep.shape
     design = np.array([[float(keep[s, j]) - keep[s].mean() for j in range(patches)] for s in range(pairs)])
     size = keep.mean(1) - 0.5
-    maps = np.array([one - one.mean() for one in maps]).reshape(-1, patches)
-    basis = np.stack([size, size**3, *(design @ one for one in maps)], 1)
+    maps = np.array([scores - scores.mean() for scores in maps]).reshape(-1, patches)
+    basis = np.stack([size, size**3, *(design @ scores for scores in maps)], 1)
     basis = basis / np.where((length := np.linalg.norm(basis, axis=0)) > 0, length, 1)
     # marginal likelihood of what is orthogonal to the basis
     complement = np.linalg.svd(basis)[0][:, np.linalg.matrix_rank(basis) :]
     seen_part = complement.T @ differences
     degrees = len(seen_part)
     evidence, means, covariances = [], [], []
-    for ratio in RATIOS.numpy():
+    for covariance, ratio in itertools.product(prior_covariances, RATIOS.numpy()):
         total = np.eye(degrees) + complement.T @ design @ covariance @ design.T @ complement / ratio
         misfit = seen_part @ np.linalg.solve(total, seen_part)
         evidence.append(-degrees / 2 * math.log(misfit) - np.linalg.slogdet(total)[1] / 2 - math.log(ratio) / 2)
         noise = misfit / (degrees - 2)
         flat = 1e6 * noise
         # weights = maps' coefficients + deviations; data = design · weights + size effect + noise
-        scaled = [one / np.linalg.norm(design @ one) for one in maps if np.linalg.norm(design @ one) > 0]
+        scaled = [scores / np.linalg.norm(design @ scores) for scores in maps if np.linalg.norm(design @ scores) > 0]
         prior = noise / ratio * covariance + flat * sum(
-            (np.outer(one, one) for one in scaled), np.zeros((patches, patches))
+            (np.outer(scores, scores) for scores in scaled), np.zeros((patches, patches))
         )
         data = design @ prior @ design.T + noise * np.eye(pairs)
         for effect in (basis[:, 0], basis[:, 1]):
@@ -81,8 +88,8 @@ def slow_posterior(keep: np.ndarray, differences: np.ndarray, maps: np.ndarray, 
         means.append(gain @ differences)
         covariances.append(prior - gain @ design @ prior)
     flat = np.exp(np.array(evidence) - max(evidence))
-    half_cauchy = flat / (1 + patches / RATIOS.numpy() / DEVIATION**2)
-    mean = sum(w * m for w, m in zip(half_cauchy / half_cauchy.sum(), means, strict=True))
+    half_cauchy = flat[: len(RATIOS)] / (1 + patches / RATIOS.numpy() / DEVIATION**2)  # of the first covariance
+    mean = sum(w * m for w, m in zip(half_cauchy / half_cauchy.sum(), means[: len(RATIOS)], strict=True))
     error = sum(
         w * (c + np.outer(m - mean, m - mean)) for w, m, c in zip(flat / flat.sum(), means, covariances, strict=True)
     )
@@ -103,7 +110,7 @@ def test_agrees_with_conditioning_the_joint_gaussian(prior):
         names = () if prior == "none" else (prior,)
         maps = np.array([resolve(name)(probe).patches[0].numpy() for name in names]).reshape(-1, 12)
         features = probe.states[-1][0, probe.layout.prefix :].numpy()
-        mean, covariance = slow_posterior(keep.numpy(), differences, maps, slow_covariance(features, maps))
+        mean, covariance = slow_posterior(keep.numpy(), differences, maps, slow_covariances(features, maps))
         whole = probe.score(torch.ones(1, 1, 12, dtype=torch.bool)) - probe.score(
             torch.zeros(1, 1, 12, dtype=torch.bool)
         )
@@ -138,7 +145,7 @@ def test_an_additive_score_is_found_exactly_and_with_certainty():
     differences = (weights @ inside.T - weights @ (1 - inside).T) / 2
     none = torch.zeros(1, 0, 20).double()
     posterior = weight_posterior(
-        keep, differences, none, weight_covariance(torch.randn(20, 8, generator=draw).double(), none)
+        keep, differences, none, weight_covariances(torch.randn(20, 8, generator=draw).double(), none)
     )
     centred = weights - weights.mean()
     # the size effect takes a share of the sum of the weights, never of their differences
@@ -147,19 +154,20 @@ def test_an_additive_score_is_found_exactly_and_with_certainty():
     assert posterior.rank_error().item() < 0.02
 
 
-def test_intervals_cover_as_often_as_they_say():
-    """Weights drawn from the prior, with noise: 95 % intervals of 100 images."""
+@pytest.mark.parametrize("drawn_from", [0, 1], ids=["size of the maps", "features alone"])
+def test_intervals_cover_as_often_as_they_say(drawn_from):
+    """Weights drawn from one of the prior covariances, with noise: 95 % intervals of 100 images."""
     draw = torch.Generator().manual_seed(0)
     inside = total = 0
     for _ in range(100):
         maps = torch.randn(1, 1, 24, generator=draw).double()
-        covariance = weight_covariance(torch.randn(24, 6, generator=draw).double(), maps)
-        deviation = torch.linalg.cholesky(covariance)[0] @ torch.randn(24, generator=draw).double()
+        covariances = weight_covariances(torch.randn(24, 6, generator=draw).double(), maps)
+        deviation = torch.linalg.cholesky(covariances[drawn_from])[0] @ torch.randn(24, generator=draw).double()
         weights = 0.7 * maps[0, 0] + 0.3 * deviation
         keep = draw_pairs(24, 40, draw)
         design = keep.double() - keep.double().mean(1, keepdim=True)
         noise = 0.8 * torch.randn(40, generator=draw).double()
-        posterior = weight_posterior(keep, (design @ weights + noise)[None], maps, covariance)
+        posterior = weight_posterior(keep, (design @ weights + noise)[None], maps, covariances)
         gap = (posterior.mean[0] - (weights - weights.mean())).abs()
         inside, total = inside + int((gap < 1.96 * posterior.stderr[0]).sum()), total + 24
     assert 0.93 < inside / total < 0.97
@@ -171,8 +179,9 @@ def test_useless_maps_are_ignored():
     differences = torch.randn(1, 20, generator=draw).double()
     features = torch.randn(12, 6, generator=draw).double()
     none, flat = torch.zeros(1, 0, 12).double(), torch.full((1, 2, 12), 3.0).double()
-    plain = weight_posterior(keep, differences, none, weight_covariance(features, none))
-    dead = weight_posterior(keep, differences, flat, 4 * weight_covariance(features, flat))  # half of the scale is left
+    plain = weight_posterior(keep, differences, none, weight_covariances(features, none))
+    scaled, unscaled = weight_covariances(features, flat)
+    dead = weight_posterior(keep, differences, flat, [4 * scaled, unscaled])  # half of the scale is left
     torch.testing.assert_close(dead.mean, plain.mean)
     torch.testing.assert_close(dead.covariance, plain.covariance)
 
@@ -180,7 +189,7 @@ def test_useless_maps_are_ignored():
 def test_a_constant_score_gives_zeros():
     keep = draw_pairs(12, 20, torch.Generator().manual_seed(0))
     none = torch.zeros(1, 0, 12).double()
-    posterior = weight_posterior(keep, torch.zeros(1, 20).double(), none, torch.eye(12).double()[None])
+    posterior = weight_posterior(keep, torch.zeros(1, 20).double(), none, [torch.eye(12).double()[None]])
     assert (posterior.mean == 0).all()
     assert (posterior.stderr < 1e-100).all()
 

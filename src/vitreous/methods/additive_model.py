@@ -10,6 +10,7 @@ w, because x changes its sign between complements, and would only add noise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,23 +65,24 @@ class WeightPosterior:
         return wrong[:, above].mean(1)
 
 
-def weight_covariance(features: Float[Tensor, "p d"], maps: Float[Tensor, "k m p"]) -> Float[Tensor, "k p p"]:
-    """Prior covariance of the deviations, up to a factor.
+def weight_covariances(features: Float[Tensor, "p d"], maps: Float[Tensor, "k m p"]) -> list[Float[Tensor, "k p p"]]:
+    """Prior covariances of the deviations, up to a factor each: the assumed one, and one that does not depend on the maps.
 
     Patches with similar features deviate alike: exp((cosine − 1) / LENGTH) of the centred features, plus RIDGE on the
-    diagonal. Where a map is large its error may be large too: standard deviations are multiplied by the mean of 1 and
-    |map| / mean |map|, averaged over the maps.
+    diagonal. In the first covariance the error of a map may be large where the map is large: standard deviations are
+    multiplied by the mean of 1 and |map| / mean |map|, averaged over the maps. Without maps there is one covariance.
     """
     centred = features - features.mean(0)
     directions = centred / centred.norm(dim=1, keepdim=True).clamp(min=torch.finfo(centred.dtype).tiny)
     similarity = torch.exp((directions @ directions.T - 1) / LENGTH)
     similarity = similarity + RIDGE * torch.eye(len(features), dtype=features.dtype, device=features.device)
+    similarity = similarity.expand(len(maps), -1, -1)
     if not maps.shape[1]:
-        return similarity.expand(len(maps), -1, -1)
+        return [similarity]
     size = (maps - maps.mean(-1, keepdim=True)).abs()
     size = size / size.mean(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
     scale = (1 + size.mean(1)) / 2
-    return scale[:, :, None] * similarity * scale[:, None]
+    return [scale[:, :, None] * similarity * scale[:, None], similarity]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +121,20 @@ class AdditiveFit:
     power: Float[Tensor, "k 1"]
     degrees: Int[Tensor, " k"]
 
+    def shrinkage(self) -> Float[Tensor, "k ratios p"]:
+        """Factor between `pull` and the posterior mean of every coefficient, for each of `RATIOS`."""
+        return 1 / (RATIOS.to(self.values)[:, None] + self.values[:, None])
+
+    def misfit(self) -> Float[Tensor, "k ratios"]:
+        """Sum of squares that the additive model leaves over, for each of `RATIOS`."""
+        explained = (self.pull.square()[:, None] * self.shrinkage()).sum(2)
+        return (self.power - explained).clamp(min=1e-12 * self.power + 1e-300)
+
+    def evidence(self, log_prior: Float[Tensor, " ratios"]) -> Float[Tensor, "k ratios"]:
+        """Log marginal likelihood of each of `RATIOS` plus its log prior, up to a constant of the data."""
+        complexity = torch.log1p(self.values[:, None] / RATIOS.to(self.values)[:, None]).sum(2)
+        return log_prior.to(self.values) - 0.5 * (self.degrees[:, None] * self.misfit().log() + complexity)
+
     def posterior(self, log_prior: Float[Tensor, " ratios"]) -> WeightPosterior:
         """Posterior of the weights, averaged over `RATIOS` by their marginal likelihood and their prior.
 
@@ -128,14 +144,9 @@ class AdditiveFit:
             Logarithm of the prior of every ratio of `RATIOS`, up to a constant.
         """
         patches = self.design.shape[1]
-        ratios = RATIOS.to(self.values)
-        shrink = 1 / (ratios[:, None] + self.values[:, None])  # [k ratios p]
-        explained = (self.pull.square()[:, None] * shrink).sum(2)
-        misfit = (self.power - explained).clamp(min=1e-12 * self.power + 1e-300)  # [k ratios]
-        complexity = torch.log1p(self.values[:, None] / ratios[:, None]).sum(2)
-        evidence = -0.5 * (self.degrees[:, None] * misfit.log() + complexity)
-        share = torch.softmax(evidence + log_prior.to(evidence), 1)
-        variance = misfit / (self.degrees[:, None] - 2)
+        shrink = self.shrinkage()
+        share = torch.softmax(self.evidence(log_prior), 1)
+        variance = self.misfit() / (self.degrees[:, None] - 2)
 
         coefficients = self.pull[:, None] * shrink  # [k ratios p]
         deviation = (self.turned @ (share[..., None] * coefficients).sum(1)[..., None])[..., 0]
@@ -188,7 +199,7 @@ def weight_posterior(
     keep: Bool[Tensor, "pairs p"],
     differences: Float[Tensor, "k pairs"],
     maps: Float[Tensor, "k m p"],
-    covariance: Float[Tensor, "k p p"],
+    covariances: Sequence[Float[Tensor, "k p p"]],
 ) -> WeightPosterior:
     """Posterior of the weights, in double precision.
 
@@ -196,7 +207,8 @@ def weight_posterior(
     Jeffreys' prior. The ratio of noise and prior variance is averaged over `RATIOS` by marginal likelihood. For the mean
     its prior is `deviation_prior`, which keeps few scores from moving it far from the maps. The covariance is the expected
     squared error of that mean under a flat prior of the deviations, which does not trust the maps; one that is flat in the
-    logarithm would favour no deviations at all where the scores say little, and give intervals that are too narrow.
+    logarithm would favour no deviations at all where the scores say little, and give intervals that are too narrow. It is
+    averaged over all `covariances` by marginal likelihood.
 
     Parameters
     ----------
@@ -206,14 +218,19 @@ def weight_posterior(
         Half the difference of the scores of the first and the second subset.
     maps
         Prior means up to a factor each.
-    covariance
-        Prior covariance of the deviations from the maps, up to a factor.
+    covariances
+        Prior covariances of the deviations from the maps, up to a factor. The mean is that of the first.
     """
-    fit = additive_fit(keep, differences, maps, covariance)
-    estimate, careful = fit.posterior(deviation_prior(keep.shape[1])), fit.posterior(FLAT)
-    gap = careful.mean - estimate.mean
-    spread = careful.covariance + gap[:, :, None] * gap[:, None]
-    return WeightPosterior(estimate.mean, spread, careful.noise)
+    fits = [additive_fit(keep, differences, maps, covariance) for covariance in covariances]
+    mean = fits[0].posterior(deviation_prior(keep.shape[1])).mean
+    evidence = torch.stack([fit.evidence(FLAT).logsumexp(1) for fit in fits])
+    spread, noise = torch.zeros_like(covariances[0]), torch.zeros_like(evidence[0])
+    for share, fit in zip(torch.softmax(evidence, 0), fits, strict=True):
+        careful = fit.posterior(FLAT)
+        gap = careful.mean - mean
+        spread = spread + share[:, None, None] * (careful.covariance + gap[:, :, None] * gap[:, None])
+        noise = noise + share * careful.noise.square()
+    return WeightPosterior(mean, spread, noise.sqrt())
 
 
 def deviation_prior(patches: int) -> Float[Tensor, " ratios"]:

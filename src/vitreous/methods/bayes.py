@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import SpecError
-from vitreous.methods.additive_model import WeightPosterior, weight_covariance, weight_posterior
+from vitreous.methods.additive_model import WeightPosterior, weight_covariances, weight_posterior
 from vitreous.methods.method import Method
 from vitreous.methods.options import Range, Seed
 from vitreous.methods.random_control import generators
@@ -169,7 +169,7 @@ def fit_posterior(
     differences: Float[Tensor, "k pairs"],
     prior: Float[Tensor, "k m p"],
 ) -> WeightPosterior:
-    """Posterior of one image, with the covariance of its final tokens."""
+    """Posterior of one image, with the covariances of its final tokens."""
     features = probe.states[-1][image, probe.layout.prefix :].to(differences)
     maps = prior.to(differences)
-    return weight_posterior(keep.to(differences.device), differences, maps, weight_covariance(features, maps))
+    return weight_posterior(keep.to(differences.device), differences, maps, weight_covariances(features, maps))
