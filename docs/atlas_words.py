@@ -37,8 +37,8 @@ FEWER: dict[str, dict[str, int]] = {  # for the images here only, so that they a
 LETTERS = """\
 t the explained score · x the image · X_l the tokens that enter block l (X without index: at the block the method
 reads, the first unless its fold says otherwise), a their channels for the CAMs · g = ∂t/∂X · A attention, head h, to token i from
-token j · G = ∂t/∂A · ρ the row that the head reads (class token, mean of patches, …) · fₕⱼ = W_o vₕⱼ, what head h sends of token
-j · Y the stream between attention and MLP · L blocks · products ∏ₗ run from the last block to the first · ⊙ and ⊘ element by
+token j · G = ∂t/∂A · ρ the row that the head reads (class token, mean of patches, …) · fₕⱼ = W_o vₕⱼ, the contribution of token
+j through head h · Y the stream between attention and MLP · L blocks · products ∏ₗ run from the last block to the first · ⊙ and ⊘ element by
 element · M masks m"""
 
 
@@ -167,7 +167,7 @@ def methods_page(costs: dict[str, list[float]], described_targets: str) -> str:
         "*Made from the registry by `python docs/atlas.py`.*",
         "",
         f"The {sum(map(len, families().values()))} methods of the package, each with its formula, its facts, what it costs and its map of the same",
-        f"three images, explained with the embedded model `scenes`: {described_targets}. What decides is outlined in green. Red speaks",
+        f"three images, explained with the embedded model `scenes`: {described_targets}. The known evidence is outlined in green. Red is evidence",
         "for the class and blue against it; maps that are never negative go from dark (least) to bright (most).",
         "",
         "![The three images](images/methods/images.png)",

@@ -21,10 +21,10 @@ from vitreous.metrics.protocols import PROTOCOLS, Protocol
 
 PAGE = Path(__file__).with_name("metrics.md")
 FAMILIES = {
-    "faithfulness": "Does the model need what the map says it needs?",
+    "faithfulness": "Does the output change when the patches with high scores are removed?",
     "localisation": "Does the map lie where the object is?",
-    "robustness": "Does it depend on what it should depend on, and on nothing else?",
-    "complexity": "How much does it say, and does it add up?",
+    "robustness": "Does the map depend on model and class, and not on noise?",
+    "complexity": "How concentrated is the map, and do its scores add up?",
 }
 DIRECTION = {True: "more is better", False: "less is better", None: "describes, does not judge"}
 
@@ -32,19 +32,19 @@ HEAD = """# Metrics and protocols
 
 *Made from the registry by `python docs/metrics_page.py`.*
 
-A metric gives one number per map; NaN where it is undefined, and such maps are counted, not hidden. Beside every number stands the protocol that
-made it (`MetricResult.protocol`). The figure of a set is the mean over its maps, or pooled over pixels where the published evaluation pools;
+A metric gives one number per map; NaN where it is undefined; such maps are counted. Every result records the protocol that
+produced it (`MetricResult.protocol`). The figure of a set is the mean over its maps, or pooled over pixels where the published evaluation pools;
 bootstrap intervals follow the same rule.
 
-**Three classes are three choices**: the class that is explained (`target` when the map is made), the class whose probability is followed (`track`), and the
-class that counts as right (`judge`). Papers mix them.
+**Three classes are chosen separately**: the class that is explained (`target` of `explain`), the class whose probability is followed (`track`), and the
+class that counts as right (`judge`). They differ between papers.
 
 **Letters.** x the image · S the map over pixels, S⁺ its positive part · f the logits, p the probability of the followed class · r a share of
 patches or pixels, the top r being those of highest score · t the explained number
 
-**Equal scores** never win by the order in which they come: a peak is drawn evenly from equal ones, average precision moves over all
-pixels of a score at once, and patches of equal score leave in an order drawn from the image's content. A constant map therefore scores what
-one that knows nothing scores; cut at its mean it marks nothing.
+**Equal scores** give no advantage by their order: a peak is drawn at random from equal ones, average precision treats all
+pixels of a score together, and patches of equal score are removed in an order drawn from the image's content. A constant map therefore scores as
+a random one; thresholded at its mean it marks nothing.
 
 Masks are 1 on the object, 0 beside it, and −1 where pixels do not count.
 """

@@ -78,7 +78,7 @@ def scorecam_of_layer(layer: Layer, probe: Probe) -> TokenScores:
     presets={"grad-cam": {"relu": False}},
 )
 def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchScores, dict[str, Any]]:
-    """Activations weighted by what the model says of the image seen through their channel.
+    """Activations weighted by the model's score of the image masked by their channel.
 
     Weights are a softmax over channels, so the score of a baseline image would cancel. Under a fold (`scorecam+plus`)
     the channels of every layer are weighted this way, with one forward pass per channel and layer.
@@ -111,7 +111,7 @@ def scorecam(probe: Probe, layer: int = -1, relu: bool = True) -> tuple[PatchSco
 def vitcx(
     probe: Probe, layer: int = -1, threshold: Positive = 0.1, deviation: Positive = 0.1, seed: Seed = 0
 ) -> tuple[PixelScores, dict[str, Any]]:
-    """Causal scores of masks made of activations that look alike, corrected for how often a pixel is shown.
+    """Causal scores of masks from clustered activations, corrected for how often a pixel is visible.
 
     The effect of the noise alone is subtracted, so scores below 0 are possible: there, noise alone raises the score of
     an unlikely class.

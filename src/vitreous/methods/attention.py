@@ -65,7 +65,7 @@ def divide_by_maximum(patches: PatchScores, divide: bool = False) -> PatchScores
 
 rawattention = method(
     "rawattention",
-    title="How much the head's token looks at each patch in the last block.",
+    title="Attention of the token that the head reads to each patch, in the last block.",
     formula="s = ρᵀ meanₕ A, A of the last block",
     fold=last,
     mixing=True,
@@ -75,7 +75,7 @@ rawattention = method(
 )(reduce_heads)
 rollout = method(
     "rollout",
-    title="Attention multiplied through all blocks, half of each token passing by the skip connection.",
+    title="Attention multiplied through all blocks, with weight one half for the skip connection.",
     formula="s = ρᵀ ∏ₗ (½ I + ½ meanₕ Aₗ)",
     fold=roll.with_options(form="half"),
     fixed_fold="rawattention+{fold}",
@@ -101,7 +101,7 @@ rollout = method(
     **OF_ATTENTION,
 )
 def attnfrom(layer: Layer) -> TokenScores:
-    """Attention that each token receives, on average over heads and looking tokens."""
+    """Attention that each token receives, averaged over heads and queries."""
     return layer.attention.mean((1, 2))
 
 
@@ -163,7 +163,7 @@ def genatt(layer: Layer, variant: Literal["chefer", "bt", "interpretdl"] = "chef
     **WITH_GRADIENT,
 )
 def gradsam(layer: Layer, reduction: Literal["row_mean", "cls"] = "row_mean") -> TokenScores:
-    """Attention × positive gradient, averaged over layers, heads and what each token looks at.
+    """Attention × positive gradient, averaged over layers, heads and keys.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ BT = {**PATH, "paper": "chen2022beyond"}
     **PATH,
 )
 def tam(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
-    """Attention carried from the last block back to block `start`, times the last block's gradient on the way to the image.
+    """Attention multiplied from the last block back to block `start`, times the last block's gradient along a path.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def multiply_through(probe: Probe, mixings: Iterable[Matrix], row: Row) -> Rows:
     **BT,
 )
 def bth(probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout") -> PatchScores:
-    """Attention carried through the blocks, each head by its share of |Aᵀ∂t/∂A|, times the last block's gradient on the way.
+    """Attention multiplied through the blocks, heads weighted by |Aᵀ∂t/∂A|, times the last block's gradient along a path.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def mix_by_heads(layer: Layer) -> Matrix:
 def btt(
     probe: Probe, start: int | None = None, steps: Steps = 20, row: Row = "readout", layerscale: bool = True
 ) -> PatchScores:
-    """Attention carried through the blocks, each token by how much longer attention's values make it, times the gradient.
+    """Attention multiplied through the blocks, tokens weighted by the norm ratio of their values, times the gradient.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def rescale_optionally(patches: PatchScores, minmax: bool = False) -> PatchScore
 @method(
     "legrad",
     family="Attention",
-    formula="sⱼ = Σₗ meanₕᵢ relu(∂tₗ/∂Aₗ)ₕᵢⱼ, tₗ what the head says right after block l",
+    formula="sⱼ = Σₗ meanₕᵢ relu(∂tₗ/∂Aₗ)ₕᵢⱼ, tₗ the score of the head applied right after block l",
     fold=plus,
     finish=rescale_optionally,
     attention=True,
@@ -221,7 +221,7 @@ def rescale_optionally(patches: PatchScores, minmax: bool = False) -> PatchScore
 def legrad(
     layer: Layer, probe: Probe, linearisation: Linearisation, pool: Literal["head", "mean"] = "head"
 ) -> TokenScores:
-    """Positive gradient of the attention, from what the head would say right after the block, averaged over heads and rows.
+    """Positive gradient of the attention, of the head applied right after the block, averaged over heads and rows.
 
     Summed over all blocks. The authors' release uses `pool="mean"`, for the last two blocks, and rescales the map to
     [0, 1] (`preset="released"`). Its separate form for models with attention pooling is not implemented; such models are

@@ -67,7 +67,7 @@ def bayes(
     until: Annotated[float, Range(0, 0.5, above=True, below=True)] | None = None,
     seed: Seed = 0,
 ) -> tuple[PatchScores, dict[str, Any]]:
-    """What a patch adds to the score, fitted to random subsets with gradient maps as prior; with error bars.
+    """Contribution of a patch to the score, fitted to random subsets with gradient maps as prior; with error bars.
 
     Scores add up to the score of the image less that of no patch at all, as Shapley values do. The standard error is the
     posterior standard deviation.

@@ -40,7 +40,7 @@ def caap(
     start: LayerIndex | None = None,
     stop: LayerIndex | None = None,
 ) -> PatchScores:
-    """How much one patch's activations raise the score of a neutral image; by the abstract of the paper, not its code.
+    """Increase of a neutral image's score by one patch's activations; after the paper's abstract, not its code.
 
     Parameters
     ----------

@@ -33,5 +33,5 @@ from vitreous.models.tensor_types import TokenScores
     precision="bf16",
 )
 def fuse(layer: Layer) -> TokenScores:
-    """A patch's share of the answer plus the slope of the answer in that patch's presence."""
+    """A patch's share of the score plus the derivative of the score in that patch's presence."""
     return input_x_gradient(layer) / layer.depth + layer.presence_grad

@@ -53,7 +53,7 @@ def lime(
     alpha: Positive = 1.0,
     seed: Seed = 0,
 ) -> tuple[PatchScores | PixelScores, dict[str, Tensor | None]]:
-    """Weights of a linear model that says what the model says of images like this one.
+    """Weights of a linear model that is fitted to the model's scores of perturbed images.
 
     Each part is present with probability ½; in the first sample all are. A sample has weight exp(−d²/2·width²), where
     d is its cosine distance from the whole image.

@@ -231,7 +231,7 @@ def ig(
     space: Literal["pixels", "tokens"] = "pixels",
     start: int = 0,
 ) -> tuple[Float[Tensor, "r H W"] | Float[Tensor, "r p"], Fields]:
-    """Integrated gradients: what each pixel adds to the score on the straight way from a baseline to the image.
+    """Integrated gradients: contribution of each pixel along the straight path from a baseline to the image.
 
     Of the attribution, `bias` is the score of the baseline and `residual` the quadrature error, score − bias − Σ.
     Under a fold (`ig+plus`) the path runs over the tokens that enter each layer.

@@ -26,5 +26,5 @@ from vitreous.models.tensor_types import TokenScores
     question="probability",
 )
 def presence(layer: Layer) -> TokenScores:
-    """How much of the score fades with a patch that begins to leave."""
+    """Derivative of the score in the presence of a patch: its first-order change when the patch is removed."""
     return layer.presence_grad

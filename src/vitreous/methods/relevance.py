@@ -137,7 +137,7 @@ def token_relevance(layer: Layer) -> TokenScores:
 
 @method(
     "lrp",
-    formula="s = Σ_rgb R(x), relevance carried back from the class by R_in = x⁺⊙(S₁W⁺) + x⁻⊙(S₂W⁻), S₁ = R/(x⁺W⁺ᵀ), S₂ = R/(x⁻W⁻ᵀ)",
+    formula="s = Σ_rgb R(x), relevance propagated back from the class by R_in = x⁺⊙(S₁W⁺) + x⁻⊙(S₂W⁻), S₁ = R/(x⁺W⁺ᵀ), S₂ = R/(x⁻W⁻ᵀ)",
     adapt=lrp_pass,
     caveat=single_precision,
     layered=token_relevance,
@@ -150,7 +150,7 @@ def token_relevance(layer: Layer) -> TokenScores:
     **RELEVANCE,
 )
 def lrp(probe: Probe, rules: RuleSet = "orig", joint: bool = False) -> Float[Tensor, "r H W"]:
-    """Relevance carried back to the pixels, summed over colours.
+    """Relevance propagated back to the pixels, summed over colours.
 
     Under a fold (`lrp+first`, `lrp+plus`) relevance is read at the tokens.
 

@@ -61,7 +61,7 @@ def occlusion(
     stride: Pixels | None = None,
     baseline: Number = 0.0,
 ) -> PatchScores | PixelScores:
-    """How much the answer falls when one patch leaves, or when a window is painted over.
+    """Decrease of the score when one patch is removed, or when a window is painted over.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def occlusion(
 def rise(
     probe: BlackBoxProbe, masks: Count = 4000, cells: Cells = 7, p: PartialShare = 0.5, seed: Seed = 0
 ) -> tuple[PixelScores, dict[str, Tensor]]:
-    """Mean answer over smooth random masks, weighted by how much each shows of the pixel.
+    """Mean score over smooth random masks, weighted by the visibility of the pixel.
 
     All images get the same masks; masked pixels are 0 in normalised units. Scores can be negative if the score
     function can (a logit).
@@ -186,7 +186,7 @@ def pami(
     radius: Annotated[int, Range(0, 65_536)] = 40,
     stride: Pixels = 6,
 ) -> PixelScores:
-    """Mean answer over the regions that hold a pixel, each shown alone on a blurred image.
+    """Mean score over the regions that contain a pixel, each shown alone on a blurred image.
 
     The preset "published" omits SEEDS superpixels, which scikit-image does not provide.
 
@@ -230,7 +230,7 @@ def score_regions(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Te
 
 @method(
     "hsic",
-    formula="sⱼ = (2/M) m̃ⱼᵀ L m̃ⱼ, m̃ⱼ the centred choices to show cell j, L a Gaussian kernel of the answers",
+    formula="sⱼ = (2/M) m̃ⱼᵀ L m̃ⱼ, m̃ⱼ the centred visibility of cell j, L a Gaussian kernel of the scores",
     signed=False,
     trial={"masks": 48},
     black_box=IN_PIXELS,
@@ -243,7 +243,7 @@ def score_regions(probe: BlackBoxProbe, regions: Tensor, fill: Fill) -> Float[Te
 def hsic(
     probe: BlackBoxProbe, space: Space = "pixels", masks: KernelSize = 500, cells: Cells = 8, seed: Seed = 0
 ) -> PatchScores | PixelScores:
-    """How much the answer depends on whether a cell is shown, whichever way: Hilbert–Schmidt independence.
+    """Dependence of the score on whether a cell is visible: Hilbert–Schmidt independence criterion.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ def kernelshap(
     paired: bool = True,
     seed: Seed = 0,
 ) -> tuple[PatchScores | PixelScores, dict[str, Any]]:
-    """Shapley values, estimated from random coalitions of patches; they add up to the answer less that to nothing at all.
+    """Shapley values, estimated from random coalitions of patches; they add up to the score minus that of no patch.
 
     Exact if `samples` is at least the number of coalitions (and there are fewer than 30 parts).
 

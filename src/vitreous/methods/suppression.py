@@ -38,7 +38,7 @@ Cosine = Annotated[float | int, Range(-1, 1)]
     precision="float32",
 )
 def atman(probe: Probe, suppression: Number = 0.9, similarity: Cosine | None = 0.6, shift: bool = True) -> PatchScores:
-    """How much the cross-entropy rises when attention to a patch, and to patches like it, is suppressed everywhere.
+    """Increase of the cross-entropy when attention to a patch, and to similar patches, is suppressed in all blocks.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ def tis(
     normalise: bool = False,
     seed: Seed = 0,
 ) -> tuple[PatchScores, dict[str, PatchScores]]:
-    """Mean answer over the token subsets that a patch belongs to; subsets are where clusters of activations are largest.
+    """Mean score over the token subsets that contain a patch; subsets are the largest entries of activation clusters.
 
     Parameters
     ----------

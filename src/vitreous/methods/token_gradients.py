@@ -125,7 +125,7 @@ def token_times_gradient(
 
 ixg = token_times_gradient(
     "ixg",
-    "Token times gradient: what each token adds to the score, to first order.",
+    "Token times gradient: contribution of each token to the score, to first order.",
     family="Gradients",
     formula="sᵢ = Σₖ Xᵢₖ gᵢₖ, X = X₀, g = ∂t/∂X₀",
     caveat=caution_of_single_norm,

@@ -65,7 +65,7 @@ def attin(
     value_bias: bool = True,
     per_head: bool = False,
 ) -> Matrix:
-    """Length of what each token sends to each other one through attention.
+    """Norm of the vector that each token contributes to each other token through attention.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def attin(
     precision="bf16 weights",
 )
 def globenc(layer: Layer) -> Matrix:
-    """Length of what each token sends to each other one through the whole block, the MLP's inside passed over."""
+    """Norm of the vector that each token contributes to each other token through the block, without the MLP."""
     attention, values = layer.attention, head_values(layer, "free")
     norm, spread = second_norm(layer)
     scale = feed_scale(layer)
@@ -135,7 +135,7 @@ def alti(
     shift: Share = 0.0,
     undefined: Literal["nan", "zero"] = "nan",
 ) -> Matrix:
-    """How much nearer each token brings another to where it ends, in L1; every row adds up to 1.
+    """How much each token reduces the L1 distance of another token to its output; every row adds up to 1.
 
     Parameters
     ----------

@@ -47,10 +47,10 @@ def sparseness(
     shift: Literal["always", "negative", "none"] = "always",
     eps: Positive = 0.0,
 ) -> PerRow:
-    """Gini index of the map: 0 where all scores are equal, towards 1 where one has it all.
+    """Gini index of the map: 0 if all scores are equal, close to 1 if only one is large.
 
     `shift`: the least score becomes 0 "always", or for maps with a "negative" score only; with "none" a negative score makes
-    it undefined. `eps` is added to every score, as published (1e-7), which a map of tiny scores would feel.
+    it undefined. `eps` is added to every score, as published (1e-7), which changes the result of maps with tiny scores.
     """
     v = map_scores(attribution, of, part)
     low = v.amin(-1, keepdim=True)
@@ -73,7 +73,7 @@ def sparseness(
     aliases=("complexity",),
 )
 def entropy(attribution: Attribution, of: Literal["pixels", "native"] = "pixels", normalised: bool = True) -> PerRow:
-    """Entropy of the map's magnitudes: 1 where all are equal, 0 where one has it all; NaN where all are 0.
+    """Entropy of the map's magnitudes: 1 if all are equal, 0 if only one is not 0; NaN if all are 0.
 
     `normalised=False`: in nats, not divided by the entropy of a constant map.
     """
@@ -91,7 +91,7 @@ def entropy(attribution: Attribution, of: Literal["pixels", "native"] = "pixels"
     formula="|Σ scores + biases − t|",
 )
 def completeness_error(attribution: Attribution, relative: bool = False) -> PerRow:
-    """How far tokens and biases miss the explained number; NaN for methods that do not promise to add up.
+    """Difference between the sum of tokens and biases and the score; NaN for methods whose scores need not add up.
 
     `relative`: as a share of that number's size.
     """

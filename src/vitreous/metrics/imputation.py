@@ -47,8 +47,8 @@ def road(
     """Accuracy as the highest pixels are filled in from their neighbours.
 
     Every missing pixel is the weighted mean of its eight neighbours, all of them at once, and noise of deviation `noise` (of
-    values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`: the lowest
-    pixels go first. The part `probability` is the mean probability of the predicted class.
+    values in [0, 1]) hides which pixels they are. `judge`: "label", "predicted" or "explained"; `order="ascending"`:
+    the lowest pixels first. The part `probability` is the mean probability of the predicted class.
     """
     levels, probe = check_levels("levels", levels), model.probe
     if levels[-1] == 1:

@@ -71,7 +71,7 @@ def count_pixels(frame: FramedMap, *masks: Tensor) -> list[PerRow]:
     aliases=("pixacc",),
 )
 def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> Measured:
-    """Share of pixels that the map, cut at its mean, puts on the right side of the object's outline.
+    """Share of pixels that the map, thresholded at its mean, assigns correctly to object or background.
 
     A score is of one image; the figure of a set pools pixels over its images. A constant map marks nothing.
     """
@@ -89,7 +89,7 @@ def pixel_accuracy(attribution: Attribution, objects: Masks, interpolation: Inte
     formula="½ (IoU of the object + IoU of the background), intersections and unions pooled over images",
 )
 def miou(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> Measured:
-    """Mean of the intersections over unions of object and background, the map cut at its mean."""
+    """Mean intersection over union of object and background, the map thresholded at its mean."""
     frame = frame_map(attribution, objects, interpolation)
     inside, marked = frame.inside, frame.marked
     names = ("intersection_background", "union_background", "intersection_object", "union_object")
@@ -105,7 +105,7 @@ def f_score(right: Tensor, marked: Tensor, inside: Tensor) -> Tensor:
 
 @metric(**FACTS, affine_invariant=True, formula="2 |marked ∩ object| / (|marked| + |object|)", aliases=("dice",))
 def f1(attribution: Attribution, objects: Masks, interpolation: Interpolation = "bilinear") -> PerRow:
-    """F1 of the map, cut at its mean, over the whole image."""
+    """F1 of the map, thresholded at its mean, over the whole image."""
     frame = frame_map(attribution, objects, interpolation)
     return f_score(*count_pixels(frame, frame.marked & frame.inside, frame.marked, frame.inside))
 
@@ -214,11 +214,11 @@ def pointing_game(
     ties: Literal["even", "first"] = "even",
     interpolation: Interpolation = "bilinear",
 ) -> PerRow:
-    """Chance that the map's peak lies on the object, or within `tolerance` pixels of it.
+    """Probability that the map's maximum lies on the object, or within `tolerance` pixels of it.
 
     Needs objects or boxes (`of`: which, if both are there). `max_coverage`: images whose object covers as much or more are
-    left out. `missing="miss"`: an image whose object the cut has lost counts as missed. `ties="first"`: the first of
-    several peaks instead of the chance that one drawn evenly hits.
+    left out. `missing="miss"`: an image whose object was cropped away counts as missed. `ties="first"`: the first of
+    several peaks instead of the share of them on the object.
     """
     frame = frame_annotation(attribution, objects, boxes, of, interpolation)
     heights = frame.scores.masked_fill(~frame.counted.flatten(1), -torch.inf)
@@ -250,7 +250,7 @@ def energy_pointing(
 ) -> PerRow:
     """Share of the map's mass that lies on the object; NaN where it has none.
 
-    `part`: its "positive" mass, or with "abs" what speaks against the class too. The rest as in `pointing_game`.
+    `part`: its "positive" mass, or with "abs" also the negative. The rest as in `pointing_game`.
     """
     frame = frame_annotation(attribution, objects, boxes, of, interpolation)
     mass: Float[Tensor, "r n"] = frame.scores.clamp(min=0) if part == "positive" else frame.scores.abs()

@@ -97,7 +97,7 @@ positive_auc = accuracy_metric(
     """Accuracy as the highest pixels become black.
 
     `judge`: the class that counts as right ("label", as published also where the predicted class is explained; "predicted",
-    "explained"). `clean`: the untouched image is a point of the curve. `empty`: the accuracy taken for granted when all is black.
+    "explained"). `clean`: the original image is a point of the curve. `empty`: the accuracy assumed for the black image.
     The parts are what published code stores beside the hits: how the largest probability and logit change, and
     log p(right class) − log p(second class), 0 where the right class is second.
     """,
@@ -144,7 +144,7 @@ def aopc(
     order: Order = "descending",
     area: Area = "mean",
 ) -> Measured:
-    """How far the probability drops as the highest pixels become black, on average over the levels.
+    """Decrease of the probability as the highest pixels become black, averaged over the levels.
 
     `track`: the class whose probability it is ("predicted", "label", "explained"). `order="ascending"`: the lowest pixels first.
     """
@@ -167,7 +167,7 @@ def lodds(
     order: Order = "descending",
     area: Area = "mean",
 ) -> Measured:
-    """Change of the log-probability as the highest pixels become black, on average over the levels; options as for `aopc`."""
+    """Change of the log-probability as the highest pixels become black, averaged over the levels; options as for `aopc`."""
     levels = check_levels("levels", levels)
     visible, whole = outputs_with_black_pixels(model, levels, order).log_p(track)
     curve = visible.clamp(min=FLOOR) - whole.clamp(min=FLOOR)
@@ -195,10 +195,10 @@ def idsds(
     track: Class = "explained",
     seed: Seed = 0,
 ) -> Measured:
-    """Rank correlation between what a cell of the image scores and how far the logit drops without it.
+    """Rank correlation between the score of an image cell and the decrease of the logit without it.
 
-    In-domain, as its authors mean it, for a model that was trained on images with missing cells; of any other it is their
-    single-deletion score. A map or a model that tells no two cells apart has no ranks: NaN.
+    In-domain in the authors' sense for a model that was trained on images with missing cells; for others it is their
+    single-deletion score. NaN if all cells have the same score or the same effect.
     """
     attribution, probe = model.attribution, model.probe
     cell = number_cells(probe, cells)

@@ -83,7 +83,7 @@ insertion = pixel_metric(
     """Probability of a class as the highest pixels enter a baseline image.
 
     `baseline`: "blur", "black", "mean", "random", or "blur-rise", RISE's blur; `space`: "normalised", as published, or "pixels",
-    as the words say. `start`: the first point is the untouched baseline (RISE), or what one step makes of it (TIS).
+    before normalisation. `start`: whether the first point is the baseline itself (RISE), or the image after one step (TIS).
     `track`: "explained", "predicted" or "label". `area`: "mean" of the points, or trapezoids ("normalised", "trapezoid").
     """,
     "blur",
@@ -94,7 +94,7 @@ insertion = pixel_metric(
 )
 deletion = pixel_metric(
     "deletion",
-    "Probability of a class as the highest pixels give way to a baseline image; options as for `insertion`.",
+    "Probability of a class as the highest pixels are replaced by a baseline image; options as for `insertion`.",
     "black",
     insert=False,
     higher_is_better=False,
@@ -122,7 +122,7 @@ def insertion_minus_deletion(
     show: Show = "fraction",
     seed: Seed = 0,
 ) -> Measured:
-    """Insertion less deletion; options as for `insertion`, and `baseline` may be one for each, ("blur", "black")."""
+    """Insertion minus deletion; options as for `insertion`, and `baseline` may be a pair, ("blur", "black")."""
     if show == "complement":
         raise SpecError(f"show={show!r} has no meaning for a difference; known: {', '.join(map(repr, SHOWS[:2]))}")
     pair = (baseline, baseline) if isinstance(baseline, str) else tuple(baseline)

@@ -90,11 +90,11 @@ def srg(
     space: Space = "normalised",
     seed: Seed = 0,
 ) -> Measured:
-    """Symmetric relevance gain: how much higher the curve is when the lowest patches go first than when the highest do.
+    """Symmetric relevance gain: area between the curves of removing the lowest and the highest patches first.
 
     `levels`: removed shares, 0 and 1 always among them; None removes one patch at a time. `of`: the probability or the
     logit of the class `track`; the logit's area has its scale and is not comparable across models. `remove`: the patches'
-    "pixels" are replaced by the `baseline`, or their "tokens" leave the encoder. The parts are the areas of both curves.
+    "pixels" are replaced by the `baseline`, or their "tokens" are removed. The parts are the areas of both curves.
     """
     attribution, probe = model.attribution, model.probe
     rank, total = patch_ranks(attribution, probe), probe.layout.patches
@@ -136,7 +136,7 @@ def saco(
     space: Space = "pixels",
     seed: Seed = 0,
 ) -> Measured:
-    """Salience-guided faithfulness coefficient: whether groups that score more also matter more, each removed alone.
+    """Salience-guided faithfulness coefficient: whether removing groups with higher scores changes the output more.
 
     Patches or pixels (`unit`) are cut into `groups` of nearly equal size by their score; s is a group's sum of scores, of the
     map rescaled to [0, 1] if `scaled`. Where groups differ in size, a constant added to the map changes the result. NaN

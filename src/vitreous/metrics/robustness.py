@@ -117,12 +117,12 @@ def parameter_randomisation(
     stages: Count | None = None,
     seed: Seed = 0,
 ) -> Measured:
-    """How much of the map's ranking survives random weights; an explanation that survives is none.
+    """Rank correlation of the map with that of the model with random weights; it should be low.
 
     A copy of the model gets parameters drawn from a normal with each one's own mean and deviation: `order="all"` at once;
     "cascade" from the head down, part by part (or in so many `stages`), the score being the mean over the stages. Equal scores share
-    their rank. `sign="abs"` compares magnitudes. A map that is constant on the model itself has no ranking: NaN; one that
-    becomes constant has lost it: 0.
+    their rank. `sign="abs"` compares magnitudes. NaN for a map that is constant on the model itself; 0 if it becomes
+    constant.
     """
     before = map_of(attribution, method, probe)
     copy = deepcopy(probe.vit.module)
@@ -195,7 +195,7 @@ def class_discrimination(
     by: Literal["rank", "mass"] = "rank",
     interpolation: Interpolation = "bilinear",
 ) -> PerRow:
-    """Chance that a pixel of the class's own object stands above a pixel of the other class's object in the same image.
+    """Probability that a pixel of the class's own object scores higher than one of the other class's object.
 
     ½ is chance: a constant map's score, and the mean of a method that gives every class the same map, over both classes.
     `by="mass"`: mean positive score on the own object, as a share of that and of the mean on the rival's. Pixels of both, or that

@@ -75,9 +75,9 @@ def probability_metric(name: str, description: str, *, insert: bool, **facts: An
 
 deletion_accuracy = accuracy_metric(
     "deletion_accuracy",
-    """Accuracy as the highest patches leave the encoder.
+    """Accuracy as the highest patches are removed from the encoder.
 
-    `judge`: the class that counts as right ("label", "predicted", "explained"). `order="ascending"`: the lowest patches leave.
+    `judge`: the class that counts as right ("label", "predicted", "explained"). `order="ascending"`: the lowest patches are removed.
     `area`: trapezoids over the width ("normalised"), as they are ("trapezoid"), or the "mean" of the points, the whole image
     among them. `show`: "fraction", "percent", or "complement", 100 − x.
     """,
@@ -96,7 +96,7 @@ insertion_accuracy = accuracy_metric(
 )
 deletion_aopc = probability_metric(
     "deletion_aopc",
-    """How far the probability drops as the highest patches leave the encoder.
+    """Decrease of the probability as the highest patches are removed from the encoder.
 
     `track`: the class whose probability it is ("explained", "predicted", "label"); the other options as for `deletion_accuracy`.
     The part `lodds` is the mean drop of the log-probability.
@@ -108,7 +108,7 @@ deletion_aopc = probability_metric(
 )
 insertion_aopc = probability_metric(
     "insertion_aopc",
-    """How far the probability lies below that of the whole image when only the highest patches enter the encoder.
+    """Difference between the probability of the whole image and that of the highest patches alone.
 
     Options and parts as for `deletion_aopc`.
     """,
