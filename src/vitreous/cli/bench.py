@@ -179,7 +179,7 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
     from vitreous.bench.cost import estimate
     from vitreous.bench.store import Store
     from vitreous.bench.work_cells import fingerprint_cells, select_shard, split_plan
-    from vitreous.cli.console import format_duration, new_table, print_json, print_table, spinner
+    from vitreous.cli.console import format_duration, print_json, print_table, spinner
 
     cells = split_plan(plan)
     cells = cells if shard is None else select_shard(cells, shard)
@@ -194,11 +194,12 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
         print_json({**counts, "estimates": [entry.plain() for entry in estimates]})
         return 0
     names = ("cells", "images", "forwards", "backwards", "about")
-    table = new_table("model", *names, right=names)
+    rows = []
     for entry in estimates:
-        counts = (str(entry.cells), str(entry.images), f"{entry.forwards:,.0f}", f"{entry.backwards:,.0f}")
-        table.add_row(entry.model, *counts, format_duration(entry.seconds / workers))
-    print_table(table)
+        passes = (f"{entry.forwards:,.0f}", f"{entry.backwards:,.0f}")
+        about = format_duration(entry.seconds / workers)
+        rows.append((entry.model, str(entry.cells), str(entry.images), *passes, about))
+    print_table(("model", *names), rows, right=names)
     typer.echo(
         f"{len(plan.methods)} methods × {len(plan.metrics)} metrics; {len(done_cells)} of {len(cells)} cells are known; nothing was computed"
     )

@@ -157,23 +157,22 @@ def mean_output(output: Any) -> Any:
 
 
 def print_result(result: dict[str, Any]) -> None:
-    from vitreous.cli.console import new_table, open_console, print_table
+    from vitreous.cli.console import open_console, print_table
 
     console = open_console()
     if "model" in result:
-        facts = new_table("", "")
-        facts.show_header = False
-        for key, value in result["model"].items():
-            facts.add_row(key, f"{value:.1e}" if isinstance(value, float) else "–" if value is None else str(value))
-        print_table(facts)
+        facts = result["model"].items()
+        print_table(("", ""), ((key, format_fact(value)) for key, value in facts))
     for test in result["laws"]:
         verdict = f"FAILED: {test['broken']}" if test["broken"] else "passed all contract tests"
         console.print(f"\n{test['kind']} {test['spec']}: {verdict}")
         for sentence in test["held"].values():
             console.print(f"  · {sentence}", style="dim")
     if result["methods"]:
-        table = new_table("method", "works", "note")
-        for trial in result["methods"]:
-            table.add_row(trial["method"], trial["works"], trial["note"] or "–")
         console.print()
-        print_table(table)
+        rows = ((trial["method"], trial["works"], trial["note"] or "–") for trial in result["methods"])
+        print_table(("method", "works", "note"), rows)
+
+
+def format_fact(value: Any) -> str:
+    return f"{value:.1e}" if isinstance(value, float) else "–" if value is None else str(value)

@@ -39,17 +39,15 @@ def compare(
 
 
 def print_comparison(comparison: Any) -> None:
-    from vitreous.cli.console import new_table, open_console, print_table
+    from vitreous.cli.console import open_console, print_table
     from vitreous.report.compare import change_tables
 
     console = open_console()
     for changes in change_tables(comparison):
         console.print(f"\n{changes.title}", style="bold")
         right = ("before", "after", "change", "questions")
-        table = new_table("method", *(head.name for head in changes.heads), right=right)
-        for name, cells in changes.rows:
-            table.add_row(name, *(" ".join(part for part in (cell.text, cell.span) if part) for cell in cells))
-        print_table(table)
+        rows = [(name, *(f"{cell.text} {cell.span}".strip() for cell in cells)) for name, cells in changes.rows]
+        print_table(("method", *(head.name for head in changes.heads)), rows, right=right)
     if not comparison.changes:
         console.print("the two runs have no model, dataset, method and metric in common")
     for sentence in comparison.caveats:

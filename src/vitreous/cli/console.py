@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -40,16 +40,23 @@ def open_console(*, stderr: bool = False) -> Console:
     return PipeConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
-def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """An empty table; the columns named in `right` are aligned to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """Print a table without trailing spaces.
+
+    Parameters
+    ----------
+    columns
+        Titles; a table whose titles are all empty has no header.
+    rows
+        Cells of every row.
+    right
+        Columns that are aligned to the right.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=any(columns))
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left")
-    return table
-
-
-def print_table(table: Table) -> None:
-    """Print a table without trailing spaces."""
+    for row in rows:
+        table.add_row(*row)
     console = open_console()
     with console.capture() as capture:
         console.print(table)

@@ -16,7 +16,7 @@ def demo(
     """Explain scenes with the embedded model, score every map against the known evidence, and write one page."""
     from rich.progress import Progress
 
-    from vitreous.cli.console import new_table, open_console, print_table
+    from vitreous.cli.console import open_console, print_table
     from vitreous.demo import CHAPTERS, METHODS, page, run
     from vitreous.report.page import write_text
 
@@ -25,10 +25,10 @@ def demo(
         shows = run(images, seed=seed, step=lambda: progress.advance(task))
     write_text(out, page(shows))
     columns = [f"{show.chapter.title}: {score}" for show in shows for score in ("peak", "AP")]
-    table = new_table("method", *columns, right=columns)
+    rows = []
     for row, method in enumerate(METHODS):
         scores = [(show.scores[row].pointing, show.scores[row].precision) for show in shows]
-        table.add_row(method, *(f"{value:.2f}" for pair in scores for value in pair))
-    print_table(table)
+        rows.append((method, *(f"{value:.2f}" for pair in scores for value in pair)))
+    print_table(("method", *columns), rows, right=columns)
     typer.echo("peak: share of maps whose peak lies on the known evidence; AP: average precision against it")
     typer.echo(f"page: {out.resolve()}")

@@ -22,10 +22,7 @@ def explain(
     model: options.Model,
     checkpoint: options.Checkpoint = None,
     pretrained: options.Pretrained = True,
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD),
-    ] = None,
+    method: options.Methods = None,
     target: Annotated[
         list[str] | None,
         typer.Option(

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from vitreous.catalogue import catalogue_entries
-from vitreous.cli.console import new_table, open_console, print_json, print_table
+from vitreous.cli.console import open_console, print_json, print_table
 from vitreous.core.errors import SpecError
 
 Entry = dict[str, Any]  # a method or metric of the catalogue
@@ -35,11 +35,11 @@ def list_entries(
     if as_json:
         print_json(listed)
         return
-    table = new_table(kind, *columns)
+    rows = []
     for entry in listed:
         origin = "" if entry["origin"] == "vitreous" else f" [{entry['origin']}]"
-        table.add_row(entry["name"] + origin, *(format_cell(entry) or "–" for format_cell in columns.values()))
-    print_table(table)
+        rows.append((entry["name"] + origin, *(format_cell(entry) or "–" for format_cell in columns.values())))
+    print_table((kind, *columns), rows)
     open_console().print(f"\n{hint}", style="dim")
 
 
@@ -56,8 +56,4 @@ def print_entry(entry: Entry, facts: Mapping[str, str], *, as_json: bool) -> Non
     common = {"paper": entry["paper"], "also called": ", ".join(entry["aliases"])}
     meanings = {key: text for key, text in entry.get("meanings", {}).items() if key not in ("preset", "question")}
     common |= {"presets": ", ".join(presets), "options": ", ".join(options), **meanings}
-    table = new_table("", "")
-    table.show_header = False
-    for name, fact in {**facts, **common}.items():
-        table.add_row(name, fact or "–")
-    print_table(table)
+    print_table(("", ""), ((name, fact or "–") for name, fact in {**facts, **common}.items()))

@@ -24,10 +24,7 @@ def map(  # noqa: A001 - the verb
     model: options.Model,
     checkpoint: Annotated[str | None, typer.Option(metavar="FILE", help="Local weights.")] = None,
     arguments: dict[str, Any] = options.NO_ARGUMENTS,
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD),
-    ] = None,
+    method: options.Methods = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the maps.")] = Path(
         "vitreous-maps"
     ),

@@ -92,7 +92,7 @@ def describe(metric: dict[str, Any]) -> dict[str, str]:
 
 def show_protocol(name: str, as_json: bool) -> None:
     """Print a paper's evaluation: its columns, its rows and notes on them."""
-    from vitreous.cli.console import new_table, open_console, print_json, print_table
+    from vitreous.cli.console import open_console, print_json, print_table
     from vitreous.metrics.protocols import protocol
 
     evaluation = protocol(name)
@@ -104,18 +104,14 @@ def show_protocol(name: str, as_json: bool) -> None:
         }
         print_json({**facts, "columns": columns, "rows": dict(evaluation.rows), "notes": evaluation.notes})
         return
-    columns, rows = new_table("column", "metric", "explained class", "data"), new_table("row", "method")
-    for title, column in evaluation.columns.items():
-        columns.add_row(title, column.metric, column.explained, column.data)
-    for title, spec in evaluation.rows.items():
-        rows.add_row(title, spec)
     console = open_console()
     console.print(evaluation.name, style="bold", end="  ")
     fine_tuned = [f"{model} fine-tuned on {data}" for data, model in evaluation.fine_tuned.items()]
     console.print(f"{evaluation.paper}; {', '.join([*evaluation.models, *fine_tuned])}\n")
-    print_table(columns)
+    columns = [(title, column.metric, column.explained, column.data) for title, column in evaluation.columns.items()]
+    print_table(("column", "metric", "explained class", "data"), columns)
     console.print()
-    print_table(rows)
+    print_table(("row", "method"), evaluation.rows.items())
     console.print()
     for note in evaluation.notes:
         console.print(f"· {note}")

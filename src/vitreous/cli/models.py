@@ -10,12 +10,10 @@ import typer
 def models(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the model families, with a name to load each by."""
     from vitreous.catalogue import catalogue_entries
-    from vitreous.cli.console import new_table, print_json, print_table
+    from vitreous.cli.console import print_json, print_table
 
     if json:
         print_json(catalogue_entries("models"))
         return
-    table = new_table("family", "for example", "notes")
-    for family in catalogue_entries("models"):
-        table.add_row(family["family"], family["example"], family["notes"])
-    print_table(table)
+    rows = ((family["family"], family["example"], family["notes"]) for family in catalogue_entries("models"))
+    print_table(("family", "for example", "notes"), rows)

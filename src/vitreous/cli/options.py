@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import SpecError
 
 T = TypeVar("T")
@@ -25,6 +26,10 @@ Precision = Annotated[
     str | None, typer.Option(metavar="NAME", help="float32, tf32, bf16 or auto.", show_default="torch's settings")
 ]
 Device = Annotated[str | None, typer.Option(metavar="NAME", help="Device, such as cpu, cuda or mps.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option("--method", "-x", metavar="SPEC", help="Method; repeatable.", show_default=DEFAULT_METHOD),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 # options of `bench`, `map` and `reproduce`

@@ -90,14 +90,14 @@ def reproduce(
 def print_list() -> int:
     """Print name, title, data and models of every reproduction."""
     from vitreous.bench.reproduce import list_reproductions
-    from vitreous.cli.console import new_table, print_table
+    from vitreous.cli.console import print_table
 
-    table = new_table("name", "shows", "--data", "models")
+    rows = []
     for name, entry in list_reproductions().items():
         data = [f"[{key}]" if fact.get("optional") else key for key, fact in entry.data.items()]
         models = [f"{key}*" if "needs" in fact else key for key, fact in entry.models.items()]
-        table.add_row(name, entry.title, ", ".join(data), ", ".join(models))
-    print_table(table)
+        rows.append((name, entry.title, ", ".join(data), ", ".join(models)))
+    print_table(("name", "shows", "--data", "models"), rows)
     typer.echo("[…] is optional; * needs a --checkpoint")
     return 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from vitreous.cli.console import new_table, open_console, print_table
+from vitreous.cli.console import open_console, print_table
 from vitreous.cli.files import OutputFolder, safe_name
 from vitreous.draw import figure, sheet
 from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
@@ -94,13 +94,13 @@ def print_record(record: Record) -> None:
     console = open_console()
     console.print(record["picture"], style="bold", soft_wrap=True)
     kind, quantity = ("output", "value") if "value" in record["top"][0] else ("class", "probability")
-    table = new_table("", kind, "index", quantity, right=("index", quantity))
     explained = {entry["index"]: entry for entry in record["explained"]}
-    listed = [entry["index"] for entry in record["top"]]
-    for entry in [*record["top"], *(entry for index, entry in explained.items() if index not in listed)]:
-        mark = "*" if entry["index"] in explained else ""
-        table.add_row(mark, entry["class"], str(entry["index"]), format_quantity(entry))
-    print_table(table)
+    listed = {entry["index"]: entry for entry in record["top"]}
+    rows = [
+        ("*" if index in explained else "", entry["class"], str(index), format_quantity(entry))
+        for index, entry in {**listed, **explained, **listed}.items()
+    ]
+    print_table(("", kind, "index", quantity), rows, right=("index", quantity))
     console.print("* explained", style="dim")
     for kind, files in (
         ("sheet", [record["sheet"]]),

@@ -136,7 +136,7 @@ def print_counts(progress: Any, folder: Path) -> None:
 
 def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
     """Print methods × metrics; on a narrow terminal as several tables below each other."""
-    from vitreous.cli.console import new_table, open_console, print_table
+    from vitreous.cli.console import open_console, print_table
 
     arrow = {True: " ↑", False: " ↓", None: ""}
     names = [
@@ -154,10 +154,8 @@ def print_scores(model: str, dataset: str, columns: list[Any]) -> None:
         stop = start + 1
         while stop < len(names) and sum(widths[start : stop + 1]) <= room:
             stop += 1
-        table = new_table("method", *names[start:stop], right=names[start:stop])
-        for row, method in enumerate(methods):
-            table.add_row(method, *(own[row] for own in figures[start:stop]))
-        print_table(table)
+        rows = [(method, *(own[row] for own in figures[start:stop])) for row, method in enumerate(methods)]
+        print_table(("method", *names[start:stop]), rows, right=names[start:stop])
         start = stop
 
 

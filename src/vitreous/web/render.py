@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 
 from vitreous.web.image_store import SceneName
 from vitreous.web.model_pool import EMBEDDED
@@ -142,12 +142,4 @@ def render_outline(mask: np.ndarray) -> Image.Image:
 
 def dilate(mask: np.ndarray, width: int) -> np.ndarray:
     """Grow a mask by `width` pixels in every direction, without wrapping around the edges."""
-    grown = mask.copy()
-    for axis in (0, 1):
-        before = grown.copy()
-        for step in range(1, width + 1):
-            ahead, behind = [slice(None)] * 2, [slice(None)] * 2
-            ahead[axis], behind[axis] = slice(step, None), slice(None, -step)
-            grown[tuple(ahead)] |= before[tuple(behind)]
-            grown[tuple(behind)] |= before[tuple(ahead)]
-    return grown
+    return np.asarray(Image.fromarray(mask.astype(np.uint8)).filter(ImageFilter.MaxFilter(2 * width + 1)), bool)
