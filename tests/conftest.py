@@ -14,6 +14,7 @@ Nothing heavy is imported here: the process that distributes tests to others rea
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +33,7 @@ install_shape_checks()  # before anything imports vitreous
 for variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE"):
     os.environ.pop(variable, None)  # output is compared: the terminal of whoever runs the tests must not change it
 os.environ["TERM"] = "xterm-256color"
+gc.disable()  # until all tests are collected: what is imported stays, and going through it takes a quarter of the time
 
 # also for the processes that tests start: threads of two processes on the same cores wait for each other
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -55,6 +57,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     lines = collection_path.read_text(encoding="utf-8").splitlines()
     return True if any(f"pytestmark = pytest.mark.{name}" in lines for name in left_out) else None
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

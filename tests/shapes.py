@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, get_args
 
 import jaxtyping
-from jaxtyping import config, install_import_hook, jaxtyped
+from jaxtyping import AbstractArray, config, install_import_hook, jaxtyped
 
 from tests.optional_packages import is_installed
 
@@ -57,10 +57,32 @@ def defer_checks(function: Callable[..., Any], typechecker: Callable[..., Any]) 
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
         if checked is None:
-            checked = jaxtyped(function, typechecker=typechecker)
+            arrays = has_array_annotations(function)
+            checked = jaxtyped(function, typechecker=typechecker) if arrays else typechecker(function)
         return checked(*args, **kwargs)
 
     return call
+
+
+def has_array_annotations(function: Callable[..., Any]) -> bool:
+    """Whether a function annotates shapes, or may: of a function inside another one that is not examined.
+
+    Of the other functions the type checker alone checks as much and takes less time: there are no axes to compare. What it
+    decorates it keeps, and with a function inside another one it would keep all that the function refers to.
+    """
+    if "<locals>" in function.__qualname__:
+        return True
+    try:
+        hints = inspect.get_annotations(function, eval_str=True)
+    except (NameError, AttributeError, TypeError):  # names that exist for type checkers alone
+        return True
+    return any(contains_array(hint) for hint in hints.values())
+
+
+def contains_array(hint: Any) -> bool:
+    if isinstance(hint, (list, tuple)):  # parameters of a Callable
+        return any(contains_array(part) for part in hint)
+    return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or contains_array(get_args(hint))
 
 
 @contextmanager

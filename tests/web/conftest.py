@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from fastapi.testclient import TestClient
 
 HERE = "http://127.0.0.1"
+SMALL_MODEL = "timm:vit_tiny_patch16_224"  # with random weights, on 4 x 4 patches
+SMALL = Settings(
+    models=(SMALL_MODEL,),
+    pretrained=False,
+    arguments={"img_size": 64, "depth": 2, "embed_dim": 24, "num_heads": 2},
+    port=0,
+    seconds=600,
+)
 SUBJECT = {"model": "scenes", "image": "pair-1-6"}
 
 

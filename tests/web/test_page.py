@@ -8,14 +8,16 @@ import inspect
 import json
 import re
 import time
+from dataclasses import replace
 from io import BytesIO
+from itertools import chain
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import vitreous
-from tests.web.conftest import Served, png
+from tests.web.conftest import SMALL, SMALL_MODEL, Served, png
 from vitreous.draw import overlay_image
 from vitreous.web.budget import PassCost
 from vitreous.web.settings import Settings
@@ -44,6 +46,12 @@ class Visit:
         self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
         self.page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
         self.page.on("request", lambda request: self.requests.append(request.url))
+        self.open(address, fragment)
+
+    def open(self, address: str, fragment: str = "") -> None:
+        """Load the page anew; nothing of the last one stays, since it stores nothing in the browser."""
+        if self.requests:
+            self.page.goto("about:blank")  # from the same address, a fragment alone would load nothing
         self.page.goto(f"{address}/{fragment}")
         if fragment != "api":  # all other addresses are those of the page of maps
             self.settle()
@@ -53,7 +61,7 @@ class Visit:
         end = time.monotonic() + PATIENCE / 1000
         while not self.page.evaluate(condition, arg):
             assert time.monotonic() < end, condition
-            self.page.wait_for_timeout(50)
+            self.page.wait_for_timeout(100)
 
     def settle(self) -> None:
         """Wait until maps, curves and layers are shown."""
@@ -66,8 +74,14 @@ class Visit:
 
     def close(self, address: str) -> None:
         self.context.close()
-        assert self.complaints == []
-        assert all(url.startswith((address, "blob:")) for url in self.requests)
+        self.check(address)
+
+    def check(self, address: str) -> None:
+        """Nothing was complained of, and nothing was asked of another server; what comes next is counted anew."""
+        complaints, requests = self.complaints[:], self.requests[:]
+        self.complaints.clear()
+        assert complaints == []
+        assert all(url.startswith((address, "blob:")) for url in requests)
 
     def shares(self) -> dict[str, str]:
         rows = self.page.eval_on_selector_all(
@@ -80,17 +94,34 @@ class Visit:
         return self.page.inner_text("#why-title").replace("\xa0", " ")
 
 
-@pytest.fixture
-def visit(browser, served: Served):
-    opened: list[Visit] = []
+@pytest.fixture(scope="module")
+def opened():
+    """Pages that are open, by width, colour scheme and motion: to open another one takes as long as to load the page."""
+    pages: dict[tuple, list[Visit]] = {}
+    yield pages
+    for page_visit in chain.from_iterable(pages.values()):
+        page_visit.context.close()
 
-    def go(*given, **more) -> Visit:
-        opened.append(Visit(browser, served.address, *given, **more))
-        return opened[-1]
+
+@pytest.fixture
+def visit(browser, served: Served, opened):
+    """Function that loads the page as a user who comes for the first time."""
+    used: list[tuple[tuple, Visit]] = []
+
+    def go(fragment: str = "", width: int = 1280, scheme: str = "light", moving: bool = False) -> Visit:
+        key = (width, scheme, moving)
+        if opened.get(key):
+            used.append((key, opened[key].pop()))
+            used[-1][1].open(served.address, fragment)
+        else:
+            used.append((key, Visit(browser, served.address, fragment, *key)))
+        return used[-1][1]
 
     yield go
-    for page_visit in opened:
-        page_visit.close(served.address)
+    for key, page_visit in used:
+        opened.setdefault(key, []).append(page_visit)
+    for _, page_visit in used:
+        page_visit.check(served.address)
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +130,24 @@ def untouched(browser, served: Served):
     page_visit = Visit(browser, served.address)
     yield page_visit
     page_visit.close(served.address)
+
+
+@pytest.fixture(scope="module")
+def bare_context(browser):
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    context.new_page()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def bare_page(bare_context):
+    """An empty page on which errors are expected."""
+    (page,) = bare_context.pages
+    yield page
+    page.unroute_all()
+    page.goto("about:blank")
 
 
 def test_everything_is_reached_by_the_tab_key(untouched):
@@ -270,30 +319,26 @@ def test_a_dropped_image_is_explained(visit, served):
     assert again.shares() == seen.shares()
 
 
-def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(browser):
+def test_a_link_to_an_evicted_image_asks_for_it_and_works_after_its_upload(bare_page):
     data = png(90, 70)
     name = hashlib.sha256(data).hexdigest()
     with Served(Settings(port=0)) as fresh:
-        context = browser.new_context()
-        page = context.new_page()
+        page = bare_page
         page.goto(f"{fresh.address}/#picture={name}&method=ixg&method=genatt&classes=3")  # as links before 0.2
         page.wait_for_selector("text=The image of this link is not here any more")
         page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": data})
         page.wait_for_selector("text=Why key?", timeout=PATIENCE)
         assert page.locator(".chip").count() == 2
-        context.close()
 
 
-def test_a_file_that_is_no_image_is_refused_with_a_sentence(browser, served):
-    context = browser.new_context()
-    page = context.new_page()
+def test_a_file_that_is_no_image_is_refused_with_a_sentence(bare_page, served):
+    page = bare_page
     page.goto(served.address)
     page.wait_for_selector(".row")
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"nonsense"})
     page.wait_for_selector("#trouble:visible")
     assert page.inner_text("#trouble").startswith("That is not an image, or a damaged one")
     assert page.locator(".row").count() >= 5  # what was there stays
-    context.close()
 
 
 def test_two_classes_and_more_methods(visit):
@@ -318,13 +363,11 @@ def test_two_classes_and_more_methods(visit):
     assert "square-window house" in seen.page.inner_text("#because")
 
 
-def test_the_card_of_a_failing_method_shows_the_reason(browser, served):
-    context = browser.new_context()
-    page = context.new_page()
+def test_the_card_of_a_failing_method_shows_the_reason(bare_page, served):
+    page = bare_page
     page.goto(f"{served.address}/#method=genatt(varaint=1)&method=ixg")
     page.wait_for_selector(".card.failed >> text=did you mean 'variant'?", timeout=PATIENCE)
     page.wait_for_selector(".card .show")
-    context.close()
 
 
 def test_the_slider_removes_the_patches_that_two_methods_rank_first(visit):
@@ -518,14 +561,12 @@ def test_a_misspelt_class_is_suggested(visit):
 @pytest.fixture(scope="module")
 def slow_server():
     """A server on which a forward pass is said to take a tenth of a second, so that 60 s allow for 290 of them."""
-    with Served(Settings(port=0), lambda vit: PassCost(0.1, 0.2)) as running:
+    with Served(replace(SMALL, seconds=60), lambda vit: PassCost(0.1, 0.2)) as running:
         yield running
 
 
-def test_partial_maps_are_shown_with_their_number_of_samples(browser, slow_server):
-    context = browser.new_context()
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
+def test_partial_maps_are_shown_with_their_number_of_samples(bare_page, slow_server):
+    page = bare_page
     asked: list[str] = []
 
     def pass_on(route):
@@ -536,29 +577,23 @@ def test_partial_maps_are_shown_with_their_number_of_samples(browser, slow_serve
         route.continue_()
 
     page.route("**/api/explain", pass_on)
-    page.goto(f"{slow_server.address}/#method=rise")
+    page.goto(f"{slow_server.address}/#model={SMALL_MODEL}&method=rise")
     page.wait_for_selector("text=290 of 4,000 masks; all of them would take about 400 s here.")
     assert asked == ["rise(masks=18)", "rise(masks=72)", "rise"]
     assert page.inner_text(".card b") == "rise(masks=290)"
     assert page.locator(".card.partial").count() == 0
-    context.close()
 
 
-def test_a_method_that_cannot_finish_says_so_before_it_starts(browser, slow_server):
-    context = browser.new_context()
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
+def test_a_method_that_cannot_finish_says_so_before_it_starts(bare_page, slow_server):
+    page = bare_page
     page.goto(f"{slow_server.address}/#method=scorecam%2Bplus")
     sentence = "'scorecam+plus' takes 1,740 passes of this model, about 174 s here, and a request may take 60 s"
     page.wait_for_selector(f".card.failed >> text={sentence}")
     assert page.inner_text("#because").startswith(f"There is no map to rank patches by: {sentence}")
-    context.close()
 
 
-def test_the_last_partial_map_stays_when_the_rest_fails(browser, slow_server):
-    context = browser.new_context()
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
+def test_the_last_partial_map_stays_when_the_rest_fails(bare_page, slow_server):
+    page = bare_page
 
     def fail_last(route):
         if json.loads(route.request.post_data)["method"] == "hsic":
@@ -567,7 +602,6 @@ def test_the_last_partial_map_stays_when_the_rest_fails(browser, slow_server):
             route.continue_()
 
     page.route("**/api/explain", fail_last)
-    page.goto(f"{slow_server.address}/#method=hsic")
+    page.goto(f"{slow_server.address}/#model={SMALL_MODEL}&method=hsic")
     page.wait_for_selector("text=Partial result: 72 of 290 masks. Stopped: that took too long")
     assert page.inner_text(".card b") == "hsic(masks=72)"
-    context.close()

@@ -11,22 +11,14 @@ import torch
 from PIL import Image
 
 import vitreous
-from tests.web.conftest import Served, client_of, no_cost, png
+from tests.web.conftest import SMALL, Served, client_of, no_cost, png
+from tests.web.conftest import SMALL_MODEL as MODEL
 from tests.web.test_page import Visit
 from vitreous.core.errors import ModelError
 from vitreous.pairs.text_tower import TextTower
 from vitreous.pairs.towers import without_classifier
 from vitreous.web.budget import PassCost
-from vitreous.web.settings import Settings
 
-MODEL = "timm:vit_tiny_patch16_224"  # with random weights, on 4 x 4 patches
-SMALL = Settings(
-    models=(MODEL,),
-    pretrained=False,
-    arguments={"img_size": 64, "depth": 2, "embed_dim": 24, "num_heads": 2},
-    port=0,
-    seconds=600,
-)
 BODY = {"model": MODEL, "image": "pair-1-6", "other": "pair-1-4"}
 
 
