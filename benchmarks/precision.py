@@ -1,7 +1,7 @@
 """Speed and ranks in float32, TF32 and bfloat16 on a GPU.
 
     python benchmarks/precision.py --out out                                     # everything, in at most --seconds
-    python benchmarks/precision.py speed --size b --method temper --out out      # some rows
+    python benchmarks/precision.py speed --size b --method temper --precision bf16 --out out      # some rows
     python benchmarks/precision.py ranks --assets FOLDER --images 128 --out out
     python benchmarks/precision.py ranks --known benchmarks/results/h200-precision.json --out out   # what is not measured yet
 
@@ -180,7 +180,8 @@ def speeds(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, A
     for size in options.size or ("b", "l"):
         bed = lay(size, options.device, options.batch)
         half = copy.deepcopy(bed.model).to(torch.bfloat16)
-        for precision in reversed(PRECISIONS):  # the shortest first, if there is too little time for all
+        # the shortest first, if there is too little time for all
+        for precision in [known for known in reversed(PRECISIONS) if known in (given.precision or PRECISIONS)]:
             model, images = (half, bed.images.bfloat16()) if precision == "bf16" else (bed.model, bed.images)
             # in bfloat16 what is not a product of the blocks is in TF32, which a scope of float32 would forbid
             with computing("tf32" if precision == "bf16" else precision, torch.device(options.device)):
@@ -481,6 +482,7 @@ def main() -> None:
     )
     arguments.add_argument("--device", default="cuda")
     arguments.add_argument("--size", action="append", choices=("ti", "b", "l", "test"))
+    arguments.add_argument("--precision", action="append", choices=PRECISIONS, help="of `speed`, instead of all")
     arguments.add_argument("--method", action="append", help="instead of all")
     arguments.add_argument("--batch", type=int, default=64)
     arguments.add_argument("--rounds", type=int, default=7)

@@ -12,7 +12,8 @@ PART is one of
 - `choose`: variants of `bayes` on the images to choose by.
 
 Every part writes OUT/error-bars-PART[-MODEL].csv with a row per model, dataset, image, method and metric, and ends when its minutes are
-over; batches that are complete stay.
+over; batches that are complete stay. With --shard i/n it measures every n-th batch of photographs and writes a table of its own, and
+make.py reads all tables of a part together.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch import Tensor
 import vitreous
 from vitreous.capture.probe import Probe
 from vitreous.core.errors import VitreousError
+from vitreous.data import open_dataset
 from vitreous.data.batch import Batch
 from vitreous.methods.attribution import Attribution
 
@@ -44,13 +46,16 @@ from study.error_maps import (
     PETS,
     VAL,
     WEIGHTS,
+    Job,
     Table,
+    choose_photographs,
     evaluate_map,
     explain_images,
     load_model,
     make_maps,
     read_batches,
     read_photographs,
+    read_places,
 )
 
 COUNTS, BATCH = {VAL: 250, PETS: 160}, 50
@@ -71,28 +76,29 @@ def dataset_folders(datasets: Sequence[str]) -> list[str]:
 
 
 def photographs(
-    model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = (), part: str = "2/2",
-    maps: Callable[..., Iterator[tuple[str, Attribution]]] | None = None,
-) -> None:  # fmt: skip
-    vit, maps = load_model(model, device), maps or make_maps
+    job: Job, part: str = "2/2", maps: Callable[..., Iterator[tuple[str, Attribution]]] | None = None
+) -> None:
+    vit, maps = load_model(job.model, job.device), maps or make_maps
     queues = {
-        name: read_photographs(name, vit, limit or COUNTS[name], BATCH, part) for name in dataset_folders(datasets)
+        name: read_photographs(name, vit, job.limit or COUNTS[name], BATCH, part, job.shard)
+        for name in dataset_folders(job.datasets)
     }
     while queues:  # in turn, so that both have images if time is short
         for name in list(queues):
             batch = next(queues[name], None)
-            if batch is None or table.is_over:
+            if batch is None or job.table.is_over:
                 del queues[name]
                 continue
             begun = time.monotonic()
             for spec, attribution in maps(vit, batch.images, batch.labels):
-                table.add(model, LABELS[name], batch.keys, spec, evaluate_map(vit, attribution, batch, METRICS[name]))
-            print(f"{model} {LABELS[name]}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
+                scores = evaluate_map(vit, attribution, batch, METRICS[name])
+                job.table.add(job.model, LABELS[name], batch.keys, spec, scores)
+            print(f"{job.model} {LABELS[name]}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def choose(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+def choose(job: Job) -> None:
     """Variants of `bayes`, and what they are compared with, on the other half of val and pets."""
-    photographs(model, device, table, limit or 64, datasets, "1/2", maps=make_variant_maps)
+    photographs(replace(job, limit=job.limit or 64), "1/2", maps=make_variant_maps)
 
 
 def make_variant_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, Attribution]]:
@@ -131,78 +137,69 @@ def clip_maps(vit: Any, images: Tensor, targets: Tensor) -> Iterator[tuple[str, 
             print(f"{spec}: {problem}", flush=True)
 
 
-def clip(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+def clip(job: Job) -> None:
     """CLIP ViT-B/16: breeds of pets, and groups of animals of val, with a classifier of the other half each."""
-    for name in dataset_folders(datasets):
-        for vit, batch in clip_batches(name, device, limit or 250):
-            if table.is_over:
+    for name in dataset_folders(job.datasets):
+        for vit, batch in clip_batches(name, job, job.limit or 250):
+            if job.table.is_over:
                 return
             begun, label = time.monotonic(), LABELS[name]
             with torch.no_grad():
-                right = vit.module(batch.images.to(device)).argmax(1).cpu() == batch.labels
-            table.add(clip_probe.NAME, label, batch.keys, "classifier", {"accuracy": right.double()})
+                right = vit.module(batch.images.to(job.device)).argmax(1).cpu() == batch.labels
+            job.table.add(clip_probe.NAME, label, batch.keys, "classifier", {"accuracy": right.double()})
             for spec, attribution in clip_maps(vit, batch.images, batch.labels):
-                table.add(
-                    clip_probe.NAME, label, batch.keys, spec, evaluate_map(vit, attribution, batch, METRICS[name])
-                )
+                scores = evaluate_map(vit, attribution, batch, METRICS[name])
+                job.table.add(clip_probe.NAME, label, batch.keys, spec, scores)
             print(f"{clip_probe.NAME} {label}: {len(batch)} images in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def clip_batches(name: str, device: str, count: int, size: int = 32) -> Iterator[tuple[Any, Batch]]:
-    """The model and images of the confirming half with the labels that its classifier knows."""
-    vit, numbers = clip_probe.classifier(name, device)
-    yielded = 0
-    for batch in read_photographs(name, vit, None, size):
-        chosen = [row for row, label in enumerate(batch.labels.tolist()) if label in numbers]
-        chosen = chosen[: max(0, count - yielded)]
-        if not chosen:
-            continue
-        yielded += len(chosen)
-        labels = torch.tensor([numbers[int(batch.labels[row])] for row in chosen])
-        objects = None if batch.objects is None else batch.objects[chosen]
-        yield vit, replace(batch, images=batch.images[chosen], labels=labels, objects=objects, keys=tuple(batch.keys[row] for row in chosen))  # fmt: skip
-        if yielded >= count:
-            return
+def clip_batches(name: str, job: Job, count: int, size: int = 32) -> Iterator[tuple[Any, Batch]]:
+    """The model and images of the confirming half whose labels its classifier knows, with its own numbers of them."""
+    vit, numbers = clip_probe.classifier(name, job.device)
+    dataset = open_dataset(f"assets:{name}")
+    known = [place for place in choose_photographs(name) if dataset[place].label in numbers]
+    for batch in read_places(name, vit, known[:count], size, job.shard):
+        yield vit, replace(batch, labels=torch.tensor([numbers[int(label)] for label in batch.labels]))
 
 
-def masks(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+def masks(job: Job) -> None:
     """TIS with ever more masks: every activation channel is at most one cluster."""
     metrics = METRICS[PETS]
-    if model == clip_probe.NAME:
-        stream: Iterator[tuple[Any, Batch]] = clip_batches(PETS, device, limit or 48, 16)
+    if job.model == clip_probe.NAME:
+        stream: Iterator[tuple[Any, Batch]] = clip_batches(PETS, job, job.limit or 48, 16)
     else:
-        vit = load_model(model, device)
-        stream = ((vit, batch) for batch in read_photographs(PETS, vit, limit or 96, 48))
+        vit = load_model(job.model, job.device)
+        stream = ((vit, batch) for batch in read_photographs(PETS, vit, job.limit or 96, 48, shard=job.shard))
     for vit, batch in stream:
         channels = vit.depth * vit.module.embed_dim
         for count in (64, 128, 256, 512, 1024, 2048, *([channels] if channels < 4096 else [4096, 8192])):
-            if table.is_over:
+            if job.table.is_over:
                 return
             spec = f"tis(masks={count})"
             attribution = explain_images(vit, batch.images, batch.labels, spec)
-            table.add(model, "pets", batch.keys, spec, evaluate_map(vit, attribution, batch, metrics))
-        print(f"{model} masks: {len(batch)} images", flush=True)
+            job.table.add(job.model, "pets", batch.keys, spec, evaluate_map(vit, attribution, batch, metrics))
+        print(f"{job.model} masks: {len(batch)} images", flush=True)
 
 
-def scenes(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+def scenes(job: Job) -> None:
     """Single, part and pair with the plain model; shortcut with both."""
-    count = limit or 96
+    count, datasets = job.limit or 96, list(job.datasets)
     metrics = ["deletion_aopc", "insertion_aopc", "ap", "pointing_game"]
     if datasets != ["shortcut"]:
-        vit = load_model("scenes", device)
+        vit = load_model("scenes", job.device)
     for name, seed in (("single", 201), ("part", 202), ("pair", 203)):
         if datasets and name not in datasets:
             continue
         for batch in read_batches(f"scenes:{name}?count={count}&seed={seed}&mask=evidence", vit, 24):
-            if table.is_over:
+            if job.table.is_over:
                 return
             used = [*metrics, "class_discrimination"] if name == "pair" else metrics
             rivals = batch.rivals if name == "pair" else None
             for spec, attribution in make_maps(vit, batch.images, batch.labels):
-                table.add("Scenes", name, batch.keys, spec, evaluate_map(vit, attribution, batch, used, rivals))
+                job.table.add("Scenes", name, batch.keys, spec, evaluate_map(vit, attribution, batch, used, rivals))
             print(f"{name}: {len(batch)} images", flush=True)
     if not datasets or "shortcut" in datasets:
-        shortcut(device, table, count)
+        shortcut(job.device, job.table, count)
 
 
 def shortcut(device: str, table: Table, count: int) -> None:
@@ -248,13 +245,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
     parser.add_argument("--pictures", type=int, help="number of images of each dataset")
+    parser.add_argument("--shard", metavar="i/n", help="every n-th batch of photographs from the i-th on")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     options = parser.parse_args(arguments)
     model = {"scenes": "scenes", "clip": clip_probe.NAME}.get(options.part, options.model).replace("/", "-")
-    name = "-".join(["error-bars", options.part, model, *options.datasets])
+    shard = [] if options.shard is None else [options.shard.replace("/", "-of-")]
+    name = "-".join(["error-bars", options.part, model, *options.datasets, *shard])
     torch.set_float32_matmul_precision("high")  # where the model is asked without `explain`
     table = Table(options.out / f"{name}.csv", options.minutes)
-    PARTS[options.part](options.model, options.device, table, options.pictures, options.datasets)
+    job = Job(options.model, options.device, table, options.pictures, options.datasets, options.shard or "1/1")
+    PARTS[options.part](job)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from study.error_fits import QUESTIONS, draw_subsets, fit_maps
 from study.error_maps import (
     VAL,
     WEIGHTS,
-    Table,
+    Job,
     evaluate_map,
     explain_images,
     limit_batches,
@@ -41,11 +41,11 @@ def greedy(probe: Probe, removing: bool) -> Tensor:
     return ranks
 
 
-def ceilings(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+def ceilings(job: Job) -> None:
     """Greedy orders, converged Shapley values, and the distance of every map from both."""
-    vit, metrics = load_model(model, device), ["deletion_aopc", "insertion_aopc"]
-    for batch in read_photographs(VAL, vit, limit or 48, 12):
-        if table.is_over:
+    vit, metrics = load_model(job.model, job.device), ["deletion_aopc", "insertion_aopc"]
+    for batch in read_photographs(VAL, vit, job.limit or 48, 12, shard=job.shard):
+        if job.table.is_over:
             return
         images, labels = batch.images, batch.labels
         probe = Probe(vit, images, labels, "probability")
@@ -66,21 +66,21 @@ def ceilings(model: str, device: str, table: Table, limit: int | None, datasets:
             scores["rank_correlation"] = spearman(attribution.patches.double(), reference.patches.double()).cpu()
             if spec == "converged Shapley":
                 scores["relative_error"] = noise.cpu()
-            table.add(model, "val", batch.keys, spec, scores)
-        print(f"{model} ceilings: {len(batch)} images", flush=True)
+            job.table.add(job.model, "val", batch.keys, spec, scores)
+        print(f"{job.model} ceilings: {len(batch)} images", flush=True)
 
 
-def coverage(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
+def coverage(job: Job) -> None:
     """Share of the patches whose 95 % interval contains the value of many samples, whose own error is taken into account."""
     sources: dict[str, Callable[[Any], Iterator[Batch]]] = {
         "Scenes": lambda vit: read_batches("scenes:single?count=32&seed=206", vit, 8)
     }
-    if model in WEIGHTS:
-        sources = {model: lambda vit: read_photographs(VAL, vit, limit or 32, 8)}
+    if job.model in WEIGHTS:
+        sources = {job.model: lambda vit: read_photographs(VAL, vit, job.limit or 32, 8, shard=job.shard)}
     for name, stream in sources.items():
-        vit = load_model("scenes" if name == "Scenes" else name, device)
-        for batch in limit_batches(stream(vit), limit or 32):
-            if table.is_over:
+        vit = load_model("scenes" if name == "Scenes" else name, job.device)
+        for batch in limit_batches(stream(vit), job.limit or 32):
+            if job.table.is_over:
                 return
             images, labels = batch.images, batch.labels
             subsets = draw_subsets(vit, images, labels, 16384)
@@ -90,12 +90,14 @@ def coverage(model: str, device: str, table: Table, limit: int | None, datasets:
                 reference = next(iter(many.values()))
                 maps |= fit_maps(vit, images, labels, question, "none", 512, subsets)
                 for spec, attribution in maps.items():
-                    table.add(name, "coverage", batch.keys, spec, {"coverage": covered_share(attribution, reference)})
+                    job.table.add(
+                        name, "coverage", batch.keys, spec, {"coverage": covered_share(attribution, reference)}
+                    )
             shapley = explain_images(vit, images, labels, "kernelshap(samples=16384)")
             for samples in (1024, 2048):
                 spec = f"kernelshap(samples={samples})"
                 attribution = explain_images(vit, images, labels, f"kernelshap(samples={samples}, seed=1)")
-                table.add(name, "coverage", batch.keys, spec, {"coverage": covered_share(attribution, shapley)})
+                job.table.add(name, "coverage", batch.keys, spec, {"coverage": covered_share(attribution, shapley)})
         print(f"{name}: coverage", flush=True)
 
 
@@ -108,9 +110,10 @@ def covered_share(attribution: Attribution, reference: Attribution) -> Tensor:
     return ((attribution.patches - reference.patches).abs() <= limit).double().mean(1).cpu()
 
 
-def sensitivity(model: str, device: str, table: Table, limit: int | None, datasets: Sequence[str] = ()) -> None:
-    vit = load_model(model, device)
-    for batch in read_photographs(VAL, vit, limit or 64, 32):
+def sensitivity(job: Job) -> None:
+    """Max-sensitivity of `bayes` and of what it is compared with."""
+    vit = load_model(job.model, job.device)
+    for batch in read_photographs(VAL, vit, job.limit or 64, 32, shard=job.shard):
         for spec in (
             "temper",
             "temper(question='logit')",
@@ -120,8 +123,9 @@ def sensitivity(model: str, device: str, table: Table, limit: int | None, datase
             "tis(masks=256)",
             "rise(masks=256)",
         ):
-            if table.is_over:
+            if job.table.is_over:
                 return
             attribution = explain_images(vit, batch.images, batch.labels, spec)
-            table.add(model, "val", batch.keys, spec, evaluate_map(vit, attribution, batch, ["max_sensitivity"]))
-        print(f"{model} sensitivity: {len(batch)} images", flush=True)
+            scores = evaluate_map(vit, attribution, batch, ["max_sensitivity"])
+            job.table.add(job.model, "val", batch.keys, spec, scores)
+        print(f"{job.model} sensitivity: {len(batch)} images", flush=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from study.error_fits import QUESTIONS, SIZES, draw_subsets, fit_maps
 from torch import Tensor
 
 import vitreous
-from vitreous.bench.plan import DataSpec, Evaluation
+from vitreous.bench.plan import DataSpec, Evaluation, parse_fraction
 from vitreous.bench.work_cells import choose_places
 from vitreous.core.errors import Caveat
 from vitreous.data import open_dataset
@@ -53,11 +54,26 @@ def read_batches(spec: str, vit: Any, size: int = 16) -> Iterator[Batch]:
     yield from batches(open_dataset(spec), vit.preprocess, batch_size=size)
 
 
-def read_photographs(name: str, vit: Any, count: int | None = None, size: int = 16, part: str = "2/2", seed: int = 0) -> Iterator[Batch]:  # fmt: skip
+def choose_photographs(name: str, count: int | None = None, part: str = "2/2", seed: int = 0) -> tuple[int, ...]:
+    """Indices of images of val or pets in an order that does not depend on their number."""
+    return choose_places(
+        DataSpec(spec=f"assets:{name}", label=name, part=part), Evaluation((), images=count, seed=seed)
+    )
+
+
+def read_places(name: str, vit: Any, places: Sequence[int], size: int, shard: str = "1/1") -> Iterator[Batch]:
+    """Batches of these images; with shard "i/n" every n-th batch from the i-th on."""
+    number, count = parse_fraction(shard)
+    starts = range(0, len(places), size)[number - 1 :: count]
+    own = [place for start in starts for place in places[start : start + size]]
+    yield from batches(open_dataset(f"assets:{name}"), vit.preprocess, own, size)
+
+
+def read_photographs(
+    name: str, vit: Any, count: int | None = None, size: int = 16, part: str = "2/2", shard: str = "1/1"
+) -> Iterator[Batch]:
     """Batches of images of val or pets in an order that does not depend on their number."""
-    data = DataSpec(spec=f"assets:{name}", label=name, part=part)
-    places = choose_places(data, Evaluation((), images=count, seed=seed))
-    yield from batches(open_dataset(data.spec), vit.preprocess, places, size)
+    yield from read_places(name, vit, choose_photographs(name, count, part), size, shard)
 
 
 PRECISION = "tf32"  # of all products on GPUs that have it; methods whose ranks need float32 are computed in it
@@ -125,6 +141,34 @@ def evaluate_map(
         inside = (attribution.patches * share).sum(1).cpu()
         scores["object_negative"] = (inside < 0).double().where((share.sum(1) > 0).cpu(), torch.nan)
     return scores
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a part of error_bars.py measures, and where its rows go.
+
+    Attributes
+    ----------
+    model
+        Label of the model.
+    device
+        Device of the model.
+    table
+        Rows that are written.
+    limit
+        Number of images of each dataset; None for that of the part.
+    datasets
+        Labels of the datasets to use; all if there are none.
+    shard
+        "i/n" for every n-th batch of photographs from the i-th on.
+    """
+
+    model: str
+    device: str
+    table: Table
+    limit: int | None = None
+    datasets: Sequence[str] = ()
+    shard: str = "1/1"
 
 
 class Table:

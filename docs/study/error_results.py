@@ -44,8 +44,7 @@ def measure_errors(stores: Path, results: Path) -> list[str]:
     for part in PARTS:
         files = sorted(stores.glob(f"error-bars-{part}*.csv"))
         sheets, whole = (
-            sorted((sheet for file in files for sheet in read_sheets(file, part == "choose", common)), key=model_order)
-            for common in (False, True)
+            sorted(read_sheets(files, part == "choose", common), key=model_order) for common in (False, True)
         )
         if not sheets:
             continue
@@ -106,23 +105,22 @@ def compared(part: str, methods: Sequence[str]) -> list[tuple[str, str]]:
     return [pair for pair in dict.fromkeys(own) if set(pair) <= set(methods)]
 
 
-def read_sheets(path: Path, every: bool = False, common: bool = False) -> list[Sheet]:
-    """Sheets of a table with columns model, dataset, picture, method, metric and value; NaN where a run ended before a method.
+def read_sheets(paths: Sequence[Path], every: bool = False, common: bool = False) -> list[Sheet]:
+    """Sheets of tables with columns model, dataset, picture, method, metric and value; NaN where a run ended before a method.
 
-    Of the variants of a fit, only the method's own one is kept, unless `every` one is asked for. With `common`, only images
-    that all methods have are kept, so that their means can be compared.
+    A value that several tables have is that of the last. Of the variants of a fit, only the method's own one is kept, unless
+    `every` one is asked for. With `common`, only images that all methods have are kept, so that their means can be compared.
     """
     grouped: dict[tuple[str, str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     names: dict[str, str] = {}
-    with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            key = (row["model"], row["dataset"], row["metric"])
-            spec, _, variant = row["method"].partition(" | ")
-            if variant and not every:
-                continue
-            method = names.setdefault(spec, spelled_in_short(spec))
-            name = f"{method} [{variant.replace(' | ', ', ')}]" if variant else method
-            grouped[key][name][row["picture"]] = float(row["value"])
+    for row in (row for path in paths for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())):
+        key = (row["model"], row["dataset"], row["metric"])
+        spec, _, variant = row["method"].partition(" | ")
+        if variant and not every:
+            continue
+        method = names.setdefault(spec, spelled_in_short(spec))
+        name = f"{method} [{variant.replace(' | ', ', ')}]" if variant else method
+        grouped[key][name][row["picture"]] = float(row["value"])
     sheets = []
     for (model, dataset, metric), values in grouped.items():
         methods = tuple(values)

@@ -10,7 +10,7 @@ from tests.study.made_up import STUDY
 from vitreous.capture.probe import Probe
 from vitreous.methods.additive_model import deviation_prior
 
-from study import error_ceilings, error_fits, error_results, fill_default  # isort: skip
+from study import error_ceilings, error_fits, error_maps, error_results, fill_default  # isort: skip
 from study.pages import Results  # isort: skip
 
 assert STUDY.is_dir()
@@ -87,12 +87,30 @@ def test_methods_are_averaged_over_common_images(tmp_path):
         "Scenes,single,a,bayes | log,ap,0.1",
     ]
     path.write_text(ROWS.format(rows="\n".join(rows)))
-    (sheet,) = error_results.read_sheets(path)
+    (sheet,) = error_results.read_sheets([path])
     assert (sheet.methods, sheet.pictures) == (("temper", "random"), ("a", "b"))
     assert error_results.effect(sheet, "temper", "random").effect == 0.4
-    (whole,) = error_results.read_sheets(path, common=True)
+    (whole,) = error_results.read_sheets([path], common=True)
     assert (whole.pictures, whole.scores.tolist()) == (("a",), [[0.5], [0.1]])
-    assert "bayes [log]" in error_results.read_sheets(path, every=True)[0].methods
+    assert "bayes [log]" in error_results.read_sheets([path], every=True)[0].methods
+
+
+def test_tables_of_shards_are_read_together(tmp_path):
+    for shard, picture, value in ((1, "a", 0.2), (2, "b", 0.6)):
+        rows = f"ViT-Tiny,pets,{picture},temper,ap,{value}"
+        (tmp_path / f"error-bars-photographs-ViT-Tiny-{shard}-of-2.csv").write_text(ROWS.format(rows=rows))
+    assert error_results.measure_errors(tmp_path, tmp_path / "results") == ["photographs"]
+    (figure,) = Results(tmp_path / "results").figures("error-bars-photographs")
+    assert (figure.n, figure.mean) == (2, 0.4)
+
+
+def test_shards_share_the_batches_of_photographs(monkeypatch):
+    monkeypatch.setattr(error_maps, "open_dataset", lambda spec: spec)
+    monkeypatch.setattr(error_maps, "batches", lambda dataset, preprocess, places, size: [places])
+    vit, places = seen("vit-even"), tuple(range(10, 21))
+    shards = [next(error_maps.read_places("pets", vit, places, 4, f"{number}/2")) for number in (1, 2)]
+    assert shards == [[10, 11, 12, 13, 18, 19, 20], [14, 15, 16, 17]]
+    assert [*error_maps.read_places("pets", vit, places, 4)] == [list(places)]
 
 
 def test_rows_of_what_was_not_measured_again_stay(tmp_path):
