@@ -181,7 +181,7 @@ def speeds(options: argparse.Namespace, deadline: float) -> Iterator[dict[str, A
         bed = lay(size, options.device, options.batch)
         half = copy.deepcopy(bed.model).to(torch.bfloat16)
         # the shortest first, if there is too little time for all
-        for precision in [name for name in reversed(PRECISIONS) if name in (given.precision or PRECISIONS)]:
+        for precision in [name for name in reversed(PRECISIONS) if name in (options.precision or PRECISIONS)]:
             model, images = (half, bed.images.bfloat16()) if precision == "bf16" else (bed.model, bed.images)
             # in bfloat16 what is not a product of the blocks is in TF32, which a scope of float32 would forbid
             with computing("tf32" if precision == "bf16" else precision, torch.device(options.device)):
