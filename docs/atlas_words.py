@@ -11,7 +11,8 @@ import vitreous
 from vitreous.explanation import cautions
 from vitreous.methods import load_all
 from vitreous.methods.combination_table import ENDINGS, Combination, list_combinations, restart_differs
-from vitreous.methods.fold import Fold, plus, rollout, skipplus
+from vitreous.methods.fold import Fold
+from vitreous.methods.folds import plus, rollout, skipplus
 from vitreous.methods.method import METHODS, SPEC_ALIASES, Method
 from vitreous.methods.option_meanings import SHARED, option_meanings, parameters
 from vitreous.methods.options import write_options

@@ -25,7 +25,8 @@ HOMES = {
     "vitreous.metrics.metric_result": ("Measured", "MetricResult"),
     "vitreous.methods.method": ("Method",),
     "vitreous.methods.register_method": ("method",),
-    "vitreous.methods.fold": ("Fold", "fold", "first", "last", "at", "plus", "skipplus", "rollout"),
+    "vitreous.methods.fold": ("Fold", "fold"),
+    "vitreous.methods.folds": ("first", "last", "at", "plus", "skipplus", "rollout"),
     "vitreous.methods.attribution": ("Attribution",),
     "vitreous.methods.inside": ("Inside",),
     "vitreous.capture.linearise": ("Linearisation",),
@@ -77,13 +78,13 @@ if TYPE_CHECKING:
     from vitreous.measure import list_metrics as list_metrics
     from vitreous.methods.attribution import Attribution as Attribution
     from vitreous.methods.fold import Fold as Fold
-    from vitreous.methods.fold import at as at
-    from vitreous.methods.fold import first as first
     from vitreous.methods.fold import fold as fold
-    from vitreous.methods.fold import last as last
-    from vitreous.methods.fold import plus as plus
-    from vitreous.methods.fold import rollout as rollout
-    from vitreous.methods.fold import skipplus as skipplus
+    from vitreous.methods.folds import at as at
+    from vitreous.methods.folds import first as first
+    from vitreous.methods.folds import last as last
+    from vitreous.methods.folds import plus as plus
+    from vitreous.methods.folds import rollout as rollout
+    from vitreous.methods.folds import skipplus as skipplus
     from vitreous.methods.inside import Inside as Inside
     from vitreous.methods.method import Method as Method
     from vitreous.methods.register_method import method as method

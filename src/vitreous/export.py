@@ -45,6 +45,11 @@ def masks(
     size
         Height and width of the masks; by default that of the model's input.
 
+    Returns
+    -------
+    Tensor
+        Boolean masks [rows, height, width].
+
     Raises
     ------
     SpecError
@@ -115,6 +120,18 @@ def alpha_image(attribution: Attribution, row: int = 0) -> Image.Image:
 
     Red is positive and blue negative; the size is that of the model's input.
 
+    Parameters
+    ----------
+    attribution
+        The maps.
+    row
+        Row to draw.
+
+    Returns
+    -------
+    PIL.Image.Image
+        In the mode RGBA.
+
     Examples
     --------
     >>> import vitreous
@@ -143,6 +160,17 @@ class MapModule(torch.nn.Module):
         The model.
     method
         Spec of a method whose map is a fold of layers.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import torch
+    >>> import vitreous
+    >>> model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=3)
+    >>> module = vitreous.export.MapModule(vitreous.wrap(model), "decompx+plus")
+    >>> logits, scores = module(torch.zeros(1, 3, 32, 32), torch.tensor([1]))
+    >>> logits.shape, scores.shape
+    (torch.Size([1, 3]), torch.Size([1, 4]))
     """
 
     def __init__(self, vit: ViT, method: str) -> None:
@@ -157,6 +185,20 @@ class MapModule(torch.nn.Module):
     def forward(
         self, images: Float[Tensor, "b 3 H W"], target: Int[Tensor, " b"]
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b p"]]:
+        """
+
+        Parameters
+        ----------
+        images
+            Images [1 3 H W].
+        target
+            Class index [1].
+
+        Returns
+        -------
+        tuple of Tensor
+            Logits [1 c] and patch scores [1 p].
+        """
         probe = Probe(self.vit, images, target[:, None], self.method.chosen_question(), hold=True)
         tokens = self.method.token_scores(probe)
         return probe.head_output.logits, tokens[:, probe.layout.prefix :]
@@ -200,6 +242,15 @@ def onnx(model: Any, path: str | Path, method: str = "decompx+skipplus") -> Path
         If the model is not a `ViT`, or an operation cannot be exported.
     SpecError
         If the method takes more than one forward and backward pass.
+
+    Examples
+    --------
+    >>> import timm
+    >>> import torch
+    >>> import vitreous
+    >>> model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=3)
+    >>> vitreous.export.onnx(model, "model.onnx", method="ixg+plus").name  # doctest: +SKIP
+    'model.onnx'
     """
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -1,24 +1,8 @@
-"""Read the maps that `vitreous map` wrote, without holding them all in memory.
-
-Examples
---------
->>> from pathlib import Path
->>> from tempfile import TemporaryDirectory
->>> from vitreous import maps
->>> from vitreous.bench.plan import ModelSpec
->>> from vitreous.mapping.job import MapJob
->>> from vitreous.mapping.run import run_map
->>> job = MapJob(ModelSpec("scenes", "scenes"), "scenes:single?count=3", ("gradcam",))
->>> with TemporaryDirectory() as folder:
-...     progress = run_map(job, Path(folder), device="cpu")
-...     stored = maps.read(folder)
-...     [attribution.patches.shape[1] for attribution in stored]
-[196, 196, 196]
-"""
+"""Read the maps that `vitreous map` wrote, without holding them all in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -32,7 +16,7 @@ from vitreous.data.batch import collate, preprocess_sample
 from vitreous.front import load
 from vitreous.mapping.shard_files import complete_files, read_about
 from vitreous.mapping.source import open_source
-from vitreous.mapping.stored_map import StoredMap, as_attribution, runs_of_equal
+from vitreous.mapping.stored_map import StoredMap, as_attribution, group_places, runs_of_equal
 from vitreous.measure import evaluate
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.attribution_rows import join_attributions
@@ -58,6 +42,30 @@ class MapFolder:
     ----------
     files
         The Parquet files, in order.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from vitreous import maps
+    >>> from vitreous.bench.plan import ModelSpec
+    >>> from vitreous.mapping.job import MapJob
+    >>> from vitreous.mapping.run import run_map
+    >>> job = MapJob(ModelSpec("scenes", "scenes"), "scenes:single?count=3", ("gradcam",))
+    >>> progress = run_map(job, Path("maps"), device="cpu")
+    >>> stored = maps.read("maps")
+    >>> [batch.patches.shape for batch in stored.batches()]
+    [torch.Size([3, 196])]
+    >>> [row.index for row in stored.rows(method="gradcam")], [len(table) for table in stored.tables()]
+    ([0, 1, 2], [3])
+    >>> sum(len(batch) for batch in stored.scan(["method"], {}, 256))
+    3
+    >>> keys, failures = list(stored.keys()), list(stored.failures())
+    >>> stored[keys[0]][0].role, len(failures)
+    ('predicted', 0)
+    >>> [sample.label == row.label for row, sample in stored.samples()]
+    [True, True, True]
+    >>> len(list(stored.evaluate("scenes", "sparseness")))
+    3
     """
 
     files: tuple[Path, ...]
@@ -97,21 +105,45 @@ class MapFolder:
             Number of rows in memory.
         **where
             Values of columns that a row must have, such as `method="gradcam"` or `predicted=3`.
+
+        Returns
+        -------
+        iterator of StoredMap
         """
         for table in self.tables(batch_size, **where):
-            attributions = self.attributions(table)
+            attributions = self._attributions(table)
             for row in table.to_pylist():
                 columns = {name: row[name] for name in DESCRIBED}
                 yield StoredMap(key=row[self.key_column], **columns, attribution=next(attributions))
 
     def batches(self, batch_size: int = 256, **where: Any) -> Iterator[Attribution]:
-        """Maps as attributions of up to `batch_size` rows of one method and grid size; parameters as for `rows`."""
+        """Maps as attributions of up to `batch_size` rows of one method and grid size.
+
+        Parameters
+        ----------
+        batch_size, **where
+            As for `rows`.
+
+        Returns
+        -------
+        iterator of Attribution
+        """
         for table in self.tables(batch_size, **where):
             for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
                 yield as_attribution(table.slice(start, stop - start), self.about)
 
     def tables(self, batch_size: int = 256, **where: Any) -> Iterator[pa.Table]:
-        """The rows as Arrow tables of at most `batch_size` rows; failed rows are left out."""
+        """The rows as Arrow tables of at most `batch_size` rows; failed rows are left out.
+
+        Parameters
+        ----------
+        batch_size, **where
+            As for `rows`.
+
+        Returns
+        -------
+        iterator of pyarrow.Table
+        """
         import pyarrow as pa
 
         for batch in self.scan(None, where, batch_size):
@@ -121,6 +153,23 @@ class MapFolder:
     def scan(
         self, columns: list[str] | None, where: Mapping[str, Any], batch_size: int, *, failed: bool = False
     ) -> Any:
+        """Read columns of the rows with these values, in batches.
+
+        Parameters
+        ----------
+        columns
+            Names of the columns; None for all.
+        where
+            Values that columns must have.
+        batch_size
+            Number of rows per batch.
+        failed
+            Whether failed rows are read, instead of the others.
+
+        Returns
+        -------
+        iterator of pyarrow.RecordBatch
+        """
         import pyarrow.dataset as pads
 
         condition = pads.field("error").is_valid() if failed else pads.field("error").is_null()
@@ -150,7 +199,12 @@ class MapFolder:
         return stored
 
     def keys(self) -> Iterator[str]:
-        """Keys of the images in the order of the files; those of several maps of an image are given once."""
+        """Keys of the images in the order of the files; those of several maps of an image are given once.
+
+        Returns
+        -------
+        iterator of str
+        """
         last = None
         for batch in self.dataset.to_batches(columns=[self.key_column], batch_readahead=1, fragment_readahead=1):
             for key in batch.column(0).to_pylist():
@@ -159,7 +213,12 @@ class MapFolder:
                 last = key
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """Key and error message of every failed row."""
+        """Key and error message of every failed row.
+
+        Returns
+        -------
+        iterator of tuple of str
+        """
         for batch in self.scan([self.key_column, "error"], {}, 4096, failed=True):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
@@ -172,6 +231,11 @@ class MapFolder:
             Spec of the dataset; None for the one that was explained.
         **where
             As for `rows`.
+
+        Returns
+        -------
+        iterator of tuple
+            `StoredMap` and `vitreous.data.Sample`.
 
         Raises
         ------
@@ -239,19 +303,11 @@ class MapFolder:
             for place, (row, _) in enumerate(chunk):
                 yield row, scores[place]
 
-    def attributions(self, table: pa.Table) -> Iterator[Attribution]:
+    def _attributions(self, table: pa.Table) -> Iterator[Attribution]:
         for start, stop in runs_of_equal(table, ("method", "rows", "columns")):
             joined = as_attribution(table.slice(start, stop - start), self.about)
             for row in range(stop - start):
                 yield joined[row]
-
-
-def group_places(values: Sequence[Hashable]) -> list[list[int]]:
-    """Places of equal values, in the order of their first one."""
-    places: dict[Hashable, list[int]] = {}
-    for place, value in enumerate(values):
-        places.setdefault(value, []).append(place)
-    return list(places.values())
 
 
 def read(folder: str | Path) -> MapFolder:
@@ -270,6 +326,19 @@ def read(folder: str | Path) -> MapFolder:
     ------
     DataError
         If there are no maps in the folder, or pyarrow is not installed.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from vitreous import maps
+    >>> from vitreous.bench.plan import ModelSpec
+    >>> from vitreous.mapping.job import MapJob
+    >>> from vitreous.mapping.run import run_map
+    >>> job = MapJob(ModelSpec("scenes", "scenes"), "scenes:single?count=3", ("gradcam",))
+    >>> progress = run_map(job, Path("maps"), device="cpu")
+    >>> stored = maps.read("maps")
+    >>> len(stored)
+    3
     """
     need_pyarrow()
     files = tuple(complete_files(folder))

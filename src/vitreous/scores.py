@@ -33,6 +33,11 @@ def value(index: int = 0) -> Score:
     index
         Number of the output.
 
+    Returns
+    -------
+    Callable
+        Function of the model's output, for `explain(..., score=...)`.
+
     Examples
     --------
     >>> import torch
@@ -52,6 +57,11 @@ def probability(index: int, multi_label: bool = False) -> Score:
         Number of the class.
     multi_label
         Whether each class has a probability of its own (sigmoid) instead of one softmax over all.
+
+    Returns
+    -------
+    Callable
+        Function of the model's output, for `explain(..., score=...)`.
 
     Examples
     --------
@@ -78,6 +88,11 @@ def box(query: int, cls: int) -> Score:
     cls
         Number of the class.
 
+    Returns
+    -------
+    Callable
+        Function of the model's output, for `explain(..., score=...)`.
+
     Examples
     --------
     >>> import torch
@@ -100,6 +115,11 @@ def pixel(row: int, column: int, cls: int = 0) -> Score:
     cls
         Number of the class (or of the query, for masks by query).
 
+    Returns
+    -------
+    Callable
+        Function of the model's output, for `explain(..., score=...)`.
+
     Examples
     --------
     >>> import torch
@@ -119,6 +139,11 @@ def mask(region: Any, cls: int = 0) -> Score:
         Boolean mask [height, width] (or one per image), resized to the returned maps without interpolation.
     cls
         Number of the class (or of the query, for masks by query).
+
+    Returns
+    -------
+    Callable
+        Function of the model's output, for `explain(..., score=...)`.
 
     Examples
     --------
@@ -157,6 +182,11 @@ def cosine(reference: Tensor, of: str | None = None) -> Score:
         Field of the output that holds the embedding; by default the first of image_embeds, pooler_output, embeddings
         and last_hidden_state that there is. Of a sequence [images, tokens, d] the first token is taken.
 
+    Returns
+    -------
+    Callable
+        Function of the model's output, for `explain(..., score=...)`.
+
     Examples
     --------
     >>> import torch
@@ -182,6 +212,11 @@ def token(word: int, position: int = -1) -> Score:
         Index of the word in the vocabulary.
     position
         Position in the sequence of logits [images, positions, words]; -1 is the word that comes next.
+
+    Returns
+    -------
+    Callable
+        Function of the model's output, for `explain(..., score=...)`.
 
     Examples
     --------

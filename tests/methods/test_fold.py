@@ -12,7 +12,7 @@ from torch import Tensor
 import vitreous
 from tests.models.families import pictures, tiny
 from vitreous.core.errors import SpecError
-from vitreous.methods.fold import plus, rollout
+from vitreous.methods.folds import plus, rollout
 from vitreous.methods.rollout_steps import rescale_scores
 from vitreous.methods.spec import resolve
 

@@ -12,7 +12,7 @@ from vitreous.capture.targets import ClassTarget, Target
 from vitreous.capture.text_target import text_target
 from vitreous.explanation import choose_score_function, explain_batch
 from vitreous.methods import decompose, options
-from vitreous.methods.fold import first
+from vitreous.methods.folds import first
 from vitreous.methods.method import METHODS, Method
 from vitreous.methods.recipe import LayerSignal, ProbeFunction
 from vitreous.methods.register_method import make_method

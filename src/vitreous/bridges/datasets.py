@@ -39,6 +39,16 @@ def add_maps(
     ------
     DataError
         If there is no such column.
+
+    Examples
+    --------
+    >>> import datasets
+    >>> import vitreous
+    >>> from PIL import Image
+    >>> from vitreous.bridges.datasets import add_maps
+    >>> images = [Image.fromarray(vitreous.scenes.draw("single", seed=0, index=0).image)]
+    >>> add_maps(datasets.Dataset.from_dict({"image": images}), vitreous.load("scenes"), "gradcam").column_names
+    ['image', 'map', 'target', 'score']
     """
     if image not in dataset.column_names:
         raise DataError(
@@ -58,12 +68,12 @@ def add_maps(
     # `datasets` would name its cache by pickling the function, with the model and every module that it reaches: slow, and
     # different in every process
     weights = hash_weights(seen.module)
-    decides = (dataset._fingerprint, weights, seen.name, resolve(method).spec, image, vitreous_version())
+    decides = (dataset._fingerprint, weights, seen.name, resolve(method).spec, image, _vitreous_version())
     fingerprint = digest(*(piece.encode() for piece in decides))
     return dataset.map(explained, batched=True, batch_size=batch_size, new_fingerprint=fingerprint)
 
 
-def vitreous_version() -> str:
+def _vitreous_version() -> str:
     import vitreous
 
     return vitreous.__version__

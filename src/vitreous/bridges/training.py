@@ -52,7 +52,15 @@ class MapLogger:
         self.images, self.write, self.target, self.method, self.name = images, write, target, method, name
 
     def log(self, model: nn.Module, step: int) -> None:
-        """Explain the images with the model as it is now; its modes and gradients stay as they are."""
+        """Explain the images with the model as it is now; its modes and gradients stay as they are.
+
+        Parameters
+        ----------
+        model
+            The model in its current state; its mode is restored.
+        step
+            Training step.
+        """
         images = self.images
         if isinstance(images, torch.Tensor):
             images = images.to(next(model.parameters()).device)
@@ -62,12 +70,50 @@ class MapLogger:
 
 
 def to_tensorboard(writer: Any) -> Write:
-    """Write to a `torch.utils.tensorboard.SummaryWriter`."""
+    """Write to a `torch.utils.tensorboard.SummaryWriter`.
+
+    Parameters
+    ----------
+    writer
+        The writer.
+
+    Returns
+    -------
+    Callable
+        For `MapLogger(write=...)`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vitreous.bridges.training import to_tensorboard
+    >>> class Writer:  # a `torch.utils.tensorboard.SummaryWriter`
+    ...     def add_image(self, name, image, step, dataformats):
+    ...         print(name, image.shape, step)
+    >>> to_tensorboard(Writer())("maps/0", np.zeros((8, 8, 3)), 5)
+    maps/0 (8, 8, 3) 5
+    """
     return lambda name, image, step: writer.add_image(name, image, step, dataformats="HWC")
 
 
 def to_wandb(run: Any) -> Write:
-    """Write to a run of Weights & Biases."""
+    """Write to a run of Weights & Biases.
+
+    Parameters
+    ----------
+    run
+        The run.
+
+    Returns
+    -------
+    Callable
+        For `MapLogger(write=...)`.
+
+    Examples
+    --------
+    >>> import wandb  # doctest: +SKIP
+    >>> from vitreous.bridges.training import to_wandb
+    >>> write = to_wandb(wandb.init(project="maps"))  # doctest: +SKIP
+    """
     make_image = import_module("wandb").Image
     return lambda name, image, step: run.log({name: make_image(image)}, step=step)
 
@@ -77,12 +123,29 @@ def lightning_callback(logger: MapLogger, every_n_epochs: int = 1) -> Any:
 
     Of several processes that train together, the first one logs.
 
+    Parameters
+    ----------
+    logger
+        Logger of the maps.
+    every_n_epochs
+        Log after every n-th epoch.
+
+    Returns
+    -------
+    lightning.Callback
+        For `Trainer(callbacks=[...])`.
+
     Raises
     ------
     ImportError
         If neither `lightning` nor `pytorch_lightning` is installed.
+
+    Examples
+    --------
+    >>> from vitreous.bridges.training import lightning_callback
+    >>> callback = lightning_callback(logger, every_n_epochs=2)  # doctest: +SKIP
     """
-    callback: Any = lightning_package().Callback
+    callback: Any = _lightning_package().Callback
 
     class MapCallback(callback):
         """Logs maps at the end of training epochs."""
@@ -94,7 +157,7 @@ def lightning_callback(logger: MapLogger, every_n_epochs: int = 1) -> Any:
     return MapCallback()
 
 
-def lightning_package() -> Any:
+def _lightning_package() -> Any:
     """Lightning under its name, or under its older one."""
     for name in ("lightning.pytorch", "pytorch_lightning"):
         try:

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -83,6 +82,19 @@ class Linearisation:
     >>> import vitreous
     >>> vitreous.Linearisation(qk=0, norm="frozen", activation="ratio", gate="frozen").complete
     True
+    >>> import torch
+    >>> linearisation = vitreous.Linearisation(qk=0, norm="frozen", activation="ratio", gate="frozen", residual=1)
+    >>> x = torch.ones(1, 2, 4, requires_grad=True)
+    >>> norm = torch.nn.LayerNorm(4)
+    >>> linearisation.normalise(norm, x).shape, linearisation.add_and_normalise(norm, x, x)[0].shape
+    (torch.Size([1, 2, 4]), torch.Size([1, 2, 4]))
+    >>> linearisation.activate(torch.relu, x).shape, linearisation.multiply(x, x).shape, linearisation.add(x, x).shape
+    (torch.Size([1, 2, 4]), torch.Size([1, 2, 4]), torch.Size([1, 2, 4]))
+    >>> q, k, v = linearisation.attention(x, x, x)
+    >>> q.requires_grad, v.requires_grad
+    (False, True)
+    >>> linearisation.length(lambda x: x.norm(dim=-1), x).requires_grad
+    False
     """
 
     qk: float | int = 1.0
@@ -100,7 +112,20 @@ class Linearisation:
         return (self.qk, self.v, self.norm, self.activation) == (0, 1, "frozen", "ratio") and balanced
 
     def normalise(self, norm: nn.Module, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
-        """Apply a norm; a `ModelError` if its statistics have to be constant and its type is not known."""
+        """Apply a norm; a `ModelError` if its statistics have to be constant and its type is not known.
+
+        Parameters
+        ----------
+        norm
+            The norm of the model.
+        x
+            Its input.
+
+        Returns
+        -------
+        Tensor
+            `norm(x)`, with the modified backward pass.
+        """
         if self.norm == "exact" or isinstance(norm, nn.Identity):
             return norm(x)
         if isinstance(norm, nn.LayerNorm):
@@ -110,7 +135,22 @@ class Linearisation:
         raise ModelError(f"a norm of type {type(norm).__name__!r} cannot be held fixed; known: LayerNorm, RMSNorm")
 
     def add_and_normalise(self, norm: nn.Module, stream: Tensor, update: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Add the output of a branch to the residual stream; return the sum and its norm."""
+        """Add the output of a branch to the residual stream; return the sum and its norm.
+
+        Parameters
+        ----------
+        norm
+            The norm of the model.
+        stream
+            Residual stream.
+        update
+            Output of the branch; None if there is none.
+
+        Returns
+        -------
+        tuple of Tensor
+            The sum, and its norm.
+        """
         if self.residual == 0 and is_layer_norm(norm, self.norm) and fused.kernels_for(stream, update) is not None:
             parameters = (norm.weight, norm.bias, norm.eps)
             return fused.AddAndNormalise.apply(stream, update, *parameters, self.norm, half_products())
@@ -118,24 +158,87 @@ class Linearisation:
         return total, self.normalise(norm, total)
 
     def length(self, of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Return `of(x)`, a length that logits are divided by; constant unless `norm` is "exact"."""
+        """Return `of(x)`, a length that logits are divided by; constant unless `norm` is "exact".
+
+        Parameters
+        ----------
+        of
+            Function of the vectors.
+        x
+            The vectors.
+
+        Returns
+        -------
+        Tensor
+            `of(x)`.
+        """
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.norm == "exact"):
             return of(x)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q, k and v with scaled gradients."""
+        """Return q, k and v with scaled gradients.
+
+        Parameters
+        ----------
+        q, k, v
+            Queries, keys and values.
+
+        Returns
+        -------
+        tuple of Tensor
+            The same values.
+        """
         return damp(q, self.qk), damp(k, self.qk), damp(v, self.v)
 
     def add(self, stream: Tensor, update: Tensor) -> Tensor:
-        """Add the output of a branch to the residual stream."""
+        """Add the output of a branch to the residual stream.
+
+        Parameters
+        ----------
+        stream
+            Residual stream.
+        update
+            Output of the branch.
+
+        Returns
+        -------
+        Tensor
+            The sum.
+        """
         return stream + update if self.residual == 0 else ResidualSum.apply(stream, update, self.residual)
 
     def activate(self, act: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Apply an activation function."""
+        """Apply an activation function.
+
+        Parameters
+        ----------
+        act
+            The activation function of the model.
+        x
+            Its input.
+
+        Returns
+        -------
+        Tensor
+            `act(x)`, with the modified backward pass.
+        """
         return act(x) if self.activation == "exact" else RatioActivation.apply(x, act)
 
     def multiply(self, gate: Tensor, value: Tensor) -> Tensor:
-        """Multiply the activated gate and the value of a gated MLP."""
+        """Multiply the activated gate and the value of a gated MLP.
+
+        Parameters
+        ----------
+        gate
+            The activated gate.
+        value
+            The value.
+
+        Returns
+        -------
+        Tensor
+            The product.
+        """
         match self.gate:
             case "halved":
                 return damp(gate * value, 0.5)
@@ -154,53 +257,6 @@ def is_layer_norm(norm: nn.Module, mode: str) -> bool:
 def epsilon(norm: Any, x: Tensor) -> float:
     """Epsilon of a norm; `torch.nn.RMSNorm` uses that of the dtype if none is set."""
     return torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
-
-
-def softmax_at(
-    temperature: float | int,
-    softmax: Callable[[Tensor], Tensor],
-    scores: Tensor,
-    hold: Callable[[Tensor], Tensor] = Tensor.detach,
-) -> Tensor:
-    """Return softmax(scores); its backward pass has the Jacobian of the softmax at another temperature.
-
-    Differentiating temperature · softmax(scores / temperature) gives that Jacobian without the factor 1 / temperature.
-    `hold` makes a tensor a constant of the backward pass.
-    """
-    if temperature == 1 or not scores.requires_grad:
-        return softmax(scores)
-    heated = temperature * softmax(scores / temperature)
-    return softmax(hold(scores)) + (heated - hold(heated))  # the difference is exactly 0
-
-
-def attention_at(
-    temperature: float | int,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-    **options: Any,
-) -> Tensor:
-    """Fused attention whose backward pass to queries and keys has the softmax at another temperature.
-
-    Two fused calls instead of an attention matrix: one with queries and keys held fixed for the value and the gradient
-    of the values, one at the other temperature with values held fixed for the gradient of queries and keys.
-    """
-    scored = [x for x in (query, key, attn_mask) if x is not None and x.requires_grad]
-    if temperature == 1 or not scored:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask, scale=scale, **options)
-    held_mask = None if attn_mask is None else attn_mask.detach()
-    without_scores = F.scaled_dot_product_attention(
-        query.detach(), key.detach(), value, held_mask, scale=scale, **options
-    )
-    heated_scale = (query.shape[-1] ** -0.5 if scale is None else scale) / temperature
-    if attn_mask is not None and attn_mask.is_floating_point():
-        attn_mask = attn_mask / temperature
-    heated = temperature * F.scaled_dot_product_attention(
-        query, key, value.detach(), attn_mask, scale=heated_scale, **options
-    )
-    return without_scores + (heated - heated.detach())  # the difference is exactly 0
 
 
 PLAIN = Linearisation()

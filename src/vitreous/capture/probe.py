@@ -41,8 +41,8 @@ class Probe(NetworkProbe):
 
     Parameters
     ----------
-    vit
-        The adapted model.
+    model
+        The model.
     images
         Preprocessed images [b 3 H W]; converted to the device and precision of the model.
     targets
@@ -63,6 +63,10 @@ class Probe(NetworkProbe):
     >>> keep[..., :98] = False  # only the lower half of the image
     >>> probe.logits(keep).shape
     torch.Size([1, 1, 20])
+    >>> probe.score(keep).shape, probe.run_model(images).shape
+    (torch.Size([1, 1]), torch.Size([1, 20]))
+    >>> probe.pixel_gradient().shape, probe.token_gradient().shape, len(list(probe.biases()))
+    (torch.Size([1, 3, 112, 112]), torch.Size([1, 197, 144]), 13)
     """
 
     has_attention = True
@@ -186,7 +190,18 @@ class Probe(NetworkProbe):
         return replace(states, normed=None) if needless else states
 
     def biases(self, lin: Linearisation = PLAIN) -> Iterator[Float[Tensor, "r n"]]:
-        """Yield bias shares at the tokens they are added to: of the head, then of each block, from last to first."""
+        """Yield bias shares at the tokens they are added to: of the head, then of each block, from last to first.
+
+        Parameters
+        ----------
+        lin
+            Which factors the backward pass treats as constants.
+
+        Yields
+        ------
+        Tensor
+            Shares [r n].
+        """
         layers = self.layers(lin, attention=False, biases=True)
         first = next(layers)
         assert self.bias_shares is not None
@@ -195,7 +210,18 @@ class Probe(NetworkProbe):
         yield from (layer.biases for layer in layers)
 
     def pixel_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r colours H W"]:
-        """Gradient of the score in the pixels, under a linearisation of the blocks and the head."""
+        """Gradient of the score in the pixels, under a linearisation of the blocks and the head.
+
+        Parameters
+        ----------
+        lin
+            Which factors the backward pass treats as constants.
+
+        Returns
+        -------
+        Tensor
+            One gradient per row.
+        """
         images = self.images.detach().requires_grad_()
         with torch.enable_grad():
             tokens = embed(self.vit, images)
@@ -207,7 +233,18 @@ class Probe(NetworkProbe):
         )
 
     def token_gradient(self, lin: Linearisation = PLAIN) -> Float[Tensor, "r n d"]:
-        """Gradient of the score at the input of the first block."""
+        """Gradient of the score at the input of the first block.
+
+        Parameters
+        ----------
+        lin
+            Which factors the backward pass treats as constants.
+
+        Returns
+        -------
+        Tensor
+            One gradient per row.
+        """
         layer = deque(self.layers(lin, attention=False), maxlen=1)[0]  # the first block comes last
         return layer.hidden_grad
 
@@ -250,11 +287,33 @@ class Probe(NetworkProbe):
         return outputs_of_subsets(self.vit, tokens, self.layout, keep, room, read)
 
     def score(self, keep: Bool[Tensor, "b s p"]) -> Float[Tensor, "r s"]:
-        """Return the score of every subset of patches; `keep` as for `logits`."""
+        """Return the score of every subset of patches; `keep` as for `logits`.
+
+        Parameters
+        ----------
+        keep
+            As for `logits`.
+
+        Returns
+        -------
+        Tensor
+            Scores [r s].
+        """
         return per_row(self._masked(keep, self._reader(len(keep))))
 
     def run_model(self, images: Images) -> Logits:
-        """Return the model's logits for images of the same size as the probe's."""
+        """Return the model's logits for images of the same size as the probe's.
+
+        Parameters
+        ----------
+        images
+            Images [b 3 H W] of the model's size.
+
+        Returns
+        -------
+        Tensor
+            Logits [b c].
+        """
         return run(self.vit, embed(self.vit, images), self.place)
 
     @property

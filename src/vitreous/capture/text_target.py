@@ -32,12 +32,28 @@ class TextTarget:
     The score of an image is scale · cosine of its embedding with each of the first `explained` texts of its group. The
     remaining texts are only used for comparison.
 
+    Parameters
+    ----------
+    texts
+        Unit vectors of the texts [groups, texts, d].
+    explained
+        Number of texts of a group that are explained.
+    images
+        Number of images; None if one group is for all images.
+    scale
+        Factor of the cosine.
+    names
+        Names of the explained texts, or None.
+
     Examples
     --------
     >>> import torch
     >>> import vitreous
     >>> vitreous.text_target(torch.ones(2, 8), names=["a cat", "a dog"]).scale  # one text for each of two images
     1.0
+    >>> target = vitreous.text_target(torch.eye(2, 8), names=["a cat", "a dog"])
+    >>> target.name(1), target.own(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))
+    ('a dog', tensor([[0.9000]]))
     """
 
     texts: Float[Tensor, "g all d"]  # of unit length; g is the number of images, or 1 if all images share the texts
@@ -111,7 +127,20 @@ class TextTarget:
         return probe_of(model, images, targets, question, hold, differentiable=differentiable)
 
     def own(self, cosines: Rows, targets: Targets) -> Float[Tensor, "r all"]:
-        """Select from the cosines with all texts those with the texts of the row's own group."""
+        """Select from the cosines with all texts those with the texts of the row's own group.
+
+        Parameters
+        ----------
+        cosines
+            Cosines with all texts [r all].
+        targets
+            Index of the explained text of every row.
+
+        Returns
+        -------
+        Tensor
+            Cosines with the texts of the row's group.
+        """
         first = targets.div(self.together, rounding_mode="floor") * self.together
         return cosines.gather(1, first[:, None] + torch.arange(self.together, device=targets.device))
 
@@ -122,7 +151,17 @@ class TextTarget:
         return replace(attribution, targets=attribution.targets % self.together, logits=logits, names=names)
 
     def name(self, row: int) -> str:
-        """Return the name of the text that a row explains."""
+        """Return the name of the text that a row explains.
+
+        Parameters
+        ----------
+        row
+            Index of the row.
+
+        Returns
+        -------
+        str
+        """
         return f"text {row % self.explained}" if self.names is None else self.names[row % len(self.names)]
 
     def provenance(self, question: ScoreFunction, lin: Linearisation) -> dict[str, Any]:

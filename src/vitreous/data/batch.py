@@ -56,6 +56,14 @@ class Batch:
         Keys and error messages of images that could not be read.
     skipped
         Keys and reasons of images that the dataset's protocol leaves out, although they can be read.
+
+    Examples
+    --------
+    >>> from vitreous import Preprocess
+    >>> from vitreous.data import batches, open_dataset
+    >>> (batch,) = batches(open_dataset("scenes:single?count=2"), Preprocess.plain(64))
+    >>> batch.images.shape, len(batch)
+    (torch.Size([2, 3, 64, 64]), 2)
     """
 
     keys: tuple[str, ...]
@@ -111,10 +119,22 @@ def batches(
         Number of threads that read ahead, by about one batch; 0 reads in the calling thread. None: the number of CPU
         cores, at most 4.
 
+    Returns
+    -------
+    iterator of Batch
+
     Raises
     ------
     SpecError
         If `batch_size` is less than 1 or `workers` is negative.
+
+    Examples
+    --------
+    >>> from vitreous import Preprocess
+    >>> from vitreous.data import batches, open_dataset
+    >>> dataset = open_dataset("scenes:single?count=5")
+    >>> [len(batch) for batch in batches(dataset, Preprocess.plain(64), indices=[4, 0, 2], batch_size=2)]
+    [2, 1]
     """
     if batch_size < 1 or (workers is not None and workers < 0):
         raise SpecError(f"batch_size={batch_size} and workers={workers}; at least 1 and 0 would work")
@@ -227,10 +247,22 @@ def subset(dataset: Dataset, count: int | None, seed: int | None = None) -> tupl
         None: the first `count` images. Otherwise the first `count` of `np.random.default_rng(seed).permutation` over
         all images sorted by file name, as in SkipPLUS.
 
+    Returns
+    -------
+    tuple of int
+        The indices.
+
     Raises
     ------
     SpecError
         If `count` is less than 1 or larger than the dataset.
+
+    Examples
+    --------
+    >>> from vitreous.data import open_dataset, subset
+    >>> dataset = open_dataset("scenes:single?count=5")
+    >>> subset(dataset, 2), len(subset(dataset, 3, seed=0))
+    ((0, 1), 3)
     """
     total = len(dataset)
     count = total if count is None else count

@@ -25,12 +25,24 @@ def open_dataset(spec: str | Path, **options: Any) -> Dataset:
     **options
         Options of the reader; they take precedence over those in the spec.
 
+    Returns
+    -------
+    Dataset
+        The dataset; images are read when they are accessed.
+
     Raises
     ------
     SpecError
         If no dataset is named, or an option is unknown or of the wrong type.
     DataError
         If there is no dataset at the path, or it does not have the expected layout.
+
+    Examples
+    --------
+    >>> from vitreous.data import open_dataset
+    >>> dataset = open_dataset("scenes:part?count=3", seed=1)
+    >>> len(dataset), dataset[0].image.size
+    (3, (112, 112))
     """
     import_submodules("vitreous.data")
     kind, place, spec_options = split_spec(str(spec))

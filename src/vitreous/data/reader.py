@@ -46,6 +46,11 @@ def reader(name: str, *, recognises: Recognise | None = None) -> Callable[[R], R
         Whether a path without a kind is a dataset of this kind. Readers of plugins are tried before those of this
         package, and each group in the order of their names. None: the kind has to be named.
 
+    Returns
+    -------
+    Callable
+        Decorator that returns the function.
+
     Raises
     ------
     SpecError

@@ -46,6 +46,13 @@ class Sample:
     ------
     DataError
         If a box has x0 > x1 or y0 > y1, or a mask and the image differ in size.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> from vitreous.data import Sample
+    >>> Sample("cats/1.jpg", Image.new("RGB", (32, 32)), label=3).label
+    3
     """
 
     key: str
@@ -79,17 +86,42 @@ def sample_of_largest(key: str, image: Image.Image, masks: Mapping[int, Mask], c
 
 @runtime_checkable
 class Dataset(Protocol):
-    """Interface of datasets: keys are known in advance, images are read one by one."""
+    """Interface of datasets: keys are known in advance, images are read one by one.
+
+    Examples
+    --------
+    >>> from vitreous.data import Dataset, open_dataset
+    >>> dataset = open_dataset("scenes:pair?count=2")
+    >>> isinstance(dataset, Dataset), dataset.describe()["kind"]
+    (True, 'pair')
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the dataset."""
+        ...
+
     @property
-    def classes(self) -> tuple[str, ...] | None: ...
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names, or None if they are not known."""
+        ...
+
     @property
-    def keys(self) -> Sequence[str]: ...
+    def keys(self) -> Sequence[str]:
+        """One key per image."""
+        ...
+
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Sample: ...
-    def describe(self) -> dict[str, Any]: ...
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values that identify the dataset; they do not depend on the folder it is in.
+
+        Returns
+        -------
+        dict
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +140,16 @@ class Album:
         Class names, or None if they are not known.
     facts
         Plain values that identify the dataset in `describe`: options of the reader and digests of its annotations.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> from vitreous.data import Album, Sample
+    >>> def read(index):
+    ...     return Sample(str(index), Image.new("RGB", (32, 32)), label=index % 2)
+    >>> album = Album("squares", ["0", "1", "2"], read, classes=("even", "odd"))
+    >>> len(album), album[1].label, album.describe()
+    (3, 1, {...})
     """
 
     name: str
@@ -126,7 +168,13 @@ class Album:
         return self.read(place % len(self))
 
     def describe(self) -> dict[str, Any]:
-        """Plain values that identify the dataset; they do not depend on the folder it is in."""
+        """Plain values that identify the dataset; they do not depend on the folder it is in.
+
+        Returns
+        -------
+        dict
+            Name, number of images, a digest of the keys, and `facts`.
+        """
         return {"dataset": self.name, "pictures": len(self), "keys": digest(self.keys), **self.facts}
 
 

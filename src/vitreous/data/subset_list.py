@@ -32,6 +32,15 @@ def read_subset(dataset: Dataset, path: str | Path) -> tuple[int, ...]:
     ------
     DataError
         If the file cannot be read or is empty, or an entry is unknown, ambiguous or occurs twice.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from vitreous.data import open_dataset, read_subset
+    >>> dataset = open_dataset("scenes:single?count=5")
+    >>> _ = Path("images.json").write_text("[3, 0]")
+    >>> read_subset(dataset, "images.json")
+    (3, 0)
     """
     entries = read_entries(path)
     by_name = group_by_name(dataset.keys)

@@ -74,6 +74,17 @@ def film_strip(
     ------
     ShapeError
         If the attribution is not one of clips, or there is nothing to draw.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution, draw
+    >>> from vitreous.models.layout import ClipLayout
+    >>> layout = ClipLayout((2, 2), (16, 16), 0, times=2, tubelet=1)
+    >>> clip = torch.rand(1, 2, 3, 32, 32)
+    >>> attribution = Attribution(torch.rand(1, 8), layout, torch.tensor([3]), "ixg", images=clip)
+    >>> type(draw.film_strip(attribution)).__name__
+    'FigureBoard'
     """
     layout = clip_layout(attribution)
     shown = range(min(len(attribution), limit))
@@ -218,6 +229,17 @@ def save_animation(
     ------
     ShapeError
         If the attribution is not a single row of clips, or an argument lies outside its range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution, draw
+    >>> from vitreous.models.layout import ClipLayout
+    >>> layout = ClipLayout((2, 2), (16, 16), 0, times=2, tubelet=1)
+    >>> clip = torch.rand(1, 2, 3, 32, 32)
+    >>> attribution = Attribution(torch.rand(1, 8), layout, torch.tensor([3]), "ixg", images=clip)
+    >>> draw.save_animation(attribution, "clip.gif").name
+    'clip.gif'
     """
     layout, path = clip_layout(attribution), Path(path)
     chosen = path.suffix.removeprefix(".").lower() if format is None else format

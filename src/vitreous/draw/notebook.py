@@ -33,6 +33,15 @@ def html(attribution: Attribution, *, limit: int = ROWS) -> str:
     -------
     str
         A `<div>` with method, model and one figure per row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution, draw
+    >>> from vitreous.models.vit import Layout
+    >>> attribution = Attribution(torch.rand(2, 4), Layout((2, 2), (16, 16), 0), torch.tensor([3, 5]), "ixg")
+    >>> draw.html(attribution).startswith("<div")
+    True
     """
     shown = attribution[:limit]
     scales = choose_scales(shown, group_rows_by_image(shown), QUANTILE)

@@ -52,6 +52,8 @@ def overlay_image(
         Largest side of the result in pixels.
     uncertainty
         True draws thin lines over scores that cannot be told from zero (`Attribution.unsettled`).
+    quantile
+        Quantile of |score| at which colours end, up to 1; not used with `scale`.
 
     Returns
     -------
@@ -63,6 +65,15 @@ def overlay_image(
     ------
     ShapeError
         If `opacity` or `mode` is not one of the above, or the map is that of a clip.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution, draw
+    >>> from vitreous.models.vit import Layout
+    >>> attribution = Attribution(torch.rand(2, 4), Layout((2, 2), (16, 16), 0), torch.tensor([3, 5]), "ixg")
+    >>> draw.overlay_image(attribution, row=1).mode
+    'RGB'
     """
     if isinstance(attribution.layout, ClipLayout):
         raise ShapeError(

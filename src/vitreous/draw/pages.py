@@ -12,7 +12,8 @@ from vitreous.core.errors import ShapeError
 from vitreous.draw.captions import class_name, class_specific, describe_rank, describe_target, footnotes, label, remarks
 from vitreous.draw.figure_layout import FAINT, FigureBoard, covers, is_printable
 from vitreous.draw.overlay import LARGE, Mode, Window, backdrop, bare_image, overlay_image
-from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale, find_negligible_rows, merge_scales, scale_of
+from vitreous.draw.row_scales import choose_scales, describe_scales, group_rows_by_image
+from vitreous.draw.scale import OPACITY, QUANTILE, Number, Scale
 from vitreous.methods.attribution import Attribution
 
 MARGIN, GAP = 0.2, 0.16  # inches
@@ -120,6 +121,15 @@ def figure(
     ------
     ShapeError
         If there is nothing to draw, or an argument lies outside its range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution, draw
+    >>> from vitreous.models.vit import Layout
+    >>> attribution = Attribution(torch.rand(2, 4), Layout((2, 2), (16, 16), 0), torch.tensor([3, 5]), "ixg")
+    >>> type(draw.figure(attribution, overlay=False)).__name__
+    'FigureBoard'
     """
     chosen = range(len(attribution)) if rows is None else rows
     shown = chosen[:limit]
@@ -176,6 +186,15 @@ def sheet(
     ------
     ShapeError
         If there are no attributions, or they are about different rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution, draw
+    >>> from vitreous.models.vit import Layout
+    >>> attribution = Attribution(torch.rand(2, 4), Layout((2, 2), (16, 16), 0), torch.tensor([3, 5]), "ixg")
+    >>> type(draw.sheet([attribution, attribution])).__name__
+    'FigureBoard'
     """
     first = check_same_rows(attributions)
     shown = range(min(len(first), limit))
@@ -209,50 +228,6 @@ def check_same_rows(attributions: Sequence[Attribution]) -> Attribution:
 
 
 # ── colour scales ────────────────────────────────────────────────────────────────────────────────
-
-
-def group_rows_by_image(attribution: Attribution) -> list[int]:
-    """Number of every row's image, equal for rows about the same image.
-
-    Rows without any image count as one group: maps on one scale can be compared, whatever they show.
-    """
-    images, originals = attribution.images, attribution.originals
-    numbers: dict[object, int] = {}
-    groups = []
-    for row in range(len(attribution)):
-        if images is not None:
-            key: object = images[row].float().cpu().numpy().tobytes()
-        elif originals is not None:
-            original = originals[row]
-            key = (original.size, original.tobytes()) if isinstance(original, Image.Image) else id(original)
-        else:
-            key = None
-        groups.append(numbers.setdefault(key, len(numbers)))
-    return groups
-
-
-def choose_scales(attribution: Attribution, groups: Sequence[int], quantile: Number) -> list[Scale]:
-    """Colour scale of every row: that of its group, or a neutral one for a negligible map."""
-    negligible = find_negligible_rows(attribution)
-    own = [scale_of(attribution[row], quantile=quantile) for row in range(len(attribution))]
-    scales = []
-    for row, group in enumerate(groups):
-        members = [other for other in range(len(own)) if groups[other] == group and not negligible[other]]
-        scales.append(own[row] if negligible[row] else merge_scales([own[member] for member in members]))
-    return scales
-
-
-def describe_scales(attribution: Attribution, shared: bool, methods: int) -> str:
-    """Footnote on which maps have one colour scale; empty when no image has several maps to compare."""
-    groups = group_rows_by_image(attribution)
-    if len(set(groups)) == len(groups):
-        return ""
-    if not shared:
-        return "own colour scale per map"
-    shared_by = (
-        "all maps" if attribution.images is None and attribution.originals is None else "all classes of an image"
-    )
-    return f"one colour scale for {shared_by}" + (", per method" if methods > 1 else "")
 
 
 # ── layout ───────────────────────────────────────────────────────────────────────────────────────

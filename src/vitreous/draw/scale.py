@@ -25,7 +25,31 @@ FLAT = 1e-6  # a map whose values differ by less, relative to their size, is con
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Colours from `low` to `high`; zero lies in the middle when `signed`. Scores beyond take the colour of the end."""
+    """Colours from `low` to `high`; zero lies in the middle when `signed`. Scores beyond take the colour of the end.
+
+    Parameters
+    ----------
+    low, high
+        Scores at the ends of the colour scale.
+    least, most
+        Lowest and highest score, which may lie beyond the ends.
+    signed
+        Whether zero is in the middle.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vitreous.draw import Scale
+    >>> scale = Scale(low=-2, high=2, least=-2, most=3, signed=True)
+    >>> scale.positions(np.array([-2.0, 0.0, 3.0])), scale.strength(np.array([0.0, 0.5]))
+    (array([0. , 0.5, 1. ]), array([1., 0.]))
+    >>> scale.written(1.5), scale.extend, scale.ticks
+    ('1.5', 'max', [-2, 0.0, 2])
+    >>> scale.colours(np.zeros(1)).shape, scale.ramp(steps=8).shape
+    ((1, 3), (8, 3))
+    >>> scale.over(np.ones((2, 2, 3)), np.zeros((2, 2))).shape
+    (2, 2, 3)
+    """
 
     low: float
     high: float
@@ -46,6 +70,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
+        """Scores that are written below the colour bar."""
         return [self.low, 0.0 if self.signed else (self.low + self.high) / 2, self.high]
 
     @property
@@ -55,7 +80,17 @@ class Scale:
         return 0 if 0.01 <= size < 10_000 else math.floor(math.log10(size))
 
     def written(self, value: Number) -> str:
-        """A score in units of the exponent, with the digits that the width of the scale calls for."""
+        """A score in units of the exponent, with the digits that the width of the scale calls for.
+
+        Parameters
+        ----------
+        value
+            A score.
+
+        Returns
+        -------
+        str
+        """
         if not math.isfinite(value):
             return str(value).replace("-", "−").replace("inf", "∞")
         unit = 10.0**self.exponent
@@ -65,25 +100,85 @@ class Scale:
         return "0" if text == "-0" else text.replace("-", "−")
 
     def positions(self, values: np.ndarray) -> np.ndarray:
-        """Place on the scale, 0 at `low` and 1 at `high`; NaN stays NaN."""
+        """Place on the scale, 0 at `low` and 1 at `high`; NaN stays NaN.
+
+        Parameters
+        ----------
+        values
+            Scores.
+
+        Returns
+        -------
+        numpy.ndarray
+            Positions from 0 to 1, in the shape of the scores.
+        """
         return ((values - self.low) / (self.high - self.low)).clip(0, 1)
 
     def strength(self, positions: np.ndarray) -> np.ndarray:
-        """Distance from zero on a signed scale, from the lower end on an unsigned one, as 0 to 1."""
+        """Distance from zero on a signed scale, from the lower end on an unsigned one, as 0 to 1.
+
+        Parameters
+        ----------
+        positions
+            As `positions` returns them.
+
+        Returns
+        -------
+        numpy.ndarray
+        """
         return np.abs(2 * positions - 1) ** 0.8 if self.signed else positions
 
     def colours(self, values: np.ndarray) -> np.ndarray:
-        """Red, green and blue of every score."""
+        """Red, green and blue of every score.
+
+        Parameters
+        ----------
+        values
+            Scores.
+
+        Returns
+        -------
+        numpy.ndarray
+            Colours from 0 to 1; the last axis is red, green, blue.
+        """
         name, first, last = DIVERGING if self.signed else SEQUENTIAL
         return colormaps[name](first + self.positions(values) * (last - first))[..., :3].astype(np.float32)
 
     def over(self, base: np.ndarray, values: np.ndarray, opacity: Number = OPACITY) -> np.ndarray:
-        """Colours laid over an image in [0, 1], more opaque for stronger scores; weak scores leave it visible."""
+        """Colours laid over an image in [0, 1], more opaque for stronger scores; weak scores leave it visible.
+
+        Parameters
+        ----------
+        base
+            Image [H W 3] with values from 0 to 1.
+        values
+            Scores [H W].
+        opacity
+            Opacity of the strongest colours, 0 to 1.
+
+        Returns
+        -------
+        numpy.ndarray
+            Image [H W 3].
+        """
         cover = opacity * self.strength(self.positions(values))[..., None]
         return base * (1 - cover) + self.colours(values) * cover
 
     def ramp(self, opacity: Number | None = OPACITY, steps: int = 256) -> np.ndarray:
-        """Colours from end to end, as they look over the average grey of a toned image."""
+        """Colours from end to end, as they look over the average grey of a toned image.
+
+        Parameters
+        ----------
+        opacity
+            As for `over`; None for the colours alone.
+        steps
+            Number of colours.
+
+        Returns
+        -------
+        numpy.ndarray
+            Colours [steps 3].
+        """
         values = np.linspace(self.low, self.high, steps)
         if opacity is None:
             return self.colours(values)
@@ -117,6 +212,15 @@ def scale_of(*attributions: Attribution, quantile: Number = QUANTILE) -> Scale:
     ------
     ShapeError
         If `quantile` lies outside (0, 1].
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution, draw
+    >>> from vitreous.models.vit import Layout
+    >>> attribution = Attribution(torch.rand(2, 4), Layout((2, 2), (16, 16), 0), torch.tensor([3, 5]), "ixg")
+    >>> draw.scale_of(attribution).signed
+    True
     """
     if not 0 < quantile <= 1:
         raise ShapeError(f"quantile={quantile}; a share of the scores above 0 and up to 1 would work")

@@ -81,6 +81,15 @@ def strips(
         If `parts` is not a list of known parts.
     ShapeError
         If there is nothing to draw.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> vit = vitreous.load("scenes")
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> layers = vitreous.inside(vit, images, method="gradcam+skipplus")
+    >>> type(vitreous.draw.strips(layers, parts=["signal"])).__name__
+    'FigureBoard'
     """
     names = tuple(inside.parts) if parts is None else tuple(parts)
     if not names or isinstance(parts, str):

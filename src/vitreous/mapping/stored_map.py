@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,16 @@ class StoredMap:
         Probability of the target.
     attribution
         The map.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Attribution
+    >>> from vitreous.maps import StoredMap
+    >>> from vitreous.models.vit import Layout
+    >>> attribution = Attribution(torch.rand(1, 4), Layout((2, 2), (16, 16), 0), torch.tensor([3]), "ixg")
+    >>> StoredMap("cats/1.jpg", 0, 3, "cat", "predicted", -1, 3, 0.9, attribution).target_name
+    'cat'
     """
 
     key: str
@@ -46,6 +56,14 @@ class StoredMap:
     predicted: int
     probability: float
     attribution: Attribution
+
+
+def group_places(values: Sequence[Hashable]) -> list[list[int]]:
+    """Places of equal values, in the order of their first one."""
+    places: dict[Hashable, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(value, []).append(place)
+    return list(places.values())
 
 
 def runs_of_equal(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[int, int]]:

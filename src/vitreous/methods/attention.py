@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.core.errors import SpecError
-from vitreous.methods.fold import first, last, plus
-from vitreous.methods.fold import rollout as roll
+from vitreous.methods.folds import first, last, plus
+from vitreous.methods.folds import rollout as roll
 from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.options import Range
 from vitreous.methods.register_method import method

@@ -20,7 +20,7 @@ from vitreous.capture.probe import Probe
 from vitreous.capture.progress import Tally
 from vitreous.capture.value_vectors import head_values
 from vitreous.core.errors import ModelError, SpecError
-from vitreous.methods.fold import plus, skipplus
+from vitreous.methods.folds import plus, skipplus
 from vitreous.methods.map_arrays import zero_to_one
 from vitreous.methods.options import Steps
 from vitreous.methods.register_method import method

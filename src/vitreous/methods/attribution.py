@@ -78,6 +78,16 @@ class Attribution:
     >>> attribution = vitreous.explain(vit, images, target=[[0, 3]], method="ixg")  # two classes of one image
     >>> len(attribution), attribution.targets.tolist()
     (2, [0, 3])
+    >>> attribution.maps().shape, attribution.pixels((56, 56)).shape
+    (torch.Size([2, 14, 14]), torch.Size([2, 56, 56]))
+    >>> attribution[1].cpu().to("cpu").targets
+    tensor([3])
+    >>> attribution.to_pandas().columns.tolist()
+    ['method', 'row', 'target', 'name', 'y', 'x', 'score']
+    >>> path = attribution.save("map.npz")
+    >>> len(vitreous.Attribution.load(path))
+    2
+    >>> figure = attribution.plot(row=0)
     """
 
     patches: Float[Tensor, "r p"] | None
@@ -105,7 +115,10 @@ class Attribution:
     def maps(self) -> Float[Tensor, "r *times rows columns"]:
         """Scores on the patch grid, or on the pixel grid for a black box, which has no patches.
 
-        Maps of clips are [rows of the attribution, time steps, rows, columns].
+        Returns
+        -------
+        Tensor
+            [rows, height, width], or [rows, time steps, height, width] for clips.
         """
         if self.patches is None:
             assert self.native_pixels is not None
@@ -120,6 +133,11 @@ class Attribution:
         confidence
             Coverage of the interval score ± z · stderr that must exclude zero, between 0 and 1.
 
+        Returns
+        -------
+        Tensor
+            Boolean mask in the shape of `maps()`; True where the interval contains zero or is not known.
+
         Raises
         ------
         ShapeError
@@ -127,12 +145,13 @@ class Attribution:
 
         Examples
         --------
-        >>> import vitreous
-        >>> vit = vitreous.load("scenes")
-        >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
-        >>> attribution = vitreous.explain(vit, images, method="kernelshap(samples=512)")
-        >>> attribution.unsettled().shape
-        torch.Size([1, 14, 14])
+        >>> import torch
+        >>> from vitreous import Attribution
+        >>> from vitreous.models.vit import Layout
+        >>> scores, stderr = torch.tensor([[0.1, 2.0, -3.0, 0.0]]), torch.ones(1, 4)
+        >>> Attribution(scores, Layout((2, 2), (16, 16), 0), torch.tensor([3]), "rise", stderr=stderr).unsettled()
+        tensor([[[ True, False],
+                 [False,  True]]])
         """
         return find_unsettled(self, confidence)
 
@@ -207,14 +226,27 @@ class Attribution:
         return select_rows(self, row)
 
     def to(self, device: torch.device | str) -> Attribution:
-        """Copy with all tensors on `device`."""
+        """Copy with all tensors on `device`.
+
+        Parameters
+        ----------
+        device
+            A torch device or its name.
+
+        Returns
+        -------
+        Attribution
+        """
         return change_tensors(self, lambda tensor: tensor.to(device))
 
     def cpu(self) -> Attribution:
-        """Copy with all tensors on the CPU."""
-        return self.to("cpu")
+        """Copy with all tensors on the CPU.
 
-    # ── files ────────────────────────────────────────────────────────────────────────────────────
+        Returns
+        -------
+        Attribution
+        """
+        return self.to("cpu")
 
     def save(self, path: str | Path, format: str | None = None) -> Path:  # noqa: A002 - as in matplotlib's savefig
         """Write the attribution to a file.
@@ -233,12 +265,11 @@ class Attribution:
         Returns
         -------
         Path
-            The path of the file.
 
         Raises
         ------
         DataError
-            If the suffix or `format` is not one of these.
+            If the format is none of these.
         ShapeError
             If an animation is asked for and this is not the attribution of one clip.
         """
@@ -254,6 +285,16 @@ class Attribution:
     @classmethod
     def load(cls, path: str | Path) -> Attribution:
         """Read a .safetensors or .npz file written by `save`, which does not contain the original images.
+
+        Parameters
+        ----------
+        path
+            File name.
+
+        Returns
+        -------
+        Attribution
+            The stored attribution, on the CPU.
 
         Raises
         ------

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitreous.capture.layer import Layer
-from vitreous.methods.fold import last
+from vitreous.methods.folds import last
 from vitreous.methods.options import Share
 from vitreous.methods.register_method import method
 from vitreous.methods.token_gradients import caution_of_single_norm

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import TEMPERED
-from vitreous.methods.fold import plus
+from vitreous.methods.folds import plus
 from vitreous.methods.register_method import method
 from vitreous.methods.token_gradients import input_x_gradient
 from vitreous.models.tensor_types import TokenScores

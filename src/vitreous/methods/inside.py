@@ -65,6 +65,9 @@ class Inside:
     >>> layers = vitreous.inside(vit, images, method="gradcam+skipplus")
     >>> layers.layers
     (6, 7, 8, 9, 10, 11)
+    >>> layers.maps("signal").shape, layers.at("signal", 9).method
+    (torch.Size([1, 6, 14, 14]), 'gradcam+skipplus')
+    >>> figure = layers.plot()
     """
 
     whole: Attribution
@@ -76,7 +79,18 @@ class Inside:
         return len(self.whole)
 
     def maps(self, part: str) -> Float[Tensor, "r layers rows columns"]:
-        """One part on the patch grid; a SpecError if there is no such part."""
+        """One part on the patch grid; a SpecError if there is no such part.
+
+        Parameters
+        ----------
+        part
+            A key of `parts`.
+
+        Returns
+        -------
+        Tensor
+            [rows, layers, height, width].
+        """
         return self._part(part).unflatten(-1, self.whole.layout.cells)
 
     def at(self, part: str, layer: int) -> Attribution:
@@ -88,6 +102,11 @@ class Inside:
             A key of `parts`.
         layer
             One of `layers`.
+
+        Returns
+        -------
+        Attribution
+            The map of the layer.
 
         Raises
         ------
@@ -132,6 +151,10 @@ class Inside:
             Row to draw; None for all.
         **options
             Passed to `vitreous.draw.strips.strips`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
         """
         from vitreous.draw.strips import strips
 

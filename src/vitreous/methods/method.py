@@ -5,42 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.linearise import PLAIN, Linearisation
 from vitreous.capture.score_function import PROBABILITIES, resolve_score_function
 from vitreous.core.deprecation import rename_warnings
-from vitreous.core.errors import SpecError
 from vitreous.core.registry import Registry
 from vitreous.methods import capability, compose, run
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, defaults
-from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, Recipe
+from vitreous.methods.recipe import PRESET, QUESTION, Facts, LayerNeeds, LayerSignal, Recipe
 from vitreous.models.model import BlackBox
 from vitreous.models.tensor_types import TokenScores
-
-
-def check_question(question: Any) -> None:
-    """Raise a SpecError unless the score function (`question`) is None, a callable or a registered name."""
-    if question is None or callable(question):  # includes `ScoreFunction`
-        return
-    if not isinstance(question, str):
-        raise SpecError(f"a question is a name or a callable of the logits, not {type(question).__name__!r}")
-    resolve_score_function(question)
-
-
-QUESTION = Annotated[Any, check_question]
-PRESET = Option("preset", None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
     """A named attribution method.
 
-    Methods are made by the decorator `method` and by `resolve`. Copies with other options, another fold or another
-    linearisation are made by `vitreous.methods.compose`; `vitreous.methods.run` computes maps.
+    Methods are made by the decorator `method` and by `resolve`.
 
     Attributes
     ----------
@@ -63,6 +48,22 @@ class Method:
     >>> method = vitreous.resolve("genatt")
     >>> method.class_specific, method.signed
     (True, False)
+    >>> method.with_options(start=1).spec, method.with_fold(vitreous.plus).spec
+    ('genatt(start=1)', 'genatt+plus')
+    >>> method.with_linearisation("libra", vitreous.resolve("ixg@libra").linearisation).spec
+    'genatt@libra'
+    >>> method.chosen_question(), method.chosen_question("margin")
+    ('logit', 'margin')
+    >>> vitreous.resolve("rise").signed_by("probability"), vitreous.resolve("rise").signed_by("logit")
+    (False, True)
+    >>> vitreous.resolve("occlusion").for_black_box().spec
+    "occlusion(space='pixels')"
+    >>> vit = vitreous.load("scenes")
+    >>> method.for_model(vit) is method
+    True
+    >>> images = vitreous.scenes.tensor(vitreous.scenes.draw("single", seed=0, index=0))[None]
+    >>> method.token_scores(vitreous.Probe(vit, images)).shape  # the class token and 196 patches
+    torch.Size([1, 197])
     """
 
     name: str
@@ -93,7 +94,17 @@ class Method:
         return self.facts.signed or self.signed_by(self.question)
 
     def signed_by(self, question: Any) -> bool:
-        """Whether scores can be negative because those of this score function can."""
+        """Whether scores can be negative because those of this score function can.
+
+        Parameters
+        ----------
+        question
+            Name of a score function, or a callable.
+
+        Returns
+        -------
+        bool
+        """
         score_function = resolve_score_function(question) if isinstance(question, str) else question
         return self.facts.averages and getattr(score_function, "name", score_function) not in PROBABILITIES
 
@@ -135,8 +146,6 @@ class Method:
         """The fold of the method in the registry."""
         return None if self.registered is None else self.registered.fold
 
-    # ── composition ──────────────────────────────────────────────────────────────────────────────
-
     @property
     def spec(self) -> str:
         """The method as a string; `resolve` makes the same method of it."""
@@ -153,7 +162,6 @@ class Method:
         Returns
         -------
         Method
-            A copy of this method.
 
         Raises
         ------
@@ -164,6 +172,15 @@ class Method:
 
     def with_fold(self, fold: Fold) -> Method:
         """The method with another fold.
+
+        Parameters
+        ----------
+        fold
+            The fold, with its options.
+
+        Returns
+        -------
+        Method
 
         Raises
         ------
@@ -183,6 +200,10 @@ class Method:
         point
             The linearisation.
 
+        Returns
+        -------
+        Method
+
         Raises
         ------
         SpecError
@@ -192,6 +213,10 @@ class Method:
 
     def for_black_box(self) -> Method:
         """The form that uses pixels only and therefore works for any classifier (a black box).
+
+        Returns
+        -------
+        Method
 
         Raises
         ------
@@ -209,6 +234,16 @@ class Method:
         """The form of the method for this kind of model.
 
         A `ViT` gets the method itself, a `Network` too if states and gradients are enough, else the form for black boxes.
+
+        Parameters
+        ----------
+        vit
+            The model.
+
+        Returns
+        -------
+        Method
+            This method, or a copy with the options for black boxes.
 
         Raises
         ------
@@ -235,8 +270,7 @@ class Method:
         Returns
         -------
         str, ScoreFunction or callable
-            The spec's `question` option if set, else `question` if given, else "logit" for a scalar model, else the
-            method's default (that of its paper).
+            The spec's option if set, else `question` if given, else "logit" for a scalar model, else the default.
         """
         own = self.options.get("question")
         if own is not None:
@@ -251,6 +285,15 @@ class Method:
 
     def token_scores(self, probe: BlackBoxProbe) -> TokenScores:
         """Scores [r n] of the tokens that entered the encoder (all or a subset), as the fold returns them.
+
+        Parameters
+        ----------
+        probe
+            Model, images and targets.
+
+        Returns
+        -------
+        Tensor
 
         Raises
         ------

@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any
 
-from vitreous.methods.fold import rollout
+from vitreous.methods.folds import rollout
 from vitreous.methods.method import Method
 from vitreous.methods.recipe import LayerSignal
 

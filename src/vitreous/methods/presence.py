@@ -9,7 +9,7 @@ which is what faithfulness metrics measure.
 from __future__ import annotations
 
 from vitreous.capture.layer import Layer
-from vitreous.methods.fold import plus
+from vitreous.methods.folds import plus
 from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import TokenScores
 

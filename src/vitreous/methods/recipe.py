@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vitreous.capture.linearise import PLAIN, Linearisation
+from vitreous.capture.score_function import resolve_score_function
+from vitreous.core.errors import SpecError
 from vitreous.methods.fold import Fold
 from vitreous.methods.options import Option, OptionFunction, options_of
 from vitreous.models.vit import ViT
@@ -14,6 +16,18 @@ from vitreous.models.vit import ViT
 if TYPE_CHECKING:
     from vitreous.methods.method import Method
 
+
+def check_question(question: Any) -> None:
+    """Raise a SpecError unless the score function (`question`) is None, a callable or a registered name."""
+    if question is None or callable(question):  # includes `ScoreFunction`
+        return
+    if not isinstance(question, str):
+        raise SpecError(f"a question is a name or a callable of the logits, not {type(question).__name__!r}")
+    resolve_score_function(question)
+
+
+QUESTION = Annotated[Any, check_question]
+PRESET = Option("preset", None)
 SPACE = Option("space", "tokens", Literal["tokens", "pixels"])
 ROW = Option("row", "readout", Literal["readout", "cls"])
 

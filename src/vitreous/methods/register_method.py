@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vitreous.methods.fold import Fold, first
+from vitreous.methods.fold import Fold
+from vitreous.methods.folds import first
 from vitreous.methods.method import FACTS, METHODS, NEEDS, RECIPE, SPEC_ALIASES, Method
 from vitreous.methods.options import OptionFunction, as_option_function
 from vitreous.methods.recipe import Facts, LayerNeeds, LayerSignal, ProbeFunction

@@ -16,8 +16,8 @@ from torch import Tensor
 from vitreous.capture.layer import Layer
 from vitreous.capture.probe import LayerPass, Probe
 from vitreous.capture.relevance import RULES, Rules, propagate_relevance, propagate_to_pixels
-from vitreous.methods.fold import last
-from vitreous.methods.fold import rollout as roll
+from vitreous.methods.folds import last
+from vitreous.methods.folds import rollout as roll
 from vitreous.methods.method import Method
 from vitreous.methods.register_method import method
 from vitreous.models.tensor_types import TokenScores

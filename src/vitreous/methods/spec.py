@@ -10,6 +10,7 @@ from typing import Any
 from vitreous.capture.linearise import linearisation
 from vitreous.core.errors import SpecError
 from vitreous.core.messages import LONGEST, shorten_repr
+from vitreous.methods import folds  # noqa: F401 - registers the folds
 from vitreous.methods.fold import FOLDS
 from vitreous.methods.method import METHODS, SPEC_ALIASES, Method
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitreous.capture.fused import row_dot
 from vitreous.capture.layer import Layer
 from vitreous.capture.linearise import ATTNLRP, CONSERVATIVE, GIM, RESLRP, TEMPERED
-from vitreous.methods.fold import first, plus
+from vitreous.methods.folds import first, plus
 from vitreous.methods.method import Method
 from vitreous.methods.register_method import method, register_alias
 from vitreous.models.tensor_types import TokenScores

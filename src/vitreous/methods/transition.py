@@ -12,7 +12,7 @@ from torch import Tensor
 from vitreous.capture.fused import row_dot, token_products
 from vitreous.capture.layer import Layer
 from vitreous.capture.value_vectors import head_value_products, second_normed
-from vitreous.methods.fold import at, rollout
+from vitreous.methods.folds import at, rollout
 from vitreous.methods.register_method import method
 
 Matrix = Float[Tensor, "r n n"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.capture.layer import Layer
 from vitreous.capture.value_vectors import feed_scale, head_values, second_norm
-from vitreous.methods.fold import rollout
+from vitreous.methods.folds import rollout
 from vitreous.methods.options import Share, check_choice
 from vitreous.methods.register_method import method, register_alias
 

@@ -112,15 +112,18 @@ class Metric:
 
     @property
     def known_options(self) -> dict[str, Any]:
+        """Default of every option, by name."""
         return defaults(self.typed_options)
 
     @property
     def typed_options(self) -> dict[str, Option]:
+        """Every option by name."""
         options_by_name = {name: option for name, option in self.signature.options.items() if name not in FIXTURES}
         return options_by_name | ({"preset": Option("preset", None)} if self.presets else {})
 
     @property
     def spec(self) -> str:
+        """The metric as a string; `resolve_metric` makes the same metric of it."""
         return self.name + write_options(self.options)
 
     @property
@@ -134,10 +137,26 @@ class Metric:
     def with_options(self, /, **options: Any) -> Metric:
         """Copy of the metric with these options set.
 
+        Parameters
+        ----------
+        **options
+            Options by name. With `preset`, its settings are used for options that are not given.
+
+        Returns
+        -------
+        Metric
+            The copy.
+
         Raises
         ------
         SpecError
             If an option or preset is unknown, or a value does not fit its type.
+
+        Examples
+        --------
+        >>> import vitreous
+        >>> vitreous.resolve_metric("insertion").with_options(steps=28).spec
+        'insertion(steps=28)'
         """
         options = fit_options(f"metric {self.name!r}", options, self.typed_options)
         options = {**self.options, **options}

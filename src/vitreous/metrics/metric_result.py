@@ -136,6 +136,15 @@ class MetricResult:
         -------
         tuple of float
             Lower and upper end; NaN if no sample has a defined value.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import vitreous
+        >>> result = vitreous.MetricResult("sparseness", torch.tensor([0.2, 0.4, 0.6]), higher_is_better=True)
+        >>> low, high = result.interval()
+        >>> low < result.value < high
+        True
         """
         columns = self.columns
         draw = np.random.default_rng(seed)

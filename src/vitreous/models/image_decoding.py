@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -137,6 +138,15 @@ def eight_bits(values: np.ndarray, mode: str) -> np.ndarray:
     if low >= 0 and high <= full:
         low, high = 0, full
     return ((values - low) / ((high - low) or 1) * 255).round().astype(np.uint8)
+
+
+def resize_by_torch(image: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
+    """Resize by torchvision on tensors, which rounds differently from Pillow."""
+    from torchvision.transforms.v2 import InterpolationMode, functional
+
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    pixels = functional.resize(pixels, [size[1], size[0]], InterpolationMode(method.name.lower()), antialias=True)
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
 __getattr__ = rename_warnings(__name__, {"open_picture": "open_image"})

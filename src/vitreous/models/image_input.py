@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,16 +14,14 @@ from torch import Tensor
 
 from vitreous.core.deprecation import rename_warnings, renamed_parameters
 from vitreous.core.errors import ModelError, ShapeError, SpecError
-from vitreous.models.image_decoding import Source, open_image
+from vitreous.models.image_decoding import Source, open_image, resize_by_torch
 from vitreous.models.image_geometry import ImageGeometry
-
-Triple: TypeAlias = tuple[float, float, float]
+from vitreous.models.preprocess_fields import Triple, huggingface_fields, timm_fields, torchvision_fields, triple
 
 RESAMPLING = {method.name.lower(): method for method in Image.Resampling}
 LARGE = 1 << 26  # pixels; of larger resized images only the visible part is computed
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PAPERS = ("chefer", "tokentm", "tis", "skipplus")
-HF_FAMILIES = ("ViT", "DeiT", "Beit", "Bit", "Siglip", "CLIP")  # resize, crop, rescale and normalise, in this order
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,16 @@ class Preprocess(ImageGeometry):
     >>> preprocess = Preprocess(size=(224, 224), resize=(256, 256), fit="shortest", mean=(0.5,) * 3, std=(0.5,) * 3)
     >>> preprocess.window((512, 768))
     (160.0, 32.0, 608.0, 480.0)
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> image = Image.fromarray(np.zeros((512, 768, 3), np.uint8))
+    >>> preprocess.batch([image]).shape, preprocess.cut(image).size
+    (torch.Size([1, 3, 224, 224]), (224, 224))
+    >>> inputs = preprocess.normalise(preprocess.colours(image))
+    >>> preprocess.denormalise(inputs).max()
+    tensor(0, dtype=torch.uint8)
+    >>> preprocess.published("tis", preprocess).mean
+    (0.485, 0.456, 0.406)
     """
 
     size: tuple[int, int]
@@ -93,13 +100,34 @@ class Preprocess(ImageGeometry):
 
     @renamed_parameters(picture="image")
     def colours(self, image: Source) -> UInt8[Tensor, "3 H W"]:
-        """Resize and crop one image, without normalisation; `normalise` converts the result to a model input."""
+        """Resize and crop one image, without normalisation; `normalise` converts the result to a model input.
+
+        Parameters
+        ----------
+        image
+            A path, bytes, PIL image or 8-bit array.
+
+        Returns
+        -------
+        Tensor
+            Colours from 0 to 255 [3 H W].
+        """
         return torch.from_numpy(np.array(self.cut(open_image(image)))).permute(2, 0, 1)
 
     def normalise(self, colours: UInt8[Tensor, "*b 3 H W"]) -> Float[Tensor, "*b 3 H W"]:
         """Convert colours from 0 to 255 to model inputs, on the device of the colours.
 
         The copy to a GPU does not block the host.
+
+        Parameters
+        ----------
+        colours
+            Colours from 0 to 255 [3 H W] or [b 3 H W].
+
+        Returns
+        -------
+        Tensor
+            Model inputs of the same shape.
         """
         mean, std = (
             channels(values).to(colours.device, non_blocking=colours.is_cuda) for values in (self.mean, self.std)
@@ -109,6 +137,16 @@ class Preprocess(ImageGeometry):
     @renamed_parameters(pictures="images")
     def batch(self, images: Sequence[Source]) -> Float[Tensor, "b 3 H W"]:
         """Convert several images to a batch of model inputs.
+
+        Parameters
+        ----------
+        images
+            Paths, bytes, PIL images or 8-bit arrays.
+
+        Returns
+        -------
+        Tensor
+            Model inputs [b 3 H W].
 
         Raises
         ------
@@ -128,7 +166,18 @@ class Preprocess(ImageGeometry):
 
     @renamed_parameters(picture="image")
     def cut(self, image: Image.Image) -> Image.Image:
-        """Resize the image and crop or pad it to the model's input size, without normalisation."""
+        """Resize the image and crop or pad it to the model's input size, without normalisation.
+
+        Parameters
+        ----------
+        image
+            A PIL image.
+
+        Returns
+        -------
+        PIL.Image.Image
+            The part that the model sees.
+        """
         (top, left), (rows, columns) = self.place((image.height, image.width))
         height, width = self.seen_size((rows, columns))
         canvas = Image.new("RGB", (width, height), self.fill)
@@ -145,13 +194,42 @@ class Preprocess(ImageGeometry):
         return canvas
 
     def denormalise(self, images: Float[Tensor, "*b 3 H W"]) -> UInt8[Tensor, "*b 3 H W"]:
-        """Convert model inputs back to 8-bit colours for display."""
+        """Convert model inputs back to 8-bit colours for display.
+
+        Parameters
+        ----------
+        images
+            Model inputs [3 H W] or [b 3 H W].
+
+        Returns
+        -------
+        Tensor
+            Colours from 0 to 255 of the same shape.
+        """
         colours = images * channels(self.std).to(images) + channels(self.mean).to(images)
         return (colours * 255).round().clamp(0, 255).to(torch.uint8)
 
     @classmethod
     def plain(cls, size: int | tuple[int, int], mean: float | Triple = 0.5, std: float | Triple = 0.5) -> Preprocess:
-        """Resize to cover `size` with the aspect ratio kept, crop the centre and normalise."""
+        """Resize to cover `size` with the aspect ratio kept, crop the centre and normalise.
+
+        Parameters
+        ----------
+        size
+            Height and width of the model input, or one number for both.
+        mean, std
+            Per colour channel, or one number for all, for colours from 0 to 1.
+
+        Returns
+        -------
+        Preprocess
+
+        Examples
+        --------
+        >>> from vitreous import Preprocess
+        >>> Preprocess.plain(224, mean=0.5, std=0.5).size
+        (224, 224)
+        """
         size = (size, size) if isinstance(size, int) else size
         return cls(size, size, "cover", mean=triple(mean), std=triple(std))
 
@@ -166,6 +244,10 @@ class Preprocess(ImageGeometry):
         own
             The model's own preprocessing, from which the size and (except for "tis") mean and std are taken; "skipplus"
             returns it unchanged.
+
+        Returns
+        -------
+        Preprocess
 
         Raises
         ------
@@ -191,95 +273,73 @@ class Preprocess(ImageGeometry):
         config
             As returned by `timm.data.resolve_model_data_config`.
 
+        Returns
+        -------
+        Preprocess
+
         Raises
         ------
         ModelError
             If the config has unknown options or crop modes, or the model does not take 3 channels.
+
+        Examples
+        --------
+        >>> import timm
+        >>> from vitreous import Preprocess
+        >>> model = timm.create_model("vit_tiny_patch16_224", pretrained=False, depth=1)
+        >>> Preprocess.from_timm(timm.data.resolve_model_data_config(model)).size
+        (224, 224)
         """
-        keys = {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}
-        if odd := sorted(key for key in config.keys() - keys if config[key]):
-            raise ModelError(f"timm data config with {', '.join(odd)} is not known; known: {', '.join(sorted(keys))}")
-        colours, height, width = config["input_size"]
-        if colours != 3:
-            raise ModelError(f"images have 3 colours, the model reads {colours}")
-        part = config.get("crop_pct") or 0.875
-        box = math.floor(height / part), math.floor(width / part)
-        mean, std, interpolation = triple(config["mean"]), triple(config["std"]), config["interpolation"]
-        match config.get("crop_mode") or "center":
-            case "squash":
-                return cls((height, width), box, "stretch", interpolation, mean, std)
-            case "border":
-                red, green, blue = (round(255 * value) for value in mean)
-                return cls((height, width), box, "contain", interpolation, mean, std, (red, green, blue))
-            case "center" if box[0] == box[1]:
-                return cls((height, width), box, "shortest", interpolation, mean, std)
-            case "center":  # timm does not pass the interpolation on in this case
-                return cls((height, width), box, "cover", "bilinear", mean, std)
-            case mode:
-                raise ModelError(f"timm crop_mode {mode!r} is not known; known: center, squash, border")
+        return cls(*timm_fields(config))
 
     @classmethod
     def from_torchvision(cls, preset: Any) -> Preprocess:
-        """Same preprocessing as `weights.transforms()` of a torchvision classifier; `ModelError` for other presets."""
-        if type(preset).__name__ != "ImageClassification":
-            raise ModelError(f"torchvision's {type(preset).__name__!r} is not known; known: ImageClassification")
-        crop, box = ((sides[0], sides[-1]) for sides in (preset.crop_size, preset.resize_size))
-        fit = "shortest" if len(preset.resize_size) == 1 else "stretch"
-        return cls(crop, box, fit, preset.interpolation.value, triple(preset.mean), triple(preset.std))
+        """Same preprocessing as `weights.transforms()` of a torchvision classifier; `ModelError` for other presets.
+
+        Parameters
+        ----------
+        preset
+            What `weights.transforms()` returns.
+
+        Returns
+        -------
+        Preprocess
+
+        Examples
+        --------
+        >>> from torchvision.models import ViT_B_16_Weights
+        >>> from vitreous import Preprocess
+        >>> Preprocess.from_torchvision(ViT_B_16_Weights.DEFAULT.transforms()).resize
+        (256, 256)
+        """
+        return cls(*torchvision_fields(preset))
 
     @classmethod
     def from_hf(cls, processor: Any) -> Preprocess:
         """Same preprocessing as a Hugging Face image processor.
 
+        Parameters
+        ----------
+        processor
+            The image processor.
+
+        Returns
+        -------
+        Preprocess
+
         Raises
         ------
         ModelError
             If the processor's class or size is unknown, it pads, or its output size depends on the image.
+
+        Examples
+        --------
+        >>> import transformers
+        >>> from vitreous import Preprocess
+        >>> Preprocess.from_hf(transformers.ViTImageProcessor()).size
+        (224, 224)
         """
-        name = type(processor).__name__
-        if name.removesuffix("Fast").removesuffix("Pil") not in [f"{family}ImageProcessor" for family in HF_FAMILIES]:
-            raise ModelError(f"{name!r} is not known; known: the image processors of {', '.join(HF_FAMILIES)}")
-        steps = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad")
-        resizes, crops, rescales, normalises, pads = (bool(getattr(processor, step, False)) for step in steps)
-        box, shortest = edges(processor.size) if resizes else (None, False)
-        size = edges(processor.crop_size)[0] if crops else None if shortest else box
-        if pads or size is None:
-            raise ModelError(f"{name!r} with do_pad, or without one size for all images (do_center_crop), is not known")
-        # A rescale factor other than 1/255 is equivalent to another mean and standard deviation.
-        unit = 255 * processor.rescale_factor if rescales else 255.0
-        mean = triple(processor.image_mean if normalises else 0.0, unit)
-        std = triple(processor.image_std if normalises else 1.0, unit)
-        method = getattr(processor.resample, "value", processor.resample)  # name in torchvision, or number in Pillow
-        method = method if isinstance(method, str) else Image.Resampling(method).name.lower()
-        own = ("floor", "pillow") if getattr(processor, "backend", "torchvision") == "pil" else ("truncate", "torch")
-        return cls(size, box, "shortest" if shortest else "stretch", method, mean, std, (0, 0, 0), *own)
-
-
-def resize_by_torch(image: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
-    from torchvision.transforms.v2 import InterpolationMode, functional
-
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-    pixels = functional.resize(pixels, [size[1], size[0]], InterpolationMode(method.name.lower()), antialias=True)
-    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
-
-
-def edges(size: Any) -> tuple[tuple[int, int], bool]:
-    """Height and width of a Hugging Face size, and whether only the shortest edge is given."""
-    match {key: value for key, value in dict(size).items() if value}:
-        case {"height": height, "width": width, **rest} if not rest:
-            return (height, width), False
-        case {"shortest_edge": edge, **rest} if not rest:
-            return (edge, edge), True
-    raise ModelError(f"image size {size} is not known; known: height and width, or shortest_edge")
-
-
-def triple(values: Any, unit: float = 1.0) -> Triple:
-    """One number per colour channel, divided by `unit`; a single number is repeated."""
-    values = list(values) if isinstance(values, Sequence) else [values] * 3
-    if len(values) != 3:
-        raise ModelError(f"a mean or deviation per colour has 3 numbers, not {len(values)}")
-    red, green, blue = (float(value) / unit for value in values)
-    return red, green, blue
+        return cls(*huggingface_fields(processor))
 
 
 def channels(values: Triple) -> Float[Tensor, "3 1 1"]:

@@ -73,6 +73,8 @@ class ModelOrigin:
     >>> import vitreous
     >>> vitreous.load("timm:vit_tiny_patch16_224", pretrained=False).origin.checkpoint is None
     True
+    >>> vitreous.ModelOrigin(library="timm").updated(vitreous.ModelOrigin(weights="random")).library
+    'timm'
     """
 
     library: str | None = None
@@ -83,7 +85,18 @@ class ModelOrigin:
     inner_vit: str | None = None
 
     def updated(self, other: ModelOrigin) -> ModelOrigin:
-        """This origin, with what the other one knows in place of its own."""
+        """This origin, with the known entries of another one in place of its own.
+
+        Parameters
+        ----------
+        other
+            Another origin.
+
+        Returns
+        -------
+        ModelOrigin
+            The merged origin.
+        """
         values = {field.name: getattr(other, field.name) for field in fields(other)}
         return replace(self, **{name: value for name, value in values.items() if value is not None})
 
@@ -149,6 +162,9 @@ class BlackBox:
     >>> box = vitreous.wrap(model, black_box=True)
     >>> isinstance(box, vitreous.BlackBox), isinstance(box, vitreous.Network)
     (True, False)
+    >>> import torch
+    >>> box.class_name(1), box.call(torch.zeros(1, 3, 64, 64)).shape
+    ('class 1', torch.Size([1, 2]))
     """
 
     name: str
@@ -184,10 +200,12 @@ class BlackBox:
 
     @property
     def device(self) -> torch.device:
+        """Device of the parameters."""
         return self.parameter.device
 
     @property
     def dtype(self) -> torch.dtype:
+        """Data type of the parameters."""
         return self.parameter.dtype
 
     @property
@@ -217,12 +235,33 @@ class BlackBox:
         return self.output_type is not None and self.output_type.kind == "scalar"
 
     def class_name(self, index: int) -> str:
-        """Name of an output; "class <index>" if it has no name, or "output" for a scalar output."""
+        """Name of an output; "class <index>" if it has no name, or "output" for a scalar output.
+
+        Parameters
+        ----------
+        index
+            Index of the output.
+
+        Returns
+        -------
+        str
+        """
         unnamed = "output" if self.scalar else f"class {index}"
         return self.classes[index] if self.classes and index < len(self.classes) else unnamed
 
     def call(self, images: Images) -> Any:
-        """Whatever the module returns for images."""
+        """Whatever the module returns for images.
+
+        Parameters
+        ----------
+        images
+            Images [b channels H W].
+
+        Returns
+        -------
+        object
+            A tensor, tuple, dict or an output of a library.
+        """
         return call_module(self.module, self.inputs, images)
 
     def __repr__(self) -> str:
@@ -261,6 +300,7 @@ class Network(BlackBox):
 
     @property
     def depth(self) -> int:
+        """Number of blocks."""
         return len(self.blocks)
 
     def __repr__(self) -> str:

@@ -113,6 +113,11 @@ def adapter(name: str, *, matches: Callable[[nn.Module], bool]) -> Callable[[D],
     matches
         Whether a module is one for this adapter. Adapters of plugins are tried before those of this package.
 
+    Returns
+    -------
+    Callable
+        Decorator that returns the function.
+
     Raises
     ------
     SpecError
@@ -156,6 +161,11 @@ def source(
         Entries of `vitreous.list_models`: (family, a full name to load it by, notes).
     unprefixed
         Models of this source that need no prefix.
+
+    Returns
+    -------
+    Callable
+        Decorator that returns the function.
 
     Raises
     ------

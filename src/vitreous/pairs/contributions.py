@@ -22,7 +22,7 @@ from vitreous.capture.score_function import resolve_score_function
 from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError
 from vitreous.explanation import explain_batch
-from vitreous.methods.fold import at
+from vitreous.methods.folds import at
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Option, Options, Range, Seed, Steps, fit_options
 from vitreous.models.model import BlackBox, Network

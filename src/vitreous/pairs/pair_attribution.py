@@ -95,6 +95,13 @@ class PairAttribution:
     >>> pair = vitreous.explain_pair(vit, image, vit, other, method="decompx")
     >>> pair.matrix.shape  # patches of one image, patches of the other
     torch.Size([4, 4])
+    >>> pair.map("a").shape, pair.map("a", partners=[0]).shape, pair.side("b").words
+    (torch.Size([2, 2]), torch.Size([2, 2]), None)
+    >>> pair.attribution("a").patches.shape, len(pair.strongest(3))
+    (torch.Size([1, 4]), 3)
+    >>> figure = pair.plot(lines=2)
+    >>> pair.save("pair.npz").name
+    'pair.npz'
     """
 
     a: TowerSide
@@ -126,6 +133,11 @@ class PairAttribution:
             Indices of patches or words of the other side: only their matches are counted. None counts everything of the
             other side, its prefix tokens and biases included: the map of the similarity with the other embedding fixed.
 
+        Returns
+        -------
+        Tensor
+            [rows, columns] of the patch grid, or [1, words] for a text.
+
         Raises
         ------
         ShapeError
@@ -136,13 +148,35 @@ class PairAttribution:
         return (self.scale * own.vectors @ vector).view(own.layout.grid)
 
     def side(self, side: Side) -> TowerSide:
-        """The side called "a" or "b"."""
+        """The side called "a" or "b".
+
+        Parameters
+        ----------
+        side
+            "a" or "b".
+
+        Returns
+        -------
+        TowerSide
+            The side.
+        """
         if side not in ("a", "b"):
             raise ShapeError(f"a pair has the sides 'a' and 'b', not {side!r}")
         return self.a if side == "a" else self.b
 
     def attribution(self, side: Side, partners: Iterable[int] | None = None) -> Attribution:
-        """The map of one side as an `Attribution`, for drawing, saving and metrics; parameters as for `map`."""
+        """The map of one side as an `Attribution`, for drawing, saving and metrics; parameters as for `map`.
+
+        Parameters
+        ----------
+        side, partners
+            As for `map`.
+
+        Returns
+        -------
+        Attribution
+            One row.
+        """
         own = self.side(side)
         patches = self.map(side, partners).flatten()[None]
         return Attribution(
@@ -193,6 +227,10 @@ class PairAttribution:
             Number of lines.
         partners
             Patches or words of b: only their matches in a are drawn.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
         """
         from vitreous.draw.pairs import pair_figure
 
@@ -202,6 +240,16 @@ class PairAttribution:
         """Write a page (`.html`) where a patch or word that is pointed at shows its partners, or arrays (`.npz`).
 
         Missing folders are created.
+
+        Parameters
+        ----------
+        path
+            File name with the suffix .html or .npz.
+
+        Returns
+        -------
+        Path
+            The path of the file.
 
         Raises
         ------

@@ -60,6 +60,12 @@ class TextTower:
     >>> tower = vitreous.TextTower(transformers.CLIPTextModelWithProjection(config))
     >>> tower.prepare(torch.tensor([1, 7, 9, 2])).words
     ('1', '7', '9', '2')
+    >>> tower.tokenize([1, 7, 9, 2])[0], tower.token_names(torch.tensor([7]))
+    (tensor([1, 7, 9, 2]), ('7',))
+    >>> vision = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    >>> model = transformers.CLIPModel(transformers.CLIPConfig(text_config=config.to_dict(), vision_config=vision))
+    >>> vitreous.TextTower.of_model(model).name
+    'CLIPModel (text)'
     """
 
     module: nn.Module
@@ -80,6 +86,11 @@ class TextTower:
             Hugging Face's `CLIPModel` or `SiglipModel`, or a model of open_clip.
         tokenizer
             The model's tokenizer.
+
+        Returns
+        -------
+        TextTower
+            The text side.
 
         Raises
         ------
@@ -103,10 +114,20 @@ class TextTower:
         name
             A name on the hub, or a folder that `save_pretrained` wrote.
 
+        Returns
+        -------
+        TextTower
+            The text side.
+
         Raises
         ------
         ModelError
             If it cannot be loaded, or is not of these families.
+
+        Examples
+        --------
+        >>> import vitreous
+        >>> vitreous.TextTower.from_pretrained("openai/clip-vit-base-patch32")  # doctest: +SKIP
         """
         module, tokenizer = load_text_tower(name)
         return cls(module, tokenizer, name=str(name))
@@ -120,6 +141,11 @@ class TextTower:
             A text, or its token indices.
         late
             Whether the embeddings of all output tokens are used (late interaction).
+
+        Returns
+        -------
+        Tower
+            Its words, their vectors, and how to run the rest of the encoder.
 
         Raises
         ------
@@ -165,7 +191,18 @@ class TextTower:
         )
 
     def tokenize(self, text: str | Tensor | Sequence[int]) -> tuple[Int[Tensor, " n"], dict[str, Tensor]]:
-        """Token indices of a text and, where the tokenizer padded it and masks the padding, the mask."""
+        """Token indices of a text and, where the tokenizer padded it and masks the padding, the mask.
+
+        Parameters
+        ----------
+        text
+            A text, or its token indices.
+
+        Returns
+        -------
+        tuple
+            Token indices [n], and further arguments of the module by name.
+        """
         encoded: Any = {"input_ids": text}
         if isinstance(text, str):
             if self.tokenizer is None:
@@ -196,6 +233,17 @@ class TextTower:
         return padding_options(self.module.model if isinstance(self.module, TextFeatures) else self.module)
 
     def token_names(self, ids: Tensor) -> tuple[str, ...]:
+        """Names of tokens: of the tokenizer, or their indices.
+
+        Parameters
+        ----------
+        ids
+            Token indices [n].
+
+        Returns
+        -------
+        tuple of str
+        """
         if hasattr(self.tokenizer, "convert_ids_to_tokens"):
             return tuple(str(token).replace("</w>", "") for token in self.tokenizer.convert_ids_to_tokens(ids.tolist()))
         return tuple(str(int(index)) for index in ids)

@@ -34,6 +34,12 @@ def build_model(name: str = "scenes") -> Any:
     ------
     ModelError
         If the name is unknown.
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> len(scenes.build_model("scenes").blocks)
+    12
     """
     if name not in MODELS:
         raise ModelError(f"no Scenes model {name!r}; there are {', '.join(MODELS)}")
@@ -83,6 +89,13 @@ def load_model(name: str = "scenes", folder: Path | None = None) -> Any:
     ------
     ModelError
         If the name is unknown.
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> model = scenes.load_model("scenes")
+    >>> model(scenes.tensor(scenes.draw("single", seed=0, index=0))[None]).shape
+    torch.Size([1, 20])
     """
     from safetensors.torch import load_file
 

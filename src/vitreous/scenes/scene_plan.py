@@ -37,7 +37,26 @@ _UPRIGHT = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An object or a piece of clutter: name, pose, lightness, and the seed of its colours and details."""
+    """An object or a piece of clutter: name, pose, lightness, and the seed of its colours and details.
+
+    Parameters
+    ----------
+    name
+        Name of a class or of a kind of clutter.
+    pose
+        Position, size and rotation.
+    lightness
+        Lightness of its colours (OKLCH).
+    seed
+        Seed of its colours and details.
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> plan = scenes.plan("single", seed=0, index=0, label="gear")
+    >>> plan.things[0].pose.radius > 0
+    True
+    """
 
     name: str
     pose: Pose
@@ -67,6 +86,13 @@ class ScenePlan:
         Clutter in front of the objects.
     stamp
         The stamp of a "shortcut" scene, or None.
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> plan = scenes.plan("single", seed=0, index=0, label="gear")
+    >>> plan.kind, len(plan.things)
+    ('single', 1)
     """
 
     kind: str
@@ -81,7 +107,23 @@ class ScenePlan:
 
 
 def paired_class(label: int) -> int | None:
-    """Index of the paired class, which differs from this one only in a mark; None if there is none."""
+    """Index of the paired class, which differs from this one only in a mark; None if there is none.
+
+    Parameters
+    ----------
+    label
+        Class index.
+
+    Returns
+    -------
+    int or None
+
+    Examples
+    --------
+    >>> from vitreous.scenes import CLASSES, paired_class
+    >>> CLASSES[paired_class(CLASSES.index("heart card"))]
+    'diamond card'
+    """
     if label not in PAIRED_INDICES:
         return None
     return PAIRED_INDICES[PAIRED_INDICES.index(label) ^ 1]
@@ -105,12 +147,19 @@ def plan(kind: str, seed: int, index: int, *, label: int | str | None = None, ma
 
     Returns
     -------
-    Plan
+    ScenePlan
 
     Raises
     ------
     SpecError
         If kind, label or mark is unknown, or a "part" is requested of a class without a paired class.
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> plan = scenes.plan("single", seed=0, index=0, label="gear")
+    >>> plan.things[0].name
+    'gear'
     """
     if kind not in KINDS:
         raise SpecError(f"no kind of scene {kind!r}; known: {', '.join(KINDS)}")

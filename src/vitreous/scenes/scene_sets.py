@@ -44,6 +44,13 @@ class SceneObject:
         Bounding box (x0, y0, x1, y1) of the mask; x1 and y1 are excluded.
     evidence
         Pixels of the mask that determine the class.
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> scene = scenes.draw("pair", seed=0, index=3)
+    >>> scene.objects[0].mask.shape, bool((scene.objects[0].evidence & ~scene.objects[0].mask).any())
+    ((112, 112), False)
     """
 
     label: int
@@ -73,6 +80,13 @@ class Scene:
         Class index that the stamp of a "shortcut" scene encodes, or None without a stamp.
     spurious
         Pixels of the stamp, or None without a stamp.
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> scene = scenes.draw("pair", seed=0, index=3)
+    >>> scene.target == scene.objects[0].label
+    True
     """
 
     image: Image
@@ -108,12 +122,36 @@ def draw(kind: str, seed: int, index: int, **options: Any) -> Scene:
     ------
     SpecError
         If the kind, the class or the mark is unknown, or a "part" is requested of a class without a paired class.
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> scene = scenes.draw("pair", seed=0, index=3)
+    >>> scene.image.shape, len(scene.objects)
+    ((112, 112, 3), 2)
     """
     return render(plan(kind, seed, index, **options))
 
 
 def render(plan: ScenePlan) -> Scene:
-    """Draw the image of a plan with its ground truth; deterministic."""
+    """Draw the image of a plan with its ground truth; deterministic.
+
+    Parameters
+    ----------
+    plan
+        As `plan` returns it.
+
+    Returns
+    -------
+    Scene
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> plan = scenes.plan("single", seed=0, index=0, label="gear")
+    >>> scenes.render(plan).objects[0].name
+    'gear'
+    """
     image, things, front, stamp = _compose(plan)
     return Scene(
         image=image,
@@ -128,7 +166,25 @@ def render(plan: ScenePlan) -> Scene:
 
 
 def render_image(plan: ScenePlan) -> Image:
-    """Draw only the image of a plan; unlike `render`, this also works for a plan without objects."""
+    """Draw only the image of a plan; unlike `render`, this also works for a plan without objects.
+
+    Parameters
+    ----------
+    plan
+        As `plan` returns it.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8 [H W 3].
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> plan = scenes.plan("single", seed=0, index=0, label="gear")
+    >>> scenes.render_image(plan).shape
+    (112, 112, 3)
+    """
     return _compose(plan)[0]
 
 
@@ -198,6 +254,13 @@ class Scenes(Sequence[Scene]):
     ------
     SpecError
         If the kind or the value of an option is unknown.
+
+    Examples
+    --------
+    >>> from vitreous.scenes import Scenes
+    >>> album = Scenes("part", count=100, seed=1)
+    >>> len(album), album[7].kind
+    (100, 'part')
     """
 
     def __init__(self, kind: str, count: int, seed: int, **options: Any) -> None:
@@ -224,7 +287,24 @@ class Scenes(Sequence[Scene]):
 
 
 def tensor(scene: Scene) -> Float[Tensor, "3 H W"]:
-    """The image as model input: float32 [3 H W] in [-1, 1]."""
+    """The image as model input: float32 [3 H W] in [-1, 1].
+
+    Parameters
+    ----------
+    scene
+        The scene.
+
+    Returns
+    -------
+    Tensor
+
+    Examples
+    --------
+    >>> from vitreous import scenes
+    >>> scene = scenes.draw("pair", seed=0, index=3)
+    >>> scenes.tensor(scene).shape
+    torch.Size([3, 112, 112])
+    """
     import torch
 
     return torch.from_numpy(scene.image).permute(2, 0, 1).float().div(127.5).sub(1)

@@ -22,7 +22,25 @@ _MARGIN = 6  # pixels around an object, for its shadow
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Position of an object: centre and radius of its unit disc in pixels, rotation in radians, and mirroring."""
+    """Position of an object: centre and radius of its unit disc in pixels, rotation in radians, and mirroring.
+
+    Parameters
+    ----------
+    x, y
+        Centre in pixels.
+    radius
+        Radius of the unit disc in pixels.
+    angle
+        Rotation in radians.
+    mirrored
+        Whether the drawing is mirrored.
+
+    Examples
+    --------
+    >>> from vitreous.scenes import Pose
+    >>> Pose(x=56, y=56, radius=20).angle
+    0.0
+    """
 
     x: float
     y: float

@@ -25,11 +25,34 @@ Case = TypeVar("Case")
 
 
 class ContractError(AssertionError):
-    """A contract test of a method, metric or model has failed."""
+    """A contract test of a method, metric or model has failed.
+
+    Examples
+    --------
+    >>> from vitreous.testing import ContractError, require
+    >>> try:
+    ...     require(False, "scores are not finite")
+    ... except ContractError as problem:
+    ...     print(problem)
+    scores are not finite
+    """
 
 
 def require(holds: bool, sentence: str) -> None:
-    """Raise `ContractError` with the message `sentence` unless `holds`."""
+    """Raise `ContractError` with the message `sentence` unless `holds`.
+
+    Parameters
+    ----------
+    holds
+        The condition.
+    sentence
+        Message of the error.
+
+    Examples
+    --------
+    >>> from vitreous.testing import require
+    >>> require(2 > 1, "two is more than one")
+    """
     if not holds:
         raise ContractError(sentence)
 
@@ -84,6 +107,12 @@ def tiny_vits(dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, Vi
     -------
     dict of str to ViT
         One model with a class token, and one with mean pooling, registers and LayerScale.
+
+    Examples
+    --------
+    >>> from vitreous.testing import tiny_vits
+    >>> sorted(tiny_vits())
+    ['class token', 'mean pool, registers, LayerScale']
     """
     name = "timm:vit_tiny_patch16_224"
     vits = {
@@ -102,6 +131,22 @@ def randomise(module: nn.Module, seed: int = 0) -> None:
     """Draw every parameter at random in place, so that biases, gains and prefix tokens affect the output.
 
     Values are 0.25 times standard normal, plus 1 for vectors whose mean was above 0.5 (gains).
+
+    Parameters
+    ----------
+    module
+        Module that is changed in place.
+    seed
+        Seed of the values.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous.testing import randomise
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> randomise(layer)
+    >>> bool((layer.bias != 0).all())
+    True
     """
     draw = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
@@ -110,14 +155,38 @@ def randomise(module: nn.Module, seed: int = 0) -> None:
 
 
 class Counter:
-    """Counts forward and backward passes through blocks, one per image and block."""
+    """Counts forward and backward passes through blocks, one per image and block.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous import Probe
+    >>> from vitreous.testing import Counter, tiny_vits
+    >>> vit = next(iter(tiny_vits().values()))
+    >>> counter = Counter()
+    >>> with counter.watching(vit) as counted:
+    ...     layers = list(Probe(counted, torch.zeros(1, 3, *vit.size)).layers())
+    >>> counter.forwards == counter.backwards == vit.depth
+    True
+    """
 
     def __init__(self) -> None:
         self.forwards = self.backwards = 0
 
     @contextmanager
     def watching(self, vit: ViT) -> Iterator[ViT]:
-        """Context manager that yields a copy of the model whose block passes are counted."""
+        """Context manager that yields a copy of the model whose block passes are counted.
+
+        Parameters
+        ----------
+        vit
+            The model.
+
+        Returns
+        -------
+        context manager
+            Of the copy.
+        """
 
         def packed(vit: ViT, tokens: Tensor, layout: Layout, indices: Sequence[Tensor]) -> Tensor:
             together = len(indices) > 1  # rows of several lengths are packed into one row
@@ -145,6 +214,26 @@ def fingerprint(module: nn.Module) -> tuple[Any, ...]:
     """Hashable state of a module that an explanation must not change.
 
     Parameters and buffers (values, versions, gradient flags), training flags, numbers of hooks and `fused_attn`.
+
+    Parameters
+    ----------
+    module
+        The module.
+
+    Returns
+    -------
+    tuple
+        Equal for equal states.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from vitreous.testing import fingerprint
+    >>> layer = torch.nn.Linear(2, 2)
+    >>> before = fingerprint(layer)
+    >>> _ = layer(torch.zeros(1, 2))
+    >>> fingerprint(layer) == before
+    True
     """
     tensors = [*module.named_parameters(), *module.named_buffers()]
     values = tuple((name, t.requires_grad, t.grad is None, t._version, hash_tensor(t)) for name, t in tensors)

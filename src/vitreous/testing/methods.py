@@ -43,6 +43,12 @@ def check_method(
     ------
     ContractError
         If a test fails; the message names the method, the model and the failure.
+
+    Examples
+    --------
+    >>> from vitreous.testing import check_method
+    >>> "same_twice" in check_method("gradcam")
+    True
     """
     tested = resolve(method, **options)
     tested = tested.with_options(

@@ -53,6 +53,12 @@ def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **opt
     ------
     ContractError
         If a test fails; the message names the metric and the failure.
+
+    Examples
+    --------
+    >>> from vitreous.testing import check_metric
+    >>> "same_twice" in check_metric("sparseness")
+    True
     """
     tested = resolve_metric(metric, **options)
     tested = tested.with_options(**{key: value for key, value in tested.trial.items() if key not in tested.options})

@@ -45,6 +45,12 @@ def check_model(model: ViT | nn.Module, method: str | None = "decompx+skipplus")
         If a test fails; the message names the model and the failure.
     ModelError
         If there is no adapter for the module, or its adapter refuses it.
+
+    Examples
+    --------
+    >>> from vitreous.testing import check_model, tiny_vits
+    >>> "removal_is_exact" in check_model(next(iter(tiny_vits().values())), method=None)
+    True
     """
     vit = model if isinstance(model, ViT) else wrap(model)
     if not isinstance(vit, ViT):
