@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
-import textwrap
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.bench.fixture import fill, small_plan, told
+from tests.forked import forked_context, run_forked
 from vitreous.bench import pool
-from vitreous.bench.pool import failed_outcome, processes, run_serially
+from vitreous.bench.plan import Plan
+from vitreous.bench.pool import WorkerPool, failed_outcome, processes, run_serially
 from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
-from vitreous.bench.work_cells import split_plan
-from vitreous.bench.worker_job import PlanJob
+from vitreous.bench.work_cells import open_cached, split_plan
+from vitreous.bench.worker_job import PlanJob, load_cached
 
 
 def same(folder: Path, other: Path) -> bool:
@@ -51,8 +53,7 @@ def test_order_does_not_matter_and_nothing_is_doubled(executor, tmp_path, origin
 @pytest.fixture
 def forked_workers(monkeypatch):
     """Workers are forked from a process that has imported what they need; what they run does not depend on it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.bench.test_pool", "vitreous.models.timm"])
+    context = forked_context()
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
 
 
@@ -137,98 +138,83 @@ def test_a_cell_that_was_given_up_is_no_finished_cell(tmp_path):
 # Every run is killed at one step of its writing: when it opens, renames or removes a file of the store, or connects to its
 # index. A file that was about to be renamed is cut in half, as if the machine had stopped before it was written.
 KILLING_STEPS = (1, 2, 3, 4, 5, 7, 9, 12, 19, 12)  # of the first image, then of later ones: each takes eight steps
-KILLED = """
-    import os, signal, sys
-    import torch
-    torch.set_num_threads(1)
-    from tests.bench.fixture import small_plan
-    from vitreous.bench.work_cells import open_cached
-    from vitreous.bench.run_plan import execute
-    from vitreous.bench.worker_job import load_cached
-    from vitreous.bench.store import Store
+WHOLE = {"slice": 1, "datasets": ["scenes:single?count=6"], "metrics": ["sparseness"]}
 
-    folder, plan = sys.argv[1], small_plan(slice=1, datasets=["scenes:single?count=6"], metrics=["sparseness"])
-    load_cached(plan.models[0], plan.precision, "cpu"), open_cached(plan.datasets[0])  # what takes long is done before the fork
+
+def kill_ten_times(folder: str, report: Path) -> None:
+    """Run a plan in ten processes that are killed and in one that is not; report the deaths and the cells done after each."""
+    torch.set_num_threads(1)
+    plan = small_plan(**WHOLE)
+    (
+        load_cached(plan.models[0], plan.precision, "cpu"),
+        open_cached(plan.datasets[0]),
+    )  # long work is done before the fork
     with Store(folder + "-other") as store:  # so are the imports of the first image
         execute(small_plan(datasets=["scenes:single?count=1"], metrics=["sparseness"]), store)
-
-    def run():
-        with Store(folder) as store:
-            execute(plan, store, patience=0)
-
-    def kill_at(step):
-        steps = 0
-
-        def count_step(event, arguments):
-            nonlocal steps
-            if event not in ("open", "os.rename", "os.remove", "sqlite3.connect"):
-                return
-            if not str(arguments[0]).startswith(folder):
-                return
-            steps += 1
-            if steps == step:
-                if event == "os.rename" and os.path.isfile(arguments[0]):
-                    os.truncate(arguments[0], os.path.getsize(arguments[0]) // 2)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(count_step)
-
     done, deaths = [], 0
-    for step in map(int, sys.argv[2:]):
+    for step in KILLING_STEPS:
         child = os.fork()
         if not child:
             try:
-                kill_at(step)
-                run()
+                kill_at(step, folder)
+                fill_patiently(folder, plan)
             finally:
                 os._exit(0)
         status = os.waitpid(child, 0)[1]
         deaths += os.WIFSIGNALED(status)
         with Store(folder) as store:
             done.append(len(store.done(plan.run)))
-    print(deaths, *done)
-    run()
-"""
+    report.write_text(json.dumps([deaths, done]))
+    fill_patiently(folder, plan)
+
+
+def fill_patiently(folder: str, plan: Plan) -> None:
+    with Store(folder) as store:
+        execute(plan, store, patience=0)
+
+
+def kill_at(step: int, folder: str) -> None:
+    """Kill this process at a step of its writing."""
+    steps = 0
+
+    def count_step(event: str, arguments: tuple) -> None:
+        nonlocal steps
+        if event not in ("open", "os.rename", "os.remove", "sqlite3.connect"):
+            return
+        if not str(arguments[0]).startswith(folder):
+            return
+        steps += 1
+        if steps == step:
+            if event == "os.rename" and os.path.isfile(arguments[0]):
+                os.truncate(arguments[0], os.path.getsize(arguments[0]) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count_step)
 
 
 @pytest.mark.slow
 def test_killed_ten_times_and_resumed_it_is_the_table_of_an_unbroken_run(tmp_path):
-    whole = {"slice": 1, "datasets": ["scenes:single?count=6"], "metrics": ["sparseness"]}
-    steps = [str(step) for step in KILLING_STEPS]
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "killed"), *steps]
+    assert run_forked(kill_ten_times, str(tmp_path / "killed"), tmp_path / "report") == 0
 
-    killed = subprocess.run(command, capture_output=True, text=True, check=True)
-
-    deaths, *done = [int(word) for word in killed.stdout.split()]
+    deaths, done = json.loads((tmp_path / "report").read_text())
     assert deaths == len(done) == 10
     assert done == sorted(done)  # nothing that was done is undone
     assert any(0 < count < 6 for count in done)  # it was killed in the middle
-    fill(tmp_path / "whole", **whole)
+    fill(tmp_path / "whole", **WHOLE)
     assert same(tmp_path / "killed", tmp_path / "whole")
     assert not list((tmp_path / "killed" / "parts").glob(".*"))
 
 
+def start_worker_and_die(report: Path) -> None:
+    with WorkerPool(PlanJob(small_plan()), 1, 1) as workers:
+        report.write_text(str(workers.submit(os.getpid).result()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent(tmp_path):
-    program = """
-        import os
-        from tests.bench.fixture import small_plan
-        from vitreous.bench.pool import WorkerPool
-        from vitreous.bench.worker_job import PlanJob
-
-        if __name__ == "__main__":
-            with WorkerPool(PlanJob(small_plan()), 1, 1) as pool:
-                print(pool.submit(os.getpid).result(), flush=True)
-                os.kill(os.getpid(), 9)
-    """
-    script = tmp_path / "parent.py"
-    script.write_text(textwrap.dedent(program))
-    surroundings = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-
-    parent = subprocess.run([sys.executable, script], env=surroundings, capture_output=True, text=True, check=False)
-
-    assert parent.returncode == -signal.SIGKILL
-    assert gone(int(parent.stdout))
+    assert run_forked(start_worker_and_die, tmp_path / "worker") == -signal.SIGKILL
+    assert gone(int((tmp_path / "worker").read_text()))
 
 
 def gone(process: int) -> bool:

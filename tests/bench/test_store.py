@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bench.fixture import fill, small_plan, told
+from tests.forked import forked_context
 from vitreous.bench import index_db
 from vitreous.bench.atomic_files import read_part, write_part
 from vitreous.bench.rows import to_table
@@ -222,7 +222,7 @@ def write_many(folder: Path, first: int, start: Any) -> None:
 @pytest.mark.slow
 def test_two_processes_write_one_store(tmp_path):
     """This process and another; what they write overlaps."""
-    context = multiprocessing.get_context("spawn")
+    context = forked_context()
     start = context.Barrier(2)
     writer = context.Process(target=write_many, args=(tmp_path, 0, start))
     writer.start()

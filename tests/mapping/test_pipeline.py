@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import pickle
 import shutil
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import vitreous
+from tests.forked import forked_context, run_forked
 from tests.mapping.images import (
     COUNT,
     assert_same_rows,
@@ -28,9 +29,10 @@ from tests.mapping.images import (
     write_tars,
 )
 from vitreous.core.errors import DataError, SpecError
+from vitreous.mapping import shard_files
 from vitreous.mapping.export import export_safetensors, sort_shards
 from vitreous.mapping.run import check_job, run_map
-from vitreous.mapping.shard_files import inspect_folder
+from vitreous.mapping.shard_files import ShardWriter, inspect_folder
 from vitreous.mapping.source import open_source
 
 
@@ -112,31 +114,33 @@ def test_a_second_run_computes_nothing_and_changed_images_are_computed_again(fin
         run(spec, maps, methods=("random",))
 
 
-# One process that forks a child for every moment; each child is killed by itself, without a chance to clean up.
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-
-import torch
-
-torch.set_num_threads(1)
-from tests.mapping.images import job
-from vitreous.bench import atomic_files
-from vitreous.mapping import shard_files
-from vitreous.mapping.run import run_map
-from vitreous.mapping.shard_files import ShardWriter
-
-spec, folder = sys.argv[1], Path(sys.argv[2])
-add, put = ShardWriter.add, shard_files.put_whole
-run_map(job(spec), folder.with_name("warm-up"), device="cpu", batch_size=2)  # loads and imports before the first fork
+MOMENTS = [("after a slice", 1), ("before a file", 1), ("after a file", 2), ("after a file", 1), ("before a file", 2)]
 
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
+def kill_at_every_moment(spec: str, folder: Path, report: Path) -> None:
+    """Fork a process for every moment; each kills itself, without a chance to clean up. Report the signals that ended them."""
+    torch.set_num_threads(1)
+    run_map(
+        job(spec), folder.with_name("warm-up"), device="cpu", batch_size=2
+    )  # loads and imports before the first fork
+    signals = []
+    for moment, number in MOMENTS:
+        if (process := os.fork()) == 0:
+            try:
+                run_until(moment, number, spec, folder)
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(process, 0)
+        signals.append(os.WIFSIGNALED(status) and os.WTERMSIG(status))
+    report.write_text(json.dumps(signals))
 
 
-def child(moment, number):
+def run_until(moment: str, number: int, spec: str, folder: Path) -> None:
     counts = {"add": 0, "put": 0}
+    add, put = ShardWriter.add, shard_files.put_whole
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def added(writer, rows):
         writer.checkpoint = 0  # save after every slice
@@ -156,28 +160,18 @@ def child(moment, number):
 
     ShardWriter.add, shard_files.put_whole = added, written
     run_map(job(spec), folder, device="cpu", batch_size=2)
-    os._exit(0)
-
-
-for moment, number in [("after a slice", 1), ("before a file", 1), ("after a file", 2), ("after a file", 1), ("before a file", 2)]:
-    if (process := os.fork()) == 0:
-        child(moment, number)
-    _, status = os.waitpid(process, 0)
-    print(moment, number, os.WIFSIGNALED(status) and os.WTERMSIG(status), flush=True)
-"""
 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_without_a_row_lost_or_doubled(finished, tmp_path):
     spec, maps = finished[0], tmp_path / "maps"
-    command = [sys.executable, "-c", KILLED, spec, str(maps)]
-    killed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert run_forked(kill_at_every_moment, spec, maps, tmp_path / "signals") == 0
     states = list(maps.glob("maps-*.parquet"))
     finished_before = sum(
         state.images for state in inspect_folder(maps, known_job(spec), open_source(spec)).partials.values()
     )
 
-    assert [line.rsplit(" ", 1)[1] for line in killed.stdout.splitlines()] == ["9"] * 5, killed.stdout + killed.stderr
+    assert json.loads((tmp_path / "signals").read_text()) == [signal.SIGKILL] * 5
     assert states
     done = run(spec, maps)
     assert 0 < done.rows < COUNT
@@ -194,9 +188,7 @@ def known_job(spec: str):
 def test_processes_and_replicas_give_the_same_rows(finished, tmp_path, monkeypatch):
     from vitreous.mapping.replicas import run_replicas
 
-    # replicas are forked, as decoding processes are, from one process that has imported what both need
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vitreous.mapping.run", "vitreous.models.timm"])
+    context = forked_context()  # for replicas too, as for decoding processes
     with monkeypatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", lambda _: context)
         done = run_replicas(known_job(finished[0]), tmp_path / "replicas", 2, device="cpu", batch_size=3)
@@ -210,10 +202,9 @@ def test_processes_and_replicas_give_the_same_rows(finished, tmp_path, monkeypat
 @pytest.mark.slow
 def test_what_happens_in_decoding_processes_is_told(finished, files, tmp_path, monkeypatch):
     """A process that dies ends the run, which can go on; a damaged tar file is named."""
-    import os
-    import signal
-
     from vitreous.mapping import local
+
+    forked_context()
 
     pids: list[int] = []
     take = local.take_from_slot

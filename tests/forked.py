@@ -1,0 +1,28 @@
+"""Processes that start at once: forked from one that has imported what the tests of processes need.
+
+A process of its own takes five seconds to import it. What a test runs in such a process does not depend on that.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+
+def forked_context() -> ForkServerContext:
+    """Context whose processes are forked from the process that has imported `tests.preloaded`, which is started here."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.preloaded"])
+    forkserver.ensure_running()
+    return context
+
+
+def run_forked(function: Callable[..., Any], *arguments: Any) -> int | None:
+    """Run a function of a test module in a forked process; return the exit status, that of a signal below 0."""
+    process = forked_context().Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
