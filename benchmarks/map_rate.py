@@ -36,9 +36,9 @@ from PIL import Image
 from vitreous.bench.plan import ModelSpec
 from vitreous.mapping.decode import ImageBatch, decode_slice
 from vitreous.mapping.explain import MapExplainer
-from vitreous.mapping.job import MapJob, Share, SliceRange, slices_of
+from vitreous.mapping.job import MapJob, Share, SliceRange, iterate_slices
 from vitreous.mapping.local import decode
-from vitreous.mapping.run import MapProgress, pending_slices, run_map
+from vitreous.mapping.run import MapProgress, iterate_pending_slices, run_map
 from vitreous.mapping.shard_files import FolderState
 from vitreous.mapping.source import open_source
 
@@ -174,13 +174,13 @@ def launch_alone(explainer: MapExplainer, batch: int) -> tuple[float, list[str]]
 def decode_rates(spec: str, explainer: MapExplainer, processes: int, batch: int, images: int) -> dict[str, float]:
     """Images/s of the decode stage alone: in one thread, and in all decoding processes."""
     source, preprocess, shard_size = open_source(spec), explainer.preprocess, explainer.job.shard_size
-    works = [work for work, _ in zip(slices_of(source, 0, {}, 32, shard_size), range(8), strict=False)]
+    works = [work for work, _ in zip(iterate_slices(source, 0, {}, 32, shard_size), range(8), strict=False)]
     decode_slice(source, preprocess, works[0])
     begun = time.perf_counter()
     for work in works[1:]:
         decode_slice(source, preprocess, work)
     one_core = sum(len(work.items) for work in works[1:]) / (time.perf_counter() - begun)
-    list_slices = partial(pending_slices, source, FolderState(), batch, shard_size, Share())
+    list_slices = partial(iterate_pending_slices, source, FolderState(), batch, shard_size, Share())
     points, done = [], 0
     with closing(decode(source, preprocess, list_slices, processes, batch)) as batches:
         for decoded in batches:

@@ -70,7 +70,7 @@ def invent_rows(start: int, images: int, draw: np.random.Generator) -> Any:
     """Rows of some images, in the order of a plan: image by image, then method by method."""
     import pyarrow as pa
 
-    from vitreous.bench.rows import schema
+    from vitreous.bench.rows import make_schema
 
     per_image = len(METHODS) * len(METRICS)
     count = images * per_image
@@ -107,7 +107,7 @@ def invent_rows(start: int, images: int, draw: np.random.Generator) -> Any:
         "question": "logit", "error": None, "weights": "w" * 32, "pixels": "p" * 32, "evidence": "", "precision": "float32",
         "device": "cpu", "vitreous": "0", "torch": "2", "protocol": "{}", "about": json.dumps({"settings": "x" * 200}),
     }  # fmt: skip
-    fields = schema("scores")
+    fields = make_schema("scores")
     arrays = {name: pa.array(values, fields.field(name).type) for name, values in columns.items()}
     arrays |= {name: pa.repeat(pa.scalar(value, fields.field(name).type), count) for name, value in same.items()}
     return pa.table({name: arrays[name] for name in fields.names}, schema=fields)
@@ -124,7 +124,7 @@ def report(folder: Path, draws: int) -> None:
 def compare(folder: Path, draws: int) -> None:
     from vitreous.report import compare
 
-    compare.difference_interval = partial(compare.difference_interval, draws=draws)
+    compare.compute_difference_interval = partial(compare.compute_difference_interval, draws=draws)
     compare.compare_runs(folder, folder)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from study.effects import Effect, two_sided
 from study.sheets import Sheet
 
-from vitreous.bench.resample import DRAWS, LEVEL, interval
+from vitreous.bench.resample import DRAWS, LEVEL, compute_interval
 
 JUDGED = ("faithfulness", "ap", "class_discrimination")
 Columns = dict[str, np.ndarray]  # criterion: [candidates, draws]
@@ -70,7 +70,7 @@ def worst_cases(
         for place, method in enumerate(candidates):
             gap = value[place] - own
             where = ("all", "all", "", metric, method, default, min(len(sheet.pictures) for sheet in used))
-            effects.append(Effect(*where, float(gap[0]), *interval(gap[1:], LEVEL), two_sided(gap[1:])))
+            effects.append(Effect(*where, float(gap[0]), *compute_interval(gap[1:], LEVEL), two_sided(gap[1:])))
     return effects
 
 

@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 import numpy as np
 from study.sheets import BETTER, Sheet
 
-from vitreous.bench.resample import DRAWS, FEW, LEVEL, UNKNOWN, interval, resample_values, value_interval
+from vitreous.bench.resample import (
+    DRAWS,
+    FEW,
+    LEVEL,
+    UNKNOWN,
+    compute_interval,
+    compute_value_interval,
+    resample_values,
+)
 
 T = TypeVar("T")
 
@@ -60,7 +68,7 @@ def figures(sheet: Sheet, draws: int = DRAWS, seed: int = 0) -> list[Figure]:
     all_figures = []
     for method, parts in rows.items():
         known = ~np.isnan(parts["score"])
-        ends = value_interval(parts, drawn[method], sheet.pictures, LEVEL) if several else UNKNOWN
+        ends = compute_value_interval(parts, drawn[method], sheet.pictures, LEVEL) if several else UNKNOWN
         value = float(sheet.reduce(parts)) if known.any() else nan
         counted = len({sheet.pictures[place] for place in np.flatnonzero(known)})
         where = (sheet.model, sheet.dataset, sheet.explained, sheet.metric, BETTER[sheet.higher], method)
@@ -85,7 +93,7 @@ def effect(sheet: Sheet, method: str, against: str, draws: int = DRAWS, seed: in
         return Effect(*where, apart, nan, nan, nan)
     drawn = resample_values(parts, sheet.reduce, pictures, draws, seed)
     differences = sign * (drawn["a"] - drawn["b"])
-    return Effect(*where, apart, *interval(differences, LEVEL), two_sided(differences))
+    return Effect(*where, apart, *compute_interval(differences, LEVEL), two_sided(differences))
 
 
 def two_sided(differences: np.ndarray) -> float:

@@ -16,14 +16,14 @@ from study.sentences import FEW, counted, number, ranked
 from study.special import agreement
 from study.tables import NOTHING, table
 
-from vitreous.bench.reproduce import reproduction
+from vitreous.bench.reproduce import find_reproduction
 from vitreous.metrics.protocols import protocol
 from vitreous.metrics.published import PublishedOrder, published_table, published_tables
-from vitreous.report.paper_comparison import canonical_rows, canonical_spec
+from vitreous.report.paper_comparison import hash_spec, index_published_rows
 from vitreous.report.paper_orders import PairedDifference
 
 CLOSE = 0.7  # mean τ from which on an order is called largely the paper's
-identity = lru_cache(maxsize=None)(canonical_spec)
+identity = lru_cache(maxsize=None)(hash_spec)
 
 
 def figures(results: Results, plan: str) -> list[TableFigure]:
@@ -92,7 +92,7 @@ def best_published(row: TableOrder, results: Results) -> str:
 
 def best_found(row: TableOrder, results: Results) -> str:
     """Our best method among those of the paper."""
-    known = canonical_rows(published_tables()[row.plan])
+    known = index_published_rows(published_tables()[row.plan])
     own = column_of(row, results)
     return best_of(
         {figure.method: figure.mean for figure in own if identity(figure.method) in known and not isnan(figure.mean)},
@@ -128,7 +128,7 @@ def paper_and_ours(results: Results, plan: str) -> str:
     rows, published = figures(results, plan), published_table(plan)
     if not rows:
         return NOTHING
-    printed = canonical_rows(published) if published else {}
+    printed = index_published_rows(published) if published else {}
     columns = list(dict.fromkeys((row.metric, row.model) for row in rows))
     by_place = {(row.metric, row.model, row.method): row for row in rows}
     largest = {column: max(abs(row.mean) for row in rows if (row.metric, row.model) == column) for column in columns}
@@ -160,7 +160,7 @@ def cell(row: TableFigure | None, printed: float | None, digits: int) -> str:
 
 def stand_ins(plan: str, rows: Sequence[TableFigure]) -> str:
     """What stands in for the paper's models, and how many images were measured."""
-    models = reproduction(plan).models
+    models = find_reproduction(plan).models
     pairs = [f"{STAND_INS[key]} for {entry['label']}" for key, entry in models.items() if key in STAND_INS]
     sizes: dict[str, dict[str, int]] = {}
     for row in rows:

@@ -30,12 +30,12 @@ from study.sheets import Sheet
 from study.special import Order, agreement, around
 
 from vitreous.bench.plan import Plan
-from vitreous.bench.reproduce import keep_models, plan_reproduction, reproduction
+from vitreous.bench.reproduce import find_reproduction, keep_models, plan_reproduction
 from vitreous.bench.resample import resample_values
 from vitreous.metrics.published import PublishedOrder, published_orders, published_table
 from vitreous.report.column_match import FilledColumn
 from vitreous.report.page import name_sections
-from vitreous.report.paper_comparison import canonical_rows, canonical_spec
+from vitreous.report.paper_comparison import hash_spec, index_published_rows
 from vitreous.report.paper_orders import group_pairs
 from vitreous.report.paper_tables import make_paper_tables
 from vitreous.report.stored_run import read_run
@@ -204,7 +204,9 @@ def stand_in_plan(
     only: Sequence[str] = tuple(WEIGHTS),
 ) -> Plan:
     """The shipped plan with the models of `only` and datasets of `assets` in place of the paper's."""
-    reduced = keep_models(reproduction(name), [key for key in reproduction(name).models if STAND_INS.get(key) in only])
+    reduced = keep_models(
+        find_reproduction(name), [key for key in find_reproduction(name).models if STAND_INS.get(key) in only]
+    )
     if name == "skipplus:figure7-eva":  # EVA-L has more layers than the model that stands in for it
         reduced = replace(reduced, methods=reduced.methods[:LAYERS])
     models = {
@@ -230,7 +232,9 @@ def sheet_of(name: str, title: str, column: FilledColumn) -> Sheet:
     """Scores of a column, named by the model that stands in and by its title in the table."""
     scores = column.scores
     assert scores is not None
-    labels = {entry["label"]: STAND_INS[key] for key, entry in reproduction(name).models.items() if key in STAND_INS}
+    labels = {
+        entry["label"]: STAND_INS[key] for key, entry in find_reproduction(name).models.items() if key in STAND_INS
+    }
     section = scores.section
     return Sheet(
         labels[section.model], section.dataset, "", title, column.higher, section.methods,
@@ -250,7 +254,7 @@ def write_tables(
     for sheet in sheets:
         rows["reproduced"] += [TableFigure(**asdict(row), plan=name) for row in figures(sheet, draws=1000)]
         if published is not None and sheet.metric in published.columns:
-            printed = {spec: values[sheet.metric] for spec, values in canonical_rows(published).items()}
+            printed = {spec: values[sheet.metric] for spec, values in index_published_rows(published).items()}
             rows["reproduced-orders"].append(TableOrder(**asdict(compare_order(sheet, printed)), plan=name))
         rows["reproduced-pairs"] += [
             TableEffect(**asdict(effect(sheet, *pair, draws=1000)), plan=name) for pair in claimed_pairs(name, sheet)
@@ -264,15 +268,15 @@ def write_tables(
 
 def place_of(row: TableFigure | TableOrder | TableEffect) -> tuple[int, int]:
     """Place of a row in a table: plans as above, and the models of a plan as in the paper."""
-    models = [STAND_INS[key] for key in reproduction(row.plan).models if key in STAND_INS]
+    models = [STAND_INS[key] for key in find_reproduction(row.plan).models if key in STAND_INS]
     return list(PLANS).index(row.plan), models.index(row.model)
 
 
 def compare_order(sheet: Sheet, printed: Mapping[str, float], draws: int = 1000) -> Order:
     """Kendall's τ between our values of a column and the published ones; images are resampled."""
     sign = -1 if sheet.higher is False else 1
-    rows = {method: sheet.row(method) for method in sheet.methods if canonical_spec(method) in printed}
-    theirs = sign * np.array([printed[canonical_spec(method)] for method in rows])
+    rows = {method: sheet.row(method) for method in sheet.methods if hash_spec(method) in printed}
+    theirs = sign * np.array([printed[hash_spec(method)] for method in rows])
     drawn = resample_values(rows, sheet.reduce, sheet.pictures, draws, seed=0)
     tau, rho = agreement(sign * np.array([float(sheet.reduce(parts)) for parts in rows.values()]), theirs)
     spread = np.array([agreement(sign * values, theirs) for values in np.stack(list(drawn.values())).T])
@@ -287,7 +291,9 @@ def stated_orders(name: str) -> tuple[PublishedOrder, ...]:
 
 def is_about(order: PublishedOrder, name: str, model: str, column: str) -> bool:
     """Whether an order is about a model that stands in, and about a column of the plan."""
-    labels = {STAND_INS[key]: entry["label"] for key, entry in reproduction(name).models.items() if key in STAND_INS}
+    labels = {
+        STAND_INS[key]: entry["label"] for key, entry in find_reproduction(name).models.items() if key in STAND_INS
+    }
     return (not order.models or labels.get(model) in order.models) and (
         not order.columns or column.rpartition(": ")[2] in order.columns
     )

@@ -11,7 +11,7 @@ import numpy as np
 from study.effects import Effect, Figure, effect, figures
 from study.sheets import Sheet, mean
 
-from vitreous.bench.resample import DRAWS, LEVEL, UNKNOWN, interval
+from vitreous.bench.resample import DRAWS, LEVEL, UNKNOWN, compute_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def around(value: float, drawn: np.ndarray) -> tuple[float, float]:
     """The spread of resampled agreements, moved to the measured one: resampled orders are noisier, so they agree less on average."""
     if np.isnan(drawn).all():
         return UNKNOWN
-    low, high = interval(drawn - np.nanmean(drawn) + value, LEVEL)
+    low, high = compute_interval(drawn - np.nanmean(drawn) + value, LEVEL)
     return max(low, -1.0), min(high, 1.0)
 
 
@@ -63,7 +63,9 @@ def ceiling(truth: Sheet, among: str = "all", draws: int = 1000, seed: int = 0) 
     agreements = np.array(pairs)
     where = (truth.model, truth.dataset, "the same truth, other images", truth.metric, among, len(methods), len(names))
     tau, rho = (float(np.nanmean(column)) if not np.isnan(column).all() else nan for column in agreements.T)
-    return Order(*where, tau, *interval(agreements[:, 0], LEVEL), rho, *interval(agreements[:, 1], LEVEL))
+    return Order(
+        *where, tau, *compute_interval(agreements[:, 0], LEVEL), rho, *compute_interval(agreements[:, 1], LEVEL)
+    )
 
 
 def comparable(metric: Sheet, truth: Sheet, among: str):

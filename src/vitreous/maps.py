@@ -14,7 +14,7 @@ from vitreous.core.errors import DataError
 from vitreous.data import Sample
 from vitreous.data.batch import collate, preprocess_sample
 from vitreous.front import load
-from vitreous.mapping.shard_files import complete_files, read_about
+from vitreous.mapping.shard_files import list_complete_files, read_about
 from vitreous.mapping.source import open_source
 from vitreous.mapping.stored_map import StoredMap, as_attribution, group_places, runs_of_equal
 from vitreous.measure import evaluate
@@ -341,7 +341,7 @@ def read(folder: str | Path) -> MapFolder:
     3
     """
     need_pyarrow()
-    files = tuple(complete_files(folder))
+    files = tuple(list_complete_files(folder))
     if not files:
         raise DataError(
             f"'{folder}' holds no maps; `vitreous map DATASET --model … --out {folder}` would put some there"

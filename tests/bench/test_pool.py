@@ -19,7 +19,7 @@ from tests.bench.fixture import fill, small_plan, told
 from tests.forked import forked_context, run_forked
 from vitreous.bench import pool
 from vitreous.bench.plan import Plan
-from vitreous.bench.pool import WorkerPool, failed_outcome, processes, run_serially
+from vitreous.bench.pool import WorkerPool, make_failed_outcome, processes, run_serially
 from vitreous.bench.run import run_cell
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
@@ -128,7 +128,7 @@ def test_what_an_interrupted_run_had_is_kept(tmp_path):
 def test_a_cell_that_was_given_up_is_no_finished_cell(tmp_path):
     plan = small_plan()
     with Store(tmp_path) as store:
-        store.record(plan.run, [failed_outcome(PlanJob(plan), split_plan(plan)[0])])
+        store.record(plan.run, [make_failed_outcome(PlanJob(plan), split_plan(plan)[0])])
 
         assert store.done(plan.run) == set()
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tests.toy_data import MAKERS
-from vitreous.bench.plan_check import check, checkpoint_hint
+from vitreous.bench.plan_check import check, suggest_checkpoint
 from vitreous.bench.plan_parser import read_plan
-from vitreous.bench.reproduce import keep_models, list_reproductions, plan_reproduction, reproduction
+from vitreous.bench.reproduce import find_reproduction, keep_models, list_reproductions, plan_reproduction
 from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise_metric
@@ -69,7 +69,7 @@ def weights(tmp_path_factory):
 
 def run(name: str, toys: Path, weights: Any, folder: Path, images: int = 1, depth: int = 2, seed: int = 0) -> Path:
     """Run a shipped plan on toy data with tiny models."""
-    wanted = reproduction(name)
+    wanted = find_reproduction(name)
     data = {key: str(toys / key) for key in wanted.data if key in MAKERS}
     data |= {"imagenet-seg": str(toys / "imagenet-seg" / "gtsegs_ijcv.mat")} if "imagenet-seg" in data else {}
     models = {
@@ -121,19 +121,19 @@ QUICK = ("tokentm:table1", "tokentm:table2")
 def test_every_cell_of_the_table_is_filled(name, toys, weights, tmp_path):
     """With at least two models: plans of one model are run with two, whose rollouts are not 0 everywhere."""
     images = 3 if name.startswith("tokentm") else 1
-    for seed in (0, 2) if len(reproduction(name).models) == 1 else (0,):
+    for seed in (0, 2) if len(find_reproduction(name).models) == 1 else (0,):
         folder = run(name, toys, weights, tmp_path / str(seed), images, DEPTHS.get(name, 2), seed)
         tables = filled_tables(folder, name)
 
         assert [tuple(table.columns) for table in tables] == list(TABLES[name])
         for table in tables:
             assert not table.missing
-            assert set(table.methods) == {resolve(spec).spec for spec in reproduction(name).methods}
+            assert set(table.methods) == {resolve(spec).spec for spec in find_reproduction(name).methods}
             assert not unfilled(table)
 
 
 def test_table_1_has_two_fine_tuned_models(toys, weights):
-    wanted = reproduction("tokentm:table1")
+    wanted = find_reproduction("tokentm:table1")
     entries = {key: weights(key, entry["num_classes"], 2) for key, entry in wanted.models.items()}
 
     assert [entry["num_classes"] for entry in entries.values()] == [10, 100]
@@ -183,7 +183,7 @@ def test_every_plan_has_a_layout_and_a_test():
 def test_models_rows_and_columns_exist(name):
     import timm
 
-    wanted = reproduction(name)
+    wanted = find_reproduction(name)
     columns = protocol(wanted.protocol).columns
 
     for entry in wanted.models.values():
@@ -199,30 +199,30 @@ def test_models_rows_and_columns_exist(name):
 
 def test_what_is_missing_is_one_sentence_that_says_what_to_get():
     with pytest.raises(SpecError) as problem:
-        plan_reproduction(reproduction("tokentm:table1"), {"cifar10": "/x"})
+        plan_reproduction(find_reproduction("tokentm:table1"), {"cifar10": "/x"})
 
     assert "--data cifar100=PATH, where PATH is a folder with cifar-100-python/" in str(problem.value)
     assert "--checkpoint deit-b-cifar10=FILE" in str(problem.value)
     assert "cifar10=PATH" not in str(problem.value)
     with pytest.raises(SpecError, match="has no 'cifar'; did you mean 'cifar10'"):
-        plan_reproduction(reproduction("tokentm:table1"), {"cifar": "/x"})
+        plan_reproduction(find_reproduction("tokentm:table1"), {"cifar": "/x"})
     with pytest.raises(SpecError, match="did you mean 'tis:table1'"):
-        reproduction("tis:tabel1")
+        find_reproduction("tis:tabel1")
 
 
 def test_data_of_another_table_of_the_paper_is_not_used(toys):
     data = {"imagenet-val": str(toys / "imagenet-val"), "boxes": str(toys / "imagenet-val" / "bbox" / "val")}
 
     with pytest.warns(Caveat, match="tis:table1 does not use boxes"):
-        plan = plan_reproduction(reproduction("tis:table1"), data)
+        plan = plan_reproduction(find_reproduction("tis:table1"), data)
     assert plan.datasets[0].spec == f"imagenet-val:{toys / 'imagenet-val'}"
     assert plan.reduced == ""
     with pytest.raises(SpecError, match="has no 'cifar10'"):
-        plan_reproduction(reproduction("tis:table1"), {"cifar10": "/x"})
+        plan_reproduction(find_reproduction("tis:table1"), {"cifar10": "/x"})
 
 
 def test_a_path_that_does_not_exist_is_told_what_belongs_there(tmp_path):
-    wanted = reproduction("tis:table1")
+    wanted = find_reproduction("tis:table1")
     with pytest.raises(SpecError, match=r"a folder with val/<wnid>/.*: ImageNet's validation images"):
         plan_reproduction(wanted, {"imagenet-val": str(tmp_path / "nowhere")})
     with pytest.raises(SpecError, match=r"--checkpoint vit-b: .* does not exist; it is to be weights of timm:vit_base"):
@@ -230,13 +230,13 @@ def test_a_path_that_does_not_exist_is_told_what_belongs_there(tmp_path):
     cifar = {key: str(tmp_path) for key in ("cifar10", "cifar100")}
     files = dict.fromkeys(("deit-b-cifar10", "deit-b-cifar100"), str(tmp_path / "w.pth"))
     with pytest.raises(SpecError, match="it is to be a DeiT-B with 10 classes, fine-tuned on CIFAR-10"):
-        plan_reproduction(reproduction("tokentm:table1"), cifar, checkpoints=files)
+        plan_reproduction(find_reproduction("tokentm:table1"), cifar, checkpoints=files)
 
 
 def small_plan(toys: Path, weights: Any, **changes: Any):
     data = {"imagenet-val": str(toys / "imagenet-val"), "imagenet-seg": str(toys / "imagenet-seg/gtsegs_ijcv.mat")}
     return plan_reproduction(
-        reproduction("tokentm:table2"), data, **{"models": {"deit-b": weights("deit-b", 1000, 2)}, **changes}
+        find_reproduction("tokentm:table2"), data, **{"models": {"deit-b": weights("deit-b", 1000, 2)}, **changes}
     )
 
 
@@ -267,7 +267,7 @@ def test_other_numbers_of_images_and_other_models_are_called_reduced(toys, weigh
 
     assert "2 images of ImageNet val instead of all" in said
     assert "DeiT-B is timm:vit_tiny_patch16_224" in said
-    whole = reproduction("tis:table1")
+    whole = find_reproduction("tis:table1")
     plan = plan_reproduction(whole, {"imagenet-val": str(toys / "imagenet-val")}, images=5000)
     assert plan.reduced == ""
     assert plan.evaluations[0].images == 5000
@@ -275,7 +275,7 @@ def test_other_numbers_of_images_and_other_models_are_called_reduced(toys, weigh
 
 def test_a_dataset_that_stands_in_is_said(toys, weights):
     data = {"imagenet-val": f"folder:{toys / 'imagenet-val' / 'val'}", "imagenet-seg": "scenes:single?count=2"}
-    plan = plan_reproduction(reproduction("tokentm:table2"), data, models={"deit-b": weights("deit-b", 1000, 2)})
+    plan = plan_reproduction(find_reproduction("tokentm:table2"), data, models={"deit-b": weights("deit-b", 1000, 2)})
 
     assert "ImageNet-Segmentation is scenes:single?count=2" in plan.reduced
 
@@ -284,13 +284,14 @@ def test_weights_that_cannot_be_loaded_name_the_flag_that_gives_others(toys, wei
     plan = small_plan(toys, weights)
 
     assert (
-        checkpoint_hint(plan, "DeiT-B") == "; here: --checkpoint deit-b=FILE, or --models deit-b=NAME for another model"
+        suggest_checkpoint(plan, "DeiT-B")
+        == "; here: --checkpoint deit-b=FILE, or --models deit-b=NAME for another model"
     )
-    assert checkpoint_hint(replace(plan, reproduces=""), "DeiT-B") == ""
+    assert suggest_checkpoint(replace(plan, reproduces=""), "DeiT-B") == ""
 
 
 def test_one_model_of_several_needs_no_data_of_the_others(toys):
-    wanted = keep_models(reproduction("skipplus:figure9"), ["vit-b8"])
+    wanted = keep_models(find_reproduction("skipplus:figure9"), ["vit-b8"])
 
     assert list(wanted.data) == ["imagenet-val", "imagenet-s"]
     data = {key: str(toys / key) for key in wanted.data}
@@ -300,7 +301,7 @@ def test_one_model_of_several_needs_no_data_of_the_others(toys):
 def test_boxes_can_lie_elsewhere(toys):
     boxes = toys / "imagenet-val" / "bbox" / "val"
     data = {"imagenet-val": str(toys / "imagenet-val")}
-    wanted = reproduction("tis:table3")
+    wanted = find_reproduction("tis:table3")
 
     assert plan_reproduction(wanted, data).datasets[0].spec == f"imagenet-val:{toys / 'imagenet-val'}"
     given = plan_reproduction(wanted, {**data, "boxes": str(boxes)})
@@ -323,7 +324,9 @@ def test_boxes_can_lie_elsewhere(toys):
 def test_a_list_of_images_gives_their_indices(text, places, toys, tmp_path):
     (tmp_path / "list.txt").write_text(text)
     data = {"imagenet-val": str(toys / "imagenet-val")}
-    plan = plan_reproduction(reproduction("tis:table1"), data, subsets={"imagenet-val": str(tmp_path / "list.txt")})
+    plan = plan_reproduction(
+        find_reproduction("tis:table1"), data, subsets={"imagenet-val": str(tmp_path / "list.txt")}
+    )
 
     assert list(split_plan(plan)[0].places) == places
     assert plan.reduced == f"{len(places)} image{'s' * (len(places) > 1)} of ImageNet val instead of 5000"

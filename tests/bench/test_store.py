@@ -261,7 +261,7 @@ def test_many_open_a_new_store_at_once(tmp_path):
 
 @pytest.mark.slow
 def test_shards_are_merged_into_what_one_run_gives(tmp_path, original):
-    from vitreous.bench.run_plan import execute, missing_cells
+    from vitreous.bench.run_plan import execute, list_missing_cells
 
     plan = small_plan()
     for number in (1, 2):
@@ -269,9 +269,9 @@ def test_shards_are_merged_into_what_one_run_gives(tmp_path, original):
             execute(plan, store, shard=f"{number}/2")
     with Store(tmp_path / "all") as store:
         store.merge([tmp_path / "1"])
-        assert missing_cells(plan, store) == [1]
+        assert list_missing_cells(plan, store) == [1]
         store.merge([tmp_path / "2"])
         assert store.merge([tmp_path / "2"]) == 0
-        assert missing_cells(plan, store) == []
+        assert list_missing_cells(plan, store) == []
     for kind in ("scores", "maps"):
         assert told(tmp_path / "all", kind) == told(original, kind)

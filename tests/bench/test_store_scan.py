@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from vitreous.bench.keys import digest
-from vitreous.bench.resample import curve_band, resample_values
+from vitreous.bench.resample import compute_curve_band, resample_values
 from vitreous.bench.rows import to_frame
 from vitreous.bench.score_files import SectionFiles
 from vitreous.bench.store import Store
@@ -117,7 +117,7 @@ def test_resamples_do_not_depend_on_how_many_are_in_memory(monkeypatch):
 
     def compute():
         means = resample_values(parts, lambda own: own["score"].mean(-1), images, 50, 0)
-        return means["a"], means["b"], *curve_band(curves, clusters)
+        return means["a"], means["b"], *compute_curve_band(curves, clusters)
 
     expected = compute()
     monkeypatch.setattr("vitreous.bench.resample.NUMBERS_AT_ONCE", 100)

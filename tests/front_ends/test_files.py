@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from vitreous.cli.files import OutputFolder, gather_images, safe_name
+from vitreous.cli.files import OutputFolder, gather_images, make_safe_name
 from vitreous.core.errors import DataError
 
 
@@ -25,15 +25,15 @@ from vitreous.core.errors import DataError
     ],
 )
 def test_names_are_readable_and_safe(text, expected):
-    assert safe_name(text) == expected
+    assert make_safe_name(text) == expected
 
 
 def test_long_names_are_cut_and_stay_apart():
-    first, second = safe_name("x" * 300 + "1"), safe_name("x" * 300 + "2")
+    first, second = make_safe_name("x" * 300 + "1"), make_safe_name("x" * 300 + "2")
 
     assert first != second
     assert max(map(len, (first, second))) <= 80
-    assert len(safe_name("斑" * 300).encode()) <= 80
+    assert len(make_safe_name("斑" * 300).encode()) <= 80
 
 
 def test_file_names_are_unique_regardless_of_case(tmp_path):

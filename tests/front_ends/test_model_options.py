@@ -10,7 +10,7 @@ import torch
 
 from tests.front_ends.test_cli import TINY, picture
 from vitreous.bench.model_options import ModelOptions, change_preprocess, load_model
-from vitreous.cli.bench import model_entries
+from vitreous.cli.bench import make_model_entries
 from vitreous.cli.main import main
 from vitreous.core.errors import DataError, ModelError, SpecError
 from vitreous.models.class_names import read_class_names
@@ -155,11 +155,11 @@ def test_a_model_that_says_nothing_of_its_images_needs_mean_and_deviation():
 
 
 def test_options_of_a_model_belong_to_one_model():
-    assert model_entries(["scenes"], None, {"black_box": True}) == [{"name": "scenes", "black_box": True}]
-    assert model_entries(None, None, {}) is None
+    assert make_model_entries(["scenes"], None, {"black_box": True}) == [{"name": "scenes", "black_box": True}]
+    assert make_model_entries(None, None, {}) is None
     for names in (None, ["a", "b"]):
         with pytest.raises(SpecError, match="--black-box"):
-            model_entries(names, None, {"black_box": True})
+            make_model_entries(names, None, {"black_box": True})
 
 
 def test_a_plan_states_class_names_and_preprocessing(tmp_path: Path, capsys):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vitreous.mapping.job import Share, shard_name, slices_of
+from vitreous.mapping.job import Share, iterate_slices, name_shard
 from vitreous.mapping.source import ImageSource, SourceItem
 
 
@@ -30,7 +30,7 @@ class Numbers:
 
 def listed(source: ImageSource, finished: dict[str, int], batch: int, shard: int, share: Share) -> list[Any]:
     parts = range(len(source.parts))
-    return [work for part in parts for work in slices_of(source, part, finished, batch, shard, share)]
+    return [work for part in parts for work in iterate_slices(source, part, finished, batch, shard, share)]
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (12,), (13, 0, 8), (5, 5, 5, 5)])
@@ -46,13 +46,13 @@ def test_shares_and_finished_shards_complete_each_other(sizes: tuple[int, ...]) 
                 images = min(shard, size - number * shard)
                 upto = draw.choice([0, images, draw.randint(0, images)])
                 # a complete shard counts as a full one, also if it is the last of its part
-                finished[shard_name(source, part, number)] = shard if upto == images else upto
+                finished[name_shard(source, part, number)] = shard if upto == images else upto
                 done += [(part, number * shard + place) for place in range(upto)]
         slices = [work for at in range(shares) for work in listed(source, finished, batch, shard, Share(at, shares))]
 
         assert sorted(done + [(work.range.part, item.place) for work in slices for item in work.items]) == everything
         for span, items in slices:
-            assert span.shard == shard_name(source, span.part, span.start // shard)
+            assert span.shard == name_shard(source, span.part, span.start // shard)
             assert [item.place for item in items] == list(range(span.start, span.stop))
             assert len(items) <= batch
             assert (span.stop - 1) // shard == span.start // shard

@@ -20,7 +20,7 @@ from vitreous.report.chart_groups import (
     strip_fold,
 )
 from vitreous.report.charts import INNER, ChartLine, draw_lines, draw_radar, draw_swatch, scale_outward
-from vitreous.report.gallery import choose_questions, median_margins
+from vitreous.report.gallery import choose_questions, compute_margins
 from vitreous.report.stored_run import read_run
 
 
@@ -156,7 +156,7 @@ def test_the_gallery_begins_with_the_best_and_the_worst_disagreement(tmp_path: P
     block = read_run(put(tmp_path, rows_of(scores))).sections[0]
     found = standings_of(block)
 
-    gap = median_margins(found, 0)
+    gap = compute_margins(found, 0)
     assert np.sign(gap).tolist() == [1, 0, -1, 1, 1]
     assert [place for place, _ in choose_questions(block, found, 3)] == [
         0,

@@ -11,7 +11,7 @@ import pytest
 from tests.report.stores import put, row, rows_of
 from vitreous.cli.main import main
 from vitreous.core.errors import DataError
-from vitreous.report.compare import Change, compare_runs, comparison_page
+from vitreous.report.compare import Change, compare_runs, render_comparison
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_page_and_the_command_line(two: tuple[Path, Path], tmp_path: Path, c
     assert "+0.100 [0.100, 0.100]" in said
     assert "only before: method d (m on d)" in said
     page = (tmp_path / "change.html").read_text()
-    assert page == comparison_page(compare_runs(*two))
+    assert page == render_comparison(compare_runs(*two))
 
     assert main(["compare", before, after, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.report.stores import put, row, rows_of
-from vitreous.bench.resample import curve_band, difference_interval
+from vitreous.bench.resample import compute_curve_band, compute_difference_interval
 from vitreous.bench.scores import ScoreSection
-from vitreous.bench.summary import MetricSummary, mean_ranks, order_by_rank, summarise_metric
+from vitreous.bench.summary import MetricSummary, compute_mean_ranks, order_by_rank, summarise_metric
 from vitreous.metrics.localisation import pool_accuracy
 from vitreous.metrics.metric_result import mean
 from vitreous.report.stored_run import read_run
@@ -79,7 +79,7 @@ def test_a_metric_that_does_not_judge_gives_no_ranks(tmp_path: Path) -> None:
     found = standings_of(block)
 
     assert fields(found[0], "rank") == [None, None]
-    assert all(isnan(rank) for rank in mean_ranks(found))
+    assert all(isnan(rank) for rank in compute_mean_ranks(found))
     assert order_by_rank(found) == [0, 1]
 
 
@@ -117,7 +117,7 @@ def test_mean_ranks_and_order(tmp_path: Path) -> None:
     rows = rows_of(scores)
     found = standings_of(block_of(tmp_path, rows))
 
-    assert mean_ranks(found) == [1.5, 1.5]
+    assert compute_mean_ranks(found) == [1.5, 1.5]
     assert order_by_rank(found) == [0, 1]
 
 
@@ -149,14 +149,16 @@ def test_two_classes_of_one_picture_share_a_block_and_are_drawn_together(tmp_pat
 
 
 def test_the_band_of_two_pictures_reaches_from_one_to_the_other() -> None:
-    middle, low, high = curve_band(np.array([[0.0, 1.0], [1.0, 1.0]], np.float32), [np.array([0]), np.array([1])])
+    middle, low, high = compute_curve_band(
+        np.array([[0.0, 1.0], [1.0, 1.0]], np.float32), [np.array([0]), np.array([1])]
+    )
 
     assert middle.tolist() == [0.5, 1.0]
     assert (low.tolist(), high.tolist()) == ([0.0, 1.0], [1.0, 1.0])
 
 
 def test_a_band_leaves_out_what_is_missing_and_one_picture_has_none() -> None:
-    middle, low, _ = curve_band(np.array([[0.0, np.nan], [1.0, 0.5]], np.float32), [np.array([0, 1])])
+    middle, low, _ = compute_curve_band(np.array([[0.0, np.nan], [1.0, 0.5]], np.float32), [np.array([0, 1])])
 
     assert middle.tolist() == [0.5, 0.5]
     assert np.isnan(low).all()
@@ -166,7 +168,7 @@ def test_a_band_is_the_bootstrap_of_its_reference() -> None:
     draw = np.random.default_rng(1)
     curve = draw.normal(size=(30, 1))
     clusters = [np.array([2 * n, 2 * n + 1]) for n in range(15)]
-    _, low, high = curve_band(curve, clusters, draws=4000)
+    _, low, high = compute_curve_band(curve, clusters, draws=4000)
     sampled = []
     for _ in range(4000):
         pictures = draw.integers(15, size=15)
@@ -181,7 +183,7 @@ def test_a_band_is_the_bootstrap_of_its_reference() -> None:
 
 def test_a_difference_is_paired() -> None:
     before = np.linspace(0, 1, 30)
-    change, low, high = difference_interval(
+    change, low, high = compute_difference_interval(
         {"score": before}, {"score": before + 0.1}, mean, [f"p{n}" for n in range(30)]
     )
 
@@ -190,7 +192,7 @@ def test_a_difference_is_paired() -> None:
 
 def test_a_difference_is_over_what_both_define() -> None:
     before, after = np.array([0.0, nan, 1.0, 5.0]), np.array([0.5, 9.0, 1.5, nan])
-    change, low, high = difference_interval({"score": before}, {"score": after}, mean, ["a", "b", "c", "d"])
+    change, low, high = compute_difference_interval({"score": before}, {"score": after}, mean, ["a", "b", "c", "d"])
 
     assert (change, low, high) == pytest.approx((0.5, 0.5, 0.5))
 
@@ -198,13 +200,13 @@ def test_a_difference_is_over_what_both_define() -> None:
 def test_a_difference_of_pooled_figures_is_pooled() -> None:
     before = {"score": np.array([1.0, 0.0]), "correct": np.array([1.0, 0.0]), "labelled": np.array([1.0, 99.0])}
     after = {"score": np.array([0.0, 1.0]), "correct": np.array([0.0, 99.0]), "labelled": np.array([1.0, 99.0])}
-    change, _, _ = difference_interval(before, after, pool_accuracy, ["a", "b"])
+    change, _, _ = compute_difference_interval(before, after, pool_accuracy, ["a", "b"])
 
     assert change == pytest.approx(0.98)  # means over images would say 0
 
 
 def test_no_common_number_is_no_difference_interval() -> None:
-    change, low, high = difference_interval(
+    change, low, high = compute_difference_interval(
         {"score": np.array([nan, 1.0])}, {"score": np.array([1.0, nan])}, mean, ["a", "b"]
     )
 

@@ -14,7 +14,7 @@ import pytest
 from tests.bench.fixture import fill as fill_store
 from tests.study.made_up import STUDY, sheet, sheets_of, write_error_bars
 from vitreous.bench.plan_parser import read_plan
-from vitreous.bench.reproduce import reproduction
+from vitreous.bench.reproduce import find_reproduction
 from vitreous.bench.store import Store
 from vitreous.bench.summary import summarise
 from vitreous.methods.spec import resolve
@@ -76,7 +76,7 @@ def made_up_reproductions(folder):
     """Tables of all plans that stand-ins are run on, with one column each."""
     rows = {table: [] for table in reproduced.TABLES}
     for name in reproduced.PLANS:
-        table, methods = published_tables().get(name), list(reproduction(name).methods)
+        table, methods = published_tables().get(name), list(find_reproduction(name).methods)
         made = sheet(
             np.arange(8 * len(methods)).reshape(len(methods), 8),
             metric=table.columns[0] if table else "ImageNet val: Deletion AOPC",
@@ -86,7 +86,7 @@ def made_up_reproductions(folder):
         )
         rows["reproduced"] += [reproduced.TableFigure(**asdict(row), plan=name) for row in figures(made, draws=5)]
         if table:
-            printed = {reproduced.canonical_spec(spec): value for spec, value in table.column(made.metric).items()}
+            printed = {reproduced.hash_spec(spec): value for spec, value in table.column(made.metric).items()}
             order = reproduced.compare_order(made, printed, draws=5)
             rows["reproduced-orders"].append(reproduced.TableOrder(**asdict(order), plan=name))
         rows["reproduced-pairs"] += [

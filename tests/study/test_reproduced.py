@@ -10,7 +10,7 @@ import pytest
 from tests.report.stores import put, rows_of
 from tests.study.made_up import STUDY, sheet
 from tests.toy_data import MAKERS
-from vitreous.bench.reproduce import keep_models, list_reproductions, plan_reproduction, reproduction
+from vitreous.bench.reproduce import find_reproduction, keep_models, list_reproductions, plan_reproduction
 from vitreous.metrics.published import published_tables
 
 from study import fill_reproduction, reproduced  # isort: skip
@@ -43,7 +43,7 @@ def test_tables_with_published_numbers_that_stand_ins_allow_are_all_there():
 def test_the_order_is_that_of_the_better_side():
     scores = [[0.9, 0.8], [0.5, 0.6], [0.1, 0.2]]
     methods = ("genatt", "ixg", "random")
-    printed = {reproduced.canonical_spec(spec): value for spec, value in zip(methods, (3.0, 2.0, 1.0), strict=True)}
+    printed = {reproduced.hash_spec(spec): value for spec, value in zip(methods, (3.0, 2.0, 1.0), strict=True)}
 
     assert reproduced.compare_order(sheet(scores, methods=methods), printed).tau == 1
     assert reproduced.compare_order(sheet(scores[::-1], methods=methods), printed).tau == -1
@@ -126,7 +126,7 @@ def test_processes_share_the_stores_of_a_plan_and_tables_are_made_of_them_later(
         MAKERS[key](tmp_path / key)
     tiny = {"name": "timm:vit_tiny_patch16_224", "img_size": 32, "embed_dim": 16, "depth": 2, "num_heads": 4}
     data = {key: str(tmp_path / key) for key in ("imagenet-val", "imagenet-s")}
-    figure = keep_models(reproduction("skipplus:figure9"), ["vit-b8"])
+    figure = keep_models(find_reproduction("skipplus:figure9"), ["vit-b8"])
     models = {"vit-b8": {**tiny, "pretrained": False}}
     small = plan_reproduction(figure, data, models=models, images=3, device="cpu", slice=2)
     monkeypatch.setattr(reproduced, "stand_in_plan", lambda *arguments: small)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.lazy import LazyModule
 from tests.study.made_up import sheet
-from vitreous.bench.resample import difference_interval
+from vitreous.bench.resample import compute_difference_interval
 
 from study.effects import Effect, Figure, effect, figures, loaded, only, save, two_sided  # isort: skip
 from study.published import METHODS, TABLES, same_order  # isort: skip
@@ -72,7 +72,9 @@ def test_an_effect_equals_the_reference_implementation_and_the_library(draw, hig
     assert (found.effect, found.n) == (pytest.approx(sign * (slow_mean(a) - slow_mean(b))), 11)
     assert [found.low, found.high] == pytest.approx(quantiles(drawn), abs=1e-12)
     assert found.p == pytest.approx(min(1, 2 * (1 + min(worse, better)) / 501))
-    theirs = difference_interval({"score": scores[1]}, {"score": scores[0]}, made.reduce, made.pictures, draws=500)
+    theirs = compute_difference_interval(
+        {"score": scores[1]}, {"score": scores[0]}, made.reduce, made.pictures, draws=500
+    )
     ours = (found.effect, found.low, found.high) if higher else (-found.effect, -found.high, -found.low)
     assert ours == pytest.approx(theirs, abs=1e-12)
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import vitreous
 from vitreous.bench.model_options import load_model
-from vitreous.bench.reproduce import reproduction
+from vitreous.bench.reproduce import find_reproduction
 
 SCRIPT = Path(__file__).parents[2] / "training" / "finetune.py"
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
@@ -110,7 +110,7 @@ def test_a_mura_model_has_one_output_and_learns_with_patches_missing(tmp_path, r
 
     assert status == 0, stderr
     path = tmp_path / "out" / "vit_tiny_patch16_224-mura.safetensors"
-    planned = reproduction("skipplus:figure9").models["mura-vit-b"]
+    planned = find_reproduction("skipplus:figure9").models["mura-vit-b"]
     arguments = {**SMALL, **{name: planned[name] for name in ("num_classes", "outputs")}}
     vit = load_model("timm:vit_tiny_patch16_224", path, arguments=arguments)
     assert vit.module.num_classes == 1

@@ -99,12 +99,12 @@ def test_a_curve_is_every_mask_alone(client, vit, scene):
 def test_ties_are_ordered_and_areas_computed_as_metrics_do(client, vit, scene, monkeypatch):
     """A constant map has no order of its own: `vitreous.metrics` draws one from the image's content."""
     from vitreous.metrics.order import area_under, patch_ranks
-    from vitreous.web.service import ExplainPayload, patch_scores
+    from vitreous.web.service import ExplainPayload, get_patch_scores
 
     service = client.app.state.service
     image = vit.preprocess.batch([Image.fromarray(scene.image)])
     attribution = vitreous.explain(vit, image, [[6]], "genatt", "probability")
-    constant = replace(attribution, patches=torch.ones_like(patch_scores(attribution)))
+    constant = replace(attribution, patches=torch.ones_like(get_patch_scores(attribution)))
     monkeypatch.setattr(service, "maps", lambda payload: [constant])
     (curve,) = service.curve([ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability")])
 
@@ -113,7 +113,7 @@ def test_ties_are_ordered_and_areas_computed_as_metrics_do(client, vit, scene, m
     assert curve.order != list(range(196))
     shares = [count / 196 for count in curve.counts]
     torch.testing.assert_close(curve.areas, area_under(curve.probability, shares, "normalised"))
-    undefined = replace(attribution, patches=torch.full_like(patch_scores(attribution), torch.nan))
+    undefined = replace(attribution, patches=torch.full_like(get_patch_scores(attribution), torch.nan))
     monkeypatch.setattr(service, "maps", lambda payload: [undefined])
     with pytest.raises(ShapeError, match="no order"):
         service.curve([ExplainPayload("scenes", "pair-1-6", "genatt", (6,), "probability")])

@@ -71,7 +71,7 @@ def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:
         total = Estimate(model.label, len(own_cells), sum(len(cell.places) for cell in own_cells))
         for dataset, evaluation in enumerate(plan.evaluations):
             image_count = sum(len(cell.places) for cell in own_cells if cell.dataset == dataset)
-            ahead, back, unknown = cost_per_image(plan.methods, evaluation, vit)
+            ahead, back, unknown = estimate_passes(plan.methods, evaluation, vit)
             total.forwards, total.backwards = total.forwards + ahead * image_count, total.backwards + back * image_count
             total.unknown += [spec for spec in unknown if image_count and spec not in total.unknown]
         one_ahead, one_back = calibrate(vit, plan.batch_size or plan.slice)
@@ -80,12 +80,12 @@ def estimate(plan: Plan, cells: Sequence[WorkCell]) -> list[Estimate]:
     return estimates
 
 
-def cost_per_image(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -> tuple[float, float, list[str]]:
+def estimate_passes(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox) -> tuple[float, float, list[str]]:
     """Cost of one image: forward passes, backward passes, and the specs whose cost is unknown.
 
     The forward pass of the image itself is counted once, since all methods share it.
     """
-    rows, sizes, unknown = targets_per_image(evaluation.targets), model_sizes(vit), []
+    rows, sizes, unknown = count_targets(evaluation.targets), read_model_sizes(vit), []
     ahead, back = 1.0, 0.0
     for method in map(resolve, methods):
         names = {**sizes, **method.settings}
@@ -105,7 +105,7 @@ def cost_per_image(methods: Sequence[str], evaluation: Evaluation, vit: BlackBox
     return ahead, back, list(dict.fromkeys(unknown))
 
 
-def targets_per_image(targets: str | tuple[int | str, ...]) -> int:
+def count_targets(targets: str | tuple[int | str, ...]) -> int:
     """Number of target classes that are explained per image."""
     if isinstance(targets, tuple):
         return len(targets)
@@ -114,7 +114,7 @@ def targets_per_image(targets: str | tuple[int | str, ...]) -> int:
     return 2 if targets in ("pair", "predicted+label") else 1
 
 
-def model_sizes(vit: BlackBox) -> dict[str, Any]:
+def read_model_sizes(vit: BlackBox) -> dict[str, Any]:
     """Sizes of a model by the names that cost formulas use."""
     layout = vit.layout(vit.size)
     if not isinstance(vit, ViT):
@@ -195,12 +195,14 @@ def calibrate(vit: BlackBox, batch: int, budget: float = 2.0) -> tuple[float, fl
         for _ in probe_of(vit, images).layers(attention=False):
             pass
 
-    forward = shortest_time(ahead, vit.device, budget / 2)
-    backward = 0.0 if not isinstance(vit, Network) else max(shortest_time(both, vit.device, budget / 2) - forward, 0.0)
+    forward = measure_shortest_time(ahead, vit.device, budget / 2)
+    backward = (
+        0.0 if not isinstance(vit, Network) else max(measure_shortest_time(both, vit.device, budget / 2) - forward, 0.0)
+    )
     return forward / len(images), backward / len(images)
 
 
-def shortest_time(work: Any, device: torch.device, budget: float) -> float:
+def measure_shortest_time(work: Any, device: torch.device, budget: float) -> float:
     """Run `work` 2 to 6 times and return the shortest time in seconds; the first run is a warm-up."""
     rounds, begun = [], time.perf_counter()
     while len(rounds) < 2 or (len(rounds) < 6 and time.perf_counter() - begun < budget):

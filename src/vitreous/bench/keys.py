@@ -24,7 +24,7 @@ def digest(*pieces: bytes, size: int = 16) -> str:
     return hashed.hexdigest()
 
 
-def tensor_bytes(tensor: Tensor) -> tuple[bytes, bytes]:
+def encode_tensor(tensor: Tensor) -> tuple[bytes, bytes]:
     """Data type and shape of a tensor as bytes, and its content as bytes."""
     own = tensor.cpu().contiguous()
     return f"{own.dtype}{list(own.shape)}".encode(), own.view(-1).view(torch.uint8).numpy().tobytes()
@@ -32,13 +32,13 @@ def tensor_bytes(tensor: Tensor) -> tuple[bytes, bytes]:
 
 def hash_tensor(tensor: Tensor) -> str:
     """Hash of a tensor's data type, shape and content."""
-    return digest(*tensor_bytes(tensor))
+    return digest(*encode_tensor(tensor))
 
 
 def hash_weights(module: nn.Module) -> str:
     """Hash of the names, data types, shapes and values of all parameters and buffers."""
     state = module.state_dict()
-    return digest(*(piece for name in sorted(state) for piece in (name.encode(), *tensor_bytes(state[name]))))
+    return digest(*(piece for name in sorted(state) for piece in (name.encode(), *encode_tensor(state[name]))))
 
 
 def to_plain(value: Any) -> Any:
@@ -52,7 +52,7 @@ def to_plain(value: Any) -> Any:
     return str(getattr(value, "name", None) or getattr(value, "__qualname__", None) or value)
 
 
-def canonical_json(content: Any) -> str:
+def to_canonical_json(content: Any) -> str:
     """Canonical JSON text of a value, with sorted keys."""
     return json.dumps(to_plain(content), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
@@ -62,7 +62,9 @@ def hash_identity(method_or_metric: Method | Metric | None) -> str:
     if method_or_metric is None:
         return ""
     if isinstance(method_or_metric, Metric):
-        return digest(canonical_json({"name": method_or_metric.name, "settings": method_or_metric.settings}).encode())
+        return digest(
+            to_canonical_json({"name": method_or_metric.name, "settings": method_or_metric.settings}).encode()
+        )
     fold = method_or_metric.fold
     content = {
         "name": method_or_metric.name,
@@ -70,9 +72,9 @@ def hash_identity(method_or_metric: Method | Metric | None) -> str:
         "linearisation": asdict(method_or_metric.linearisation),
         "fold": None if fold is None else {"name": fold.name, "options": fold.options},
     }
-    return digest(canonical_json(content).encode())
+    return digest(to_canonical_json(content).encode())
 
 
 def hash_key(**decides: str) -> str:
     """Hash of named values that determine a row."""
-    return digest(canonical_json(decides).encode())
+    return digest(to_canonical_json(decides).encode())

@@ -165,8 +165,8 @@ def prepare_batch(
     tuple
         The images that have valid targets (None if there are none), and key and reason for every other image.
     """
-    targets, roles = fixed_targets(vit, target_spec, batch.labels, batch.rival_labels)
-    reasons = {} if targets is None else invalid_rows(targets, roles, vit.outputs)
+    targets, roles = resolve_fixed_targets(vit, target_spec, batch.labels, batch.rival_labels)
+    reasons = {} if targets is None else find_invalid_rows(targets, roles, vit.outputs)
     failures = [(batch.keys[place], f"{batch.keys[place]!r} has {why}") for place, why in reasons.items()]
     good = [place for place in range(len(batch)) if place not in reasons]
     if not good:
@@ -214,7 +214,7 @@ def collect_annotations(batch: Batch, indices: Sequence[int], roles: tuple[str, 
     return annotations
 
 
-def fixed_targets(
+def resolve_fixed_targets(
     vit: BlackBox,
     targets: str | tuple[int | str, ...],
     labels: Int[Tensor, " b"],
@@ -254,17 +254,17 @@ def add_predicted(
     return torch.cat([logits.argmax(-1, keepdim=True), targets], 1)
 
 
-def invalid_rows(targets: Int[Tensor, "b k"], roles: tuple[str, ...], classes: int) -> dict[int, str]:
+def find_invalid_rows(targets: Int[Tensor, "b k"], roles: tuple[str, ...], classes: int) -> dict[int, str]:
     """Reason by row, for rows with an invalid target."""
     named = roles[-targets.shape[1] :]  # the predicted class, which comes first, is always valid
     return {
         row: reason
         for row, row_targets in enumerate(targets.tolist())
-        if (reason := invalid_target_reason(row_targets, named, classes))
+        if (reason := explain_invalid_target(row_targets, named, classes))
     }
 
 
-def invalid_target_reason(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:
+def explain_invalid_target(targets: Sequence[int], roles: tuple[str, ...], classes: int) -> str:
     """Reason why the targets are invalid, or an empty string."""
     for target, role in zip(targets, roles, strict=True):
         if target < 0:

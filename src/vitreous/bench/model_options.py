@@ -166,14 +166,14 @@ def check_flag(value: Any) -> bool:
 
 
 def check_mean(value: Any) -> Triple:
-    channels = channel_values("mean", value)
+    channels = parse_channels("mean", value)
     if max(map(abs, channels)) > 1:
         raise SpecError(f"mean {value} is not of pixel values from 0 to 1; divide values from 0 to 255 by 255")
     return channels
 
 
 def check_std(value: Any) -> Triple:
-    channels = channel_values("std", value)
+    channels = parse_channels("std", value)
     if any(not 0 < number <= 2 for number in channels):
         raise SpecError(
             f"std {value} is not of pixel values from 0 to 1: it is above 0; divide values from 0 to 255 by 255"
@@ -181,7 +181,7 @@ def check_std(value: Any) -> Triple:
     return channels
 
 
-def channel_values(name: str, value: Any) -> Triple:
+def parse_channels(name: str, value: Any) -> Triple:
     """Parse three numbers: '0.485,0.456,0.406', one number for all channels, or a list."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     try:

@@ -250,14 +250,14 @@ def to_toml(plan: Plan) -> str:
             "pretrained": model.pretrained,
             "family": model.family or None,
         }
-        lines += toml_table("models", {**entries, **dict(model.arguments)})
+        lines += format_toml_table("models", {**entries, **dict(model.arguments)})
     for data in plan.datasets:
         entries = {name: getattr(data, name) for name in DataSpec.__dataclass_fields__}
-        lines += toml_table("datasets", {**entries, "models": data.models or None, "part": data.part or None})
+        lines += format_toml_table("datasets", {**entries, "models": data.models or None, "part": data.part or None})
     return "\n".join(lines) + "\n"
 
 
-def toml_table(name: str, entries: dict[str, Any]) -> list[str]:
+def format_toml_table(name: str, entries: dict[str, Any]) -> list[str]:
     """Lines of one TOML table in an array of tables; entries that are None are left out."""
     inside = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in entries.items() if value is not None)
     return ["", f"[[{name}]]", *inside]

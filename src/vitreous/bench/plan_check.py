@@ -53,7 +53,7 @@ def check(plan: Plan) -> list[str]:
         try:
             vit = load_cached(model, plan.precision, device).vit
         except VitreousError as problem:
-            raise origin.wrong(str(problem) + checkpoint_hint(plan, model.label), "models", model.name) from None
+            raise origin.wrong(str(problem) + suggest_checkpoint(plan, model.label), "models", model.name) from None
         if vit.preprocess is None:
             raise origin.wrong(f"model {model.name!r} does not say how images are prepared", "models", model.name)
         for targets in dict.fromkeys(evaluation.targets for evaluation in plan.evaluations):
@@ -66,13 +66,13 @@ def check(plan: Plan) -> list[str]:
     return [note for note in notes if note]
 
 
-def checkpoint_hint(plan: Plan, label: str) -> str:
+def suggest_checkpoint(plan: Plan, label: str) -> str:
     """The flag of `vitreous reproduce` that gives local weights of a model; an empty string for other plans."""
     if not plan.reproduces:
         return ""
-    from vitreous.bench.reproduce import reproduction
+    from vitreous.bench.reproduce import find_reproduction
 
-    models = reproduction(plan.reproduces).models
+    models = find_reproduction(plan.reproduces).models
     key = next((key for key, entry in models.items() if entry["label"] == label), None)
     return f"; here: --checkpoint {key}=FILE, or --models {key}=NAME for another model" if key else ""
 

@@ -12,7 +12,7 @@ from typing import Any
 from vitreous.bench.plan import ALL, DEFAULT_METHODS, SLOW, USUAL, DataSpec, Evaluation, ModelSpec, Plan
 from vitreous.bench.plan_entries import parse_specs, validate_entries
 from vitreous.bench.plan_source import FLAGS, OLD_ENTRIES, Origin, suggest
-from vitreous.bench.protocol_plan import find_protocol, published_methods, settle_protocol
+from vitreous.bench.protocol_plan import find_protocol, list_published_methods, settle_protocol
 from vitreous.core.errors import DataError, SpecError
 
 
@@ -115,11 +115,11 @@ def make_plan(entries: Mapping[str, Any], origin: Origin, text: str) -> Plan:
         raise origin.wrong('the plan names no methods; add methods = ["genatt", "decompx+skipplus"]', "methods")
     datasets, evaluations = settle_datasets(entries, checked_entries, datasets, origin)
     methods = parse_specs(
-        published_methods(entries, origin) or entries.get("methods") or DEFAULT_METHODS, "methods", origin
+        list_published_methods(entries, origin) or entries.get("methods") or DEFAULT_METHODS, "methods", origin
     )
     if "protocol" in checked_entries:
         checked_entries.setdefault("preprocess", find_protocol(checked_entries["protocol"], origin).preprocess)
-        checked_entries.setdefault("targets", common_value([evaluation.targets for evaluation in evaluations]))
+        checked_entries.setdefault("targets", find_common_value([evaluation.targets for evaluation in evaluations]))
     metrics = tuple(dict.fromkeys(spec for evaluation in evaluations for spec in evaluation.metrics))
     return Plan(
         models, datasets, methods, metrics, **checked_entries, evaluations=evaluations, text=text, source=origin.name
@@ -139,7 +139,7 @@ def check_labels(models: Sequence[ModelSpec], datasets: Sequence[DataSpec], orig
             raise origin.wrong(f"two {key} are called {twice!r}; give one of them another label", key, twice)
 
 
-def common_value(values: Sequence[Any]) -> Any:
+def find_common_value(values: Sequence[Any]) -> Any:
     """The value that all entries have, or None."""
     return values[0] if all(value == values[0] for value in values) else None
 
@@ -183,7 +183,7 @@ def settle_datasets(
     else:
         served = [parse_specs(metrics, "metrics", origin) if metrics else ()] * len(datasets)
     own = [tuple(specs) if data.metrics is None else data.metrics for data, specs in zip(datasets, served, strict=True)]
-    if any(data.metrics is not None for data in datasets) or common_value(own) is None:
+    if any(data.metrics is not None for data in datasets) or find_common_value(own) is None:
         datasets = tuple(replace(data, metrics=specs) for data, specs in zip(datasets, own, strict=True))
     evaluations = (
         settle_entries(data, checked_entries, Evaluation(specs)) for data, specs in zip(datasets, own, strict=True)

@@ -97,10 +97,10 @@ def requeue_unfinished(
         if loss_counts[cell.number] < LOSSES:
             waiting.append(cell)
         else:
-            yield failed_outcome(job, cell)
+            yield make_failed_outcome(job, cell)
 
 
-def failed_outcome(job: PlanJob, cell: WorkCell) -> Outcome:
+def make_failed_outcome(job: PlanJob, cell: WorkCell) -> Outcome:
     """Outcome of a cell whose worker died `LOSSES` times."""
     model, data = job.plan.models[cell.model].label, job.plan.datasets[cell.dataset].label
     message = (

@@ -58,7 +58,7 @@ def find_protocol(name: Any, origin: Origin) -> Any:
         raise origin.wrong(str(problem), "protocol", name) from None
 
 
-def published_methods(entries: Mapping[str, Any], origin: Origin) -> tuple[str, ...] | None:
+def list_published_methods(entries: Mapping[str, Any], origin: Origin) -> tuple[str, ...] | None:
     """All methods of the paper's tables if the plan has methods = "protocol", otherwise None."""
     if entries.get("methods") not in (PAPER, [PAPER], (PAPER,)):
         return None

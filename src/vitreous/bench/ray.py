@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vitreous.bench.pool import LOSSES, Executor, count_cores, failed_outcome
+from vitreous.bench.pool import LOSSES, Executor, count_cores, make_failed_outcome
 from vitreous.bench.run import run_cell
 from vitreous.bench.work_cells import WorkCell
 from vitreous.bench.worker_job import Outcome, PlanJob
@@ -63,7 +63,7 @@ def run_on_ray(
                     ray.exceptions.OutOfMemoryError,
                     ray.exceptions.NodeDiedError,
                 ):
-                    yield failed_outcome(job, cell)
+                    yield make_failed_outcome(job, cell)
                 except ray.exceptions.RayTaskError as problem:
                     raise problem.cause if problem.cause is not None else problem from None
 

@@ -107,7 +107,7 @@ def read_reproduction(name: str, entry: Mapping[str, Any], paper: Mapping[str, A
     )
 
 
-def reproduction(name: str) -> Reproduction:
+def find_reproduction(name: str) -> Reproduction:
     """Reproduction by name, such as "tis:table1".
 
     Raises
@@ -186,7 +186,7 @@ def plan_reproduction(
     check_keys(subsets, selected.data, "--subset", selected.name)
     check_keys({**models, **checkpoints}, selected.models, "--models and --checkpoint", selected.name)
     require(selected, data, models, checkpoints)
-    whole = reproduction(selected.name)
+    whole = find_reproduction(selected.name)
     datasets, reduced = (
         [],
         [f"without {entry['label']}" for key, entry in whole.models.items() if key not in selected.models],

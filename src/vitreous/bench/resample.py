@@ -62,7 +62,7 @@ def resample_values(
     return {name: np.concatenate(values) for name, values in sums_by_name.items()}
 
 
-def interval(values: np.ndarray, level: float) -> tuple[float, float]:
+def compute_interval(values: np.ndarray, level: float) -> tuple[float, float]:
     """Central interval of `values` with coverage `level`; NaN values are ignored."""
     finite = values[~np.isnan(values)]
     if not len(finite):
@@ -71,13 +71,15 @@ def interval(values: np.ndarray, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def value_interval(parts: Parts, drawn: np.ndarray, image_ids: Sequence[Any], level: float) -> tuple[float, float]:
+def compute_value_interval(
+    parts: Parts, drawn: np.ndarray, image_ids: Sequence[Any], level: float
+) -> tuple[float, float]:
     """Interval of a method's value; NaN if its score is defined on fewer than `FEW` images."""
     defined = {image_ids[row] for row in np.flatnonzero(~np.isnan(parts["score"])).tolist()}
-    return interval(drawn, level) if len(defined) >= FEW else UNKNOWN
+    return compute_interval(drawn, level) if len(defined) >= FEW else UNKNOWN
 
 
-def difference_interval(
+def compute_difference_interval(
     before: Parts,
     after: Parts,
     reduce: Reducer,
@@ -116,10 +118,10 @@ def difference_interval(
     if len(set(paired_ids)) < FEW:
         return (difference, *UNKNOWN)
     drawn = resample_values(parts, reduce, paired_ids, draws, seed)
-    return (difference, *interval(drawn["after"] - drawn["before"], level))
+    return (difference, *compute_interval(drawn["after"] - drawn["before"], level))
 
 
-def same_values(first: Parts, second: Parts) -> bool:
+def have_same_rows(first: Parts, second: Parts) -> bool:
     """Whether two methods have defined scores on the same rows."""
     return bool((np.isnan(first["score"]) == np.isnan(second["score"])).all())
 
@@ -129,7 +131,7 @@ def contains_zero(ends: tuple[float, float]) -> bool:
     return not (ends[0] > 0 or ends[1] < 0)
 
 
-def curve_band(
+def compute_curve_band(
     curves: Float[np.ndarray, "q s"], clusters: Sequence[np.ndarray], draws: int = 400, seed: int = 0
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
     """The mean curve and its pointwise interval; images are resampled with all their rows.
@@ -161,5 +163,5 @@ def curve_band(
         sizes = (min(at_once, draws - start) for start in range(0, draws, at_once))
         drawn = (draw.multinomial(len(clusters), even, size=size) for size in sizes)
         sampled = np.concatenate([(weights @ totals) / (weights @ counts) for weights in drawn])
-    low, high = np.array([interval(point, LEVEL) for point in sampled.T]).T
+    low, high = np.array([compute_interval(point, LEVEL) for point in sampled.T]).T
     return middle, low, high

@@ -85,12 +85,12 @@ def need_pyarrow() -> None:
         ) from None
 
 
-def schema(kind: str) -> pa.Schema:
+def make_schema(kind: str) -> pa.Schema:
     """Arrow schema of `kind`, "scores" or "maps"."""
-    return arrow_schema(COLUMNS[kind])
+    return make_arrow_schema(COLUMNS[kind])
 
 
-def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+def make_arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
     """Arrow schema of columns, whose types are as in `COLUMNS`."""
     import pyarrow as pa
 
@@ -117,18 +117,18 @@ def to_table(kind: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         if odd := row.keys() - columns_of_kind.keys():
             raise KeyError(f"{sorted(odd)} are no columns of {kind}")
     return pa.Table.from_pydict(
-        {name: [row.get(name) for row in rows] for name in columns_of_kind}, schema=schema(kind)
+        {name: [row.get(name) for row in rows] for name in columns_of_kind}, schema=make_schema(kind)
     )
 
 
-def half_precision(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def to_half_precision(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Maps [r h w] as float16 grids [r h·w] and the factors [r] that they are multiplied by.
 
     The largest finite value of a grid is ±1, which avoids overflow and underflow; a map of zeros has the factor 1.
 
     Examples
     --------
-    >>> grids, scales = half_precision(np.array([[[1e6, -2e6]], [[0.0, 0.0]]], np.float32))
+    >>> grids, scales = to_half_precision(np.array([[[1e6, -2e6]], [[0.0, 0.0]]], np.float32))
     >>> grids.tolist(), scales.tolist()
     ([[0.5, -1.0], [0.0, 0.0]], [2000000.0, 1.0])
     """

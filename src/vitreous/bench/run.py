@@ -14,7 +14,7 @@ from vitreous.bench.keys import hash_key
 from vitreous.bench.labelled_batch import LabelledBatch, prepare_batch
 from vitreous.bench.plan import Plan
 from vitreous.bench.work_cells import WorkCell, open_cached
-from vitreous.bench.worker import compute, error_sentence, failure_columns
+from vitreous.bench.worker import compute, format_error, make_failure_columns
 from vitreous.bench.worker_job import Outcome, PlanJob, ResultColumn, load_cached
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.data import Dataset, batches
@@ -96,7 +96,7 @@ class CellRun:
                 if len(batch) > 1:
                     self.run_places(own, 1)
                 else:
-                    self.append_unreadable(batch.keys[0], error_sentence(problem))
+                    self.append_unreadable(batch.keys[0], format_error(problem))
                 continue
             for image_key, message in unfit:
                 self.append_unreadable(image_key, message)
@@ -184,7 +184,7 @@ class CellRun:
                 metric=column.metric_id,
             )
             keys.append(own)
-            self.append_row(column, {"key": own, **where, **failure_columns(message)}, "")
+            self.append_row(column, {"key": own, **where, **make_failure_columns(message)}, "")
         self.outcome.listed[image_key] = [("", -1, keys)]
         self.outcome.failed[before:] = [message]
 

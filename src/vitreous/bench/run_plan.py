@@ -127,7 +127,7 @@ def count_images(cells: Sequence[WorkCell]) -> int:
     return sum(len(cell.places) for cell in cells)
 
 
-def missing_cells(plan: Plan, store: Store) -> list[int]:
+def list_missing_cells(plan: Plan, store: Store) -> list[int]:
     """Numbers of the cells that are not finished: rows are missing or failed, or the fingerprint has changed."""
     cells = split_plan(plan)
     finished = store.done(plan.run, fingerprint_cells(plan, cells))

@@ -92,7 +92,7 @@ def count_bytes(value: Any) -> int:
     return sum(map(count_bytes, value.values())) if isinstance(value, dict) else getattr(value, "nbytes", 8)
 
 
-def row_schema(kind: str) -> pa.Schema:
+def make_row_schema(kind: str) -> pa.Schema:
     """Columns of the temporary file: "scores", or "curves" of the metrics that have some."""
     import pyarrow as pa
 
@@ -153,7 +153,7 @@ class SectionFiles:
         }
         has_curve = (table["levels"].is_valid().to_numpy(), "curves")
         for is_written, kind in ((np.ones(len(table), bool), "scores"), has_curve):
-            rows = pa.table({name: columns[name] for name in row_schema(kind).names}, schema=row_schema(kind))
+            rows = pa.table({name: columns[name] for name in make_row_schema(kind).names}, schema=make_row_schema(kind))
             for metric, places in frame.loc[is_written].groupby("metric", sort=False).groups.items():
                 own = rows.take(pa.array(np.sort(places))).combine_chunks()
                 self.places.setdefault((str(metric), kind), []).extend(map(self.batches.append, own.to_batches()))
@@ -175,8 +175,8 @@ class SectionFiles:
         return np.array(numbers, np.int32)[local]
 
     def read(self, metric: str, kind: str = "scores") -> pa.Table:
-        """Rows of one metric, with the columns of `row_schema(kind)`."""
-        return self.batches.read(self.places.get((metric, kind), ()), row_schema(kind))
+        """Rows of one metric, with the columns of `make_row_schema(kind)`."""
+        return self.batches.read(self.places.get((metric, kind), ()), make_row_schema(kind))
 
 
 def merge_facts(facts: list[pd.DataFrame]) -> pd.DataFrame:

@@ -159,7 +159,7 @@ class MetricScores:
         return facts.loc[facts["metric"] == self.metric]
 
     def rows(self, kind: str = "scores") -> pa.Table:
-        """Rows of the metric, also those of unreadable images, with the columns of `row_schema(kind)`."""
+        """Rows of the metric, also those of unreadable images, with the columns of `make_row_schema(kind)`."""
         rows = self.section.files.read(self.metric, kind)
         return rows.filter(self.section.is_own[rows["question_at"].to_numpy()]) if self.section.role else rows
 

@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.bench.atomic_files import is_whole, read_part, write_part
 from vitreous.bench.index_db import open_index
-from vitreous.bench.rows import COLUMNS, need_pyarrow, schema, to_table
+from vitreous.bench.rows import COLUMNS, make_schema, need_pyarrow, to_table
 from vitreous.bench.store_scan import scan_cells
 from vitreous.core.errors import DataError
 
@@ -273,7 +273,7 @@ class Store:
         """
         import pyarrow as pa
 
-        return pa.concat_tables([schema(kind).empty_table(), *self.scan(run, kind)])
+        return pa.concat_tables([make_schema(kind).empty_table(), *self.scan(run, kind)])
 
     def scan(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitreous.bench.atomic_files import read_part
-from vitreous.bench.rows import schema
+from vitreous.bench.rows import make_schema
 
 if TYPE_CHECKING:
     import sqlite3
@@ -28,7 +28,7 @@ KEY_BYTES = 150  # of a key in memory
 KEYS_AT_ONCE = 500  # keys in one query of the index
 
 
-def part_reader(folder: Path, columns: Sequence[str] | None) -> PartReader:
+def make_part_reader(folder: Path, columns: Sequence[str] | None) -> PartReader:
     """A function that reads some columns (None for all) of a part, and keeps the last parts.
 
     It returns the rows of the part and the index of every key in them, and raises `DataError` if the part is damaged.
@@ -73,16 +73,16 @@ def scan_cells(
     DataError
         If a part is damaged or missing.
     """
-    read = part_reader(parts_folder, columns)
-    names = [name for name in schema(kind).names if columns is None or name in columns]
+    read = make_part_reader(parts_folder, columns)
+    names = [name for name in make_schema(kind).names if columns is None or name in columns]
     numbers = [number for (number,) in connection.execute("SELECT cell FROM cells WHERE run = ? ORDER BY cell", (run,))]
     for number in numbers if cells is None else [numbers[cell] for cell in cells]:
         listed = connection.execute("SELECT listing FROM cells WHERE run = ? AND cell = ?", (run, number))
         (packed,) = listed.fetchone()
-        yield cell_rows(connection, read, json.loads(zlib.decompress(packed)), kind, names)
+        yield read_cell(connection, read, json.loads(zlib.decompress(packed)), kind, names)
 
 
-def cell_rows(
+def read_cell(
     connection: sqlite3.Connection, read: PartReader, listing: dict[str, Any], kind: str, names: Sequence[str]
 ) -> pa.Table:
     """Rows of one cell, in the order of its listing and with the labels of this run."""
@@ -90,12 +90,12 @@ def cell_rows(
 
     rows = listing["rows"]
     keys = [key for *_, own in rows for key in own]
-    part_of = dict(parts_with(connection, keys))
+    part_of = dict(find_parts(connection, keys))
     places: dict[str, list[int]] = {}  # of the keys in every part
     for place, key in enumerate(keys):
         if part_of.get(key, "").startswith(f"{kind}-"):
             places.setdefault(part_of[key], []).append(place)
-    fields = pa.schema([schema(kind).field(name) for name in names])
+    fields = pa.schema([make_schema(kind).field(name) for name in names])
     if not places:
         return fields.empty_table()
     tables = []
@@ -109,13 +109,13 @@ def cell_rows(
     arrays = {name: joined[name] for name in names if name not in NAMED}
     arrays |= {name: pa.repeat(pa.scalar(listing[name]), len(entries)) for name in ("model", "dataset")}
     arrays |= {
-        name: pa.array([rows[entry][at] for entry in entries], schema(kind).field(name).type)
+        name: pa.array([rows[entry][at] for entry in entries], make_schema(kind).field(name).type)
         for at, name in enumerate(NAMED[2:])
     }
     return pa.table({name: arrays[name] for name in names}, schema=fields)
 
 
-def parts_with(connection: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+def find_parts(connection: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Key and part of every key that the store has."""
     for start in range(0, len(keys), KEYS_AT_ONCE):
         piece = [bytes.fromhex(key) for key in keys[start : start + KEYS_AT_ONCE]]

@@ -15,12 +15,12 @@ from vitreous.bench.resample import (
     FEW,
     LEVEL,
     UNKNOWN,
+    compute_difference_interval,
+    compute_interval,
+    compute_value_interval,
     contains_zero,
-    difference_interval,
-    interval,
+    have_same_rows,
     resample_values,
-    same_values,
-    value_interval,
 )
 from vitreous.bench.score_files import SUMMARISED, collect_sections
 from vitreous.bench.scores import MetricScores, ScoreSection, count_rows, make_sections, split_sections
@@ -192,24 +192,24 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
     failed_facts = facts.loc[facts["error"].notna()]
     counts, errors = count_rows(facts, "method"), count_rows(failed_facts, "method")
     judged = [method for method in counts if errors[method] < counts[method]]
-    units = common_questions(scores, rows, judged)
+    units = find_common_questions(scores, rows, judged)
     images = [(section.questions[unit].index, section.questions[unit].image) for unit in units]
     parts = {method: scores.parts_of(method, units.tolist()) for method in judged} if len(units) else {}
     values = {method: float(scores.reduce(own)) for method, own in parts.items()}
     drawn = resample_values(parts, scores.reduce, images, draws, seed) if len(set(images)) >= FEW else {}
-    spans = {method: value_interval(parts[method], drawn[method], images, level) for method in drawn}
+    spans = {method: compute_value_interval(parts[method], drawn[method], images, level) for method in drawn}
     ranks = rank_values(values, scores.higher_is_better)
     best = next((method for method, rank in ranks.items() if rank == 1), "")
 
     def is_tied(method: str) -> bool:
         if ranks[method] == 1:
             return True
-        if not isnan(spans.get(method, UNKNOWN)[0]) and same_values(parts[method], parts[best]):
+        if not isnan(spans.get(method, UNKNOWN)[0]) and have_same_rows(parts[method], parts[best]):
             return contains_zero(
-                interval(drawn[method] - drawn[best], level)
+                compute_interval(drawn[method] - drawn[best], level)
             )  # paired, since both use the same resamples
         return contains_zero(
-            difference_interval(parts[best], parts[method], scores.reduce, images, draws, level, seed)[1:]
+            compute_difference_interval(parts[best], parts[method], scores.reduce, images, draws, level, seed)[1:]
         )
 
     messages = failed_facts.drop_duplicates("method").set_index("method")["error"].to_dict()
@@ -235,7 +235,7 @@ def summarise_metric(scores: MetricScores, draws: int = DRAWS, level: float = LE
     return MetricSummary(*where, len(set(images)), tuple(entries), scores)
 
 
-def common_questions(scores: MetricScores, rows: pa.Table, judged: Sequence[str]) -> np.ndarray:
+def find_common_questions(scores: MetricScores, rows: pa.Table, judged: Sequence[str]) -> np.ndarray:
     """Indices of the image-target pairs that every working method has a row for.
 
     Images on which one of these methods failed are left out, so that methods are compared on the same rows.
@@ -260,7 +260,7 @@ def rank_values(values: dict[str, float], higher_is_better: bool | None) -> dict
     return ranks.dropna().astype(int).to_dict()
 
 
-def mean_ranks(summaries: Sequence[MetricSummary]) -> list[float]:
+def compute_mean_ranks(summaries: Sequence[MetricSummary]) -> list[float]:
     """Mean rank of every method over the metrics with a better direction; NaN if it has no rank."""
     import pandas as pd
 
@@ -272,5 +272,5 @@ def mean_ranks(summaries: Sequence[MetricSummary]) -> list[float]:
 
 def order_by_rank(summaries: Sequence[MetricSummary]) -> list[int]:
     """Indices of the methods, best mean rank first."""
-    means = mean_ranks(summaries)
+    means = compute_mean_ranks(summaries)
     return sorted(range(len(means)), key=lambda place: (isnan(means[place]), means[place], place))

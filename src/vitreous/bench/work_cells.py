@@ -97,7 +97,7 @@ def fingerprint_cells(plan: Plan, cells: Sequence[WorkCell]) -> dict[int, str]:
     A finished cell is computed again if its fingerprint has changed, for example because images were added to the
     folder or the checkpoint was overwritten.
     """
-    weights = [file_stamp(model.checkpoint) for model in plan.models]
+    weights = [stamp_file(model.checkpoint) for model in plan.models]
     fingerprints = {}
     for cell in cells:
         keys = open_cached(plan.datasets[cell.dataset]).keys
@@ -108,7 +108,7 @@ def fingerprint_cells(plan: Plan, cells: Sequence[WorkCell]) -> dict[int, str]:
     return fingerprints
 
 
-def file_stamp(file: str | None) -> str:
+def stamp_file(file: str | None) -> str:
     """Size and modification time of a file; an empty string if there is no such file."""
     if file is None or not Path(file).is_file():
         return ""

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from vitreous.bench.keys import canonical_json
+from vitreous.bench.keys import to_canonical_json
 from vitreous.bench.labelled_batch import LabelledBatch
-from vitreous.bench.rows import half_precision
+from vitreous.bench.rows import to_half_precision
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.targets import ClassTarget
 from vitreous.core.errors import ModelError, SpecError, VitreousError
@@ -69,14 +69,14 @@ def compute(
             )
     except Exception as problem:  # noqa: BLE001 - one image must not stop the run
         return retry_halves(problem, subject, method, metrics, question, precision)
-    about = canonical_json(attribution.provenance)
+    about = to_canonical_json(attribution.provenance)
     shared = {"map_seconds": cost.seconds / subject.rows, "peak_mib": cost.mib, "about": about}
     memo: dict[Any, Any] = {}
     columns = []
     for metric in metrics:
         try:
             rows = (
-                map_columns(attribution)
+                make_map_columns(attribution)
                 if metric is None
                 else measure_columns(metric, attribution, probe, subject, fitted, memo)
             )
@@ -107,15 +107,15 @@ def retry_halves(
         halves = (subject.only(range(half)), subject.only(range(half, len(subject))))
         parts = [compute(half_batch, method, metrics, question, precision) for half_batch in halves]
         return [first + second for first, second in zip(*parts, strict=True)]
-    return [[failure_columns(error_sentence(problem))] * subject.rows for _ in metrics]
+    return [[make_failure_columns(format_error(problem))] * subject.rows for _ in metrics]
 
 
-def failure_columns(message: str) -> Fragment:
+def make_failure_columns(message: str) -> Fragment:
     """Columns of a row that failed."""
     return {"error": message, "value": float("nan")}
 
 
-def error_sentence(problem: Exception) -> str:
+def format_error(problem: Exception) -> str:
     """One-line error message; unexpected errors are prefixed with their type."""
     if os.environ.get("VITREOUS_DEBUG"):
         import traceback
@@ -143,10 +143,10 @@ def measure_columns(
     with measure_cost(device) as cost:
         result = metric(attribution, probe=probe, method=method, memo=memo, **annotations)
         scores = result.scores.double().cpu().tolist()  # synchronises with the device, inside the timed block
-    return result_columns(result, scores, cost.seconds / len(attribution))
+    return make_result_columns(result, scores, cost.seconds / len(attribution))
 
 
-def result_columns(result: MetricResult, scores: list[float], seconds: float) -> list[Fragment]:
+def make_result_columns(result: MetricResult, scores: list[float], seconds: float) -> list[Fragment]:
     """Columns of every row from the result of a metric."""
     parts = {name: part.double().cpu().tolist() for name, part in result.parts.items()}
     curve = None if result.curve is None else result.curve.double().cpu().tolist()
@@ -155,7 +155,7 @@ def result_columns(result: MetricResult, scores: list[float], seconds: float) ->
         "higher_is_better": result.higher_is_better,
         "levels": None if result.levels is None else list(result.levels),
         "seconds": seconds,
-        "protocol": canonical_json(result.protocol),
+        "protocol": to_canonical_json(result.protocol),
     }
     return [
         {
@@ -168,11 +168,11 @@ def result_columns(result: MetricResult, scores: list[float], seconds: float) ->
     ]
 
 
-def map_columns(attribution: Attribution) -> list[Fragment]:
+def make_map_columns(attribution: Attribution) -> list[Fragment]:
     """Columns of every map: a float16 grid and the factor that it is multiplied by."""
     maps = attribution.maps().float().cpu().numpy()
     score = [float("nan")] * len(maps) if attribution.score is None else attribution.score.double().cpu().tolist()
-    grids, scales = half_precision(maps)
+    grids, scales = to_half_precision(maps)
     shape = {"rows": maps.shape[1], "columns": maps.shape[2]}
     shared_columns = {**shape, "native": attribution.native, "signed": attribution.signed}
     rows = zip(grids, scales.tolist(), score, strict=True)

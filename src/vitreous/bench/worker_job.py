@@ -11,7 +11,7 @@ import torch
 from vitreous.bench.keys import hash_identity, hash_weights
 from vitreous.bench.model_options import load_model
 from vitreous.bench.plan import Evaluation, ModelSpec, Plan
-from vitreous.bench.work_cells import WorkCell, file_stamp
+from vitreous.bench.work_cells import WorkCell, stamp_file
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.metrics.metric import Metric, resolve_metric
@@ -29,7 +29,7 @@ class LoadedModel:
 def load_cached(model: ModelSpec, precision: str, device: str | None) -> LoadedModel:
     """Load a model; the last two are cached per process, until the checkpoint or the file of class names changes."""
     files = (model.checkpoint, dict(model.arguments).get("classes"))
-    return load_hashed(model, precision, device, "; ".join(map(file_stamp, files)))
+    return load_hashed(model, precision, device, "; ".join(map(stamp_file, files)))
 
 
 @lru_cache(maxsize=2)

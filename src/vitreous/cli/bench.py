@@ -73,7 +73,7 @@ def bench(
     entries = {
         "methods": method, "metrics": metric, "protocol": protocol, "images": images, "seed": seed, "targets": targets,
         "question": question, "precision": precision, "device": device, "batch_size": batch_size, "slice": slice,
-        "maps": maps, "out": out, "models": model_entries(model, checkpoint, arguments), "datasets": data,
+        "maps": maps, "out": out, "models": make_model_entries(model, checkpoint, arguments), "datasets": data,
     }  # fmt: skip
     with caveats_as_notes(), resumable():
         with spinner("reading the plan", lines=True):
@@ -93,7 +93,7 @@ def bench(
         return run_plan(checked_plan, folder, executor, shard, recheck=recheck, as_json=json)
 
 
-def model_entries(names: list[str] | None, checkpoint: str | None, arguments: dict[str, Any]) -> list[Any] | None:
+def make_model_entries(names: list[str] | None, checkpoint: str | None, arguments: dict[str, Any]) -> list[Any] | None:
     """Entries of a plan for the models."""
     if not (checkpoint or arguments):
         return [{"name": name} for name in names] if names else None
@@ -135,7 +135,7 @@ def choose_executor(workers: int, ray: str | None, gpus: float | None) -> Any:
     return processes(workers) if workers > 1 else run_serially
 
 
-def store_folder(folder: Path, shard: str | None) -> Path:
+def choose_store_folder(folder: Path, shard: str | None) -> Path:
     return folder if shard is None else folder / "shards" / shard.replace("/", "-of-")
 
 
@@ -145,7 +145,7 @@ def run_plan(plan: Any, folder: Path, executor: Any, shard: str | None, *, reche
     from vitreous.bench.store import Store
     from vitreous.cli.run_output import print_standings, run_display
 
-    with Store(store_folder(folder, shard)) as store:
+    with Store(choose_store_folder(folder, shard)) as store:
         with run_display(store.folder) as display:
             progress = execute(plan, store, executor, shard=shard, recheck=recheck, report=display)
         print_standings(plan, store, progress, as_json=as_json, table=shard is None)
@@ -153,7 +153,7 @@ def run_plan(plan: Any, folder: Path, executor: Any, shard: str | None, *, reche
 
 
 def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
-    from vitreous.bench.run_plan import Progress, missing_cells
+    from vitreous.bench.run_plan import Progress, list_missing_cells
     from vitreous.bench.store import Store
     from vitreous.bench.work_cells import split_plan
     from vitreous.cli.run_output import print_standings
@@ -164,7 +164,7 @@ def merge_shards(plan: Any, folder: Path, *, as_json: bool) -> int:
     with Store(folder) as store:
         new_rows = store.merge(shards)
         store.begin(plan.run, plan.toml, {"merged": [shard.name for shard in shards]})
-        missing = missing_cells(plan, store)
+        missing = list_missing_cells(plan, store)
         progress = Progress(0, cells=len(split_plan(plan)), rows=new_rows)
         if missing:
             progress.failed = {
@@ -183,7 +183,7 @@ def print_estimate(plan: Any, folder: Path, shard: str | None, workers: int, *, 
 
     cells = split_plan(plan)
     cells = cells if shard is None else select_shard(cells, shard)
-    place, done_cells = store_folder(folder, shard), set()
+    place, done_cells = choose_store_folder(folder, shard), set()
     if (place / "ledger.sqlite").exists():
         with Store(place) as store:
             done_cells = store.done(plan.run, fingerprint_cells(plan, cells))

@@ -45,7 +45,7 @@ def check(
                 from vitreous.bench.model_options import load_model
 
                 vit = load_model(model, checkpoint, pretrained, arguments=arguments)
-                result["model"] = {"name": vit.name, **model_facts(vit)}
+                result["model"] = {"name": vit.name, **describe_model(vit)}
         from vitreous.testing import check_method, check_metric
 
         models: Any = None if vit is None else {vit.name: vit}
@@ -73,7 +73,7 @@ def run_file(file: Path) -> None:
         raise DataError(f"{str(file)!r} stopped with {type(problem).__name__}: {problem}") from problem
 
 
-def model_facts(vit: Any) -> dict[str, Any]:
+def describe_model(vit: Any) -> dict[str, Any]:
     """Properties of a model as JSON values."""
     from vitreous.capture.adapter_check import compare_with_model
     from vitreous.models.model import Network
@@ -122,7 +122,7 @@ def try_methods(vit: Any) -> list[dict[str, str]]:
 
     generator = torch.Generator().manual_seed(0)
     image = torch.randn(1, vit.channels, *vit.size, generator=generator).to(vit.device, vit.dtype)
-    score = None if vit.output_type is not None and not vit.embedding else mean_output
+    score = None if vit.output_type is not None and not vit.embedding else average_output
     trials = []
     for name in ProgressBar([facts["name"] for facts in list_methods()], "methods", lines=True):
         method = resolve(name)
@@ -149,7 +149,7 @@ def reason_against(method: Any, vit: Any) -> str:
     return f"needs a {needed}, and this model is seen as a {seen_as}"
 
 
-def mean_output(output: Any) -> Any:
+def average_output(output: Any) -> Any:
     """A score for models without logits: the mean of the first tensor that they return."""
     from vitreous.models.model_call import tensors_of
 

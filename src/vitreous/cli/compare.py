@@ -24,12 +24,12 @@ def compare(
     from vitreous.cli.console import caveats_as_notes, print_json, spinner
 
     with caveats_as_notes(), spinner("comparing"):
-        from vitreous.report.compare import compare_runs, comparison_page
+        from vitreous.report.compare import compare_runs, render_comparison
         from vitreous.report.page import write_text
 
         comparison = compare_runs(before, after, *(runs or (None, None)))
         if html is not None:
-            write_text(html, comparison_page(comparison))
+            write_text(html, render_comparison(comparison))
     if json:
         print_json(comparison.plain())
         return
@@ -40,10 +40,10 @@ def compare(
 
 def print_comparison(comparison: Any) -> None:
     from vitreous.cli.console import open_console, print_table
-    from vitreous.report.compare import change_tables
+    from vitreous.report.compare import make_change_tables
 
     console = open_console()
-    for changes in change_tables(comparison):
+    for changes in make_change_tables(comparison):
         console.print(f"\n{changes.title}", style="bold")
         right = ("before", "after", "change", "questions")
         rows = [(name, *(f"{cell.text} {cell.span}".strip() for cell in cells)) for name, cells in changes.rows]

@@ -65,14 +65,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Se
 
 def print_json(content: Any) -> None:
     """Print one JSON document, with null for numbers that are not finite."""
-    typer.echo(json.dumps(json_value(content), indent=1, ensure_ascii=False, allow_nan=False))
+    typer.echo(json.dumps(to_json_value(content), indent=1, ensure_ascii=False, allow_nan=False))
 
 
-def json_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): json_value(inner) for key, inner in value.items()}
+        return {str(key): to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [json_value(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int) else str(value)

@@ -148,11 +148,11 @@ def explain_all(sources: Sequence[Path], request: Request, output: Any, look: di
     except KeyboardInterrupt as interruption:
         progress.hide()
         if as_json:
-            print_json(summary(request, records, failed))
+            print_json(summarise_records(request, records, failed))
         outcome_note = f"what was finished is in {output.folder}" if records else "nothing was finished"
         raise Stopped.with_kept(interruption, outcome_note) from None
     if as_json:
-        print_json(summary(request, records, failed))
+        print_json(summarise_records(request, records, failed))
     elif len(sources) > 1:
         failures = f", {len(failed)} failed" if failed else ""
         typer.echo(f"{len(records)} image{'' if len(records) == 1 else 's'} explained in {output.folder}{failures}")
@@ -169,7 +169,7 @@ def collect_until_interrupted(items: Iterator[Any]) -> tuple[list[Any], Keyboard
     return collected, None
 
 
-def summary(request: Request, records: list[Any], failed: list[Any]) -> dict[str, Any]:
+def summarise_records(request: Request, records: list[Any], failed: list[Any]) -> dict[str, Any]:
     from vitreous import __version__
 
     return {"vitreous": __version__, "model": request.model, "pictures": records, "failed": failed}

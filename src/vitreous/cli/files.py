@@ -39,7 +39,7 @@ def expand_pattern(source: str) -> list[Path]:
     return files
 
 
-def safe_name(text: str) -> str:
+def make_safe_name(text: str) -> str:
     """Make a text safe as a file name: keep letters, digits and + @ = _ - . and limit its length."""
     plain = re.sub(r"[^\w+@=.-]+", "-", text.strip(), flags=re.UNICODE)
     plain = re.sub(r"-+", "-", plain).strip("-.") or "unnamed"
@@ -61,10 +61,10 @@ class OutputFolder:
 
     def claim(self, text: str) -> str:
         """Reserve a unique safe name; names that differ only in case count as equal."""
-        name, count = safe_name(text), 1
+        name, count = make_safe_name(text), 1
         while name.casefold() in self._taken:
             count += 1
-            name = f"{safe_name(text)}-{count}"
+            name = f"{make_safe_name(text)}-{count}"
         self._taken.add(name.casefold())
         return name
 

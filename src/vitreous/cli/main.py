@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # characters that the terminal cannot show must not raise an error
     words = rename_options(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        status = run(words, program_name() if arguments is None else ["vitreous"])
+        status = run(words, find_program_name() if arguments is None else ["vitreous"])
         sys.stdout.flush()  # flush now, since a closed pipe cannot be handled at exit
         sys.stderr.flush()
         return status
@@ -173,7 +173,7 @@ def report_stop(cause: BaseException, command: str) -> int:
     return stopped.exit_status
 
 
-def program_name() -> list[str]:
+def find_program_name() -> list[str]:
     """The words with which this program can be started again."""
     if Path(sys.argv[0]).name == "__main__.py":
         return [sys.executable, "-m", "vitreous"]

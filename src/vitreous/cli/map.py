@@ -59,7 +59,7 @@ def map(  # noqa: A001 - the verb
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Explain every image of a dataset. Maps are float16 grids with a scale, in Parquet files that need no Vitreous to be read."""
-    from vitreous.cli.bench import make_plan, model_entries
+    from vitreous.cli.bench import make_model_entries, make_plan
     from vitreous.cli.console import caveats_as_notes, spinner
     from vitreous.cli.run_output import resumable
 
@@ -68,7 +68,7 @@ def map(  # noqa: A001 - the verb
     if sum((ray is not None, shard is not None, workers > 1 and ray is None)) > 1:
         raise SpecError("--ray, --shard and --workers are three ways to share out the work; give one of them")
     entries = {
-        "models": model_entries([model], checkpoint, arguments), "datasets": [data], "methods": method or [DEFAULT_METHOD],
+        "models": make_model_entries([model], checkpoint, arguments), "datasets": [data], "methods": method or [DEFAULT_METHOD],
         "metrics": [], "targets": targets, "question": question, "images": images, "precision": precision,
         "device": device, "batch_size": batch_size, "slice": slice,
     }  # fmt: skip
@@ -77,7 +77,7 @@ def map(  # noqa: A001 - the verb
             from vitreous.mapping.run import check_job
 
             plan = make_plan(None, entries)
-            job, notes = check_job(job_of(plan, data, shard_size), plan.device)
+            job, notes = check_job(make_job(plan, data, shard_size), plan.device)
         for note in notes:
             typer.echo(f"note: {note}", err=True)
         compute = choose_pipeline(workers, ray, gpus, shard)
@@ -86,7 +86,7 @@ def map(  # noqa: A001 - the verb
         return compute_maps(job, out, compute, settings, format, sort=sort, as_json=json)
 
 
-def job_of(plan: Any, data: str, shard_size: int) -> Any:
+def make_job(plan: Any, data: str, shard_size: int) -> Any:
     """The job that the checked entries of a plan describe."""
     from vitreous.mapping.job import MapJob
 
@@ -128,13 +128,13 @@ def compute_maps(
     from vitreous.cli.console import print_json
     from vitreous.cli.run_output import print_counts, print_failures, run_display
     from vitreous.mapping.export import export_safetensors, sort_shards
-    from vitreous.mapping.shard_files import complete_files
+    from vitreous.mapping.shard_files import list_complete_files
 
     with run_display(folder) as display:
         progress = compute(job, folder, report=display, **settings)
         if sort:
             sort_shards(folder)
-        files = complete_files(folder)
+        files = list_complete_files(folder)
         if file_format == "safetensors":
             files = export_safetensors(folder, files)
     names = [file.name for file in files]

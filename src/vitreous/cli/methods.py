@@ -32,7 +32,7 @@ def methods(
         print_entry(method, describe(method), as_json=json)
 
 
-def yes_or_dash(fact: bool) -> str:
+def format_flag(fact: bool) -> str:
     return "yes" if fact else "–"
 
 
@@ -42,9 +42,9 @@ def format_cost(method: dict[str, Any]) -> str:
 
 COLUMNS = {
     "needs": itemgetter("capability"),
-    "class-specific": lambda method: yes_or_dash(method["class_specific"]),
-    "signed": lambda method: yes_or_dash(method["signed"]),
-    "complete": lambda method: yes_or_dash(method["complete"]),
+    "class-specific": lambda method: format_flag(method["class_specific"]),
+    "signed": lambda method: format_flag(method["signed"]),
+    "complete": lambda method: format_flag(method["complete"]),
     "cost": format_cost,
     "fold": itemgetter("fold"),
     "paper": itemgetter("paper"),
@@ -55,10 +55,10 @@ def describe(method: dict[str, Any]) -> dict[str, str]:
     """Facts about one method."""
     return {
         "needs": NEEDS[method["capability"]],
-        "class-specific": yes_or_dash(method["class_specific"]),
-        "signed": yes_or_dash(method["signed"]),
-        "complete": yes_or_dash(method["complete"]),
-        "reads attention": yes_or_dash(method["attention"]),
+        "class-specific": format_flag(method["class_specific"]),
+        "signed": format_flag(method["signed"]),
+        "complete": format_flag(method["complete"]),
+        "reads attention": format_flag(method["attention"]),
         "explains": f"the {method['question']}, by default",
         "cost": format_cost(method),
         "map": f"one score per {method['native']}",

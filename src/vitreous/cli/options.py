@@ -94,7 +94,7 @@ def takes_model_options(*left_out: str) -> Callable[[Callable[..., T]], Callable
 
         @wraps(verb)
         def call(**options: Any) -> T:
-            arguments = model_arguments(**{key: options.pop(key, None) for key in OPTIONS})
+            arguments = collect_model_arguments(**{key: options.pop(key, None) for key in OPTIONS})
             return verb(**options, arguments=arguments)
 
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -104,14 +104,17 @@ def takes_model_options(*left_out: str) -> Callable[[Callable[..., T]], Callable
     return decorate
 
 
-def model_arguments(model_arg: Sequence[str] | None, **options: Any) -> dict[str, Any]:
+def collect_model_arguments(model_arg: Sequence[str] | None, **options: Any) -> dict[str, Any]:
     """Arguments for `load_model`: builder arguments and the model options that were given."""
     classes = options.get("classes")
     options |= {"classes": None if classes is None else str(classes), "black_box": options.get("black_box") or None}
-    return {**builder_arguments(model_arg or []), **{key: value for key, value in options.items() if value is not None}}
+    return {
+        **parse_builder_arguments(model_arg or []),
+        **{key: value for key, value in options.items() if value is not None},
+    }
 
 
-def builder_arguments(pairs: Sequence[str]) -> dict[str, Any]:
+def parse_builder_arguments(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse KEY=VALUE pairs; the value of `img_size=64` is a number, that of `global_pool=avg` a string."""
     arguments: dict[str, Any] = {}
     for pair in pairs:

@@ -43,10 +43,10 @@ def report(
 
     page = out or run / "report.html"
     with caveats_as_notes(), spinner(f"reporting {run}"):
-        from vitreous.mapping.shard_files import complete_files
+        from vitreous.mapping.shard_files import list_complete_files
         from vitreous.report import write_map_report, write_report
 
-        if complete_files(run):
+        if list_complete_files(run):
             if name is not None:
                 raise SpecError(f"'{run}' holds maps, and no runs to choose from by --run")
             limit = {} if images is None else {"images": images}

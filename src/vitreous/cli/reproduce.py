@@ -50,12 +50,12 @@ def reproduce(
         return print_list()
     if name is None:
         raise SpecError("no table is named; `vitreous reproduce --list` shows all of them")
-    from vitreous.bench.reproduce import keep_models, parse_model, parse_pairs, plan_reproduction, reproduction
+    from vitreous.bench.reproduce import find_reproduction, keep_models, parse_model, parse_pairs, plan_reproduction
     from vitreous.cli.bench import check_plan, choose_executor, print_estimate
     from vitreous.cli.console import caveats_as_notes, spinner
     from vitreous.cli.run_output import resumable
 
-    selected = reproduction(name)
+    selected = find_reproduction(name)
     named = models or []
     stand_ins = parse_pairs(
         [text for text in named if "=" in text], "--models", "KEY=NAME, such as vit-b=timm:vit_tiny_patch16_224"

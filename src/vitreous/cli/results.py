@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from vitreous.cli.console import open_console, print_table
-from vitreous.cli.files import OutputFolder, safe_name
+from vitreous.cli.files import OutputFolder, make_safe_name
 from vitreous.draw import figure, sheet
 from vitreous.draw.captions import class_name, format_value, output_value, percent, probabilities, probability
 from vitreous.methods.attribution import Attribution
@@ -36,7 +36,7 @@ class Results:
             sheet(attributions, limit=max(12, len(attributions[0])), **options).savefig(file, format="png")
         return {
             "picture": str(source),
-            "top": top(attributions[0], vit),
+            "top": list_top_classes(attributions[0], vit),
             "explained": explained,
             "sheet": str(self.output.folder / f"{stem}.sheet.png"),
             "maps": {attribution.method: self.maps(stem, attribution) for attribution in attributions},
@@ -46,7 +46,7 @@ class Results:
     def overlay(self, stem: str, attributions: Attribution, row: int) -> Record:
         """Write a labelled overlay of one row."""
         attribution = attributions[row]
-        name = f"{stem}.{class_part(attributions, row)}.{safe_name(attribution.method)}.png"
+        name = f"{stem}.{name_class(attributions, row)}.{make_safe_name(attribution.method)}.png"
         with self.output.writing(name) as file:
             figure(attributions, rows=[row], mode=self.mode, shared_scale=self.shared_scale).savefig(file, format="png")
         value = output_value(attribution)
@@ -63,20 +63,20 @@ class Results:
 
     def maps(self, stem: str, attribution: Attribution) -> str:
         """Write the raw maps of one method."""
-        name = f"{stem}.{safe_name(attribution.method)}.safetensors"
+        name = f"{stem}.{make_safe_name(attribution.method)}.safetensors"
         with self.output.writing(name) as file:
             attribution.save(file, format="safetensors")
         return str(self.output.folder / name)
 
 
-def class_part(attributions: Attribution, row: int) -> str:
+def name_class(attributions: Attribution, row: int) -> str:
     """Class name for a file name; with the class index if two classes have the same name."""
-    names = [safe_name(class_name(attributions[index])).casefold() for index in range(len(attributions))]
-    own = safe_name(class_name(attributions[row]))
+    names = [make_safe_name(class_name(attributions[index])).casefold() for index in range(len(attributions))]
+    own = make_safe_name(class_name(attributions[row]))
     return own if names.count(own.casefold()) == 1 else f"{own}-{int(attributions.targets[row])}"
 
 
-def top(attributions: Attribution, vit: BlackBox, most: int = 5) -> list[Record]:
+def list_top_classes(attributions: Attribution, vit: BlackBox, most: int = 5) -> list[Record]:
     """Classes with the largest probabilities, or the value of a single output."""
     shares = probabilities(attributions)
     if shares is None:

@@ -33,16 +33,16 @@ class RunDisplay:
 
         left = progress.seconds_left
         remaining = f", about {format_duration(left)} left" if isfinite(left) and left > 0 else ""
-        return f"{images_done(progress)}, {rate(progress)}{remaining}"
+        return f"{format_images_done(progress)}, {format_rate(progress)}{remaining}"
 
 
-def images_done(progress: Any) -> str:
+def format_images_done(progress: Any) -> str:
     """Number of finished images, and of all images if it is known."""
     total = "" if progress.images is None else f" of {progress.images}"
     return f"{progress.done_images}{total} images"
 
 
-def rate(progress: Any) -> str:
+def format_rate(progress: Any) -> str:
     failures = f", {sum(progress.failed.values())} failures" if progress.failed else ""
     return f"{progress.images_per_second:.2f} images/s{failures}"
 
@@ -69,7 +69,7 @@ def run_display(folder: Path) -> Iterator[RunDisplay]:
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("images", total=None, rate="")
             display.show = lambda progress: bar.update(
-                task, total=progress.images, completed=progress.done_images, rate=rate(progress)
+                task, total=progress.images, completed=progress.done_images, rate=format_rate(progress)
             )
             yield display
     except KeyboardInterrupt as interruption:
@@ -94,7 +94,7 @@ def describe_kept(progress: Any, folder: Path) -> str:
     if progress is None or progress.done_images == 0:
         return "nothing new was computed"
     rows = f", {progress.rows} new rows" if progress.rows else ""
-    return f"{images_done(progress)} are done and kept in {folder}{rows}"
+    return f"{format_images_done(progress)} are done and kept in {folder}{rows}"
 
 
 def print_standings(plan: Any, store: Any, progress: Any, *, as_json: bool, table: bool = True) -> None:

@@ -21,14 +21,14 @@ LAYOUT10 = "cifar-10-batches-py/ with data_batch_1 to 5, test_batch and batches.
 LAYOUT100 = "cifar-100-python/ with train, test and meta"
 
 
-def latin1(text: str, encoding: str = "latin1") -> bytes:
+def encode_latin1(text: str, encoding: str = "latin1") -> bytes:
     """Replacement for `_codecs.encode`, by which old pickle protocols store bytes; other encodings are not allowed."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes in {encoding!r}")
     return text.encode("latin1")
 
 
-def array_parts() -> dict[tuple[str, str], Any]:
+def list_array_parts() -> dict[tuple[str, str], Any]:
     """Allowed names in the pickle of an array, under the module names of old and new numpy."""
     reconstruct = np.empty(0).__reduce__()[0]
     frombuffer = np.empty(1).__reduce_ex__(5)[0]
@@ -36,14 +36,14 @@ def array_parts() -> dict[tuple[str, str], Any]:
     for core in ("numpy.core", "numpy._core"):
         parts[f"{core}.multiarray", "_reconstruct"] = reconstruct
         parts[f"{core}.numeric", "_frombuffer"] = frombuffer
-    return parts | {("_codecs", "encode"): latin1}
+    return parts | {("_codecs", "encode"): encode_latin1}
 
 
 class ArraysOnly(pickle.Unpickler):
     """Unpickler for numbers, strings, lists, dictionaries and numpy arrays; any other class raises an error."""
 
     def find_class(self, module: str, name: str) -> Any:
-        parts = array_parts()
+        parts = list_array_parts()
         if (module, name) not in parts:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return parts[module, name]

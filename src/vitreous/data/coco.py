@@ -14,7 +14,7 @@ import numpy as np
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.files import apply_orientation, orient_boxes, read_image_and_orientation
 from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
-from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, sample_of_largest
+from vitreous.data.sample import Album, Boxes, Mask, Sample, digest, make_sample_of_largest
 from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = "COCO: annotations/instances_<split>.json and the images in <split>/"
@@ -116,9 +116,11 @@ def coco(
     instances = read_instances(
         expand_path(annotations) if annotations else root / "annotations" / f"instances_{split}.json"
     )
-    indices = class_indices(instances, labels)
-    named = named_categories(instances, indices, classes)
-    shares = {image: least_share(instances, image, named) for image in sorted(instances.images)} if named else {}
+    indices = index_classes(instances, labels)
+    named = find_named_categories(instances, indices, classes)
+    shares = (
+        {image: compute_least_share(instances, image, named) for image in sorted(instances.images)} if named else {}
+    )
     chosen = [image for image, share in shares.items() if share > 0 and share >= cover]
     chosen = chosen if named else sorted(instances.images)
     if not chosen:
@@ -165,7 +167,7 @@ def read_instances(path: Path) -> Instances:
     return Instances(path, names, images, annotations)
 
 
-def class_indices(instances: Instances, labels: str) -> dict[int, int]:
+def index_classes(instances: Instances, labels: str) -> dict[int, int]:
     """Class index by category id, for the categories that have one."""
     if labels == "coco":
         return {category: index for index, category in enumerate(instances.names)}
@@ -173,7 +175,7 @@ def class_indices(instances: Instances, labels: str) -> dict[int, int]:
     return {category: index_of_wnid()[wnid] for category, wnid in wnid_by_category.items()}
 
 
-def named_categories(instances: Instances, indices: Mapping[int, int], classes: str | None) -> tuple[int, ...]:
+def find_named_categories(instances: Instances, indices: Mapping[int, int], classes: str | None) -> tuple[int, ...]:
     """Ids of the categories that `classes` names."""
     if classes is None:
         return ()
@@ -187,7 +189,7 @@ def named_categories(instances: Instances, indices: Mapping[int, int], classes: 
     return tuple(category_by_name[name] for name in names)
 
 
-def least_share(instances: Instances, image: int, named: Iterable[int]) -> float:
+def compute_least_share(instances: Instances, image: int, named: Iterable[int]) -> float:
     """Smallest share of the image that a named class covers, by the annotated areas of its single objects."""
     areas = dict.fromkeys(named, 0.0)
     for annotation in instances.annotations.get(image, ()):
@@ -215,18 +217,18 @@ def read_sample(
     present = named or tuple(category for category in indices if any(a["category_id"] == category for a in annotations))
     masks = {
         indices[category]: apply_orientation(
-            class_mask(instances, annotations, category, height, width, crowd), orientation
+            draw_class_mask(instances, annotations, category, height, width, crowd), orientation
         )
         for category in present
     }
     if not named:  # without boxes, which belong to one class: the label may change with the crop
-        return sample_of_largest(keys[index], image, masks, cover)
+        return make_sample_of_largest(keys[index], image, masks, cover)
     label = indices[named[0]]
-    boxes = orient_boxes(class_boxes(annotations, named[0]), orientation, image)
+    boxes = orient_boxes(collect_class_boxes(annotations, named[0]), orientation, image)
     return Sample(keys[index], image, label, masks.pop(label), boxes, masks)
 
 
-def class_boxes(annotations: Iterable[Mapping[str, Any]], category: int) -> Boxes:
+def collect_class_boxes(annotations: Iterable[Mapping[str, Any]], category: int) -> Boxes:
     """Boxes of the single objects of a category, from x, y, width, height."""
     boxes = [a["bbox"] for a in annotations if a["category_id"] == category and not a.get("iscrowd")]
     corners = np.array(boxes, dtype=float).reshape(-1, 4)
@@ -234,7 +236,7 @@ def class_boxes(annotations: Iterable[Mapping[str, Any]], category: int) -> Boxe
     return corners
 
 
-def class_mask(
+def draw_class_mask(
     instances: Instances,
     annotations: Iterable[Mapping[str, Any]],
     category: int,

@@ -48,7 +48,7 @@ def read_list(path: Path, stems: list[str], ids: Ids | None = None, meta: Path |
     if not path.is_file():
         raise DataError(f"there is no label file at '{path}'; known are {', '.join(LISTS)}")
     if path.suffix == ".csv":
-        return {stem: class_of_wnid(boxes[0][0], path) for stem, boxes in read_solution(path).items()}
+        return {stem: find_class_of_wnid(boxes[0][0], path) for stem, boxes in read_solution(path).items()}
     check_choice("ids", ids, (None, "caffe", "devkit"))
     lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     values = [int(parse_number(line[-1], f"line {i} of '{path}'", "whole")) for i, line in enumerate(lines, 1)]
@@ -120,7 +120,7 @@ def read_meta(path: Path) -> dict[int, int]:
         raise DataError(
             f"'{path}' is damaged or not the devkit's meta.mat (synsets with ILSVRC2012_ID and WNID)"
         ) from None
-    return {synset_id: class_of_wnid(wnid, path) for synset_id, wnid in wnids.items() if synset_id <= 1000}
+    return {synset_id: find_class_of_wnid(wnid, path) for synset_id, wnid in wnids.items() if synset_id <= 1000}
 
 
 def read_solution(path: Path) -> dict[str, list[tuple[str, list[float]]]]:
@@ -139,7 +139,7 @@ def read_solution(path: Path) -> dict[str, list[tuple[str, list[float]]]]:
     return boxes_by_image
 
 
-def class_of_wnid(wnid: str, path: Path) -> int:
+def find_class_of_wnid(wnid: str, path: Path) -> int:
     """Class of a WordNet id; `DataError` that names `path` if it is not in ImageNet-1k."""
     if wnid not in index_of_wnid():
         raise DataError(f"'{path}' has the WordNet id {wnid!r}, which is not a class of ImageNet-1k")

@@ -59,9 +59,9 @@ def folder(place: str | Path, ignore: int | None = None, labels: str | None = "a
     elif (table := root / ("labels.csv" if labels == "auto" else labels)).is_file() or labels != "auto":
         label_by_name, classes = read_labels(table, names)
     elif any(label is not None for rows in boxes.values() for label, _ in rows):
-        label_by_name, classes = labels_from_boxes(root / "boxes.csv", boxes), class_names_of_table(root / "boxes.csv")
+        label_by_name, classes = read_box_labels(root / "boxes.csv", boxes), read_class_names(root / "boxes.csv")
     elif all("/" in name for name in names):
-        label_by_name, classes = labels_from_folders(names)
+        label_by_name, classes = read_folder_labels(names)
     else:
         label_by_name = {}
     masks = root / "masks" if (root / "masks").is_dir() else None
@@ -110,7 +110,7 @@ def read_labels(path: Path, names: list[str]) -> tuple[dict[str, int], tuple[str
         for line, row in read_table(path, "file")
         if (name := parse_file_name(row)) in image_names
     }
-    return require_rows(label_by_name, path), class_names_of_table(path)
+    return require_rows(label_by_name, path), read_class_names(path)
 
 
 def parse_file_name(row: Mapping[str, str]) -> str:
@@ -141,13 +141,13 @@ def parse_class(row: Mapping[str, str], where: str) -> int:
     return label
 
 
-def class_names_of_table(path: Path) -> tuple[str, ...] | None:
+def read_class_names(path: Path) -> tuple[str, ...] | None:
     """ImageNet class names if the table has a column wnid or imagenet_label, else None."""
     columns = next((row for _, row in read_table(path, "file")), {})
     return imagenet_classes(1000) if "wnid" in columns or "imagenet_label" in columns else None
 
 
-def labels_from_folders(names: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+def read_folder_labels(names: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
     """Classes from top-level folders, numbered in the order of their names."""
     classes = tuple(sorted({name.split("/", 1)[0] for name in names}))
     index_by_class = {class_name: index for index, class_name in enumerate(classes)}
@@ -169,7 +169,7 @@ def read_boxes(path: Path, names: list[str]) -> dict[str, list[tuple[int | None,
     return require_rows(boxes_by_name, path)
 
 
-def labels_from_boxes(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]]) -> dict[str, int]:
+def read_box_labels(path: Path, boxes: Mapping[str, list[tuple[int | None, Any]]]) -> dict[str, int]:
     """Classes of images from the classes of their boxes; `DataError` if the boxes of an image have several classes."""
     label_by_name = {}
     for name, rows in boxes.items():

@@ -123,18 +123,18 @@ def read(
 ) -> Sample:
     row = table[index]
     where = f"row {index} ({keys[index]})"
-    source = image_source(row[image], where)
+    source = get_image_source(row[image], where)
     image_file = decode_image(source, where)
     value = None if label is None else row[label]
     if value is not None and (not isinstance(value, int) or value < -1):
         raise DataError(f"{where} has the class {value!r}; classes are whole numbers from 0 on")
     painted = None
     if mask is not None and row[mask] is not None:
-        painted = read_object_mask(image_source(row[mask], where), read_orientation(source), where, ignore)
+        painted = read_object_mask(get_image_source(row[mask], where), read_orientation(source), where, ignore)
     return Sample(keys[index], image_file, None if value == -1 else value, painted)  # -1: unknown in datasets
 
 
-def image_source(cell: Any, where: str) -> bytes | Path:
+def get_image_source(cell: Any, where: str) -> bytes | Path:
     """Bytes or path of an undecoded image; `DataError` if it has neither."""
     if cell and cell.get("bytes"):
         return cell["bytes"]

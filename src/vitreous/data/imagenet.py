@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from vitreous.core.errors import DataError
-from vitreous.data.devkit import LISTS, Ids, class_of_wnid, read_list, read_solution
+from vitreous.data.devkit import LISTS, Ids, find_class_of_wnid, read_list, read_solution
 from vitreous.data.files import is_image_name, list_images, parse_number, place_boxes, read_image_and_orientation
 from vitreous.data.reader import contains, expand_path, reader, require_folder
 from vitreous.data.sample import Album, Boxes, Sample, digest
@@ -79,7 +79,7 @@ def imagenet_val(
     )
     if per_class and labels is None:
         files = {
-            f"{class_folder.name}/{name}": class_of_wnid(class_folder.name, class_folder)
+            f"{class_folder.name}/{name}": find_class_of_wnid(class_folder.name, class_folder)
             for class_folder in per_class
             for name in list_images(class_folder)
         }
@@ -143,19 +143,19 @@ def open_boxes(root: Path, boxes: str | Path | None) -> Callable[[str], list[Dra
             )
         return None
     return (
-        partial(boxes_from_xml, box_source)
+        partial(read_xml_boxes, box_source)
         if box_source.is_dir()
-        else partial(boxes_from_csv, box_source, read_solution(box_source))
+        else partial(read_csv_boxes, box_source, read_solution(box_source))
     )
 
 
-def boxes_from_csv(path: Path, boxes: dict[str, list[tuple[str, list[float]]]], stem: str) -> list[Drawn]:
+def read_csv_boxes(path: Path, boxes: dict[str, list[tuple[str, list[float]]]], stem: str) -> list[Drawn]:
     if stem not in boxes:
         raise DataError(f"'{path}' has no boxes for {stem!r}")
     return [(wnid, [*corners, 0, 0]) for wnid, corners in boxes[stem]]
 
 
-def boxes_from_xml(folder: Path, stem: str) -> list[Drawn]:
+def read_xml_boxes(folder: Path, stem: str) -> list[Drawn]:
     """Boxes in Pascal VOC format: each `object` has a `name` and a `bndbox`; `size` is that of the image."""
     path = folder / f"{stem}.xml"
     try:

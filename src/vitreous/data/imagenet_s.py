@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Int32
 
 from vitreous.core.errors import DataError
-from vitreous.data.devkit import class_of_wnid
+from vitreous.data.devkit import find_class_of_wnid
 from vitreous.data.files import list_images, read_image_and_orientation, read_mask_values
 from vitreous.data.reader import check_choice, check_share, contains, expand_path, reader, require_folder
-from vitreous.data.sample import Album, Sample, digest, sample_of_largest
+from vitreous.data.sample import Album, Sample, digest, make_sample_of_largest
 from vitreous.models.imagenet import imagenet_classes, index_of_wnid
 
 LAYOUT = "ImageNetS<n>/{validation,validation-segmentation}/<wnid>/<name> and ImageNetS_categories_im<n>.txt, n = 50, 300 or 919"
@@ -79,7 +79,9 @@ def imagenet_s(
 def read_categories(root: Path, painted: Path, categories: str | Path | None) -> tuple[str, ...]:
     """WordNet ids of classes 1, 2, …: from the list, or from the folder names if there are 50, 300 or 919."""
     places = (
-        [expand_path(categories)] if categories else [*root.glob("ImageNetS_categories_im*.txt"), *lists_beside(root)]
+        [expand_path(categories)]
+        if categories
+        else [*root.glob("ImageNetS_categories_im*.txt"), *list_category_files(root)]
     )
     list_file = next((path for path in places if path.is_file()), None)
     if list_file is not None:
@@ -92,11 +94,11 @@ def read_categories(root: Path, painted: Path, categories: str | Path | None) ->
                 f"and {len(listed)} folders are not all of 50, 300 or 919; expected {LAYOUT}"
             )
     for wnid in listed:
-        class_of_wnid(wnid, list_file or painted)
+        find_class_of_wnid(wnid, list_file or painted)
     return listed
 
 
-def lists_beside(root: Path) -> list[Path]:
+def list_category_files(root: Path) -> list[Path]:
     """Possible paths of the list in the parent folder, if the folder name contains the number of classes."""
     count = root.name.lower().removeprefix("imagenets").removeprefix("-").removeprefix("s")
     name = f"ImageNetS_categories_im{count}.txt"
@@ -116,7 +118,7 @@ def read(
     name = names[index]
     image, orientation = read_image_and_orientation(base / name)
     path = painted / Path(name).with_suffix(".png")
-    ids = class_ids(read_mask_values(path, orientation), path)
+    ids = decode_class_ids(read_mask_values(path, orientation), path)
     present = [int(category) for category in np.unique(ids) if category not in (OTHER, IGNORED)]
     if present and present[-1] > len(wnids):
         raise DataError(f"'{path}' has the class {present[-1]}; {len(wnids)} are known")
@@ -125,10 +127,10 @@ def read(
     for category in present:
         wnid = own if MERGED.get(own) == wnids[category - 1] else wnids[category - 1]
         masks[index_of_wnid()[wnid]] = np.where(ids == IGNORED, ignored_value, ids == category).astype(np.int8)
-    return sample_of_largest(keys[index], image, masks, cover)
+    return make_sample_of_largest(keys[index], image, masks, cover)
 
 
-def class_ids(colours: np.ndarray, path: Path) -> Int32[np.ndarray, "H W"]:
+def decode_class_ids(colours: np.ndarray, path: Path) -> Int32[np.ndarray, "H W"]:
     """Class per pixel, R + 256·G, computed in int32 to avoid overflow."""
     if colours.ndim != 3 or colours.shape[-1] < 3:
         raise DataError(f"'{path}' is not in colour; a mask of ImageNet-S stores its class as R + 256·G")

@@ -13,7 +13,7 @@ from typing import Any
 from vitreous.core.errors import DataError, SpecError
 from vitreous.data.files import decode_image, match_files
 from vitreous.data.reader import contains, expand_path, import_package, reader
-from vitreous.data.remote import files_at, is_uri
+from vitreous.data.remote import is_uri, list_remote_files
 from vitreous.data.sample import Album, Sample, digest
 
 LAYOUT = (
@@ -97,7 +97,7 @@ def open_parquet(path: str, uri: str) -> Any:
         raise DataError(f"'{path}' cannot be read as Parquet ({message}); expected {LAYOUT}") from None
 
 
-def parquet_files(
+def list_parquet_files(
     place: str, image: str | None = None, label: str | None = None, key: str | None = None
 ) -> list[ParquetImages]:
     """The Parquet files at a path, folder, pattern or URI, with their columns found.
@@ -110,15 +110,15 @@ def parquet_files(
         If a column does not exist or cannot be determined.
     """
     if is_uri(place):
-        filesystem, paths = files_at(place, (".parquet",))
+        filesystem, paths = list_remote_files(place, (".parquet",))
         sizes, uri = [int(filesystem.size(path) or 0) for path in paths], place
     else:
-        paths = [str(path) for path in local_files(expand_path(place))]
+        paths = [str(path) for path in list_local_files(expand_path(place))]
         sizes, uri = [Path(path).stat().st_size for path in paths], ""
     files: list[ParquetImages] = []
     for path, size in zip(paths, sizes, strict=True):
         with open_parquet(path, uri) as file:
-            columns = columns_of(file.schema_arrow, path, image, label, key)
+            columns = find_columns(file.schema_arrow, path, image, label, key)
             files.append(ParquetImages(path, uri, *columns, rows=file.metadata.num_rows, size=size))
     if len({file.stem for file in files}) < len(files) and not files[0].key:
         raise DataError(
@@ -127,7 +127,7 @@ def parquet_files(
     return files
 
 
-def local_files(path: Path) -> list[Path]:
+def list_local_files(path: Path) -> list[Path]:
     """Local Parquet files of a path, a folder (with its subfolders) or a pattern."""
     files = [file for matches in match_files(path, "**/*.parquet").values() for file in matches]
     if not files or not all(file.is_file() for file in files):
@@ -135,7 +135,7 @@ def local_files(path: Path) -> list[Path]:
     return files
 
 
-def columns_of(schema: Any, path: str, image: str | None, label: str | None, key: str | None) -> tuple[str, str, str]:
+def find_columns(schema: Any, path: str, image: str | None, label: str | None, key: str | None) -> tuple[str, str, str]:
     """Names of the columns of images, labels and keys; label and key are empty if there is none."""
     import pyarrow as pa
 
@@ -214,7 +214,7 @@ def parquet(place: str | Path, image: str | None = None, label: str | None = Non
     SpecError
         If a column does not exist or cannot be determined.
     """
-    files = parquet_files(str(place), image, label, key)
+    files = list_parquet_files(str(place), image, label, key)
     places = ParquetKeys(files)
     keys: Sequence[str] = places
     if key is not None:
@@ -231,22 +231,22 @@ def parquet(place: str | Path, image: str | None = None, label: str | None = Non
 def read(files: Sequence[ParquetImages], places: ParquetKeys, index: int) -> Sample:
     number, row = places.place(index)
     file, first = files[number], 0
-    for group, count in enumerate(group_sizes(file)):
+    for group, count in enumerate(read_group_sizes(file)):
         if row < first + count:
-            key, (data, label) = group_records(file, group, first)[row - first]
+            key, (data, label) = read_group(file, group, first)[row - first]
             return decode_record(key, data, label)
         first += count
     raise IndexError(index)
 
 
 @lru_cache(maxsize=64)
-def group_sizes(file: ParquetImages) -> tuple[int, ...]:
+def read_group_sizes(file: ParquetImages) -> tuple[int, ...]:
     with file.open() as opened:
         return tuple(opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups))
 
 
 @lru_cache(maxsize=2)
-def group_records(file: ParquetImages, group: int, first: int) -> list[tuple[str, tuple[bytes, int]]]:
+def read_group(file: ParquetImages, group: int, first: int) -> list[tuple[str, tuple[bytes, int]]]:
     """Records of a row group; the last two groups are cached, since images are mostly read in order."""
     with file.open() as opened:
         rows = opened.read_row_group(group, columns=file.columns).to_pylist()

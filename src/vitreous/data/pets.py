@@ -97,7 +97,7 @@ def pets(
                 f"'{root}' has labels.csv, which knows no splits and ImageNet's classes only; leave them out"
             )
         trimaps, classes = root / "trimaps", imagenet_classes(1000)
-        entries = from_table(root / "labels.csv")
+        entries = read_table_labels(root / "labels.csv")
     else:
         raise DataError(f"'{root}' is not laid out as {LAYOUT}")
     if not entries:
@@ -112,11 +112,11 @@ def read(root: Path, trimaps: Path, names: list[str], labels: dict[str, int], bo
     name = names[index]
     image, orientation = read_image_and_orientation(root / "images" / name)
     path = trimaps / Path(name).with_suffix(".png").name
-    mask = from_trimap(to_single_channel(read_mask_values(path, orientation), f"'{path}'"), border, path)
+    mask = convert_trimap(to_single_channel(read_mask_values(path, orientation), f"'{path}'"), border, path)
     return Sample(Path(name).stem, image, labels[name], mask)
 
 
-def from_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:
+def convert_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:
     if odd := sorted(set(np.unique(ids).tolist()) - {1, 2, 3}):
         raise DataError(
             f"the trimap '{path}' has the numbers {odd}; 1 (animal), 2 (background) and 3 (border) are known"
@@ -124,7 +124,7 @@ def from_trimap(ids: np.ndarray, border: int, path: Path) -> Mask:
     return np.asarray([0, 1, 0, border], dtype=np.int8)[ids]
 
 
-def from_table(path: Path) -> dict[str, int]:
+def read_table_labels(path: Path) -> dict[str, int]:
     """ImageNet class by file name."""
     return {
         row["file"]: int(parse_number(row["imagenet_label"], f"line {line} of '{path}'", "whole"))

@@ -136,7 +136,7 @@ def check_options(name: str, read: Read, texts: Mapping[str, str], options: Mapp
         if matches_hint(value, types.get(key, Any)):
             continue
         if key in options or not matches_hint(texts[key], types[key]):
-            if words := literal_values(types[key]):
+            if words := list_literal_values(types[key]):
                 check_choice(key, value, words)
             expected = types[key].__name__ if isinstance(types[key], type) else types[key]
             raise SpecError(f"dataset {name!r} cannot take {key}={value!r}; expected {expected}")
@@ -155,11 +155,11 @@ def matches_hint(value: Any, hint: Any) -> bool:
     return not isinstance(hint, type) or isinstance(value, hint)
 
 
-def literal_values(hint: Any) -> tuple[Any, ...]:
+def list_literal_values(hint: Any) -> tuple[Any, ...]:
     """Values of all Literals in a type hint."""
     if get_origin(hint) is Literal:
         return get_args(hint)
-    return tuple(word for argument in get_args(hint) for word in literal_values(argument))
+    return tuple(word for argument in get_args(hint) for word in list_literal_values(argument))
 
 
 def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:

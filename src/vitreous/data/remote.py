@@ -20,7 +20,7 @@ def is_uri(place: str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://", place) is not None
 
 
-def filesystem_of(uri: str) -> tuple[Any, str]:
+def open_filesystem(uri: str) -> tuple[Any, str]:
     """File system and path of a URI.
 
     Raises
@@ -35,10 +35,10 @@ def filesystem_of(uri: str) -> tuple[Any, str]:
     except ImportError as problem:
         raise DataError(f"'{uri}' cannot be opened: {problem}") from None
     except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
-        raise DataError(f"'{uri}' cannot be opened: {one_line(problem)}") from None
+        raise DataError(f"'{uri}' cannot be opened: {format_one_line(problem)}") from None
 
 
-def files_at(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
+def list_remote_files(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
     """File system, and the sorted paths below a URI (a file, a folder or a pattern) that end in one of `suffixes`.
 
     Ranges `{000..127}` and alternatives `{a,b}` are expanded.
@@ -48,7 +48,7 @@ def files_at(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
     DataError
         If there is no such file.
     """
-    filesystem, _ = filesystem_of(uri)
+    filesystem, _ = open_filesystem(uri)
     paths: list[str] = []
     try:
         for pattern in expand_braces(uri):
@@ -60,7 +60,7 @@ def files_at(uri: str, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
             elif filesystem.exists(path):
                 paths.append(path)
     except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
-        raise DataError(f"'{uri}' cannot be listed: {one_line(problem)}") from None
+        raise DataError(f"'{uri}' cannot be listed: {format_one_line(problem)}") from None
     paths = [path for path in paths if path.lower().endswith(suffixes) and not path.rsplit("/", 1)[-1].startswith(".")]
     if not paths:
         raise DataError(f"there is no file at '{uri}' that ends in {', '.join(suffixes)}")
@@ -72,8 +72,8 @@ def read_remote(filesystem: Any, path: str) -> bytes:
     try:
         return filesystem.cat_file(path)
     except Exception as problem:  # noqa: BLE001 - every kind of storage has its own exceptions
-        raise DataError(f"'{path}' cannot be read: {one_line(problem)}") from None
+        raise DataError(f"'{path}' cannot be read: {format_one_line(problem)}") from None
 
 
-def one_line(problem: Exception) -> str:
+def format_one_line(problem: Exception) -> str:
     return " ".join(str(problem).split())[:200] or type(problem).__name__

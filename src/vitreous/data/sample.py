@@ -75,7 +75,7 @@ class Sample:
                 )
 
 
-def sample_of_largest(key: str, image: Image.Image, masks: Mapping[int, Mask], cover: float) -> Sample:
+def make_sample_of_largest(key: str, image: Image.Image, masks: Mapping[int, Mask], cover: float) -> Sample:
     """Sample of an image with masks by class: the class with the largest mask is the label, the others are rivals."""
     label = max(masks, key=lambda index: int((masks[index] == 1).sum()), default=None)
     if label is None:

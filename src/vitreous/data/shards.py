@@ -86,7 +86,7 @@ def wds(place: str | Path, ignore: int | None = None) -> Album:
     for shard in shards:
         for key, parts in index_shard(shard).items():
             samples[f"{shard.stem}/{key}"] = parts
-    keys = [key for key, parts in samples.items() if image_ending(parts)]
+    keys = [key for key, parts in samples.items() if find_image_ending(parts)]
     if not keys:
         raise DataError(f"there is no image in '{place}'; expected {LAYOUT}")
     facts = {
@@ -113,21 +113,21 @@ def expand_pattern(path: Path) -> list[Path]:
 def index_shard(shard: Path) -> dict[str, dict[str, AnyPart]]:
     """Files by key and by ending; the ending is what follows the first dot of the file name."""
     with shard.open("rb") as file:
-        return dict(samples_in(file, shard, partial(local_part, shard)))
+        return dict(iterate_samples(file, shard, partial(locate_part, shard)))
 
 
-def local_part(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Part:
+def locate_part(shard: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Part:
     """Position of a member in a local file, which is read when it is needed."""
     return Part(shard, member.offset_data, member.size)
 
 
-def loaded_part(shard: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> LoadedPart:
+def load_part(shard: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> LoadedPart:
     """Content of a member, read now: for shards that are read as a stream."""
     content = archive.extractfile(member)
     return LoadedPart(shard, content.read() if content is not None else b"")
 
 
-def samples_in(
+def iterate_samples(
     file: Any, name: str | Path, part_of: Callable[[tarfile.TarFile, tarfile.TarInfo], AnyPart], mode: str = "r:"
 ) -> Iterator[tuple[str, dict[str, AnyPart]]]:
     """Key and files (by ending) of every sample of a shard, one after the other; nothing of earlier ones is kept.
@@ -139,7 +139,7 @@ def samples_in(
     name
         Its name, for error messages.
     part_of
-        Makes the part of a member: `local_part` or `loaded_part`.
+        Makes the part of a member: `locate_part` or `load_part`.
     mode
         Mode of `tarfile.open`: "r:" for files that can seek, "r|" for streams.
 
@@ -175,7 +175,7 @@ def samples_in(
         yield key, parts
 
 
-def image_ending(parts: Mapping[str, AnyPart]) -> str | None:
+def find_image_ending(parts: Mapping[str, AnyPart]) -> str | None:
     """Ending of the image file, or None if there is none."""
     return next((ending for ending in IMAGES if ending in parts), None)
 
@@ -186,7 +186,7 @@ def read(keys: list[str], samples: Mapping[str, Mapping[str, AnyPart]], ignore: 
 
 def decode_parts(key: str, parts: Mapping[str, AnyPart], ignore: int | None) -> Sample:
     """Decode a sample from its files."""
-    ending = image_ending(parts)
+    ending = find_image_ending(parts)
     assert ending is not None  # `wds` lists only keys with an image
     where, data = f"{key}.{ending} of '{parts[ending].shard}'", parts[ending].read()
     image = decode_image(data, where)

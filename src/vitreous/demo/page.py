@@ -32,9 +32,9 @@ def page(results: list[ChapterResult]) -> str:
         "evidence": draw_evidence,
         "overlay": draw_overlay,
         "remarks": remarks,
-        "data_url": data_url,
+        "data_url": to_data_url,
         "class_name": scenes.CLASSES.__getitem__,
-        "probability": class_probability,
+        "probability": compute_class_probability,
     }
     return templates.get_template("demo.html").render(
         results=results, methods=METHODS, best=find_best_scores(results), version=__version__
@@ -47,7 +47,7 @@ def find_best_scores(results: list[ChapterResult]) -> list[dict[str, float]]:
     return [{name: max(getattr(score, name) for score in result.scores) for name in measures} for result in results]
 
 
-def class_probability(explained: ExplainedClass) -> float:
+def compute_class_probability(explained: ExplainedClass) -> float:
     """Softmax probability of the explained class."""
     logits = next(iter(explained.attributions.values())).logits
     assert logits is not None  # `explain` sets them
@@ -83,7 +83,7 @@ def draw_evidence(explained: ExplainedClass) -> Image.Image:
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-def data_url(image: Image.Image) -> str:
+def to_data_url(image: Image.Image) -> str:
     """An image as a data URL."""
     buffer = BytesIO()
     image.convert("RGB").save(buffer, "WEBP", quality=86)

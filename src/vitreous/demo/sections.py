@@ -106,7 +106,7 @@ class ChapterResult:
     count: int
 
 
-def targets_of(chapter: Chapter, scene: Scene) -> Iterator[tuple[int, Tensor]]:
+def list_targets(chapter: Chapter, scene: Scene) -> Iterator[tuple[int, Tensor]]:
     """Class and evidence mask of everything that is explained in a scene."""
     if chapter.spurious:
         assert scene.mark is not None
@@ -122,9 +122,9 @@ def run_chapter(
     """Draw scenes, explain them with every method, and score the maps."""
     options = {} if chapter.mark is None else {"mark": chapter.mark}
     drawn = [scenes.draw(chapter.kind, seed, index, **options) for index in range(count)]
-    rows = [(scene, target, mask) for scene in drawn for target, mask in targets_of(chapter, scene)]
+    rows = [(scene, target, mask) for scene in drawn for target, mask in list_targets(chapter, scene)]
     evidence = torch.stack([mask for *_, mask in rows])
-    targets = [[target for target, _ in targets_of(chapter, scene)] for scene in drawn]
+    targets = [[target for target, _ in list_targets(chapter, scene)] for scene in drawn]
     images = [Image.fromarray(scene.image) for scene in drawn]
     attributions: dict[str, Attribution] = {}
     for method in METHODS:

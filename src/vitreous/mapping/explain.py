@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.bench.labelled_batch import add_predicted, fixed_targets, invalid_rows, needs_logits
-from vitreous.bench.worker import error_sentence
+from vitreous.bench.labelled_batch import add_predicted, find_invalid_rows, needs_logits, resolve_fixed_targets
+from vitreous.bench.worker import format_error
 from vitreous.bench.worker_job import LoadedModel, load_cached
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache
@@ -25,7 +25,7 @@ from vitreous.core.errors import ModelError, SpecError
 from vitreous.explanation import can_be_recorded, cautions, precision_of, provenance, run_recorded
 from vitreous.mapping.decode import ImageBatch
 from vitreous.mapping.job import FORMAT, MapJob, SliceRange
-from vitreous.mapping.rows import MapRows, failed_rows, join_rows
+from vitreous.mapping.rows import MapRows, join_rows, make_failed_rows
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
@@ -109,8 +109,8 @@ class MapExplainer:
         """Explain some images; if that fails, each half is tried separately, and one image becomes a failed row."""
         batch = launched.batch
         try:
-            targets, roles = self.fixed_targets(batch, positions)
-            reasons = {} if targets is None else invalid_rows(targets, roles, self.vit.outputs)
+            targets, roles = self.collect_targets(batch, positions)
+            reasons = {} if targets is None else find_invalid_rows(targets, roles, self.vit.outputs)
             for row, reason in reasons.items():
                 key = batch.keys[positions[row]]
                 launched.failures.append((batch.places[positions[row]], key, f"{key!r} has {reason}"))
@@ -127,7 +127,7 @@ class MapExplainer:
                 raise
             if len(positions) == 1:
                 key = batch.keys[positions[0]]
-                launched.failures.append((batch.places[positions[0]], key, error_sentence(problem)))
+                launched.failures.append((batch.places[positions[0]], key, format_error(problem)))
                 return
             if isinstance(problem, torch.OutOfMemoryError):
                 problem.__traceback__ = None  # its frames keep references to the tensors to be freed
@@ -136,14 +136,14 @@ class MapExplainer:
             self.explain_images(launched, positions[:half], images[:half])
             self.explain_images(launched, positions[half:], images[half:])
 
-    def fixed_targets(
+    def collect_targets(
         self, batch: ImageBatch, positions: Sequence[int]
     ) -> tuple[Int[Tensor, "n k"] | None, tuple[str, ...]]:
         """Target classes that do not depend on the model, or None, and the roles of all target columns."""
         labels, rivals = (
             torch.tensor([column[position] for position in positions]) for column in (batch.labels, batch.rival_labels)
         )
-        return fixed_targets(self.vit, self.job.targets, labels, rivals)
+        return resolve_fixed_targets(self.vit, self.job.targets, labels, rivals)
 
     def explain_targets(
         self,
@@ -223,7 +223,7 @@ class MapExplainer:
             batch.release()
         tables = [rows.table(self.names) for rows in launched.rows]
         if launched.failures or not tables:
-            tables.append(failed_rows(launched.failures, [method.spec for method in self.methods]))
+            tables.append(make_failed_rows(launched.failures, [method.spec for method in self.methods]))
         return SliceRows(batch.range, join_rows(tables), batch.skipped)
 
     def about(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitreous.bench.atomic_files import put_whole
-from vitreous.mapping.shard_files import complete_files, read_about, write_parquet
+from vitreous.mapping.shard_files import list_complete_files, read_about, write_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +80,7 @@ def sort_shards(folder: Path) -> list[Path]:
 
     target = folder / "sorted"
     target.mkdir(exist_ok=True)
-    shards = complete_files(folder)
+    shards = list_complete_files(folder)
     about = json.dumps({**(read_about(shards[0]) or {}), "sorted": True}, ensure_ascii=False)
     files: list[Path] = []
     with TemporaryDirectory(dir=target) as scratch:
@@ -90,7 +90,7 @@ def sort_shards(folder: Path) -> list[Path]:
             order = [("key", "ascending"), ("index", "ascending")]
             pq.write_table(pq.read_table(shard).sort_by(order), piece, compression="zstd", row_group_size=MERGED_ROWS)
             pieces.append(piece)
-        merged = heapq.merge(*map(rows_in, pieces), key=lambda row: row[0])
+        merged = heapq.merge(*map(iterate_rows, pieces), key=lambda row: row[0])
         while pending := [row for _, row in islice(merged, SORTED_ROWS)]:
             files.append(target / f"maps-{len(files):05d}.parquet")
             write_parquet(files[-1], pa.concat_tables(pending), about)
@@ -100,7 +100,7 @@ def sort_shards(folder: Path) -> list[Path]:
     return files
 
 
-def rows_in(piece: Path) -> Iterator[tuple[str, pa.Table]]:
+def iterate_rows(piece: Path) -> Iterator[tuple[str, pa.Table]]:
     """Key and row (a table of one row) of a file, in order."""
     import pyarrow.parquet as pq
 

@@ -93,7 +93,7 @@ class Slice(NamedTuple):
     items: tuple[SourceItem, ...]
 
 
-def shard_name(source: ImageSource, part: int, number: int) -> str:
+def name_shard(source: ImageSource, part: int, number: int) -> str:
     """Name of an output file without its suffix; the mapping from images to files depends on the job only."""
     return f"maps-{number:05d}" if len(source.parts) == 1 else f"maps-{part:05d}-{number:05d}"
 
@@ -116,7 +116,7 @@ class Share:
         return len(source.parts) >= 2 * self.count
 
 
-def slices_of(
+def iterate_slices(
     source: ImageSource,
     part: int,
     finished: Mapping[str, int],
@@ -145,7 +145,7 @@ def slices_of(
     def images_done(shard: int) -> int:
         if not share.has_shard(source, part, shard):
             return shard_size
-        return finished.get(shard_name(source, part, shard), 0)
+        return finished.get(name_shard(source, part, shard), 0)
 
     shard = 0
     while images_done(shard) >= shard_size:
@@ -165,4 +165,4 @@ def slices_of(
             upcoming, index = next(listed, None), index + 1
         if items:
             ends = upcoming is None or index == stop, upcoming is None
-            yield Slice(SliceRange(shard_name(source, part, shard), part, start, index, *ends), tuple(items))
+            yield Slice(SliceRange(name_shard(source, part, shard), part, start, index, *ends), tuple(items))

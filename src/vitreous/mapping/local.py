@@ -75,7 +75,7 @@ def decode_in_processes(
     source: ImageSource, preprocess: Preprocess, list_slices: ListSlices, processes: int, batch_size: int
 ) -> Generator[ImageBatch, None, None]:
     """Decode slices in processes; batches come as they are ready, in any order. `DataError` if a process dies."""
-    context = process_context()
+    context = choose_process_context()
     height, width = preprocess.size
     itemsize = 1 if type(preprocess) is Preprocess else 4
     slots = share_slots(processes + WRITES_AHEAD + 2, batch_size * 3 * height * width * itemsize)
@@ -122,10 +122,10 @@ def decode_in_processes(
             child.join()
         if torch.cuda.is_initialized() and slots.is_pinned():
             torch.cuda.synchronize()
-            cuda_runtime().cudaHostUnregister(slots.data_ptr())
+            get_cuda_runtime().cudaHostUnregister(slots.data_ptr())
 
 
-def process_context() -> Any:
+def choose_process_context() -> Any:
     """Start method of decoding processes: a server that imports torch once for all of them, where there is one."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -144,11 +144,11 @@ def share_slots(count: int, size: int) -> Tensor:
             "enlarge /dev/shm (docker run --shm-size), or give fewer --decoders, a smaller --batch-size, or --decoders 0"
         ) from None
     if torch.cuda.is_initialized():  # if this fails, batches are copied to page-locked memory one by one
-        cuda_runtime().cudaHostRegister(slots.data_ptr(), slots.nbytes, 0)
+        get_cuda_runtime().cudaHostRegister(slots.data_ptr(), slots.nbytes, 0)
     return slots
 
 
-def cuda_runtime() -> Any:
+def get_cuda_runtime() -> Any:
     return torch.cuda.cudart()
 
 

@@ -20,7 +20,7 @@ from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import DataError
 from vitreous.mapping.decode import decode_slice
 from vitreous.mapping.explain import MapExplainer
-from vitreous.mapping.job import BATCH_SIZE, MapJob, slices_of
+from vitreous.mapping.job import BATCH_SIZE, MapJob, iterate_slices
 from vitreous.mapping.run import MapOptions, MapProgress, begin_run, writing
 
 Rows = dict[str, np.ndarray]  # a block of Ray Data; the column `data` holds pickled values
@@ -65,14 +65,14 @@ def run_on_ray(
         with writing(folder, job, source, explainer.about(), state, progress, options) as add:
             if parts:
                 shared = ray.put(pickle.dumps((source, explainer.preprocess, state.finished)))
-                data = pipeline(job, shared, parts, batch_size, replicas, gpus, options.get("decoding"))
+                data = make_pipeline(job, shared, parts, batch_size, replicas, gpus, options.get("decoding"))
                 for rows in data.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=2):
                     for packed in rows["data"]:
                         add(pickle.loads(packed))
     return progress
 
 
-def pipeline(
+def make_pipeline(
     job: MapJob, shared: Any, parts: list[int], batch_size: int, replicas: int, gpus: float, decoding: int | None
 ) -> Any:
     """The dataset whose rows are pickled `SliceRows`; `shared` refers to the source, preprocessing and finished shards."""
@@ -137,7 +137,7 @@ def list_part(rows: Rows, shared: list[Any], sizes: tuple[int, int]) -> Iterator
     """Slices of one part that are still to be computed."""
     source, _, finished = fetch(shared)
     for part in rows["part"].tolist():
-        for work in slices_of(source, part, finished, *sizes):
+        for work in iterate_slices(source, part, finished, *sizes):
             yield pack([work])
 
 

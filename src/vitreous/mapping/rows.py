@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitreous.bench.rows import COLUMNS, arrow_schema, half_precision
+from vitreous.bench.rows import COLUMNS, make_arrow_schema, to_half_precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ STORED = (
 
 def map_schema() -> pa.Schema:
     """Arrow schema of the rows."""
-    return arrow_schema({name: COLUMNS["maps"][name] for name in STORED})
+    return make_arrow_schema({name: COLUMNS["maps"][name] for name in STORED})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ class MapRows:
         import pyarrow as pa
 
         share, count = len(self.roles), len(self.maps)
-        grids, scales = half_precision(self.maps.numpy())
+        grids, scales = to_half_precision(self.maps.numpy())
         targets = self.targets.numpy().ravel()
         offsets = np.arange(count + 1, dtype=np.int32) * grids.shape[1]
         columns: dict[str, Any] = {
@@ -88,7 +88,7 @@ class MapRows:
         return pa.table(columns, schema=map_schema())
 
 
-def failed_rows(failures: Sequence[tuple[int, str, str]], methods: Sequence[str]) -> pa.Table:
+def make_failed_rows(failures: Sequence[tuple[int, str, str]], methods: Sequence[str]) -> pa.Table:
     """Rows of images without a map: one per method, with the error message."""
     import pyarrow as pa
 

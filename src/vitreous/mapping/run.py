@@ -16,7 +16,7 @@ from vitreous.bench.run_progress import RunProgress
 from vitreous.bench.worker_job import load_cached
 from vitreous.core.errors import DataError, VitreousError
 from vitreous.mapping.explain import MapExplainer, SliceRows
-from vitreous.mapping.job import BATCH_SIZE, MapJob, Share, Slice, slices_of
+from vitreous.mapping.job import BATCH_SIZE, MapJob, Share, Slice, iterate_slices
 from vitreous.mapping.local import decode, explain_slices
 from vitreous.mapping.shard_files import FolderState, ShardWriter, inspect_folder
 from vitreous.mapping.source import ImageSource, open_source
@@ -96,7 +96,7 @@ def run_map(
     DataError
         If the source cannot be read, or the folder holds maps of another job.
     """
-    explainer = MapExplainer(job, options.get("device") or default_device())
+    explainer = MapExplainer(job, options.get("device") or choose_default_device())
     explainer.job = job = replace(job, weights=explainer.model.weights)
     source, state, progress = begin_run(job, folder, options)
     device_type = explainer.vit.device.type
@@ -104,7 +104,7 @@ def run_map(
     processes = options.get("decoding")
     if processes is None:
         processes = 0 if device_type == "cpu" else max(1, count_cores() // share.count - 1)
-    list_slices = partial(pending_slices, source, state, batch_size, job.shard_size, share)
+    list_slices = partial(iterate_pending_slices, source, state, batch_size, job.shard_size, share)
     with (
         writing(folder, job, source, explainer.about(), state, progress, options) as add,
         closing(decode(source, explainer.preprocess, list_slices, processes, batch_size)) as batches,
@@ -159,16 +159,16 @@ def writing(
         raise DataError(f"no rows came for a part of {', '.join(unfinished[:3])}; run the command again")
 
 
-def pending_slices(
+def iterate_pending_slices(
     source: ImageSource, state: FolderState, batch_size: int, shard_size: int, share: Share
 ) -> Iterator[Slice]:
     """All slices that are still to be computed."""
     for part in range(len(source.parts)):
         if part not in state.parts:
-            yield from slices_of(source, part, state.finished, batch_size, shard_size, share)
+            yield from iterate_slices(source, part, state.finished, batch_size, shard_size, share)
 
 
-def default_device() -> str:
+def choose_default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -199,7 +199,7 @@ def check_job(job: MapJob, device: str | None) -> tuple[MapJob, list[str]]:
             "targets",
         )
     try:
-        model = load_cached(job.model, job.precision, device or default_device())
+        model = load_cached(job.model, job.precision, device or choose_default_device())
     except VitreousError as problem:
         raise origin.wrong(str(problem), "models", job.model.name) from None
     if model.vit.preprocess is None:

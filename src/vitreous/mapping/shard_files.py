@@ -18,7 +18,7 @@ from vitreous.bench.atomic_files import put_whole
 from vitreous.bench.signals import deferred_signals
 from vitreous.core.errors import DataError
 from vitreous.mapping.explain import SliceRows
-from vitreous.mapping.job import FORMAT, MapJob, shard_name
+from vitreous.mapping.job import FORMAT, MapJob, name_shard
 from vitreous.mapping.rows import map_schema
 from vitreous.mapping.source import ImageSource
 
@@ -187,7 +187,7 @@ def write_parquet(path: Path, table: pa.Table, about: str) -> None:
     put_whole(path, stream.getvalue())
 
 
-def complete_files(folder: str | Path) -> list[Path]:
+def list_complete_files(folder: str | Path) -> list[Path]:
     """Complete files of maps in a folder, in order."""
     return [path for path in sorted(Path(folder).glob("maps-*.parquet")) if not path.name.endswith(PARTIAL)]
 
@@ -199,7 +199,7 @@ class FolderState:
     Parameters
     ----------
     finished
-        Number of images by shard name, for `slices_of`.
+        Number of images by shard name, for `iterate_slices`.
     partials
         Partial shards, by name.
     parts
@@ -266,7 +266,7 @@ def inspect_folder(
         elif shard.ends_part:
             last_shards[shard.part] = shard.start // job.shard_size
     for part, number in last_shards.items():
-        names = [shard_name(source, part, before) for before in range(number + 1)]
+        names = [name_shard(source, part, before) for before in range(number + 1)]
         if all(name in state.finished and name not in state.partials for name in names):
             state.parts.add(part)
     return state
@@ -281,7 +281,7 @@ def is_current(shard: ShardState, job: MapJob, source: ImageSource) -> bool:
         stop = min(shard.start + job.shard_size, part.images)
         if shard.stop != stop or shard.ends_part != (stop == part.images):
             return False
-    if shard.name != shard_name(source, shard.part, shard.start // job.shard_size):
+    if shard.name != name_shard(source, shard.part, shard.start // job.shard_size):
         return False
     return (part.images is None or shard.stop <= part.images) and shard.stamp == part.stamp(shard.start, shard.stop)
 

@@ -18,10 +18,18 @@ from vitreous.core.errors import DataError
 from vitreous.data import Album, Dataset, Sample, open_dataset, subset
 from vitreous.data.files import SUFFIXES, decode_image
 from vitreous.data.open import recognise
-from vitreous.data.parquet import ParquetImages, decode_record, parquet_files
+from vitreous.data.parquet import ParquetImages, decode_record, list_parquet_files
 from vitreous.data.reader import check_options, expand_path, split_spec
-from vitreous.data.remote import files_at, filesystem_of, is_uri, read_remote
-from vitreous.data.shards import decode_parts, expand_pattern, image_ending, loaded_part, local_part, samples_in, wds
+from vitreous.data.remote import is_uri, list_remote_files, open_filesystem, read_remote
+from vitreous.data.shards import (
+    decode_parts,
+    expand_pattern,
+    find_image_ending,
+    iterate_samples,
+    load_part,
+    locate_part,
+    wds,
+)
 
 
 class SourceItem(NamedTuple):
@@ -89,18 +97,18 @@ class TarPart:
         return self.path.rsplit("/", 1)[-1].removesuffix(".tar")
 
     def items(self, start: int) -> Iterator[SourceItem]:
-        listed = ((key, parts) for key, parts in self.samples() if image_ending(parts))
+        listed = ((key, parts) for key, parts in self.samples() if find_image_ending(parts))
         for key, parts in islice(listed, start, None):
             yield SourceItem(f"{self.stem}/{key}", parts)
 
     def samples(self) -> Iterator[tuple[str, Any]]:
         if not self.uri:
             with Path(self.path).open("rb") as file:
-                yield from samples_in(file, self.path, partial(local_part, Path(self.path)))
+                yield from iterate_samples(file, self.path, partial(locate_part, Path(self.path)))
             return
-        filesystem, _ = filesystem_of(self.uri)
+        filesystem, _ = open_filesystem(self.uri)
         with filesystem.open(self.path, "rb") as file:
-            yield from samples_in(file, self.path, partial(loaded_part, self.path), "r|")
+            yield from iterate_samples(file, self.path, partial(load_part, self.path), "r|")
 
     def load(self, item: SourceItem) -> Sample:
         return decode_parts(item.key, item.place, self.ignore)
@@ -198,30 +206,30 @@ def open_source(spec: str, count: int | None = None) -> ImageSource:
     if not is_uri(place):
         kind = kind or (recognise(expand_path(place)) if place else "")
     elif not kind:
-        kind = kind_of_uri(place)
+        kind = find_kind_of_uri(place)
     if kind == "wds":
-        return first_of(tar_source(spec, place, **check_options("wds", wds, options, {})), count)
+        return keep_first_images(open_tar_source(spec, place, **check_options("wds", wds, options, {})), count)
     if kind == "parquet":
-        files = parquet_files(place, **{name: options.get(name) for name in ("image", "label", "key")})
-        return first_of(ImageSource(spec, "parquet", tuple(map(ParquetPart, files))), count)
-    dataset = remote_folder(place) if is_uri(place) else open_dataset(spec)
+        files = list_parquet_files(place, **{name: options.get(name) for name in ("image", "label", "key")})
+        return keep_first_images(ImageSource(spec, "parquet", tuple(map(ParquetPart, files))), count)
+    dataset = open_remote_folder(place) if is_uri(place) else open_dataset(spec)
     if not len(dataset):
         raise DataError(f"dataset '{spec}' holds no image")
     places = range(len(dataset)) if count is None else subset(dataset, count, seed=0)
     return ImageSource(spec, dataset.name, (DatasetPart(dataset, places),), dataset.classes)
 
 
-def kind_of_uri(uri: str) -> str:
+def find_kind_of_uri(uri: str) -> str:
     """Kind of the files at a URI: "wds", "parquet" or "folder"."""
     if uri.endswith((".tar", ".parquet")):
         return "wds" if uri.endswith(".tar") else "parquet"
-    _, paths = files_at(uri, (".tar", ".parquet", *SUFFIXES))
+    _, paths = list_remote_files(uri, (".tar", ".parquet", *SUFFIXES))
     return next((kind for end, kind in ((".tar", "wds"), (".parquet", "parquet")) if paths[0].endswith(end)), "folder")
 
 
-def tar_source(spec: str, place: str, ignore: int | None = None) -> ImageSource:
+def open_tar_source(spec: str, place: str, ignore: int | None = None) -> ImageSource:
     if is_uri(place):
-        filesystem, paths = files_at(place, (".tar",))
+        filesystem, paths = list_remote_files(place, (".tar",))
         stamps = [str(filesystem.size(path)) for path in paths]
     else:
         paths = [str(path) for path in expand_pattern(expand_path(place))]
@@ -233,7 +241,7 @@ def tar_source(spec: str, place: str, ignore: int | None = None) -> ImageSource:
     return ImageSource(spec, "wds", parts)
 
 
-def first_of(source: ImageSource, most: int | None) -> ImageSource:
+def keep_first_images(source: ImageSource, most: int | None) -> ImageSource:
     """The first images of a source that is read as a stream."""
     if most is None:
         return source
@@ -250,14 +258,14 @@ def first_of(source: ImageSource, most: int | None) -> ImageSource:
     return ImageSource(source.spec, source.name, tuple(parts), source.classes)
 
 
-def remote_folder(uri: str) -> Album:
+def open_remote_folder(uri: str) -> Album:
     """Images below a URI as a dataset; the folder of an image is its class if all images are in folders."""
-    from vitreous.data.folder import labels_from_folders
+    from vitreous.data.folder import read_folder_labels
 
-    filesystem, paths = files_at(uri, SUFFIXES)
+    filesystem, paths = list_remote_files(uri, SUFFIXES)
     root = filesystem._strip_protocol(uri).rstrip("/") + "/"
     names = [path.removeprefix(root) for path in paths]
-    labels, classes = labels_from_folders(names) if all("/" in name for name in names) else ({}, None)
+    labels, classes = read_folder_labels(names) if all("/" in name for name in names) else ({}, None)
     read = partial(read_remote_image, uri, paths, names, labels)
     return Album(root.rstrip("/").rsplit("/", 1)[-1], names, read, classes, {"uri": uri})
 
@@ -266,4 +274,4 @@ def read_remote_image(
     uri: str, paths: Sequence[str], names: Sequence[str], labels: dict[str, int], index: int
 ) -> Sample:
     name = names[index]
-    return Sample(name, decode_image(read_remote(filesystem_of(uri)[0], paths[index]), name), labels.get(name))
+    return Sample(name, decode_image(read_remote(open_filesystem(uri)[0], paths[index]), name), labels.get(name))

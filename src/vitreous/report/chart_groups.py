@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from vitreous.bench.resample import curve_band
+from vitreous.bench.resample import compute_curve_band
 from vitreous.bench.scores import ScoreSection
 from vitreous.bench.summary import MetricSummary, order_by_rank
 from vitreous.metrics.metric import resolve_metric
@@ -102,13 +102,16 @@ def draw_radars(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
     if len(judging) < FEWEST or len(section.methods) < 2:
         return None
     cards = []
-    for title, rows in {"Methods against each other": order_by_rank(judging)[:MOST], **fold_charts(section)}.items():
+    for title, rows in {
+        "Methods against each other": order_by_rank(judging)[:MOST],
+        **list_fold_charts(section),
+    }.items():
         for kind, axes in split_axes(judging):
             cards.append(draw_radar_card(f"{title}: {kind}" if kind else title, section, rows, axes))
     return ChartGroup("Strengths", f"{READ_RADAR}{note_left_out(section)}", cards, is_wide=True)
 
 
-def fold_charts(section: ScoreSection) -> dict[str, list[int]]:
+def list_fold_charts(section: ScoreSection) -> dict[str, list[int]]:
     """Title and methods of a chart for every base method with its folds, unless it would show all methods."""
     groups = group_folds(section.methods).items()
     return {f"{base} and its folds": rows for base, rows in groups if len(rows) < len(section.methods)}
@@ -160,7 +163,7 @@ def draw_joined_radars(
             continue
         if len(section.methods) < 2 or any(other.methods != section.methods for other, _ in members):
             continue
-        charts = {f"{family}: {title}": rows for title, rows in fold_charts(section).items()}
+        charts = {f"{family}: {title}": rows for title, rows in list_fold_charts(section).items()}
         for title, rows in {family: order_by_rank(judging)[:MOST], **charts}.items():
             cards.append(draw_radar_card(title, section, rows, judging, named=True))
     return ChartGroup("Strengths over datasets", READ_RADAR, cards, is_wide=True) if cards else None
@@ -210,16 +213,17 @@ def draw_curves(section: ScoreSection, summaries: Sequence[MetricSummary]) -> Ch
         if curve is None or len(levels) < 2 or max(levels) > 1:  # levels are not fractions
             continue
         lines = [
-            ChartLine(section.methods[row], row, levels, *curve_band(curve[row], section.clusters)) for row in rows
+            ChartLine(section.methods[row], row, levels, *compute_curve_band(curve[row], section.clusters))
+            for row in rows
         ]
-        chart = draw_lines(lines, level_label(scores.metric), scores.metric)
+        chart = draw_lines(lines, label_levels(scores.metric), scores.metric)
         note = f"Of the figure in the table, {DIRECTIONS[scores.higher_is_better]}." if scores.sign else ""
         cards += [ChartCard(scores.metric, chart, note)] if chart else []
     text = f"Means over images, level by level; bands are pointwise 95 % intervals.{note_left_out(section)}"
     return ChartGroup("Curves", text, cards, make_legend(section, rows)) if cards else None
 
 
-def level_label(metric: str) -> str:
+def label_levels(metric: str) -> str:
     """Axis label for the levels of a metric's curve."""
     name = metric.split("(", maxsplit=1)[0]
     if "insertion" in name:

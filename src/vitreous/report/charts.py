@@ -55,13 +55,13 @@ class ChartLine:
     high: Float[np.ndarray, " s"] | None = None
 
 
-def line_style(style: int) -> dict[str, Any]:
+def choose_line_style(style: int) -> dict[str, Any]:
     colour = LINES[style % len(LINES)]
     marker = {"marker": MARKERS[style % len(MARKERS)], "markerfacecolor": CARD, "markeredgecolor": colour}
     return {"color": colour, "linestyle": DASHES[style % len(DASHES)], **marker}
 
 
-def blank_axes(width: Number, height: Number) -> Axes:
+def make_blank_axes(width: Number, height: Number) -> Axes:
     """Axes without decoration, in pixels from the upper left corner."""
     axes = Figure(figsize=(width / 72, height / 72)).add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
@@ -110,7 +110,7 @@ def draw_lines(
                 axes.fill([*x, *x[::-1]], ends, color=colour, alpha=0.13, linewidth=0, gid="band")
     for number, line in enumerate(lines):
         step = -(-len(line.y) // POINTS)
-        axes.plot(line.x, line.y, markevery=step, gid=f"line-{number}", **line_style(line.style))
+        axes.plot(line.x, line.y, markevery=step, gid=f"line-{number}", **choose_line_style(line.style))
     left, right = min(min(line.x) for line in lines), max(max(line.x) for line in lines)
     axes.set_xlim((left, right) if right > left else (left - 0.5, right + 0.5))
     axes.xaxis.set_major_locator(MaxNLocator(12 if whole else 5, integer=whole))
@@ -121,7 +121,7 @@ def draw_lines(
         axes.annotate(
             word, (place, 1), (4, -10), xycoords=("data", "axes fraction"), textcoords="offset points", color=SOFT
         )
-    return inline_svg(figure, f"{y_label} over {x_label}", [line.name for line in lines])
+    return to_inline_svg(figure, f"{y_label} over {x_label}", [line.name for line in lines])
 
 
 @mpl.rc_context(STYLE)
@@ -150,7 +150,7 @@ def draw_radar(
         Inline SVG.
     """
     width, height, reach = RADAR
-    axes = blank_axes(width, height)
+    axes = make_blank_axes(width, height)
     radii, ends = scale_outward(values, signs)
     angles = 2 * np.pi * np.arange(len(metrics)) / len(metrics) - np.pi / 2
 
@@ -166,10 +166,10 @@ def draw_radar(
     for number, ((_, style), radius) in enumerate(zip(methods, radii, strict=True)):
         finite = np.flatnonzero(np.isfinite(radius))
         closed = [*finite, finite[0]] if len(finite) == len(metrics) else finite
-        axes.plot(*points(radius[closed], angles[closed]), gid=f"line-{number}", **line_style(style))
+        axes.plot(*points(radius[closed], angles[closed]), gid=f"line-{number}", **choose_line_style(style))
     named = ", ".join(metric for metric, _ in metrics)
     names = [name for name, _ in methods]
-    return inline_svg(axes.figure, f"Radar of {', '.join(names)} by {named}; outward is better", names)
+    return to_inline_svg(axes.figure, f"Radar of {', '.join(names)} by {named}; outward is better", names)
 
 
 def label_axis(axes: Axes, x: Number, y: Number, name: str, values: str) -> None:
@@ -207,15 +207,15 @@ def scale_outward(
 @mpl.rc_context(STYLE)
 def draw_swatch(style: int) -> Markup:
     """Draw the line of a legend entry."""
-    axes = blank_axes(34, 12)
-    axes.plot([0, 17, 34], [6, 6, 6], markevery=[1], **line_style(style))
-    return inline_svg(axes.figure, "", [])
+    axes = make_blank_axes(34, 12)
+    axes.plot([0, 17, 34], [6, 6, 6], markevery=[1], **choose_line_style(style))
+    return to_inline_svg(axes.figure, "", [])
 
 
 # ── inline SVG ───────────────────────────────────────────────────────────────────────────────────
 
 
-def inline_svg(figure, label: str, names: Sequence[str]) -> Markup:
+def to_inline_svg(figure, label: str, names: Sequence[str]) -> Markup:
     """Convert a figure to SVG with CSS variables as colours, without ids, and with the names of lines as tooltips."""
     stream = StringIO()
     figure.savefig(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.bench.resample import difference_interval
+from vitreous.bench.resample import compute_difference_interval
 from vitreous.bench.scores import MetricScores, ScoreSection
 from vitreous.report.formatting import (
     ARROWS,
@@ -163,7 +163,7 @@ def compare_scores(before: MetricScores, after: MetricScores, method: str) -> Ch
     shared = [key for key in old_places if key in new_places]
     old = before.parts_of(method, [old_places[key] for key in shared])
     new = after.parts_of(method, [new_places[key] for key in shared])
-    change, low, high = difference_interval(old, new, before.reduce, [image for image, _ in shared])
+    change, low, high = compute_difference_interval(old, new, before.reduce, [image for image, _ in shared])
     both = ~np.isnan(old["score"]) & ~np.isnan(new["score"])
     paired = int(both.sum())
     values, unpaired = [], []
@@ -227,7 +227,7 @@ def list_unpaired(before: StoredRun, after: StoredRun) -> list[tuple[str, str, s
 # ── HTML page ────────────────────────────────────────────────────────────────────────────────────
 
 
-def change_tables(comparison: Comparison) -> list[ReportTable]:
+def make_change_tables(comparison: Comparison) -> list[ReportTable]:
     """One table per model and dataset, with one row per method and metric."""
     changes_by_title: dict[str, list[Change]] = {}
     for change in comparison.changes:
@@ -235,12 +235,12 @@ def change_tables(comparison: Comparison) -> list[ReportTable]:
         changes_by_title.setdefault(f"{change.model} on {change.dataset}{explained}", []).append(change)
     heads = [TableHead(name) for name in ("metric", "before", "after", "change", "verdict", "questions")]
     return [
-        ReportTable(f"change-{place}", title, heads, [(change.method, change_cells(change)) for change in changes])
+        ReportTable(f"change-{place}", title, heads, [(change.method, make_change_cells(change)) for change in changes])
         for place, (title, changes) in enumerate(changes_by_title.items())
     ]
 
 
-def change_cells(change: Change) -> Sequence[TableCell]:
+def make_change_cells(change: Change) -> Sequence[TableCell]:
     digits = choose_digits([change.before, change.after])
     span = format_interval(change.low, change.high, digits)
     unpaired = change.only_before + change.only_after
@@ -255,6 +255,6 @@ def change_cells(change: Change) -> Sequence[TableCell]:
     )
 
 
-def comparison_page(comparison: Comparison) -> str:
+def render_comparison(comparison: Comparison) -> str:
     """The comparison as one self-contained HTML page."""
-    return render_page("comparison.html", comparison=comparison, tables=change_tables(comparison))
+    return render_page("comparison.html", comparison=comparison, tables=make_change_tables(comparison))

@@ -10,7 +10,7 @@ from math import nan
 from vitreous.methods.spec import resolve
 from vitreous.metrics.protocols import protocol
 from vitreous.report.column_match import FilledColumn
-from vitreous.report.tables import ReportTable, TableCell, TableHead, number_cells
+from vitreous.report.tables import ReportTable, TableCell, TableHead, make_number_cells
 
 Groups = Sequence[tuple[str, Sequence[FilledColumn]]]  # columns with their common title
 
@@ -70,7 +70,7 @@ def fill_table(
         Names of the rows by method; the paper's by default.
     """
     columns = [column for _, columns in groups for column in columns]
-    cells = [column_cells(column, methods, digits) for column in columns]
+    cells = [make_column_cells(column, methods, digits) for column in columns]
     heads = [TableHead(column.title, column.higher, True, hint=column.name) for column in columns]
     widths = [(name, len(columns)) for name, columns in groups if name and columns]
     paper = slug.split("-", maxsplit=1)[0]
@@ -82,9 +82,9 @@ def fill_table(
     return PaperTable(title, table, columns=named, methods=methods)
 
 
-def column_cells(column: FilledColumn, methods: Sequence[str], digits: int = 2) -> list[TableCell]:
+def make_column_cells(column: FilledColumn, methods: Sequence[str], digits: int = 2) -> list[TableCell]:
     """Cells of a column, empty for methods that it has no value of."""
-    return number_cells([column.values.get(method, nan) for method in methods], digits, column.higher)
+    return make_number_cells([column.values.get(method, nan) for method in methods], digits, column.higher)
 
 
 def report_missing(title: str, where: str, missing: Sequence[str]) -> PaperTable:
@@ -93,11 +93,11 @@ def report_missing(title: str, where: str, missing: Sequence[str]) -> PaperTable
 
 def label_row(paper: str, method: str) -> str:
     """Label of a row: its name in the paper, if it has one, and the method."""
-    names = row_names(paper)
+    names = list_row_names(paper)
     return f"{names[method]}: {method}" if method in names else method
 
 
 @lru_cache
-def row_names(paper: str) -> dict[str, str]:
+def list_row_names(paper: str) -> dict[str, str]:
     """Names of the rows of a paper by canonical spec; of several names, the one in its tables."""
     return {resolve(spec).spec: name for name, spec in reversed(list(protocol(paper).rows.items()))}

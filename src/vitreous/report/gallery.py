@@ -62,7 +62,7 @@ class ImageStrip:
     is_small: bool = False
 
 
-def median_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.ndarray, " q"]:
+def compute_margins(summaries: Sequence[MetricSummary], row: int) -> Float[np.ndarray, " q"]:
     """Margin of a method over the median of the other methods, for every image-target pair.
 
     Margins are in standard deviations of the scores, averaged over the metrics; positive is better.
@@ -88,7 +88,7 @@ def choose_questions(section: ScoreSection, summaries: Sequence[MetricSummary], 
         return []
     has_rivals = len(section.methods) > 1
     margins = (
-        median_margins(summaries, order_by_rank(summaries)[0])
+        compute_margins(summaries, order_by_rank(summaries)[0])
         if has_rivals
         else np.full(len(section.questions), np.nan)
     )
@@ -127,7 +127,7 @@ def make_gallery(loader: MapLoader, summaries: Sequence[MetricSummary], count: i
         cards = [make_card(outline_class(loader, question), "image", note=note)]
         for row in rows:
             image = overlay_image(loader.attribution(methods[row], question), longest=480)
-            cards.append(make_card(image, methods[row], is_spec=True, scores=map_scores(summaries, row, place)))
+            cards.append(make_card(image, methods[row], is_spec=True, scores=list_map_scores(summaries, row, place)))
         word = "ahead" if margin > 0 else "behind"
         remark = f" · {methods[rows[0]]} is {word} by {format_number(abs(margin), 2)} deviations"
         strips.append(ImageStrip(cards, len(cards), question, "" if np.isnan(margin) else remark))
@@ -151,7 +151,7 @@ def pick_metrics(summaries: Sequence[MetricSummary]) -> list[MetricSummary]:
     return [summary for summary in summaries if summary in picked]
 
 
-def map_scores(summaries: Sequence[MetricSummary], row: int, place: int) -> list[CardScore]:
+def list_map_scores(summaries: Sequence[MetricSummary], row: int, place: int) -> list[CardScore]:
     """Scores of one map; those that are the best of all methods on this image are marked."""
     scores = []
     for summary in pick_metrics(summaries):
@@ -174,12 +174,12 @@ def outline_class(loader: MapLoader, question: ImageTarget) -> Image.Image:
     mask = loader.mask(question)
     if mask is not None:
         inside = np.asarray(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST))
-        pixels[mask_edge(inside, 2)] = 255
-        pixels[mask_edge(inside, 1)] = (11, 110, 79)
+        pixels[find_mask_edge(inside, 2)] = 255
+        pixels[find_mask_edge(inside, 1)] = (11, 110, 79)
     return Image.fromarray(pixels)
 
 
-def mask_edge(mask: np.ndarray, width: int) -> np.ndarray:
+def find_mask_edge(mask: np.ndarray, width: int) -> np.ndarray:
     """Mask of the pixels within `width` of the outline, on either side."""
     grown, core = mask, ~mask
     for _ in range(width):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from vitreous.bench.cost import evaluate_cost
 from vitreous.bench.resample import DRAWS, FEW
 from vitreous.bench.scores import ScoreSection
-from vitreous.bench.summary import MetricSummary, mean_ranks
+from vitreous.bench.summary import MetricSummary, compute_mean_ranks
 from vitreous.core.errors import VitreousError
 from vitreous.report.formatting import (
     ARROWS,
@@ -50,8 +50,8 @@ def make_main_table(
     """
     heads = [TableHead(summary.metric, summary.higher_is_better, True) for summary in summaries]
     heads += [TableHead("mean rank", False, hint="over the metrics that judge"), TableHead("cost", hint=COST_HINT)]
-    columns = [score_cells(summary) for summary in summaries]
-    ranks, seconds = mean_ranks(summaries), section.map_seconds
+    columns = [make_score_cells(summary) for summary in summaries]
+    ranks, seconds = compute_mean_ranks(summaries), section.map_seconds
     places = place_values(ranks, False) if len(section.methods) > 1 else [None]
     rows = []
     for row, method in enumerate(section.methods):
@@ -59,10 +59,10 @@ def make_main_table(
         rank = TableCell(format_number(ranks[row], 2), ranks[row], place=places[row])
         cost = TableCell(format_seconds(seconds[method]), seconds[method], aside=f"{forwards} fwd, {backwards} bwd")
         rows.append((method, [*(column[row] for column in columns), rank, cost]))
-    return ReportTable(slug, section.title, heads, rows, notes=table_notes(section, summaries))
+    return ReportTable(slug, section.title, heads, rows, notes=list_notes(section, summaries))
 
 
-def score_cells(summary: MetricSummary) -> list[TableCell]:
+def make_score_cells(summary: MetricSummary) -> list[TableCell]:
     values = summary.values.tolist()
     digits = choose_digits(values)
     places = place_values(values, summary.higher_is_better) if len(values) > 1 else [None]
@@ -70,7 +70,7 @@ def score_cells(summary: MetricSummary) -> list[TableCell]:
     for entry, place in zip(summary.aligned, places, strict=True):
         aside = join_nonempty(
             f"rank {entry.rank}" if entry.rank else "",
-            f"{entry.undefined} of {row_count(summary)} undefined" if entry.undefined else "",
+            f"{entry.undefined} of {count_used_rows(summary)} undefined" if entry.undefined else "",
             f"{entry.errors} failed" if entry.errors else "",
         )
         tied = entry.tied and entry.rank is not None and entry.rank > 1
@@ -79,11 +79,11 @@ def score_cells(summary: MetricSummary) -> list[TableCell]:
     return cells
 
 
-def row_count(summary: MetricSummary) -> int:
+def count_used_rows(summary: MetricSummary) -> int:
     return max((entry.rows for entry in summary.entries), default=0)
 
 
-def table_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> list[str]:
+def list_notes(section: ScoreSection, summaries: Sequence[MetricSummary]) -> list[str]:
     """Notes on how to read the numbers and on their limits."""
     image_count, questions = len(section.clusters), len(section.questions)
     roles = ", ".join(section.roles)
@@ -140,6 +140,6 @@ def tabulate_all(parts: Sequence[tuple[ScoreSection, Sequence[MetricSummary]]]) 
                 tied = "" if entry.rank is None else int(entry.tied)
                 where = (section.model, section.dataset, section.explained, method, summary.metric)
                 values = (ARROWS[summary.higher_is_better], entry.value, entry.low, entry.high, entry.rank, tied)
-                counts = (row_count(summary), entry.undefined, entry.errors)
+                counts = (count_used_rows(summary), entry.undefined, entry.errors)
                 rows.append([*where, *values, *counts, seconds[method], entry.seconds, *passes])
     return write_csv(COLUMNS, rows)

@@ -26,7 +26,7 @@ from vitreous.report.gallery import MOST, ImageStrip, make_card
 from vitreous.report.map_summary import BINS, ChosenImage, FolderSummary, Mean, summarise_folder
 from vitreous.report.page import WrittenReport, write_tables, write_text
 from vitreous.report.rendering import render_page
-from vitreous.report.tables import ReportTable, TableCell, TableHead, number_cells
+from vitreous.report.tables import ReportTable, TableCell, TableHead, make_number_cells
 
 CLASSES = 20  # predicted classes in the table
 IMAGES_MEASURED = 256
@@ -162,17 +162,17 @@ def make_galleries(summary: FolderSummary, dataset: str | None) -> tuple[list[Ma
         strips: list[ImageStrip] = []
         for image in chosen:
             try:
-                pairs = list(MapFolder((image.file,)).samples(dataset, **key_of(image)))
+                pairs = list(MapFolder((image.file,)).samples(dataset, **make_key_filter(image)))
             except (VitreousError, OSError) as error:
                 unreached = unreached or " ".join(str(error).split())
-                pairs = [(row, None) for row in MapFolder((image.file,)).rows(**key_of(image))]
+                pairs = [(row, None) for row in MapFolder((image.file,)).rows(**make_key_filter(image))]
             strips += make_strips(pairs)
         if strips:
             galleries.append(MapGallery(title, text, strips))
     return galleries, unreached
 
 
-def key_of(image: ChosenImage) -> dict[str, Any]:
+def make_key_filter(image: ChosenImage) -> dict[str, Any]:
     return {MapFolder((image.file,)).key_column: image.key}
 
 
@@ -212,17 +212,17 @@ def tabulate_methods(summary: FolderSummary, scores: MapScores) -> ReportTable:
     ]
     statistics = summary.methods.values()
     columns = [
-        [count_cell(method.maps) for method in statistics],
-        [count_cell(method.flat) for method in statistics],
-        [share_cell(method.negative.mean) for method in statistics],
-        [share_cell(method.strongest.mean) for method in statistics],
+        [make_count_cell(method.maps) for method in statistics],
+        [make_count_cell(method.flat) for method in statistics],
+        [make_share_cell(method.negative.mean) for method in statistics],
+        [make_share_cell(method.strongest.mean) for method in statistics],
     ]
     notes = []
     for spec, by_method in scores.items():
         metric = resolve_metric(spec)
         heads.append(TableHead(spec, metric.higher_is_better, judged=True))
         means = [by_method.get(method, Mean()) for method in summary.methods]
-        cells = number_cells([mean.mean for mean in means], 3, metric.higher_is_better)
+        cells = make_number_cells([mean.mean for mean in means], 3, metric.higher_is_better)
         columns.append(
             [replace(cell, span=f"± {format_number(mean.stderr, 3)}") for cell, mean in zip(cells, means, strict=True)]
         )
@@ -241,8 +241,8 @@ def tabulate_roles(summary: FolderSummary) -> ReportTable:
     for role, statistics in summary.roles.items():
         right = statistics.right / statistics.labelled if statistics.labelled else float("nan")
         probability = statistics.probability
-        cells = [count_cell(probability.count + probability.undefined), share_cell(probability.mean)]
-        rows.append((role, [*cells, count_cell(statistics.labelled), share_cell(right)]))
+        cells = [make_count_cell(probability.count + probability.undefined), make_share_cell(probability.mean)]
+        rows.append((role, [*cells, make_count_cell(statistics.labelled), make_share_cell(right)]))
     return ReportTable("maps-classes-explained", "Explained classes", heads, rows, first="explained class")
 
 
@@ -253,9 +253,12 @@ def tabulate_classes(summary: FolderSummary) -> ReportTable:
     rows = []
     for number, statistics in ordered[:CLASSES]:
         right = statistics.right / statistics.labelled if statistics.labelled else float("nan")
-        cells = [count_cell(statistics.images), share_cell(statistics.images / summary.images)]
+        cells = [make_count_cell(statistics.images), make_share_cell(statistics.images / summary.images)]
         rows.append(
-            (statistics.name or f"class {number}", [*cells, count_cell(statistics.labelled), share_cell(right)])
+            (
+                statistics.name or f"class {number}",
+                [*cells, make_count_cell(statistics.labelled), make_share_cell(right)],
+            )
         )
     hidden = len(ordered) - CLASSES
     notes = [f"less frequent predicted classes that are left out: {hidden}"] if hidden > 0 else []
@@ -266,17 +269,17 @@ def tabulate_errors(summary: FolderSummary) -> ReportTable:
     """Messages of failed rows."""
     heads = [TableHead("rows"), TableHead("for example")]
     rows = [
-        (message, [count_cell(count), TableCell(summary.examples[message])])
+        (message, [make_count_cell(count), TableCell(summary.examples[message])])
         for message, count in summary.errors.most_common()
     ]
     return ReportTable("maps-errors", "Images without maps", heads, rows, first="error")
 
 
-def count_cell(count: int) -> TableCell:
+def make_count_cell(count: int) -> TableCell:
     return TableCell(f"{count:,}".replace(",", " "), count)
 
 
-def share_cell(share: float) -> TableCell:
+def make_share_cell(share: float) -> TableCell:
     return TableCell(format_number(share, 3), share)
 
 

@@ -172,7 +172,7 @@ def add_batch(summary: FolderSummary, batch: Any, key_column: str, last_key: str
     """Add rows with maps; return the key of the last one."""
     columns = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in (key_column, *COLUMNS)}
     keys, methods = columns[key_column], columns["method"]
-    for method, grids in grids_by_method(batch, methods):
+    for method, grids in group_grids(batch, methods):
         summary.methods.setdefault(method, MethodStatistics()).add(grids)
     starts = keys != np.concatenate([np.array([last_key], object), keys[:-1]])  # the rows of an image lie side by side
     own = np.flatnonzero(starts)
@@ -192,7 +192,7 @@ def add_batch(summary: FolderSummary, batch: Any, key_column: str, last_key: str
     return str(keys[-1])
 
 
-def grids_by_method(batch: Any, methods: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def group_grids(batch: Any, methods: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Maps [n p] of every method, of one grid size at a time."""
     import pyarrow as pa
 

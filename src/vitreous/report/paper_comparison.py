@@ -30,7 +30,7 @@ def compare_with_paper(filled: PaperTable, published: PublishedTable) -> Iterato
         One table per group of columns that both have; methods of the paper that the run lacks are left out.
     """
     columns = [(name, column) for name, column in filled.columns.items() if name in published.columns]
-    methods = [method for method in filled.methods if canonical_spec(method) in canonical_rows(published)]
+    methods = [method for method in filled.methods if hash_spec(method) in index_published_rows(published)]
     for number, (group, members) in enumerate(groupby(columns, lambda entry: entry[0].rpartition(": ")[0])):
         own = list(members)
         if filled.table is not None and own and methods:
@@ -48,10 +48,10 @@ def compare_group(
     """Table with the columns paper, ours and difference for every published column, and a note on each order."""
     heads: list[TableHead] = []
     groups, cells, notes = [], [[] for _ in methods], []
-    by_method = canonical_rows(published)
+    by_method = index_published_rows(published)
     for name, column in columns:
         intervals = column.intervals()
-        printed = [by_method[canonical_spec(method)][name] for method in methods]
+        printed = [by_method[hash_spec(method)][name] for method in methods]
         own_values = [column.values.get(method, nan) for method in methods]
         digits = choose_digits(printed)
         for place, (method, printed_value, own_value) in enumerate(zip(methods, printed, own_values, strict=True)):
@@ -90,11 +90,11 @@ def describe_order(printed: Sequence[float], own_values: Sequence[float], higher
     return f"the order of methods is not the paper's: {agree} of {format_count(len(pairs), 'pair')} agree; {word}."
 
 
-def canonical_rows(published: PublishedTable) -> dict[str, dict[str, float]]:
-    return {canonical_spec(spec): dict(values) for spec, values in published.rows.items()}
+def index_published_rows(published: PublishedTable) -> dict[str, dict[str, float]]:
+    return {hash_spec(spec): dict(values) for spec, values in published.rows.items()}
 
 
-def canonical_spec(spec: str) -> str:
+def hash_spec(spec: str) -> str:
     """Spec without presets, so that two ways to write the same method are equal."""
     from vitreous.bench.keys import hash_identity
     from vitreous.methods.spec import resolve

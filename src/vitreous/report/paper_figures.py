@@ -54,19 +54,23 @@ def make_paper_figures(
     """
     if reproduces in IMAGE_FIGURES:
         return [IMAGE_FIGURES[reproduces](loader, summaries)]
-    return [layer_figure(loader, summaries), class_figure(loader, summaries), deletion_figure(loader, summaries)]
+    return [
+        make_layer_figure(loader, summaries),
+        make_class_figure(loader, summaries),
+        make_deletion_figure(loader, summaries),
+    ]
 
 
 # ── images × methods (SkipPLUS, figs. 1, 5 and 13–27; TIS, fig. 2; TokenTM, figs. 4–5) ───────────────────────────────
 
 
-def grid_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+def make_grid_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
     """All images of the section with the map of every method, one row per image."""
     methods = loader.section.methods
     strips = []
     for question in loader.section.questions:
         cards = [make_card(delete_top(loader.attribution(methods[0], question), 0.0), question.target_name)]
-        cards += [make_card(map_image(loader.attribution(spec, question)), spec, is_spec=True) for spec in methods]
+        cards += [make_card(draw_map(loader.attribution(spec, question)), spec, is_spec=True) for spec in methods]
         strips.append(ImageStrip(cards, len(cards), question, is_small=True))
     return PaperFigure("Images and the maps of all methods", "One row per image.", strips)
 
@@ -74,7 +78,7 @@ def grid_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperF
 # ── TIS, fig. 3 ──────────────────────────────────────────────────────────────────────────────────
 
 
-def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+def make_disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
     """Images that the model takes for another class: maps of the label and of the predicted class."""
     title = "Target and predicted class where they disagree"
     wrong = {
@@ -97,7 +101,7 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
             maps = [loader.attribution(method, target) for target in targets]
             cards = [make_card(delete_top(maps[0], 0.0), "image")]
             cards += [
-                make_card(map_image(attribution), f"{target.role}: {target.target_name}", note=method)
+                make_card(draw_map(attribution), f"{target.role}: {target.target_name}", note=method)
                 for attribution, target in zip(maps, targets, strict=True)
             ]
             strips.append(ImageStrip(cards, len(cards), question))
@@ -107,7 +111,7 @@ def disagreement_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -
 # ── SkipPLUS, fig. 2 ─────────────────────────────────────────────────────────────────────────────
 
 
-def layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
+def make_layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> PaperFigure:
     """Maps of one method on one image, starting at each layer."""
     title = "One method from different layers"
     picked = choose_questions(loader.section, summaries, 1)
@@ -117,7 +121,7 @@ def layer_figure(loader: MapLoader, summaries: Sequence[MetricSummary]) -> Paper
     base, specs = sweep
     question = loader.section.questions[picked[0][0]]
     cards = [make_card(delete_top(loader.attribution(specs[0][1], question), 0.0), "image")]
-    cards += [make_card(map_image(loader.attribution(spec, question)), f"layer {layer}") for layer, spec in specs]
+    cards += [make_card(draw_map(loader.attribution(spec, question)), f"layer {layer}") for layer, spec in specs]
     text = Markup("{} fed with the tokens that enter each layer, first to last (SkipPLUS, fig. 2).").format(
         format_code(base)
     )
@@ -153,7 +157,9 @@ def find_layer_sweep(loader: MapLoader, summaries: Sequence[MetricSummary]) -> t
 # ── SkipPLUS, fig. 6 ─────────────────────────────────────────────────────────────────────────────
 
 
-def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary], most_images: int | None = PAIRS) -> PaperFigure:
+def make_class_figure(
+    loader: MapLoader, summaries: Sequence[MetricSummary], most_images: int | None = PAIRS
+) -> PaperFigure:
     """Images for which several classes were explained: one row per class, one column per method.
 
     Methods are in the order of the plan; of more than `MOST`, the ones of best rank are shown.
@@ -189,7 +195,7 @@ def class_figure(loader: MapLoader, summaries: Sequence[MetricSummary], most_ima
 # ── TIS, fig. 4 ──────────────────────────────────────────────────────────────────────────────────
 
 
-def deletion_figure(
+def make_deletion_figure(
     loader: MapLoader,
     summaries: Sequence[MetricSummary],
     names: tuple[str, str] | None = None,
@@ -230,7 +236,7 @@ def deletion_figure(
     for row in pair:
         attribution = loader.attribution(methods[row], question)
         score = format_number(float(scores.scores[row, place]))
-        cards.append(make_card(map_image(attribution), methods[row], is_spec=True, note=score))
+        cards.append(make_card(draw_map(attribution), methods[row], is_spec=True, note=score))
         for at in levels:
             note = describe_curve_point(scores, row, place, at)
             cards.append(
@@ -243,7 +249,7 @@ def deletion_figure(
     return PaperFigure(title, text, [ImageStrip(cards, 1 + len(levels))], question)
 
 
-def map_image(attribution: Attribution) -> Image.Image:
+def draw_map(attribution: Attribution) -> Image.Image:
     """Draw a map over the part of the image that the model sees."""
     return overlay_image(replace(attribution, originals=None), longest=480)
 
@@ -284,11 +290,11 @@ def delete_top(attribution: Attribution, share: float) -> Image.Image:
 
 
 IMAGE_FIGURES: dict[str, Callable[[MapLoader, Sequence[MetricSummary]], PaperFigure]] = {
-    **{f"skipplus:figure{number}": grid_figure for number in (1, 5, 18)},
-    "skipplus:figure2": layer_figure,
-    "skipplus:figure6": partial(class_figure, most_images=None),
-    "tis:figure2": grid_figure,
-    "tis:figure3": disagreement_figure,
-    "tis:figure4": partial(deletion_figure, names=("tis", "ig"), steps=(50 / 224,)),  # 50 of 224 steps
-    "tokentm:figure4": grid_figure,
+    **{f"skipplus:figure{number}": make_grid_figure for number in (1, 5, 18)},
+    "skipplus:figure2": make_layer_figure,
+    "skipplus:figure6": partial(make_class_figure, most_images=None),
+    "tis:figure2": make_grid_figure,
+    "tis:figure3": make_disagreement_figure,
+    "tis:figure4": partial(make_deletion_figure, names=("tis", "ig"), steps=(50 / 224,)),  # 50 of 224 steps
+    "tokentm:figure4": make_grid_figure,
 }

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan
 
-from vitreous.bench.resample import difference_interval
+from vitreous.bench.resample import compute_difference_interval
 from vitreous.bench.scores import MetricScores
 from vitreous.metrics.published import PublishedOrder
 from vitreous.report.filled_table import PaperTable
-from vitreous.report.paper_comparison import canonical_spec
+from vitreous.report.paper_comparison import hash_spec
 from vitreous.report.tables import ReportTable, TableCell, TableHead
 
 HEADS = ("where", "first is …", "comparisons", "agree", "first ahead", "ahead by interval", "behind by interval")
@@ -90,7 +90,7 @@ def list_differences(filled: PaperTable, order: PublishedOrder) -> Iterator[Pair
         if order.models and scores.section.model not in order.models:
             continue
         for pairs in group_pairs(scores.section.methods, order):
-            differences = [paired_difference(scores, first, second) for first, second in pairs]
+            differences = [compute_paired_difference(scores, first, second) for first, second in pairs]
             defined = [difference for difference in differences if not isnan(difference.value)]
             if order.expected == "one not worse":
                 defined = [max(defined, key=lambda difference: difference.value)] if defined else []
@@ -99,9 +99,9 @@ def list_differences(filled: PaperTable, order: PublishedOrder) -> Iterator[Pair
 
 def group_pairs(methods: Sequence[str], order: PublishedOrder) -> list[list[tuple[str, str]]]:
     """Pairs of methods (first, second) of an order among those of a run, grouped by the second one."""
-    by_identity = {canonical_spec(method): method for method in methods}
+    by_identity = {hash_spec(method): method for method in methods}
     first, second = (
-        [by_identity[canonical_spec(spec)] for spec in specs if canonical_spec(spec) in by_identity]
+        [by_identity[hash_spec(spec)] for spec in specs if hash_spec(spec) in by_identity]
         for specs in (order.first, order.second)
     )
     if not order.second:
@@ -109,11 +109,11 @@ def group_pairs(methods: Sequence[str], order: PublishedOrder) -> list[list[tupl
     return [[(method, other) for method in first if method != other] for other in second]
 
 
-def paired_difference(scores: MetricScores, first: str, second: str) -> PairedDifference:
+def compute_paired_difference(scores: MetricScores, first: str, second: str) -> PairedDifference:
     """Difference of two methods on the rows on which both are defined."""
     image_ids = [question.image for question in scores.section.questions]
     before, after = scores.parts_of(second), scores.parts_of(first)
-    value, low, high = difference_interval(before, after, scores.reduce, image_ids, DRAWS)
+    value, low, high = compute_difference_interval(before, after, scores.reduce, image_ids, DRAWS)
     if scores.higher_is_better is False:
         value, low, high = -value, -high, -low
     return PairedDifference(value, low, high)

@@ -8,7 +8,7 @@ from functools import partial
 
 from vitreous.bench.scores import ScoreSection
 from vitreous.report.column_match import FilledColumn, PublishedColumn, fill_column, fill_columns
-from vitreous.report.filled_table import PaperTable, column_cells, fill_table, report_missing
+from vitreous.report.filled_table import PaperTable, fill_table, make_column_cells, report_missing
 from vitreous.report.paper_columns import (
     ACCURACY,
     INSERTION,
@@ -57,11 +57,11 @@ def group_sections(sections: Sections, key: Callable[[ScoreSection], str]) -> Fa
     return groups
 
 
-def all_methods(sections: Iterable[ScoreSection]) -> list[str]:
+def list_all_methods(sections: Iterable[ScoreSection]) -> list[str]:
     return list(dict.fromkeys(method for section in sections for method in section.methods))
 
 
-def title_of(*sections: ScoreSection) -> str:
+def format_title(*sections: ScoreSection) -> str:
     """Models and datasets of a table."""
     models, datasets = (
         list(dict.fromkeys(getattr(section, name) for section in sections)) for name in ("model", "dataset")
@@ -72,7 +72,7 @@ def title_of(*sections: ScoreSection) -> str:
 # ── TokenTM ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def accuracy_tables(families: Families) -> Iterator[PaperTable]:
+def make_accuracy_tables(families: Families) -> Iterator[PaperTable]:
     """Table 1: two datasets in one cell, of one model or of models that were fine-tuned on one of them each."""
     title = "TokenTM, table 1: impact on accuracy, two datasets"
     for family, group in families.items():
@@ -98,7 +98,7 @@ def accuracy_tables(families: Families) -> Iterator[PaperTable]:
             missing=missing,
         )
         assert paper.table is not None
-        cells = [[column_cells(columns[name], methods) for columns in own.values()] for name in shared]
+        cells = [[make_column_cells(columns[name], methods) for columns in own.values()] for name in shared]
         rows = [
             (label, [replace(first[row], also=tuple(cell[row] for cell in others)) for first, *others in cells])
             for row, (label, _) in enumerate(paper.table.rows)
@@ -108,7 +108,7 @@ def accuracy_tables(families: Families) -> Iterator[PaperTable]:
         yield replace(paper, table=replace(paper.table, rows=rows), columns=columns)
 
 
-def fillable(group: Sections, published: Sequence[PublishedColumn]) -> list[str]:
+def list_fillable(group: Sections, published: Sequence[PublishedColumn]) -> list[str]:
     """Slugs of the sections that can fill at least one of the columns."""
     return [slug for slug, section in group.items() if fill_columns(section, published)[0]]
 
@@ -124,7 +124,7 @@ def pair_halves(group: Sections, lefts: Collection[str], rights: Collection[str]
     return joined or [(slug, slug) for slug in lefts or rights]
 
 
-def halves_table(
+def fill_halves(
     title: str,
     slug: str,
     sections: tuple[ScoreSection, ScoreSection],
@@ -139,53 +139,55 @@ def halves_table(
     filled = [fill_columns(*half) for half in zip(sections, halves.values(), strict=True)]
     groups = [(name, columns) for name, (columns, _) in zip(halves, filled, strict=True)]
     missing = [*absent, *(name for _, names in filled for name in names)]
-    return fill_table(title, slug, title_of(*sections), groups, methods, notes=[note], missing=missing, labels=labels)
+    return fill_table(
+        title, slug, format_title(*sections), groups, methods, notes=[note], missing=missing, labels=labels
+    )
 
 
-def localisation_tables(families: Families) -> Iterator[PaperTable]:
+def make_localisation_tables(families: Families) -> Iterator[PaperTable]:
     """Table 2: localisation and impact on accuracy, on one dataset or on one for each half."""
     title = "TokenTM, table 2: localisation ability and impact on accuracy"
     halves = {"Localization Ability": SEGMENTATION, "Impact on Accuracy": ACCURACY}
     for family, group in families.items():
-        lefts, rights = (fillable(group, published) for published in halves.values())
+        lefts, rights = (list_fillable(group, published) for published in halves.values())
         if not lefts or not rights:
-            where = title_of(*group.values()) if len(group) == 1 else family
+            where = format_title(*group.values()) if len(group) == 1 else family
             yield report_missing(title, where, [column.name for column in (ACCURACY if lefts else SEGMENTATION)])
             continue
         for left, right in pair_halves(group, lefts, rights):
             sections = (group[left], group[right])
-            yield halves_table(title, f"tokentm-2-{left}", sections, halves, all_methods(sections), "In percent.")
+            yield fill_halves(title, f"tokentm-2-{left}", sections, halves, list_all_methods(sections), "In percent.")
 
 
-def ablation_tables(families: Families) -> Iterator[PaperTable]:
+def make_ablation_tables(families: Families) -> Iterator[PaperTable]:
     """Table 4: ablation of TokenTM, with segmentation and perturbation on one dataset or on one each."""
     title = "TokenTM, table 4: ablation"
     for family, group in families.items():
-        explained = next((word for word, published in PERTURBATION.items() if fillable(group, published)), "Pred.")
+        explained = next((word for word, published in PERTURBATION.items() if list_fillable(group, published)), "Pred.")
         halves = {"Segmentation": SEGMENTATION, "Perturbation Test": PERTURBATION[explained]}
-        lefts, rights = (fillable(group, published) for published in halves.values())
-        variants = [spec for spec in VARIANTS if spec in all_methods(group.values())]
+        lefts, rights = (list_fillable(group, published) for published in halves.values())
+        variants = [spec for spec in VARIANTS if spec in list_all_methods(group.values())]
         if len(variants) < 2 or not (lefts or rights):
             absent = [spec for spec in VARIANTS if spec not in variants][:3]
             columns = [column.name for published in halves.values() for column in published]
-            where = title_of(*group.values()) if len(group) == 1 else family
+            where = format_title(*group.values()) if len(group) == 1 else family
             yield report_missing(title, where, absent if len(variants) < 2 else columns)
             continue
         for left, right in pair_halves(group, lefts, rights):
             sections = (group[left], group[right])
-            methods = [spec for spec in VARIANTS if spec in all_methods(sections)]
+            methods = [spec for spec in VARIANTS if spec in list_all_methods(sections)]
             names = {VARIANTS[spec] for spec in methods}
             absent = [name for name in dict.fromkeys(VARIANTS.values()) if name not in names]
             which = {"Pred.": "predicted class", "GT": "label"}[explained]
             note = f"In percent; perturbation tests explain the {which}."
             slug = f"tokentm-4-{left}"
-            yield halves_table(title, slug, sections, halves, methods, note, labels=VARIANTS, absent=absent)
+            yield fill_halves(title, slug, sections, halves, methods, note, labels=VARIANTS, absent=absent)
 
 
 # ── TIS ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def insertion_tables(families: Families) -> Iterator[PaperTable]:
+def make_insertion_tables(families: Families) -> Iterator[PaperTable]:
     """Tables 1–2: insertion, deletion and their difference with four baselines, one table per model and dataset."""
     title = "TIS, tables 1–2: insertion and deletion"
     for slug, section in list_sections(families).items():
@@ -201,7 +203,7 @@ def insertion_tables(families: Families) -> Iterator[PaperTable]:
 # ── SkipPLUS ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def strength_tables(families: Families) -> Iterator[PaperTable]:
+def make_strength_tables(families: Families) -> Iterator[PaperTable]:
     """The radars as a table: faithfulness and AP of one model, each on the first dataset that has it."""
     title = "SkipPLUS, radar figures: faithfulness and AP"
     for family, group in families.items():
@@ -218,8 +220,8 @@ def strength_tables(families: Families) -> Iterator[PaperTable]:
             yield report_missing(title, family, missing)
             continue
         sections, slug, notes = group.values(), f"skipplus-3-{next(iter(group))}", ["In percent."]
-        columns, methods = list(groups.items()), all_methods(sections)
-        yield fill_table(title, slug, title_of(*sections), columns, methods, notes=notes, missing=missing)
+        columns, methods = list(groups.items()), list_all_methods(sections)
+        yield fill_table(title, slug, format_title(*sections), columns, methods, notes=notes, missing=missing)
 
 
 # ── all papers ───────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +231,7 @@ def list_sections(families: Families) -> Sections:
     return {slug: section for group in families.values() for slug, section in group.items()}
 
 
-def models_side_by_side(
+def make_side_by_side_tables(
     families: Families, title: str, prefix: str, published: Sequence[PublishedColumn]
 ) -> Iterator[PaperTable]:
     """One table per dataset, with one column per metric and model."""
@@ -243,32 +245,37 @@ def models_side_by_side(
         if not any(columns for _, columns in groups):
             yield report_missing(title, dataset, missing)
             continue
-        slug, methods = f"{prefix}-{next(iter(group))}", all_methods(group.values())
+        slug, methods = f"{prefix}-{next(iter(group))}", list_all_methods(group.values())
         yield fill_table(title, slug, dataset, groups, methods, digits=3, missing=missing)
 
 
 probability_tables = partial(
-    models_side_by_side, title="TokenTM, table 3: impact on probability", prefix="tokentm-3", published=PROBABILITY
+    make_side_by_side_tables, title="TokenTM, table 3: impact on probability", prefix="tokentm-3", published=PROBABILITY
 )
-pointing_tables = partial(models_side_by_side, title="TIS, table 3: pointing game", prefix="tis-3", published=POINTING)
+pointing_tables = partial(
+    make_side_by_side_tables, title="TIS, table 3: pointing game", prefix="tis-3", published=POINTING
+)
 sensitivity_tables = partial(
-    models_side_by_side, title="TIS, table 4: max sensitivity", prefix="tis-4", published=SENSITIVITY
+    make_side_by_side_tables, title="TIS, table 4: max sensitivity", prefix="tis-4", published=SENSITIVITY
 )
 sparseness_tables = partial(
-    models_side_by_side, title="TIS, supplement: sparseness", prefix="tis-sparseness", published=SPARSENESS
+    make_side_by_side_tables, title="TIS, supplement: sparseness", prefix="tis-sparseness", published=SPARSENESS
 )
 
 # layout of every reproduction that is a table or a radar
 LAYOUTS: dict[str, Callable[[Families], Iterator[PaperTable]]] = {
-    "tokentm:table1": accuracy_tables,
-    "tokentm:table2": localisation_tables,
+    "tokentm:table1": make_accuracy_tables,
+    "tokentm:table2": make_localisation_tables,
     "tokentm:table3": probability_tables,
-    "tokentm:table4": ablation_tables,
-    "tis:table1": insertion_tables,
-    "tis:table2": insertion_tables,
+    "tokentm:table4": make_ablation_tables,
+    "tis:table1": make_insertion_tables,
+    "tis:table2": make_insertion_tables,
     "tis:table3": pointing_tables,
     "tis:table4": sensitivity_tables,
     "tis:sparseness": sparseness_tables,
-    "tis:masks": insertion_tables,
-    **{f"skipplus:figure{number}": strength_tables for number in ("3", "4", "7", "7-eva", "8", "9", "10", "11", "12")},
+    "tis:masks": make_insertion_tables,
+    **{
+        f"skipplus:figure{number}": make_strength_tables
+        for number in ("3", "4", "7", "7-eva", "8", "9", "10", "11", "12")
+    },
 }

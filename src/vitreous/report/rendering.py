@@ -13,7 +13,7 @@ from vitreous.report.formatting import format_code, make_breakable
 
 
 @lru_cache(maxsize=1)
-def environment() -> Environment:
+def load_environment() -> Environment:
     loaded = Environment(
         loader=PackageLoader("vitreous.report"),
         autoescape=True,
@@ -28,10 +28,10 @@ def environment() -> Environment:
 
 def render_page(template: str, **values: Any) -> str:
     """Render a template of `report/templates`."""
-    return environment().get_template(template).render(values)
+    return load_environment().get_template(template).render(values)
 
 
 def render_macro(name: str, *values: Any) -> str:
     """Render one macro of `macros.html`."""
-    template: Template = environment().get_template("macros.html")
+    template: Template = load_environment().get_template("macros.html")
     return str(getattr(template.module, name)(*values))

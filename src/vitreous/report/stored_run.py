@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.bench.rows import schema, to_frame
+from vitreous.bench.rows import make_schema, to_frame
 from vitreous.bench.score_files import SUMMARISED, collect_sections
 from vitreous.bench.scores import ImageTarget, ScoreSection, make_sections
 from vitreous.bench.store import Store
@@ -55,7 +55,7 @@ class StoredRun:
             tables = store.scan(self.name, "maps", cells=[*cells])
             is_own = (pc.field("image") == question.image) & (pc.field("target") == question.target)
             return to_frame(
-                pa.concat_tables([schema("maps").empty_table(), *(table.filter(is_own) for table in tables)])
+                pa.concat_tables([make_schema("maps").empty_table(), *(table.filter(is_own) for table in tables)])
             )
 
 

@@ -93,7 +93,7 @@ class ReportTable:
         return [f"{title}: " if title else "" for title, width in self.groups for _ in range(width)]
 
 
-def number_cells(values: Sequence[float], digits: int, higher: bool | None) -> list[TableCell]:
+def make_number_cells(values: Sequence[float], digits: int, higher: bool | None) -> list[TableCell]:
     """Cells of a column of numbers; the best and second best of the rounded values are marked."""
     places = place_values([round(value, digits) for value in values], higher)
     return [TableCell(format_number(v, digits), v, place=place) for v, place in zip(values, places, strict=True)]
@@ -113,16 +113,16 @@ def place_values(values: Sequence[float], higher: bool | None) -> list[int | Non
 def to_markdown(table: ReportTable) -> str:
     titles = [group + head.title for group, head in zip(table.group_names, table.heads, strict=True)]
     lines = [f"**{escape_markdown(table.title)}**", ""]
-    lines += [markdown_row(map(escape_markdown, [table.first, *titles]))]
+    lines += [format_markdown_row(map(escape_markdown, [table.first, *titles]))]
     lines += ["|" + "|".join([":--", *["--:"] * len(table.heads)]) + "|"]
     for name, cells in table.rows:
         code = "`{}`".format(name.replace("`", "'").replace("|", "¦"))
-        lines.append(markdown_row([" ".join(code.split()), *map(cell_markdown, cells)]))
+        lines.append(format_markdown_row([" ".join(code.split()), *map(format_cell_markdown, cells)]))
     lines += ["", *(f"- {escape_markdown(note)}" for note in table.notes)] if table.notes else []
     return "\n".join(lines) + "\n"
 
 
-def markdown_row(cells) -> str:
+def format_markdown_row(cells) -> str:
     return f"| {' | '.join(cells)} |"
 
 
@@ -130,7 +130,7 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", " ".join(text.split()))
 
 
-def cell_markdown(cell: TableCell) -> str:
+def format_cell_markdown(cell: TableCell) -> str:
     text = " / ".join(
         MARKDOWN_PLACES.get(figure.place or 0, "%s") % escape_markdown(figure.text) for figure in cell.figures
     )
@@ -145,14 +145,14 @@ def to_latex(table: ReportTable) -> str:
     rows = [[escape_latex(table.first), *(escape_latex(head.title) for head in table.heads)]]
     if table.groups:
         rows.insert(0, ["", *(rf"\multicolumn{{{n}}}{{c}}{{{escape_latex(title)}}}" for title, n in table.groups)])
-    body = [[rf"\texttt{{{escape_latex(name)}}}", *map(cell_latex, cells)] for name, cells in table.rows]
+    body = [[rf"\texttt{{{escape_latex(name)}}}", *map(format_cell_latex, cells)] for name, cells in table.rows]
     lines = [r"% needs \usepackage{booktabs}", rf"\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"\toprule"]
-    lines += [*(latex_row(row) for row in rows), r"\midrule", *(latex_row(row) for row in body)]
+    lines += [*(format_latex_row(row) for row in rows), r"\midrule", *(format_latex_row(row) for row in body)]
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {' '.join(note.split())}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
-def latex_row(cells: Sequence[str]) -> str:
+def format_latex_row(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
@@ -161,7 +161,7 @@ def escape_latex(text: str) -> str:
     return "".join(TEX.get(char, char if ord(char) < 0x250 else "?") for char in " ".join(text.split()))
 
 
-def cell_latex(cell: TableCell) -> str:
+def format_cell_latex(cell: TableCell) -> str:
     text = " / ".join(TEX_PLACES.get(figure.place or 0, "%s") % escape_latex(figure.text) for figure in cell.figures)
     span = rf" {{\scriptsize {escape_latex(cell.span)}}}" if cell.span else ""
     return text + (r"$^{\approx}$" if cell.tied else "") + span
@@ -172,10 +172,10 @@ def cell_latex(cell: TableCell) -> str:
 
 def to_csv(table: ReportTable) -> str:
     heads = [table.first, *(group + head.name for group, head in zip(table.group_names, table.heads, strict=True))]
-    return write_csv(heads, [[name, *map(cell_value, cells)] for name, cells in table.rows])
+    return write_csv(heads, [[name, *map(get_cell_value, cells)] for name, cells in table.rows])
 
 
-def cell_value(cell: TableCell) -> object:
+def get_cell_value(cell: TableCell) -> object:
     if cell.also:
         return " / ".join(figure.text for figure in cell.figures)
     return cell.text if cell.sort is None else cell.sort
@@ -185,11 +185,11 @@ def write_csv(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     stream = StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(heads)
-    writer.writerows([csv_value(value) for value in row] for row in rows)
+    writer.writerows([to_csv_value(value) for value in row] for row in rows)
     return stream.getvalue()
 
 
-def csv_value(value: object) -> object:
+def to_csv_value(value: object) -> object:
     """Numbers in full precision, empty for NaN; text that a spreadsheet would evaluate gets an apostrophe in front."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""

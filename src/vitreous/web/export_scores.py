@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-from vitreous.web.responses import finite_numbers
+from vitreous.web.responses import list_finite_numbers
 
 if TYPE_CHECKING:
     from vitreous.methods.attribution import Attribution
@@ -49,8 +49,8 @@ def describe_attribution(attribution: Attribution) -> dict[str, Any]:
             {
                 "index": int(target),
                 "name": attribution.names[row] if attribution.names else None,
-                "probability": finite_numbers(probabilities[row, target])[0],
-                "scores": finite_numbers(scores[row]),
+                "probability": list_finite_numbers(probabilities[row, target])[0],
+                "scores": list_finite_numbers(scores[row]),
                 "shape": list(scores[row].shape),
             }
             for row, target in enumerate(attribution.targets.tolist())

@@ -51,7 +51,7 @@ class Guard:
         scope = rename_old(scope)
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         send_guarded = with_headers(
-            send, DEMO_POLICY if scope["path"] == "/demo" else POLICY, cache_control(scope["path"])
+            send, DEMO_POLICY if scope["path"] == "/demo" else POLICY, choose_cache_control(scope["path"])
         )
         refusal = self.refusal(headers, scope["path"])
         if refusal is not None:
@@ -84,7 +84,7 @@ class Guard:
         host, origin, length = headers.get("host", ""), headers.get("origin"), headers.get("content-length", "0")
         if not self.settings.answers_to(host):
             return 400, "this playground is not addressed by that Host; open the address that `vitreous serve` printed"
-        if origin is not None and host_of_origin(origin) != host.lower():
+        if origin is not None and parse_origin_host(origin) != host.lower():
             return 403, "requests come from the playground's own page only"
         if not length.isascii() or not length.isdigit():
             return 400, "Content-Length must be a whole number"
@@ -102,14 +102,14 @@ def rename_old(scope: Any) -> Any:
     return {**scope, "path": OLD_PATHS.get(scope["path"], scope["path"]), "query_string": query}
 
 
-def host_of_origin(origin: str) -> str:
+def parse_origin_host(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 
 
-def cache_control(path: str) -> str:
+def choose_cache_control(path: str) -> str:
     """Pages are revalidated on every visit; API responses are not stored."""
     return "no-store" if path.startswith("/api/") else "no-cache"
 

@@ -98,11 +98,11 @@ class ImageStore:
             return Image.fromarray(scene.draw().image)
         data = self._uploads.get(name)
         if data is None:
-            raise image_missing()
+            raise make_missing_error()
         return open_upload(data, self.settings.pixels)
 
 
-def image_missing() -> NotAvailable:
+def make_missing_error() -> NotAvailable:
     return NotAvailable("that image is not here any more; drop it again, or choose a bundled one")
 
 

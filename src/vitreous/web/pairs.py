@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.web.await_job import ERRORS, await_result
 from vitreous.web.budget import LIMIT_SHARE
-from vitreous.web.responses import finite_or_none, round_numbers
+from vitreous.web.responses import round_numbers, to_finite
 from vitreous.web.schemas import ImageField, ImageName, ModelName, Pair, Schema, Score, Spec
 from vitreous.web.service import Service, errors_of_spec, resolve_untrusted
 
@@ -181,7 +181,7 @@ def describe_pair(pair: PairAttribution, seconds: float) -> PairExplained:
     return PairExplained(
         method=pair.method,
         kind=str(pair.provenance["similarity"]),
-        similarity=finite_or_none(pair.similarity),
+        similarity=to_finite(pair.similarity),
         first=describe_side(pair, "a"),
         second=describe_side(pair, "b"),
         matrix=[round_numbers(row) for row in matrix],
@@ -201,14 +201,14 @@ def describe_side(pair: PairAttribution, side: Side) -> PairSide:
 # ── endpoints ────────────────────────────────────────────────────────────────────────────────────
 
 
-def work_of(request: Request) -> PairWork:
+def get_pair_work(request: Request) -> PairWork:
     return request.app.state.pairs
 
 
 @pairs_api.get("/about")
 async def about_pairs(request: Request) -> PairOffer:
     """Models, whether each compares images with texts, and methods."""
-    return work_of(request).offer()
+    return get_pair_work(request).offer()
 
 
 @pairs_api.post("/explain")
@@ -217,7 +217,7 @@ async def explain_pairs(request: Request, body: PairRequest) -> PairExplained:
 
     The embedding of a classifier is the vector that its last layer reads. Give either `other` or `text`.
     """
-    work = work_of(request)
+    work = get_pair_work(request)
     work.service.models.entry(body.model)
     second = body.other if body.text is None else body.text
     if second is None or (body.other is not None and body.text is not None):

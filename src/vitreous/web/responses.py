@@ -20,45 +20,44 @@ if TYPE_CHECKING:
 TOP_CLASSES = 5
 
 
-def finite_or_none(value: float) -> float | None:
+def to_finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def finite_numbers(values: Tensor) -> list[float | None]:
-    return [finite_or_none(value) for value in values.flatten().tolist()]
+def list_finite_numbers(values: Tensor) -> list[float | None]:
+    return [to_finite(value) for value in values.flatten().tolist()]
 
 
 def round_numbers(values: Tensor) -> list[float | None]:
     """Round to seven digits: all that float32 holds, in half the bytes."""
-    return [None if number is None else float(f"{number:.7g}") for number in finite_numbers(values)]
+    return [None if number is None else float(f"{number:.7g}") for number in list_finite_numbers(values)]
 
 
-def top_classes(probabilities: Tensor, names: list[str]) -> list[schemas.ClassProbability]:
+def list_top_classes(probabilities: Tensor, names: list[str]) -> list[schemas.ClassProbability]:
     best = probabilities.nan_to_num(-1).topk(min(TOP_CLASSES, len(probabilities))).indices.tolist()
     return [
-        schemas.ClassProbability(index=i, name=names[i], probability=finite_or_none(float(probabilities[i])))
-        for i in best
+        schemas.ClassProbability(index=i, name=names[i], probability=to_finite(float(probabilities[i]))) for i in best
     ]
 
 
-def prediction(
+def describe_prediction(
     probabilities: Tensor, names: list[str], removed: Sequence[int], grid: Sequence[int]
 ) -> schemas.Prediction:
     patches = grid[0] * grid[1]
     return schemas.Prediction(
-        top=top_classes(probabilities, names),
+        top=list_top_classes(probabilities, names),
         probabilities=round_numbers(probabilities),
         kept=patches - len(removed),
         patches=patches,
     )
 
 
-def sampling_plan(plan: SampleBudget) -> schemas.SamplingPlan:
+def describe_plan(plan: SampleBudget) -> schemas.SamplingPlan:
     values = asdict(plan)
     return schemas.SamplingPlan(method=values.pop("requested"), **values)
 
 
-def samples(plan: SampleBudget) -> schemas.Samples | None:
+def describe_samples(plan: SampleBudget) -> schemas.Samples | None:
     """Return the sample count of a plan and, where it was reduced, a sentence that says so and what to do."""
     if not plan.option:
         return None
@@ -73,28 +72,28 @@ def samples(plan: SampleBudget) -> schemas.Samples | None:
     )
 
 
-def explained(explanation: Explanation, evidence: dict[int, Any], plan: SampleBudget) -> schemas.Explained:
+def describe_explanation(explanation: Explanation, evidence: dict[int, Any], plan: SampleBudget) -> schemas.Explained:
     first = explanation.rows[0]
     return schemas.Explained(
         method=first.method,
         grid=list(first.layout.grid),
         signed=any(row.signed for row in explanation.rows),
         class_specific=explanation.class_specific,
-        maps=[class_map(row, evidence) for row in explanation.rows],
+        maps=[describe_map(row, evidence) for row in explanation.rows],
         caveat=str(first.provenance.get("caveat", "")),
         seconds=explanation.seconds,
-        samples=samples(plan),
+        samples=describe_samples(plan),
     )
 
 
-def class_map(attribution: Attribution, evidence: dict[int, Any]) -> schemas.Map:
-    from vitreous.web.service import patch_scores
+def describe_map(attribution: Attribution, evidence: dict[int, Any]) -> schemas.Map:
+    from vitreous.web.service import get_patch_scores
 
     target = int(attribution.targets[0])
     return schemas.Map(
         target=target,
         name=attribution.names[0] if attribution.names else f"class {target}",
-        scores=round_numbers(patch_scores(attribution)[0]),
+        scores=round_numbers(get_patch_scores(attribution)[0]),
         pixels=None if attribution.native_pixels is None else encode_pixels(attribution.native_pixels[0]),
         evidence=match_evidence(attribution, evidence[target]) if target in evidence else None,
     )
@@ -114,16 +113,16 @@ def match_evidence(attribution: Attribution, mask: Any) -> schemas.EvidenceMatch
     objects = torch.from_numpy(mask)[None]
     hit = float(pointing_game(attribution, objects=objects).scores[0])
     precision = float(ap.with_options(interpolation="bilinear")(attribution, objects=objects).scores[0])
-    return schemas.EvidenceMatch(peak=hit > 0.5, precision=finite_or_none(precision))
+    return schemas.EvidenceMatch(peak=hit > 0.5, precision=to_finite(precision))
 
 
-def curve(perturbation: PerturbationCurve, target: int, names: list[str]) -> schemas.Curve:
+def describe_curve(perturbation: PerturbationCurve, target: int, names: list[str]) -> schemas.Curve:
     def points(side: int) -> list[schemas.CurvePoint]:
         rows = zip(
             perturbation.counts,
-            finite_numbers(perturbation.probability[side]),
+            list_finite_numbers(perturbation.probability[side]),
             perturbation.top[side].tolist(),
-            finite_numbers(perturbation.top_probability[side]),
+            list_finite_numbers(perturbation.top_probability[side]),
             strict=True,
         )
         return [
@@ -135,7 +134,7 @@ def curve(perturbation: PerturbationCurve, target: int, names: list[str]) -> sch
             for count, probability, first, first_probability in rows
         ]
 
-    deletion_area, insertion_area = finite_numbers(perturbation.areas)
+    deletion_area, insertion_area = list_finite_numbers(perturbation.areas)
     return schemas.Curve(
         method=perturbation.method,
         target=target,
@@ -147,7 +146,7 @@ def curve(perturbation: PerturbationCurve, target: int, names: list[str]) -> sch
     )
 
 
-def layers(views: dict[str, Any], target: int, grid: Sequence[int]) -> schemas.Layers:
+def describe_layers(views: dict[str, Any], target: int, grid: Sequence[int]) -> schemas.Layers:
     rows = zip(views["layers"], views["totals"], views["starts"], strict=True)
     frames = [
         schemas.LayerMap(layer=layer, scores=round_numbers(signal), start=start, total=round_numbers(total))

@@ -17,7 +17,7 @@ from vitreous.web.budget import SampleBudget
 from vitreous.web.class_search import find_classes
 from vitreous.web.export_python import write_program
 from vitreous.web.export_scores import export_archive, export_json, join_classes
-from vitreous.web.image_store import ALBUM, CAPTIONS, SceneName, image_missing
+from vitreous.web.image_store import ALBUM, CAPTIONS, SceneName, make_missing_error
 from vitreous.web.model_pool import NotAvailable
 from vitreous.web.service import ExplainPayload, Service
 from vitreous.web.worker import compute_once
@@ -47,10 +47,10 @@ async def about(request: Request) -> schemas.About:
 @api.get("/model")
 async def model(request: Request, name: ModelQuery) -> schemas.ModelFacts:
     """Depth, grid and class names of a model; loads it if necessary."""
-    return schemas.ModelFacts(model=name, **await model_facts(request, name))
+    return schemas.ModelFacts(model=name, **await read_model_facts(request, name))
 
 
-async def model_facts(request: Request, name: str) -> dict[str, Any]:
+async def read_model_facts(request: Request, name: str) -> dict[str, Any]:
     service = get_service(request)
     service.models.entry(name)
     return await await_result(request, ("facts", name), service.facts, name)
@@ -63,7 +63,7 @@ async def classes(
     name: Annotated[str, Query(min_length=1, max_length=200, description="A class name, perhaps misspelt.")],
 ) -> list[schemas.ClassName]:
     """Up to six classes whose names match or resemble a name, the best first."""
-    names = (await model_facts(request, model))["classes"]
+    names = (await read_model_facts(request, model))["classes"]
     return [schemas.ClassName(index=index, name=names[index]) for index in find_classes(names, name)]
 
 
@@ -100,7 +100,7 @@ async def image_facts(request: Request, image: ImageQuery, model: ModelQuery) ->
     service = get_service(request)
     service.models.entry(model)
     if not service.images.has(image):
-        raise image_missing()
+        raise make_missing_error()
 
     def measure() -> tuple[list[int], schemas.Crop]:
         preprocess = service.models.vit(model).preprocess
@@ -169,12 +169,12 @@ async def evidence(request: Request, model: ModelQuery, image: ImageQuery, targe
 @api.post("/says")
 async def predict(request: Request, body: schemas.PredictRequest) -> schemas.Prediction:
     """The prediction when some patches are removed; their tokens are removed from the input, nothing is painted over."""
-    service, facts = get_service(request), await model_facts(request, body.model)
+    service, facts = get_service(request), await read_model_facts(request, body.model)
     removed = tuple(sorted(set(body.removed)))
     payload = (body.model, body.image, removed)
     key, batch_key = ("predict", *payload), ("predict", body.model)
     probabilities = await await_result(request, key, service.predict, payload, batch_key)
-    return responses.prediction(probabilities, facts["classes"], removed, facts["grid"])
+    return responses.describe_prediction(probabilities, facts["classes"], removed, facts["grid"])
 
 
 @api.get("/plan")
@@ -183,7 +183,7 @@ async def plan(request: Request, model: ModelQuery, method: Annotated[schemas.Sp
 
     A method that has no samples and does not fit is refused with 422, as by `/api/explain`.
     """
-    return responses.sampling_plan(await plan_method(request, model, method))
+    return responses.describe_plan(await plan_method(request, model, method))
 
 
 async def plan_method(request: Request, model: str, method: str) -> SampleBudget:
@@ -211,7 +211,7 @@ async def explain(request: Request, body: schemas.ExplainRequest) -> schemas.Exp
     explanation = await await_result(request, ("explain", payload), service.explain, payload, batch_key)
     service.check_estimate(body.model, plan, explanation.seconds)
     return await to_thread.run_sync(
-        lambda: responses.explained(explanation, render.find_evidence(body.image, body.model), plan)
+        lambda: responses.describe_explanation(explanation, render.find_evidence(body.image, body.model), plan)
     )
 
 
@@ -226,7 +226,7 @@ async def curve(request: Request, body: schemas.SingleRequest) -> schemas.Curve:
     """Deletion and insertion: the prediction as a method's highest patches are removed, and with them alone."""
     payload, facts = await plan_single(request, body)
     perturbation = await await_result(request, ("curve", payload), get_service(request).curve, payload)
-    return responses.curve(perturbation, body.target, facts["classes"])
+    return responses.describe_curve(perturbation, body.target, facts["classes"])
 
 
 @api.post("/film")
@@ -234,7 +234,7 @@ async def film(request: Request, body: schemas.SingleRequest) -> schemas.Layers:
     """What every layer adds to a method's map, and the SkipPLUS sum from every layer on."""
     payload, facts = await plan_single(request, body)
     views = await await_result(request, ("layers", payload), get_service(request).layers, payload)
-    return responses.layers(views, body.target, facts["grid"])
+    return responses.describe_layers(views, body.target, facts["grid"])
 
 
 # ── downloads ────────────────────────────────────────────────────────────────────────────────────
@@ -292,7 +292,7 @@ async def queue(request: Request) -> schemas.QueueState:
 
 async def check_targets(request: Request, model: str, targets: Sequence[int]) -> dict[str, Any]:
     """Return a model's facts, or raise `ShapeError` for a class that it does not have."""
-    facts = await model_facts(request, model)
+    facts = await read_model_facts(request, model)
     count = len(facts["classes"])
     if max(targets) >= count:
         raise ShapeError(f"class {max(targets)} does not exist: the model has classes 0 to {count - 1}")

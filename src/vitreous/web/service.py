@@ -103,7 +103,7 @@ class Service:
         """Return depth, grid and class names of a model."""
         vit = self.models.vit(payloads[0])
         names = [vit.class_name(index) for index in range(vit.outputs)]
-        return [{"depth": vit.depth, "grid": list(input_layout(vit).grid), "classes": names} for _ in payloads]
+        return [{"depth": vit.depth, "grid": list(get_input_layout(vit).grid), "classes": names} for _ in payloads]
 
     def plan(self, payloads: Sequence[tuple[str, str]]) -> list[SampleBudget]:
         """Return the spec to compute for every (model, method)."""
@@ -114,7 +114,9 @@ class Service:
                 vit = self.models.vit(model)
                 limit = self.settings.seconds
                 plans.append(
-                    plan_samples(method, lambda v=vit: model_sizes(v), lambda m=model, v=vit: self.cost(m, v), limit)
+                    plan_samples(
+                        method, lambda v=vit: read_model_sizes(v), lambda m=model, v=vit: self.cost(m, v), limit
+                    )
                 )
         return plans
 
@@ -176,13 +178,13 @@ class Service:
         rows = [attribution[row] for row in range(len(attribution))]
         for row, single in enumerate(rows):
             payload = payloads[row // count]
-            self.cache.put(map_key(payload, payload.targets[row % count]), single)
+            self.cache.put(make_map_key(payload, payload.targets[row % count]), single)
         groups = [rows[start : start + count] for start in range(0, len(rows), count)]
         return [Explanation(group, method.class_specific, seconds) for group in groups]
 
     def maps(self, payload: ExplainPayload) -> list[Attribution]:
         """Return one attribution per class, computing those that are not cached."""
-        by_target = {target: self.cache.get(map_key(payload, target)) for target in payload.targets}
+        by_target = {target: self.cache.get(make_map_key(payload, target)) for target in payload.targets}
         lacking = tuple(target for target, cached in by_target.items() if cached is None)
         if lacking:
             request = ExplainPayload(payload.model, payload.image, payload.method, lacking, payload.question)
@@ -231,24 +233,24 @@ class Service:
             return [explain_layers(vit, images, method, payload.targets[0], payload.question, self.settings.precision)]
 
 
-def input_layout(vit: ViT) -> Layout:
+def get_input_layout(vit: ViT) -> Layout:
     """Return the patches of a preprocessed image, whose size an option may have changed."""
     return vit.layout(vit.size if vit.preprocess is None else vit.preprocess.size)
 
 
-def model_sizes(vit: ViT) -> dict[str, Any]:
+def read_model_sizes(vit: ViT) -> dict[str, Any]:
     """Return the numbers of a model that cost formulas and region counts use."""
     from vitreous.bench import cost
 
-    layout = input_layout(vit)
-    return {**cost.model_sizes(vit), "patches": layout.patches, "size": layout.size, "patch": layout.patch}
+    layout = get_input_layout(vit)
+    return {**cost.read_model_sizes(vit), "patches": layout.patches, "size": layout.size, "patch": layout.patch}
 
 
-def map_key(payload: ExplainPayload, target: int) -> tuple[Any, ...]:
+def make_map_key(payload: ExplainPayload, target: int) -> tuple[Any, ...]:
     return "map", payload.model, payload.image, payload.method, target, payload.question
 
 
-def patch_scores(attribution: Attribution) -> Tensor:
+def get_patch_scores(attribution: Attribution) -> Tensor:
     """Return the scores of the patches, or raise `ShapeError` for a map without any."""
     if attribution.patches is None:
         raise ShapeError(f"{attribution.method!r} has no scores of patches")

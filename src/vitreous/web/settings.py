@@ -37,7 +37,7 @@ class Settings:
 
     def answers_to(self, host: str) -> bool:
         """Whether a Host header names this server; refusing others prevents DNS rebinding."""
-        name = host_name(host)
+        name = parse_host_name(host)
         if name in {*LOOPBACK, self.host.lower(), *(name.lower() for name in self.names)}:
             return True
         return self.host in WILDCARD and (is_address(name) or name == gethostname().lower())
@@ -52,7 +52,7 @@ class Settings:
         return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/"
 
 
-def host_name(host: str) -> str:
+def parse_host_name(host: str) -> str:
     """Return a Host header without its port, in lower case."""
     host = host.strip().lower()
     if host.startswith("["):
