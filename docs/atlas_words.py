@@ -144,7 +144,7 @@ def shared_options_text() -> list[str]:
     """A section about the options that many methods have."""
     described = {name: SHARED[name] for name in ("question", "row")}
     for fold in (rollout, skipplus, plus):
-        texts = parameters(fold.signature.call)
+        texts = {name: text for name, text in parameters(fold.signature.call).items() if name in fold.typed_options}
         described |= {name: text for name, text in texts.items() if not text.startswith("As in `")}
     described["start"] = "First layer of the sum or roll-out; negative counts from the last layer, None is the middle."
     return ["## Shared options", "", *(f"- `{name}`: {text}" for name, text in described.items()), ""]
