@@ -40,7 +40,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # virtual machines may announce AMX tiles and lack them
 
 # Folders of the tests of what only uses the checked packages: their calls are checked in the tests of those packages.
-UNCHECKED = {"bench", "benchmarks", "data", "front_ends", "mapping", "report", "scenes", "study", "training", "web"}
+UNCHECKED = {
+    "bench",
+    "benchmarks",
+    "cluster",
+    "data",
+    "front_ends",
+    "mapping",
+    "report",
+    "scenes",
+    "study",
+    "training",
+    "web",
+}
 FIRST_CASE = pytest.StashKey[bool]()
 
 

@@ -17,6 +17,7 @@ EXTRAS = (
 FOLDERS = {  # packages without which nothing in a folder of tests can run
     "bench": ("cachetools", "pandas", "pyarrow", "pydantic"),
     "benchmarks": ("pandas", "pyarrow"),
+    "cluster": ("cachetools", "pandas", "pyarrow", "pydantic", "ray"),
     "report": ("cachetools", "pandas", "pyarrow", "pydantic"),
     "study": ("cachetools", "pandas", "pyarrow", "pydantic"),
     "web": ("fastapi", "uvicorn", "cachetools"),

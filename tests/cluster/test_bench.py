@@ -1,0 +1,54 @@
+"""The same rows of a benchmark from a Ray cluster, also when a worker is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.bench.fixture import fill, told
+from vitreous.bench import ray as ray_executor
+
+pytestmark = [  # warnings are Ray's own
+    pytest.mark.ray,
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("store") / "run"
+    fill(folder)
+    return folder
+
+
+def test_a_cluster_that_loses_a_worker_says_what_one_process_says(original, tmp_path, monkeypatch):
+    mark = tmp_path / "mark"
+
+    def mortal(held, name, cell, threads, gpus):
+        if cell.number == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        from vitreous.bench.ray import run_in_worker  # a worker's own, which nobody replaced
+
+        return run_in_worker(held, name, cell, threads, gpus)
+
+    monkeypatch.setattr(ray_executor, "run_in_worker", mortal)
+
+    done = fill(tmp_path / "run", ray_executor.on_ray("auto"))
+
+    assert mark.exists()
+    assert (done.failed, done.done_cells) == ({}, 2)
+    for kind in ("scores", "maps"):
+        assert told(tmp_path / "run", kind) == told(original, kind)
+
+
+def test_what_is_known_travels_and_is_not_computed(original, tmp_path):
+    known = Path(shutil.copytree(original, tmp_path / "run"))
+    again = fill(known, ray_executor.on_ray("auto", workers=1), methods=["genatt", "random", "rollout"])
+
+    assert again.rows == 4 * (3 + 1)  # of the new method, its scores and its maps
