@@ -45,7 +45,16 @@ def numbers(results: Results) -> str:
 def findings(quotes: Quotes) -> str:
     faithful = partial(quotes.both, table="beyond-pairs", metric="faithfulness")
     fitted = partial(quotes.both, table="error-bars-photographs-pairs", metric="faithfulness", dataset="val")
-    clip = partial(quotes.one, table="error-bars-clip-pairs", metric="faithfulness", model="CLIP-B/16", dataset="pets")
+    clip = partial(quotes.one, table="error-bars-clip-pairs", metric="faithfulness", model="CLIP-B/16")
+    counted = {row.dataset: row.n for row in quotes.results.figures("error-bars-clip") if row.metric == "faithfulness"}
+
+    def over(says: str, method: str, against: str) -> str:
+        """On pets / on val."""
+        words = says.split("/") if "/" in says else [says, says]
+        return " / ".join(
+            clip(word, method, against, dataset=name) for word, name in zip(words, ("pets", "val"), strict=True)
+        )
+
     rows = only(quotes.results.effects("beyond-pairs"), metric="faithfulness")
     published = {row.against for row in rows if kind(row.against) == "published" and cost(row.against) <= ONE_BACKWARD}
     ahead = [best_of(rows, model, "temper", ("published",)) for model in MODELS]
@@ -59,7 +68,8 @@ def findings(quotes: Quotes) -> str:
   {percent(cost("fuse") / cost("tis"))} of its cost, {faithful("better", "fuse", "tis")} ({rows[0].n} images that chose nothing).
 - **With error bars.** `bayes`, random token subsets with `fuse` as prior, is ahead of TIS at its cost by {fitted("better", "bayes(samples=1024)", "tis")}, at a quarter of it by {fitted("better", "bayes(samples=256)", "tis")}, and every patch has a [standard error](docs/study/error-bars.md). Its maps are no masks: AP on pets
   {fitted("worse", "bayes(samples=1024)", "tis", metric="ap", dataset="pets")}.
-- **A larger model, CLIP ViT-B/16, on a few dozen pets:** `fuse` is ahead of TIS there too, {clip("better", "fuse", "tis")}, but `temper` is behind AttnLRP under PLUS of the probability, {clip("worse", "temper", PROBABLE["attnlrp"])}.
+- **A larger model, CLIP ViT-B/16**, on {counted.get("pets", 0)} pets / {counted.get("val", 0)} animals of val: `bayes` is ahead of TIS at its cost, {over("better", "bayes(samples=1024)", "tis")}. `fuse` is ahead of TIS on pets and behind it on val, {over("better/worse", "fuse", "tis")},
+  and `temper` is behind AttnLRP under PLUS of the probability, {over("worse", "temper", PROBABLE["attnlrp"])}.
 - **PLUS lifts DecompX**, {quotes.both("better", "decompx+plus", "decompx", "skipplus-pairs", "mean_aopc")} points of mean AOPC, but **TokenTM does not beat GenAtt** on masks of pets, {quotes.both("worse", "tokentm", "genatt", "tokentm-pets-pairs", "miou")} of mIoU.
 - **Faithfulness notices the truth.** Where the evidence is known, deletion and insertion by token removal put methods in the order of their AP: Kendall's τ {single} with one
   object, {pair} with two in the frame, and only {part} where a part of the object decides ([one small model](docs/study/scenes.md))."""
