@@ -54,7 +54,7 @@ def page(rows: dict[str, str]) -> str:
     count = sum("| refused: " not in line for line in lines)
     return (
         "# Architectures\n\n"
-        f"{count} of {len(lines)} architectures are seen through: small models with random weights, in float64. The "
+        f"{count} of {len(lines)} architectures pass the check of `see_through`: small models with random weights, in float64. The "
         "missing share is what the completeness check loses of a score at the worst block, relative to the score; 1e-6 to "
         "1e-8 where a model computes norms in float32, whatever its weights. Grids of videos are time × rows × columns. "
         "Written by `docs/architecture_table.py`.\n\n"

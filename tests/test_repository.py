@@ -233,6 +233,24 @@ def test_prose_uses_the_words_of_the_field():
     assert not banned, "\n".join(banned)
 
 
+def test_pages_say_image_and_name_no_private_words():
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/how-to").glob("*.md"),
+    ]
+    private = re.compile(r"\b(pictures?|handshakes?|front doors?|seen through|sees through|truly)\b", re.IGNORECASE)
+    words = [
+        f"{path.relative_to(ROOT)}:{line} {match[0]}"
+        for path in pages
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for match in private.finditer(re.sub(r"`[^`]*`", "", text))  # names in code may be old ones
+    ]
+
+    assert not words, "\n".join(words)
+
+
 def test_source_files_are_short():
     lengths = {
         path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES

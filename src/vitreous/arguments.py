@@ -25,7 +25,7 @@ from vitreous.wrapping import as_network, load, network_of, wrap
 
 
 def describe_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:
-    """The model to explain: as far as it can be seen through, else as a black box where the method allows that.
+    """The model to explain: a `ViT` or a `Network`, else a black box where the method allows that.
 
     Parameters
     ----------

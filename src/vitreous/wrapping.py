@@ -1,4 +1,4 @@
-"""`load` and `wrap`: describe a model as far as it can be seen through."""
+"""`load` and `wrap`: describe a model as a `ViT`, a `Network` or a black box."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def load(
     Raises
     ------
     ModelError
-        If the model does not exist, the weights do not fit, it cannot be seen through, or `classes` and `outputs` do
+        If the model does not exist, the weights do not fit, it is neither a `ViT` nor a `Network`, or `classes` and `outputs` do
         not fit its outputs.
 
     Examples
@@ -105,7 +105,7 @@ def wrap(
     black_box: bool = False,
     size: tuple[int, ...] | None = None,
 ) -> BlackBox:
-    """Describe an existing module as far as it can be seen through, and check the description.
+    """Describe an existing module as a `ViT`, else as a `Network`, and check the description.
 
     The module is not modified. Wrappers of torch.compile, data-parallel training and PEFT are removed. The result is
 
@@ -145,7 +145,7 @@ def wrap(
     Raises
     ------
     ModelError
-        If the module cannot be run or seen through, or `classes` and `outputs` do not fit its outputs.
+        If the module cannot be run or is neither a `ViT` nor a `Network`, or `classes` and `outputs` do not fit its outputs.
 
     Examples
     --------

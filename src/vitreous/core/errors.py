@@ -43,7 +43,7 @@ class ModelError(VitreousError, ValueError):
 class NotAdaptedError(ModelError):
     """No adapter describes the parts of a module, or the adapter's logits differ from the module's.
 
-    The module may still be seen through as a `Network`.
+    The module may still be described as a `Network`.
     """
 
 
