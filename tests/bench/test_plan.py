@@ -7,8 +7,9 @@ import tomllib
 import pytest
 from PIL import Image
 
+import vitreous
 from tests.bench.fixture import SMALL, small_plan
-from vitreous.bench.plan import Evaluation, to_toml
+from vitreous.bench.plan import Evaluation, ModelSpec, to_toml
 from vitreous.bench.plan_check import check
 from vitreous.bench.plan_parser import make_plan, plan_from_flags, read_plan
 from vitreous.bench.plan_source import Origin
@@ -16,6 +17,7 @@ from vitreous.bench.run_plan import execute
 from vitreous.bench.store import Store
 from vitreous.bench.work_cells import select_shard, split_plan
 from vitreous.core.errors import SpecError, VitreousError
+from vitreous.mapping.job import MapJob
 
 GOOD = """\
 images = 2
@@ -247,6 +249,17 @@ def test_the_old_name_of_images_is_read_for_one_release(tmp_path):
         pytest.raises(SpecError, match="line 1: images is a whole number"),
     ):
         read_plan(tmp_path / "plan.toml")
+
+
+def test_runs_and_jobs_of_version_0_1_are_continued(monkeypatch):
+    """Their names are hashes, which the new name of `images` does not change."""
+    monkeypatch.setattr(vitreous, "__version__", "0.1.0")
+    measured = {"methods": ["genatt"], "metrics": ["ap"], "images": 2, "device": "cpu"}
+    datasets = [{"spec": "scenes:single?count=4", "images": 1}]
+    plan = plan_from_flags(models=["scenes"], datasets=datasets, **measured)
+    job = MapJob(ModelSpec("scenes", "scenes"), "scenes:single?count=3", ("gradcam",), images=2)
+
+    assert (plan.run, job.run) == ("b1dd10ab701e581c", "242309ee9b14259b")
 
 
 def test_a_data_set_may_have_entries_of_its_own(plain_folder, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, get_args
@@ -204,7 +205,8 @@ class Plan:
         """Name of the run: hash of the fields that affect the rows and of the library's version."""
         import vitreous
 
-        own = {k: v for k, v in asdict(self).items() if k not in NOT_HASHED}
+        entries = asdict(self, dict_factory=use_hashed_names)
+        own = {name: value for name, value in entries.items() if name not in NOT_HASHED}
         text = json.dumps({**own, "vitreous": vitreous.__version__}, sort_keys=True, default=str)
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -212,6 +214,11 @@ class Plan:
     def toml(self) -> str:
         """The plan as TOML that `read_plan` can read; includes entries that were given as flags."""
         return to_toml(self)
+
+
+def use_hashed_names(entries: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Entries with the names that hashes are made of: `images` is still `pictures`, so that runs of 0.1 are continued."""
+    return {"pictures" if name == "images" else name: value for name, value in entries}
 
 
 def parse_fraction(text: str) -> tuple[int, int]:

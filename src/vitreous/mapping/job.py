@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
-from vitreous.bench.plan import ModelSpec
+from vitreous.bench.plan import ModelSpec, use_hashed_names
 from vitreous.core.deprecation import renamed_attributes
 from vitreous.mapping.source import ImageSource, SourceItem
 
@@ -59,7 +59,8 @@ class MapJob:
         """Hash of everything that determines the rows; files of other jobs are not continued."""
         import vitreous
 
-        decides = json.dumps({**asdict(self), "format": FORMAT, "vitreous": vitreous.__version__}, sort_keys=True)
+        entries = asdict(self, dict_factory=use_hashed_names)
+        decides = json.dumps({**entries, "format": FORMAT, "vitreous": vitreous.__version__}, sort_keys=True)
         return blake2b(decides.encode(), digest_size=8).hexdigest()
 
 
