@@ -87,18 +87,6 @@ def test_naopc_agrees_and_its_beam_is_no_worse(golden, remove, key):
             assert (measured.parts["lower"].numpy() <= reference[f"{key}_beam5_lower"] + 1e-9).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("golden", ["tiny_cls"], indirect=True)
-def test_exact_limits_agree(golden):
-    """All 65,536 subsets of tokens; of subsets of pixels the search is the same."""
-    reference, probe = stored(golden, "metric_naopc"), probe_of(golden, 1)
-    metric = resolve_metric("naopc(beam=None, remove='tokens')")
-    measured = metric(map_of(golden, "ixg_plus", probe), probe=probe)
-
-    agrees(golden, "metric_naopc", measured.parts["upper"], reference["drop_exact_upper"][:1])
-    agrees(golden, "metric_naopc", measured.parts["lower"], reference["drop_exact_lower"][:1])
-
-
 @pytest.fixture
 def world():
     return make_additive_batch()
