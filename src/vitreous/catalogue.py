@@ -32,7 +32,7 @@ def method_facts(method: Method) -> dict[str, Any]:
     -------
     dict
         JSON-serialisable. `capability` is the least that a model must be: "black box" (any classifier), "network" (states and
-        gradients at blocks) or "ViT" (an adapter knows its parts). `options` holds only those with a plain default, `composes` says whether the method accepts a
+        gradients at blocks) or "ViT" (an adapter describes its parts). `options` holds only those with a plain default, `composes` says whether the method accepts a
         fold, `meanings` describes every option, `origin` is the package that registered it.
     """
     from vitreous.methods.method import METHODS, SPEC_ALIASES

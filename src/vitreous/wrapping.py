@@ -68,7 +68,7 @@ def load(
     Returns
     -------
     ViT or Network
-        A `ViT` if an adapter knows the model's parts, else a `Network`; see `wrap`.
+        A `ViT` if an adapter describes the model's parts, else a `Network`; see `wrap`.
 
     Raises
     ------

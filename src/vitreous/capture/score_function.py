@@ -36,8 +36,6 @@ class ScoreFunction:
         Whether only the target's logit is read.
     compares
         Whether the score compares classes, and is undefined for a single output.
-    asks
-        What a map of this score answers, in words.
     """
 
     name: str
@@ -45,7 +43,6 @@ class ScoreFunction:
     affine: bool = False
     own: bool = False
     compares: bool = False
-    asks: str = ""
 
     def __call__(self, logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
         return self.function(logits, targets)
@@ -95,15 +92,13 @@ def margin(logits: Rows, targets: Targets) -> Float[Tensor, " r"]:
     return select_target(logits, targets) - others.amax(-1)
 
 
-RATHER = "why this class rather than another"
-AT_ALL = "what speaks for the class at all"
 QUESTIONS: Registry[ScoreFunction] = Registry("question")
 for _question, _aliases in (
-    (ScoreFunction("logit", logit, affine=True, own=True, asks=AT_ALL), ("support", "score", "value")),
-    (ScoreFunction("probability", probability, compares=True, asks=RATHER), ("contrast", "prob", "softmax")),
-    (ScoreFunction("log-probability", log_probability, compares=True, asks=RATHER), ("logprob",)),
-    (ScoreFunction("margin", margin, affine=True, compares=True, asks="why this class rather than the runner-up"), ()),
-    (ScoreFunction("sigmoid", sigmoid, own=True, asks=AT_ALL), ()),
+    (ScoreFunction("logit", logit, affine=True, own=True), ("support", "score", "value")),
+    (ScoreFunction("probability", probability, compares=True), ("contrast", "prob", "softmax")),
+    (ScoreFunction("log-probability", log_probability, compares=True), ("logprob",)),
+    (ScoreFunction("margin", margin, affine=True, compares=True), ()),
+    (ScoreFunction("sigmoid", sigmoid, own=True), ()),
 ):
     QUESTIONS.add(_question.name, _question, "vitreous", _aliases)
 PROBABILITIES = frozenset({"probability", "sigmoid"})  # never negative

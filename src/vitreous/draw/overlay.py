@@ -51,7 +51,7 @@ def overlay_image(
     longest
         Largest side of the result in pixels.
     uncertainty
-        True draws thin lines over scores that cannot be told from zero (`Attribution.unsettled`).
+        True draws thin lines over scores whose interval contains zero (`Attribution.unsettled`).
     quantile
         Quantile of |score| at which colours end, up to 1; not used with `scale`.
 

@@ -111,7 +111,7 @@ def figure(
     limit
         Most rows that are drawn; the figure says how many are not.
     uncertainty
-        True draws thin lines over patches whose score cannot be told from zero (95 % intervals of `Attribution.stderr`).
+        True draws thin lines over patches whose 95 % interval contains zero (`Attribution.stderr`).
 
     Returns
     -------

@@ -271,7 +271,7 @@ class Attribution:
         DataError
             If the format is none of these.
         ShapeError
-            If an animation is asked for and this is not the attribution of one clip.
+            If the format is an animation and this is not the attribution of one clip.
         """
         path = Path(path)
         chosen = chosen_format(path, format)

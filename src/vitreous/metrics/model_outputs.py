@@ -163,11 +163,13 @@ class PerturbedModel:
         """Model outputs when only the `counts` highest ("top") or lowest ("bottom") patches enter the encoder."""
         rank = get_or_compute(self.results, "patch ranks", lambda: patch_ranks(self.attribution, self.probe))
 
-        def ask(missing: list[int]) -> Float[Tensor, "r s 7"]:
+        def compute(missing: list[int]) -> Float[Tensor, "r s 7"]:
             keep = find_visible(rank[:, None], torch.tensor(missing, device=rank.device)[:, None], side)
             return self.logits_table(self.probe.logits(keep))
 
-        return self.outputs(outputs_by_count(self.results, ("tokens", side), counts, ask, {rank.shape[1]: self.whole}))
+        return self.outputs(
+            outputs_by_count(self.results, ("tokens", side), counts, compute, {rank.shape[1]: self.whole})
+        )
 
     def outputs_with_pixels(
         self, side: str, counts: Sequence[int], paint: Paint, key: tuple[Any, ...]
@@ -182,11 +184,11 @@ class PerturbedModel:
         def visible(row: Index, count: Index) -> Bool[Tensor, "k H W"]:
             return find_visible(rank[row], count[:, None], side).unflatten(1, size)
 
-        def ask(missing: list[int]) -> Float[Tensor, "r s 7"]:
+        def compute(missing: list[int]) -> Float[Tensor, "r s 7"]:
             return self.pixel_table(torch.tensor(missing, device=rank.device), visible, paint)
 
         return self.outputs(
-            outputs_by_count(self.results, ("pixels", side, *key), counts, ask, {rank.shape[1]: self.whole})
+            outputs_by_count(self.results, ("pixels", side, *key), counts, compute, {rank.shape[1]: self.whole})
         )
 
 
@@ -230,14 +232,14 @@ def outputs_by_count(
     memo: Memo,
     key: tuple[Any, ...],
     counts: Sequence[int],
-    ask: Callable[[list[int]], Float[Tensor, "r s 7"]],
+    compute: Callable[[list[int]], Float[Tensor, "r s 7"]],
     known_tables: dict[int, Float[Tensor, "r 7"]],
 ) -> Float[Tensor, "r s 7"]:
-    """Outputs for every count; `ask` computes only the counts that are not in the memo yet."""
+    """Outputs for every count; `compute` computes only the counts that are not in the memo yet."""
     tables = memo.setdefault(key, {})
     tables.update({count: table for count, table in known_tables.items() if count not in tables})
     if missing := sorted(set(counts) - tables.keys()):
-        tables.update(zip(missing, ask(missing).unbind(1), strict=True))
+        tables.update(zip(missing, compute(missing).unbind(1), strict=True))
     return torch.stack([tables[count] for count in counts], 1)
 
 
