@@ -40,8 +40,6 @@ class SubsetTable:
         powers = 2 ** torch.arange(16)
         if self.tokens is None or not torch.equal(self.tokens, tokens):
             subsets = (torch.arange(2**16)[:, None] & powers).bool()
-            pieces = subsets[None].split(512, dim=1)  # few at once: what they take stays in the cache
-            outputs = [outputs_of_subsets(vit, tokens, layout, piece, room)[0] for piece in pieces]
             pieces = subsets[None].split(256, dim=1)  # few at once: what they take stays in the cache
             outputs = [outputs_of_subsets(vit, tokens, layout, piece, room)[0] for piece in pieces]
             self.tokens, self.outputs = tokens, torch.cat(outputs)
