@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitreous.capture.probe import Probe
 from vitreous.capture.score_function import resolve_score_function
-from vitreous.methods.additive_model import RATIOS, additive_fit, weight_covariances, weight_posterior
+from vitreous.methods.additive_model import RATIOS, additive_fits, weight_covariances, weight_posterior
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.bayes import draw_pairs, prior_maps, prior_scores
 from vitreous.methods.random_control import generators
@@ -122,7 +122,7 @@ def fit_maps(
             data = (keep[image, :pairs], differences[rows_of_image, :pairs], image_means)
             if tuple(shrinkage) == ("",):
                 return [weight_posterior(*data, covariances)]
-            fit = additive_fit(*data, covariances[0])
+            (fit,) = additive_fits(*data, covariances[:1])
             return [fit.posterior(SHRINKAGE[name]) for name in shrinkage]
 
         with ThreadPoolExecutor(THREADS) as pool:

@@ -166,13 +166,13 @@ class AdditiveFit:
         return WeightPosterior(mean @ centring, centring @ spread @ centring, noise.sqrt())
 
 
-def additive_fit(
+def additive_fits(
     keep: Bool[Tensor, "pairs p"],
     differences: Float[Tensor, "k pairs"],
     maps: Float[Tensor, "k m p"],
-    covariance: Float[Tensor, "k p p"],
-) -> AdditiveFit:
-    """Decompose the data of one image; parameters as for `weight_posterior`."""
+    covariances: Sequence[Float[Tensor, "k p p"]],
+) -> list[AdditiveFit]:
+    """Decompose the data of one image under each prior covariance; parameters as for `weight_posterior`."""
     targets = len(differences)
     inside = keep.to(differences)
     size = inside.mean(1, keepdim=True)
@@ -185,14 +185,18 @@ def additive_fit(
     projected = columns.mT @ design
     gram = design.T @ design - projected.mT @ projected
     degrees = design.shape[0] - (columns.square().sum(1) > 0.5).sum(1)  # [k]
-
-    # deviations are `root` times independent coefficients; in the basis `turned` the data does not mix them either
-    root = torch.linalg.cholesky(covariance)
-    values, vectors = torch.linalg.eigh(root.mT @ gram @ root)
-    values, turned = values.clamp(min=0), root @ vectors
-    pull = (turned.mT @ (design.T @ rest[:, :, None]))[..., 0]  # [k p]
     power = rest.square().sum(1, keepdim=True)
-    return AdditiveFit(design, differences, maps, inverse, turned, values, pull, power, degrees)
+    correlation = design.T @ rest[:, :, None]  # [k p 1]
+
+    fits = []
+    for covariance in covariances:
+        # deviations are `root` times independent coefficients; in the basis `turned` the data does not mix them either
+        root = torch.linalg.cholesky(covariance)
+        values, vectors = torch.linalg.eigh(root.mT @ gram @ root)
+        values, turned = values.clamp(min=0), root @ vectors
+        pull = (turned.mT @ correlation)[..., 0]  # [k p]
+        fits.append(AdditiveFit(design, differences, maps, inverse, turned, values, pull, power, degrees))
+    return fits
 
 
 def weight_posterior(
@@ -221,7 +225,7 @@ def weight_posterior(
     covariances
         Prior covariances of the deviations from the maps, up to a factor. The mean is that of the first.
     """
-    fits = [additive_fit(keep, differences, maps, covariance) for covariance in covariances]
+    fits = additive_fits(keep, differences, maps, covariances)
     mean = fits[0].posterior(deviation_prior(keep.shape[1])).mean
     evidence = torch.stack([fit.evidence(FLAT).logsumexp(1) for fit in fits])
     spread, noise = torch.zeros_like(covariances[0]), torch.zeros_like(evidence[0])

@@ -80,7 +80,7 @@ def last(layers: Iterator[Layer], signal: Signal) -> TokenScores:
     return read_token_scores(layer, signal(layer))
 
 
-@fold(reach=lambda depth, layer=0: layer if layer >= 0 else depth + layer)
+@fold(reach=lambda depth, layer=0: counted_from(layer, depth))
 def at(layers: Iterator[Layer], signal: Signal, layer: int = 0) -> TokenScores:
     """One layer alone, counted from the first (or, when negative, from the last).
 
