@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
+from _pytest.outcomes import OutcomeException
+
 from tests.shapes import check_shapes
 
 
@@ -38,9 +40,12 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
             every_case = request.node.get_closest_marker("shapes") is not None
             for number, value in enumerate(values[:1] if request.config.getoption("first_case") else values):
                 case = dict(zip(keys, value, strict=True))
-                checks = nullcontext() if number == 0 or every_case else check_shapes(False)
-                with subtests.test(**{key: str(part) for key, part in case.items()}), checks:
-                    function(**given, **case)
+                try:
+                    with nullcontext() if number == 0 or every_case else check_shapes(False):
+                        function(**given, **case)
+                except (Exception, OutcomeException) as failure:  # cases that pass need no report of their own
+                    with subtests.test(**{key: str(part) for key, part in case.items()}):
+                        raise failure
 
         requested = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("subtests", "request")]
         run.__signature__ = signature.replace(parameters=[*requested, *fixtures])  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,11 @@ VAGUE_OUTSIDE = (
 )  # fmt: skip
 
 
+@cache
+def syntax_tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and name of every local variable, parameter and function."""
     fields = {
@@ -163,7 +169,7 @@ def test_names_and_attributes_of_the_inner_packages_carry_the_type_of_what_they_
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in SOURCES
         if path.parent.name in STRICT
-        for tree in [ast.parse(path.read_text(encoding="utf-8"))]
+        for tree in [syntax_tree(path)]
         for line, name in (*bound_names(tree), *attribute_names(tree))
         if name.lstrip("_") in (*VAGUE, *ALSO_VAGUE) and name not in options
     ]
@@ -175,7 +181,7 @@ def test_names_carry_the_type_of_what_they_hold():
     vague = [
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in SOURCES
-        for line, name in bound_names(ast.parse(path.read_text(encoding="utf-8")))
+        for line, name in bound_names(syntax_tree(path))
         if name.lstrip("_") in VAGUE and path.parent.name in NAMED and (path.parent.name, name) not in KEYWORDS
     ]
 
@@ -186,7 +192,7 @@ def test_names_outside_the_core_carry_the_type_too():
     vague = [
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in SOURCES
-        for line, name in bound_names(ast.parse(path.read_text(encoding="utf-8")))
+        for line, name in bound_names(syntax_tree(path))
         if name.lstrip("_") in VAGUE_OUTSIDE and path.parent.name in OUTER and (path.parent.name, name) not in KEYWORDS
     ]
 
@@ -211,7 +217,7 @@ def test_names_of_scripts_carry_the_type_too():
     vague = [
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in SCRIPTS
-        for line, name in bound_names(ast.parse(path.read_text(encoding="utf-8")))
+        for line, name in bound_names(syntax_tree(path))
         if name in (*VAGUE, "seen", "mine") and (path.parent.name, name) not in SCRIPT_TERMS
     ]
 
@@ -262,7 +268,7 @@ def test_source_files_are_short():
 def test_class_names_are_unique():
     names: dict[str, list[str]] = {}
     for path in SOURCES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in syntax_tree(path).body:
             if isinstance(node, ast.ClassDef):
                 names.setdefault(node.name, []).append(path.name)
 
@@ -284,6 +290,7 @@ def test_an_explanation_passes_through_the_functions_of_the_architecture_page():
             called.extend(name for name in names if name in documented and name not in called)
 
     model, images = vitreous.load("scenes"), torch.zeros(1, 3, 112, 112)
+    vitreous.resolve("ixg+plus")  # imports the methods, which takes long while every call is recorded
     sys.setprofile(record)
     try:
         vitreous.explain(model, images, method="ixg+plus")

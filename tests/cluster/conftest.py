@@ -19,7 +19,7 @@ RAY_SETTINGS = {  # Ray's own notice a lost node after 15 s, and end workers, wh
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[tuple[Any, list[Any]]]:
-    """Three nodes on this machine, bound to 127.0.0.1, and those of them that may be lost."""
+    """Two nodes on this machine, bound to 127.0.0.1, and those of them that may be lost: every node starts agents of its own."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -35,11 +35,8 @@ def cluster() -> Iterator[tuple[Any, list[Any]]]:
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
         options = {"node_ip_address": "127.0.0.1", "object_store_memory": 100 * 2**20, "include_dashboard": False}
-        ray_cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **options})
-        nodes = [
-            ray_cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1", object_store_memory=100 * 2**20)
-            for _ in range(2)
-        ]
+        ray_cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **options})
+        nodes = [ray_cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1", object_store_memory=100 * 2**20)]
         ray.init(address=ray_cluster.address, log_to_driver=False, logging_level="ERROR")
         yield ray_cluster, nodes
         ray.shutdown()
