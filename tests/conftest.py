@@ -72,6 +72,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # modules and tests stay until the end: no collection has to go through them again
+    gc.set_threshold(50_000, 20, 20)
     gc.enable()
 
 
