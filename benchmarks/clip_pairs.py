@@ -42,8 +42,8 @@ import vitreous
 from vitreous.data import open_dataset
 from vitreous.models.image_input import Preprocess
 from vitreous.pairs.contributions import Contributions
+from vitreous.pairs.explain_pair import reference_directions
 from vitreous.pairs.pair_attribution import TowerSide
-from vitreous.pairs.reference import reference_directions
 
 SIDE, COMPONENTS, STRONGEST, LONG = 224, 31, 20, 4
 PREPROCESS = Preprocess.plain((SIDE, SIDE), CLIP_MEAN, CLIP_STD)

@@ -39,18 +39,21 @@ GROUPS = {
 }
 
 
+def public_names() -> Iterator[tuple[str, str]]:
+    """Every public name of `vitreous` with the module that it is imported from, from the source text."""
+    for node in ast.parse((SOURCE / "vitreous" / "__init__.pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            yield from ((alias.name, str(node.module)) for alias in node.names)
+
+
 def public_objects() -> dict[str, str]:
-    """Full name of every public object by its name in `vitreous`, from the source text."""
-    tree = ast.parse((SOURCE / "vitreous" / "__init__.py").read_text())
-    homes = next(ast.literal_eval(node.value) for node in tree.body if is_assignment(node, "HOMES"))
-    return {name: f"{home}.{name}" for home, names in homes.items() for name in names}
+    """Full name of every public object by its name in `vitreous`."""
+    return {name: f"{home}.{name}" for name, home in public_names() if home != "vitreous"}
 
 
 def public_modules() -> dict[str, dict[str, str]]:
     """Public modules, with the full names of the objects that each of them exports."""
-    tree = ast.parse((SOURCE / "vitreous" / "__init__.py").read_text())
-    names = next(ast.literal_eval(node.value) for node in tree.body if is_assignment(node, "MODULES"))
-    return {name: dict(exports(name)) for name in names}
+    return {name: dict(exports(name)) for name, home in public_names() if home == "vitreous"}
 
 
 def exports(module: str) -> Iterator[tuple[str, str]]:
@@ -67,10 +70,6 @@ def source_of(module: str) -> str:
     """Source text of a package's `__init__.py` or of a module."""
     file = SOURCE / "vitreous" / module
     return (file / "__init__.py" if file.is_dir() else file.with_suffix(".py")).read_text()
-
-
-def is_assignment(node: ast.stmt, name: str) -> bool:
-    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
 
 
 def summary(path: str) -> str:

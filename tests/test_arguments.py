@@ -117,6 +117,7 @@ def test_devices(device):
         *({"img_size": 0}, {"img_size": "x"}, {"embed_dim": 0}, {"patch_size": 0}, {"num_heads": 5}, {"foo": 1}),
         *({"num_classes": "x"}, {"in_chans": 0}, {"checkpoint": 5}, {"checkpoint": b"a"}, {"checkpoint": "nofile"}),
         *({"classes": ["a"]}, {"classes": "abcde"}, {"outputs": "scalar"}, {"outputs": "binary"}),
+        {"size": 5},
     ],
     ids=lambda value: str(value).partition(" at 0x")[0],
 )

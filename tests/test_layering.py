@@ -30,7 +30,6 @@ LAYERS = (  # a package imports from its own layer and from those before it
         "explanation",
         "front",
         "measure",
-        "metric_inputs",
         "catalogue",
         "losses",
         "scores",

@@ -11,6 +11,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from vitreous.capture.adapter_check import check_adapter
+from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.see_through import examine, fits
 from vitreous.capture.targets import ClassTarget, Target
 from vitreous.core.errors import ModelError, ShapeError, SpecError
@@ -19,39 +20,65 @@ from vitreous.methods.method import METHODS, Method
 from vitreous.models.black_box import describe_black_box, with_observed_outputs
 from vitreous.models.image_input import open_image
 from vitreous.models.model import BlackBox, Network
+from vitreous.models.scored import with_score
 from vitreous.models.tensor_types import Images
+from vitreous.models.text_towers import saved_tokenizer
 from vitreous.models.vit import ViT
 from vitreous.wrapping import as_network, load, network_of, wrap
 
 
-def describe_model(model: Any, method: Method, size: tuple[int, int] | None, scored: bool) -> BlackBox:
-    """The model to explain: a `ViT` or a `Network`, else a black box where the method allows that.
+def describe_model(
+    model: Any,
+    size: tuple[int, int] | None,
+    score: Any = None,
+    *,
+    method: Method | None = None,
+    black_box: bool = False,
+) -> BlackBox:
+    """The model to explain or to measure: a `ViT` or a `Network`, else a black box where the method allows that.
 
     Parameters
     ----------
     model
         As for `explain`.
-    method
-        The method.
     size
         Size of the images if it is known.
-    scored
-        Whether whatever the module returns is scored, which the parts of a `ViT` do not compute.
+    score
+        A score of whatever the module returns, which the parts of a `ViT` do not compute; None for its logits.
+    method
+        The method to explain with; None if the model is only measured.
+    black_box
+        Whether a module is a black box anyway.
     """
     if isinstance(model, str):
         model = load(model)
-    if isinstance(model, BlackBox):
-        return network_of(model, size) if scored else model
     try:
-        return as_network(model, size=size) if scored and isinstance(model, nn.Module) else wrap(model, size=size)
+        if isinstance(model, BlackBox):
+            described = model if score is None else network_of(model, size)
+        elif score is not None and not black_box and isinstance(model, nn.Module):
+            described = as_network(model, size=size)
+        else:
+            described = wrap(model, black_box=black_box, size=size)
     except ModelError as problem:
         if not isinstance(model, nn.Module):
             raise
+        if method is None:
+            raise ModelError(
+                f"{problem}; as a black box it is measured after vitreous.wrap(model, black_box=True)"
+            ) from None
         if method.black_box is None:
             raise ModelError(
                 f"{problem}. {method.name!r} looks inside the model; as a black box it can be explained by: {black_box_methods(METHODS)}"
             ) from None
-        return describe_black_box(model, str(problem))
+        described = describe_black_box(model, str(problem))
+    return described if score is None else with_score(described, score)
+
+
+def prepare_images(vit: BlackBox, images: Any) -> tuple[BlackBox, tuple[Any, ...] | None, Images]:
+    """The model with known outputs, the original images (None for float tensors) and its input batch, which is finite."""
+    originals, tensor = as_images(vit, images)
+    refuse_not_finite(tensor)
+    return with_known_outputs(vit, tensor), originals, tensor
 
 
 def with_known_outputs(vit: BlackBox, images: Images) -> BlackBox:
@@ -59,16 +86,21 @@ def with_known_outputs(vit: BlackBox, images: Images) -> BlackBox:
     if isinstance(vit, ViT):
         return vit if vit.output_type is not None else check_adapter(vit)
     if isinstance(vit, Network) and not fits(vit, images):
-        vit = examine(vit, images[:1].to(vit.device, vit.dtype))
+        vit = examine(vit, as_constant(images[:1]).to(vit.device, vit.dtype))
     return vit if isinstance(vit, Network) and vit.output_type is not None else with_observed_outputs(vit, images)
 
 
 def as_target(model: Any, target: Any) -> Target:
-    """Return the `target` of `explain` as a `Target`: everything else is texts for a whole CLIP or SigLIP model, or classes."""
-    if hasattr(model, "get_text_features"):
-        from vitreous.pairs.prompts import targets_of_prompts
+    """The `target` of `explain` as a `Target`: texts of a whole CLIP or SigLIP model of Hugging Face, or classes.
 
-        target = targets_of_prompts(model, target)
+    Texts are encoded with the tokenizer that was saved with the model; a `ModelError` if it is not at hand.
+    """
+    texts = [target] if isinstance(target, str) else target
+    is_text = isinstance(texts, list | tuple) and bool(texts) and all(isinstance(text, str) for text in texts)
+    if is_text and isinstance(model, nn.Module) and hasattr(model, "get_text_features"):
+        from vitreous.pairs.prompts import prompt_target
+
+        return prompt_target(model, texts, saved_tokenizer(model))
     return target if isinstance(target, Target) else ClassTarget(target)
 
 

@@ -110,6 +110,72 @@ def metric_facts(metric: Metric) -> dict[str, Any]:
     }
 
 
+def list_methods() -> list[dict[str, Any]]:
+    """List all registered methods.
+
+    Returns
+    -------
+    list of dict
+        One entry per method, sorted by name: title, formula, options, paper and properties (see `method_facts`).
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> [method["name"] for method in vitreous.list_methods() if method["family"] == "Vector norms"]
+    ['alti', 'attin', 'globenc']
+    """
+    from vitreous.methods import load_all
+    from vitreous.methods.method import METHODS
+
+    load_all()
+    return [method_facts(METHODS[name]) for name in sorted(METHODS)]
+
+
+def list_metrics() -> list[dict[str, Any]]:
+    """List every registered metric.
+
+    Returns
+    -------
+    list of dict
+        Name, title, family, options and other declared properties of each metric, sorted by name.
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> "pointing_game" in [metric["name"] for metric in vitreous.list_metrics()]
+    True
+    """
+    from vitreous.metrics import load_all
+    from vitreous.metrics.metric import METRICS
+
+    load_all()
+    return [metric_facts(METRICS[name]) for name in sorted(METRICS)]
+
+
+def list_models() -> list[dict[str, Any]]:
+    """List the supported model families.
+
+    Returns
+    -------
+    list of dict
+        Entries with `family`, `example` (a name for `load`), `notes` and `origin` (the package that registered it).
+
+    Examples
+    --------
+    >>> import vitreous
+    >>> [model["example"] for model in vitreous.list_models() if model["family"] == "BEiT"]
+    ['timm:beit_base_patch16_224']
+    """
+    from vitreous.models.model_registry import SOURCES, load_all
+
+    load_all()
+    return [
+        {**family._asdict(), "origin": SOURCES.owner(name).split(".")[0]}
+        for name in sorted(SOURCES)
+        for family in SOURCES[name].families
+    ]
+
+
 def read_catalogue() -> dict[str, Any]:
     """Read `catalogue.json`, without importing torch."""
     return json.loads(FILE.read_text())
@@ -119,27 +185,26 @@ def catalogue_entries(kind: Literal["methods", "metrics", "models"]) -> list[dic
     """All methods, metrics or model families: from the file, or from the registry if plugins of that kind are installed."""
     if FILE.exists() and not entry_points(group=f"vitreous.{kind}"):
         return read_catalogue()[kind]
-    import vitreous
+    return LISTINGS[kind]()
 
-    listing = {"methods": vitreous.list_methods, "metrics": vitreous.list_metrics, "models": vitreous.list_models}
-    return listing[kind]()
+
+LISTINGS = {"methods": list_methods, "metrics": list_metrics, "models": list_models}
 
 
 def build_catalogue() -> dict[str, Any]:
     """Build the catalogue from the current registries; only entries registered by this package are included."""
-    from vitreous import __version__, list_methods, list_metrics, list_models
+    from vitreous import __version__
     from vitreous.capture.linearise import LINEARISATIONS
     from vitreous.methods.fold import FOLDS
 
-    folds = [{"name": name, "title": (FOLDS[name].function.__doc__ or "").split("\n")[0]} for name in FOLDS]
-    methods = [m for m in list_methods() if m["origin"] == "vitreous"]
+    own = {kind: [entry for entry in listing() if entry["origin"] == "vitreous"] for kind, listing in LISTINGS.items()}
     return {
         "version": __version__,
-        "methods": methods,
-        "metrics": [m for m in list_metrics() if m["origin"] == "vitreous"],
-        "folds": folds,
+        "methods": own["methods"],
+        "metrics": own["metrics"],
+        "folds": [{"name": name, "title": (FOLDS[name].function.__doc__ or "").split("\n")[0]} for name in FOLDS],
         "linearisations": list(LINEARISATIONS),
-        "models": [family for family in list_models() if family["origin"] == "vitreous"],
+        "models": own["models"],
     }
 
 

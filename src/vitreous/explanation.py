@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from vitreous import __version__
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.cuda_graphs import GraphCache, module_state
 from vitreous.capture.differentiable import keeps_graph
@@ -166,23 +167,18 @@ def lowest_precision(method: Method) -> str:
 
 def cautions(method: Method, vit: BlackBox) -> str:
     """Return the caveats for this method on this model, separated by semicolons, or an empty string."""
-    return "; ".join(filter(None, (caution_of_model(method, vit), caution_of_half(method, vit))))
-
-
-def caution_of_model(method: Method, vit: BlackBox) -> str:
-    if not isinstance(vit, ViT):
-        return ""
-    if not vit.affine and method.linearisation != PLAIN:
-        return "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
-    return method.facts.caveat(method, vit) if method.facts.caveat else ""
-
-
-def caution_of_half(method: Method, vit: BlackBox) -> str:
-    """Caveat for half-precision weights, unless the method keeps its ranks with them."""
-    if vit.dtype.itemsize >= 4 or lowest_precision(method) == "bf16 weights":
-        return ""
-    rounded = f"the weights are {str(vit.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
-    return f"{rounded}; convert them by module.float() and use precision={lowest_precision(method)!r}"
+    caveats = []
+    if isinstance(vit, ViT) and not vit.affine and method.linearisation != PLAIN:
+        caveats.append(
+            "the model's head is not affine (an MLP?), and nothing in it is held fixed, so shares do not add up to the score"
+        )
+    elif isinstance(vit, ViT) and method.facts.caveat:
+        caveats.append(method.facts.caveat(method, vit))
+    lowest = lowest_precision(method)
+    if vit.dtype.itemsize < 4 and lowest != "bf16 weights":
+        rounded = f"the weights are {str(vit.dtype).removeprefix('torch.')}, whose rounding moves the ranks of this map"
+        caveats.append(f"{rounded}; convert them by module.float() and use precision={lowest!r}")
+    return "; ".join(filter(None, caveats))
 
 
 def refuse_undefined(attribution: Attribution, vit: BlackBox, score_function: ScoreFunction) -> None:
@@ -206,14 +202,19 @@ def with_faint_caution(attribution: Attribution, score_function: ScoreFunction) 
 
 def provenance(vit: BlackBox, method: Method, question: ScoreFunction, images: Images, caution: str) -> dict[str, Any]:
     """Return versions, model, method, options and score function as plain values."""
-    import vitreous
-
+    output_type = vit.output_type
+    outputs: dict[str, Any] = {} if output_type is None else {"outputs": output_type.count}
+    if output_type is not None and output_type.kind != "classes":
+        outputs["output_type"] = output_type.kind
+    reasons = {"black_box": vit.reason, "embedding": vit.embedding}
     return {
-        "vitreous": vitreous.__version__,
+        "vitreous": __version__,
         "torch": torch.__version__,
         "model": vit.name,
         **vit.origin.record,
-        **described_outputs(vit),
+        **outputs,
+        **({"affine": vit.affine} if isinstance(vit, ViT) else {}),
+        **{key: reason for key, reason in reasons.items() if reason},
         "method": method.spec,
         "options": {
             key: value
@@ -228,13 +229,3 @@ def provenance(vit: BlackBox, method: Method, question: ScoreFunction, images: I
         "picture": list(images.shape[-2:]),
         **({"caveat": caution} if caution else {}),
     }
-
-
-def described_outputs(vit: BlackBox) -> dict[str, Any]:
-    """Return the provenance entries about the model's outputs."""
-    output_type = vit.output_type
-    counted = {} if output_type is None else {"outputs": output_type.count}
-    kind = {} if output_type is None or output_type.kind == "classes" else {"output_type": output_type.kind}
-    reasons = {"black_box": vit.reason, "embedding": vit.embedding}
-    affine = {"affine": vit.affine} if isinstance(vit, ViT) else {}
-    return {**counted, **kind, **affine, **{key: reason for key, reason in reasons.items() if reason}}

@@ -1,4 +1,4 @@
-"""Main entry points: explain, inside, list_methods, list_models; load and wrap are in `vitreous.wrapping`."""
+"""Main entry points: explain and inside; load and wrap are in `vitreous.wrapping`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from typing import Any
 
 import torch
 
-from vitreous.arguments import (
-    as_images,
-    as_target,
-    check_batch_size,
-    describe_model,
-    refuse_not_finite,
-    size_of,
-    with_known_outputs,
-)
+from vitreous.arguments import as_target, check_batch_size, describe_model, prepare_images, size_of
 from vitreous.capture.black_box_probe import as_constant
 from vitreous.capture.cuda_graphs import CALLS_BEFORE_RECORDING, GraphCache, cache_of
 from vitreous.capture.score_function import ScoreFunction, resolve_score_function
@@ -33,14 +25,13 @@ from vitreous.explanation import (
 from vitreous.methods.attribution import Attribution
 from vitreous.methods.attribution_rows import join_attributions
 from vitreous.methods.inside import Inside, make_recorder
-from vitreous.methods.method import METHODS, Method
+from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.model import BlackBox, Network
-from vitreous.models.scored import with_score
+from vitreous.models.model import Network
 from vitreous.wrapping import load, wrap
 
-__all__ = ["explain", "inside", "list_methods", "list_models", "load", "wrap"]
+__all__ = ["explain", "inside", "load", "wrap"]
 
 
 def explain(
@@ -131,25 +122,23 @@ def explain(
         if not (value is None or isinstance(value, bool)):
             raise SpecError(f"{name}={value!r}; True, False or None would work")
     chosen = resolve(method, **options)
-    vit = describe_model(model, chosen, size_of(images), score is not None)
-    vit = vit if score is None else with_score(vit, score)
+    vit = describe_model(model, size_of(images), score, method=chosen)
     chosen, chosen_target = chosen.for_model(vit), as_target(model, target)
     precision_of(chosen, vit, precision)  # fail before images are read
     if question is not None:
         resolve_score_function(question)  # fail before images are read
     with torch.inference_mode(False), evaluating(vit.module):
-        originals, tensor = as_images(vit, images)
+        vit, originals, tensor = prepare_images(vit, images)
         tensor = tensor if differentiable else as_constant(tensor)
-        refuse_not_finite(tensor)
-        vit = with_known_outputs(vit, tensor)
         score_function = choose_score_function(vit, chosen_target, chosen, question)
         chosen_target = chosen_target.fit(vit, len(tensor))
         if caution := cautions(chosen, vit):
             warnings.warn(f"{chosen.spec} on {vit.name}: {caution}", Caveat, stacklevel=2)
-        starts = range(0, len(tensor), batch_size)
-        batches = [slice(start, min(start + batch_size, len(tensor))) for start in starts]
+        batches = [slice(start, start + batch_size) for start in range(0, len(tensor), batch_size)]
+        graphs = cache_of(vit) if cuda_graph else None
         is_own_score = score is not None or callable(question)
-        graphs = graph_cache(vit, cuda_graph, 0 if is_own_score else len(batches))
+        if cuda_graph is None and not is_own_score and len(batches) > 2 * CALLS_BEFORE_RECORDING:
+            graphs = GraphCache()  # for the batches of this call
         parts = [
             explain_batch(
                 vit,
@@ -175,13 +164,6 @@ def explain(
         originals=None if originals is None else tuple(image for image in originals for _ in range(targets_per_image)),
         preprocess=vit.preprocess,
     )
-
-
-def graph_cache(vit: BlackBox, cuda_graph: bool | None, batches: int) -> GraphCache | None:
-    """Where CUDA graphs are kept: with the model, for one call of that many batches, or nowhere."""
-    if cuda_graph:
-        return cache_of(vit)
-    return GraphCache() if cuda_graph is None and batches > 2 * CALLS_BEFORE_RECORDING else None
 
 
 def inside(
@@ -230,48 +212,3 @@ def inside(
     watcher = make_recorder(resolve(method, **options))
     how = {"batch_size": batch_size, "hold": hold, "precision": precision}
     return watcher.build_result(explain(model, images, target, watcher.watched(), question, **how))
-
-
-def list_methods() -> list[dict[str, Any]]:
-    """List all registered methods.
-
-    Returns
-    -------
-    list of dict
-        One entry per method, sorted by name: title, formula, options, paper and properties (see `catalogue.method_facts`).
-
-    Examples
-    --------
-    >>> import vitreous
-    >>> [method["name"] for method in vitreous.list_methods() if method["family"] == "Vector norms"]
-    ['alti', 'attin', 'globenc']
-    """
-    from vitreous.catalogue import method_facts
-    from vitreous.methods import load_all
-
-    load_all()
-    return [method_facts(METHODS[name]) for name in sorted(METHODS)]
-
-
-def list_models() -> list[dict[str, Any]]:
-    """List the supported model families.
-
-    Returns
-    -------
-    list of dict
-        Entries with `family`, `example` (a name for `load`), `notes` and `origin` (the package that registered it).
-
-    Examples
-    --------
-    >>> import vitreous
-    >>> [model["example"] for model in vitreous.list_models() if model["family"] == "BEiT"]
-    ['timm:beit_base_patch16_224']
-    """
-    from vitreous.models.model_registry import SOURCES, load_all
-
-    load_all()
-    return [
-        {**family._asdict(), "origin": SOURCES.owner(name).split(".")[0]}
-        for name in sorted(SOURCES)
-        for family in SOURCES[name].families
-    ]

@@ -1,38 +1,30 @@
-"""Public entry points for measuring attributions: `evaluate` and `list_metrics`."""
+"""`evaluate`: measure attributions with metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, overload
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from vitreous.arguments import as_images, check_batch_size, with_known_outputs
+from vitreous.arguments import check_batch_size, describe_model, prepare_images
 from vitreous.capture.black_box_probe import BlackBoxProbe
 from vitreous.capture.precision import computing, effective_precision
 from vitreous.capture.probe import probe_of
 from vitreous.capture.score_function import QUESTIONS
+from vitreous.capture.targets import class_index, class_indices
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.attribution import Attribution
+from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
-from vitreous.metric_inputs import (
-    as_attribution,
-    boxes_of_images,
-    check_masks,
-    find_label_indices,
-    refuse_texts,
-    refuse_unrepeatable,
-    same_images,
-    spread_over_rows,
-)
-from vitreous.metrics.metric import METRICS, Metric, resolve_metric
+from vitreous.metrics.metric import Metric, resolve_metric
 from vitreous.metrics.metric_result import MetricResult, join_results
 from vitreous.models.eval_mode import evaluating
 from vitreous.models.model import BlackBox, Network
-from vitreous.models.scored import with_score
-from vitreous.wrapping import load, wrap
 
 
 @overload
@@ -125,38 +117,29 @@ def evaluate(
         raise SpecError("options of several metrics are written into their specs: 'insertion(steps=28)'")
     check_batch_size(batch_size)
     chosen = [resolve_metric(spec, **options) for spec in (metric if several else [metric])]
-    opaque = isinstance(attribution, Attribution) and attribution.patches is None
-    vit = (
-        model
-        if isinstance(model, BlackBox)
-        else load(model)
-        if isinstance(model, str)
-        else wrap_for_maps(model, opaque, attribution)
+    explained = attribution if isinstance(attribution, Attribution) else None
+    vit = describe_model(
+        model,
+        None if explained is None else explained.layout.size,
+        score,
+        black_box=explained is not None and explained.patches is None,
     )
-    vit = vit if score is None else with_score(vit, score)
     if isinstance(vit, Network) and vit.clip is not None:
         raise ModelError(
             f"metrics compare maps with images, and {vit.name!r} takes clips; explain, .maps() and .plot() work on clips"
         )
-    _, tensor = as_images(
-        vit, attribution.images if images is None and isinstance(attribution, Attribution) else images
-    )
-    vit = with_known_outputs(vit, tensor)
+    vit, _, tensor = prepare_images(vit, explained.images if images is None and explained is not None else images)
     effective = effective_precision(precision, vit, "tf32")
     maps = attribution if isinstance(attribution, Attribution) else as_attribution(vit, tensor, attribution, target)
-    refuse_texts(maps, chosen)
-    refuse_unrepeatable(maps, chosen)
-    if images is None and isinstance(attribution, Attribution):  # a stored attribution has one image per row
-        share = 1
-    elif len(maps) % len(tensor) or not same_images(maps, len(maps) // len(tensor)):
+    refuse_unmeasurable(maps, chosen)
+    share = len(maps) // len(tensor)  # targets per image
+    if len(maps) % len(tensor) or not same_images(maps, share):
         raise ShapeError(f"there are {len(maps)} maps of {len(tensor)} images")
-    else:
-        share = len(maps) // len(tensor)
     annotations = {
         "labels": None if labels is None else find_label_indices(vit, labels, len(tensor)),
-        "objects": check_masks(objects, "objects"),
-        "rivals": check_masks(rivals, "rivals"),
-        "boxes": boxes_of_images(boxes),
+        "objects": None if objects is None else as_masks(objects, "objects"),
+        "rivals": None if rivals is None else as_masks(rivals, "rivals"),
+        "boxes": None if boxes is None else boxes_of_images(boxes),
     }
     rows = {
         name: spread_over_rows(name, value, len(tensor), share)
@@ -164,14 +147,13 @@ def evaluate(
         if value is not None
     }
     again = find_method(maps, method)
+    question = question_of(maps, again, vit)
     parts: list[list[MetricResult]] = []
     with torch.inference_mode(False), evaluating(vit.module), computing(effective, vit.device):
         for start in range(0, len(tensor), batch_size):
             batch_rows = slice(start * share, (start + batch_size) * share)
             piece = maps[batch_rows].to(vit.device)
-            probe = probe_of(
-                vit, tensor[start : start + batch_size], piece.targets.view(-1, share), question_of(maps, again, vit)
-            )
+            probe = probe_of(vit, tensor[start : start + batch_size], piece.targets.view(-1, share), question)
             here = {
                 name: value[batch_rows] if isinstance(value, list) else value[batch_rows].to(vit.device)
                 for name, value in rows.items()
@@ -179,16 +161,6 @@ def evaluate(
             parts.append(measure(chosen, piece, probe, method=again, **here))
     results = [join_results(list(column)) for column in zip(*parts, strict=True)]
     return results if several else results[0]
-
-
-def wrap_for_maps(model: Any, opaque: bool, attribution: Any) -> BlackBox:
-    size = attribution.layout.size if isinstance(attribution, Attribution) else None
-    try:
-        return wrap(model, black_box=opaque, size=size)
-    except ModelError as problem:
-        raise ModelError(
-            f"{problem}; as a black box it is measured after vitreous.wrap(model, black_box=True)"
-        ) from None
 
 
 def measure(
@@ -234,22 +206,114 @@ def question_of(attribution: Attribution, method: Method | None, vit: BlackBox) 
     return name if name in QUESTIONS else "logit"
 
 
-def list_metrics() -> list[dict[str, Any]]:
-    """List every registered metric.
+# ── maps and annotations as they are given: checked, and one entry per row ────────────────────────
 
-    Returns
-    -------
-    list of dict
-        Name, title, family, options and other declared properties of each metric, sorted by name.
 
-    Examples
-    --------
-    >>> import vitreous
-    >>> "pointing_game" in [metric["name"] for metric in vitreous.list_metrics()]
-    True
+def same_images(attribution: Attribution, share: int) -> bool:
+    """Whether each `share` consecutive rows are of one image, as far as the images are stored."""
+    if share == 1 or attribution.images is None:
+        return True
+    groups = attribution.images.unflatten(0, (-1, share))
+    return bool((groups == groups[:, :1]).all())
+
+
+def as_attribution(vit: BlackBox, images: Tensor, maps: Tensor, target: Any) -> Attribution:
+    """Convert a tensor of maps (per patch, patch grid or pixels) to an `Attribution`."""
+    layout = vit.layout((images.shape[-2], images.shape[-1]))
+    targets = class_indices(vit, 0 if target is None and vit.scalar else target, len(images))
+    if targets is None:
+        raise ShapeError("maps of your own need target=…, the class that they explain")
+    if not isinstance(maps, Tensor) or maps.ndim not in (2, 3) or len(maps) != targets.numel():
+        raise ShapeError(
+            f"maps are a tensor [{targets.numel()} patches] or [{targets.numel()} H W], one per image and target"
+        )
+    if maps.is_complex():
+        raise ShapeError(f"maps are real numbers, not {maps.dtype}")
+    if maps.ndim == 2 and maps.shape[-1] == layout.patches:
+        return Attribution(maps, layout, targets.flatten(), "given")
+    if maps.ndim == 3 and tuple(maps.shape[1:]) == layout.grid:
+        return Attribution(maps.flatten(1), layout, targets.flatten(), "given")
+    if maps.ndim == 3 and tuple(maps.shape[1:]) == layout.size:
+        sums = patch_sums(maps, layout)
+        return Attribution(sums, layout, targets.flatten(), "given", native="pixel", native_pixels=maps)
+    patches = "" if not isinstance(vit, Network) else f"has {layout.patches} patches on a grid {list(layout.grid)} and "
+    raise ShapeError(f"maps are {list(maps.shape)}; the model {patches}sees images {list(layout.size)}")
+
+
+def as_masks(masks: Any, name: str) -> Int[Tensor, "b H W"]:
+    try:
+        tensor = torch.as_tensor(masks)
+    except (TypeError, ValueError, RuntimeError):
+        raise ShapeError(f"{name} must be a tensor or an array [b H W], not {type(masks).__name__!r}") from None
+    if tensor.ndim != 3 or tensor.is_floating_point():
+        raise ShapeError(f"{name} must be whole numbers or booleans [b H W], not {tensor.dtype} {list(tensor.shape)}")
+    if odd := sorted(set(tensor.unique().tolist()) - {-1, 0, 1}):
+        raise ShapeError(f"{name} hold the number {odd[0]}; 1 is the object, 0 not, and −1 does not count")
+    return tensor.to(torch.int8)
+
+
+def find_label_indices(vit: BlackBox, labels: Any, images: int) -> Int[Tensor, " b"]:
+    """Class indices of labels given by index or name, one for all images or one per image; −1 is unknown."""
+    labels_list = labels.tolist() if isinstance(labels, Tensor | np.ndarray | np.generic) else labels
+    try:
+        listed = [labels_list] * images if isinstance(labels_list, str | int) else list(labels_list)
+        indices = torch.tensor([class_index(vit, label) for label in listed], dtype=torch.long)
+    except ShapeError:
+        raise
+    except (TypeError, ValueError):
+        raise ShapeError(f"labels are one class per image, not {labels_list!r}") from None
+    if odd := [label for label in indices.tolist() if not -1 <= label < vit.outputs]:
+        raise ShapeError(f"label {odd[0]} is not a class: the model has 0 to {vit.outputs - 1}, and −1 says unknown")
+    return indices
+
+
+def boxes_of_images(boxes: Any) -> list[Tensor | None]:
+    """Boxes of every image as tensors [k 4]; None for an image without boxes."""
+    if not isinstance(boxes, list | tuple | Tensor | np.ndarray):
+        raise ShapeError(f"boxes are a list with a tensor [k 4] or None for every image, not {type(boxes).__name__!r}")
+    return [None if image_boxes is None else as_boxes(image_boxes) for image_boxes in boxes]
+
+
+def as_boxes(boxes: Any) -> Tensor:
+    """Boxes of one image as a tensor [k 4]."""
+    try:
+        tensor = torch.as_tensor(boxes).reshape(-1, 4)
+    except (TypeError, ValueError, RuntimeError):
+        tensor = None
+    if tensor is None or not (tensor[:, :2] <= tensor[:, 2:]).all():
+        raise ShapeError(f"boxes of an image are [k 4] as x0 y0 x1 y1, x0 ≤ x1 and y0 ≤ y1, not {boxes!r}")
+    return tensor
+
+
+def spread_over_rows(name: str, value: Any, images: int, share: int) -> Any:
+    """One entry per row: entries given per image are repeated for each of its `share` targets."""
+    if len(value) == images * share:
+        return value
+    if len(value) != images:
+        raise ShapeError(f"{name} has {len(value)} entries for {images} images")
+    if isinstance(value, list):
+        return [entry for entry in value for _ in range(share)]
+    return value.repeat_interleave(share, 0)
+
+
+def refuse_unmeasurable(attribution: Attribution, metrics: Sequence[Metric]) -> None:
+    """Raise a `SpecError` if a metric has to run the model on a text, or to repeat an explanation that cannot be repeated.
+
+    Metrics of masks or of the map alone work for text targets, too. Not repeatable are a part of an attribution and maps of a
+    custom score function (`question`).
     """
-    from vitreous.catalogue import metric_facts
-    from vitreous.metrics import load_all
-
-    load_all()
-    return [metric_facts(METRICS[name]) for name in sorted(METRICS)]
+    question, part = (attribution.provenance.get(key) for key in ("question", "part"))
+    runs_model = [metric.name for metric in metrics if {"probe", "method"} & set(metric.takes)]
+    if runs_model and attribution.provenance.get("target") == "text":
+        raise SpecError(
+            f"metric {runs_model[0]!r} asks the model about classes, and these maps explain a text; metrics of masks and of the map "
+            "alone work ('ap', 'pointing_game', 'sparseness'), or give the tower a head whose rows are the texts"
+        )
+    again = [metric.name for metric in metrics if "method" in metric.takes]
+    if again and part is not None:
+        raise SpecError(f"metric {again[0]!r} explains again, and this map is a part, {part!r}, of what was explained")
+    if again and question is not None and question not in QUESTIONS:
+        raise SpecError(
+            f"metric {again[0]!r} explains again, and this map answers a question of your own, {question!r}, which it does not hold; "
+            f"known: {', '.join(QUESTIONS)}"
+        )

@@ -84,6 +84,7 @@ def load(
     >>> vitreous.load("timm:vit_tiny_patch16_224", pretrained=False, num_classes=5).outputs
     5
     """
+    check_size(size)
     check_declared(outputs)
     classes = checked_names(classes)  # fail before weights are downloaded
     preprocess = None if preprocess is None else as_preprocess(preprocess)
@@ -188,12 +189,12 @@ def describe(
     try:
         vit = describe_by_adapter(module, name)
     except NotAdaptedError as problem:
-        if (inside := find_inner_vit(module, name)) is not None:
-            return inside if preprocess is None else replace(inside, preprocess=preprocess)
-        try:
-            return as_network(module, name, str(problem), preprocess=preprocess, size=size)
-        except ModelError as lost:
-            raise ModelError(f"{problem}; as a network of any kind: {lost}") from None
+        vit = find_inner_vit(module, name)
+        if vit is None:
+            try:
+                return as_network(module, name, str(problem), preprocess=preprocess, size=size)
+            except ModelError as lost:
+                raise ModelError(f"{problem}; as a network of any kind: {lost}") from None
     return vit if preprocess is None else replace(vit, preprocess=preprocess)
 
 

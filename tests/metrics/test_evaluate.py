@@ -178,6 +178,21 @@ def test_a_classifier_that_cannot_be_seen_through_is_told_how_to_be_measured():
         vitreous.evaluate(cnn, torch.randn(2, 3, 16, 16), torch.rand(2, 16, 16), "deletion", target=1)
 
 
+def test_the_maps_of_a_score_are_measured_on_the_model_that_was_explained(vit, images):
+    score = vitreous.scores.value(1)
+    for model in (vit, vit.module):
+        attribution = vitreous.explain(model, images, method="ixg+plus", score=score)
+        result = vitreous.evaluate(model, images, attribution, "max_sensitivity(samples=1)", score=score)
+        assert result.scores.isfinite().all()
+
+
+def test_images_that_are_not_finite_are_refused_as_explain_does(vit, images):
+    broken = images.clone()
+    broken[1, 0, 0, 0] = torch.nan
+    with pytest.raises(ShapeError, match="image 1 holds NaN"):
+        vitreous.evaluate(vit, broken, torch.rand(3, 16), "deletion_aopc", target=1)
+
+
 def test_every_metric_is_listed_with_its_facts():
     listed = {one["name"]: one for one in vitreous.list_metrics()}
 

@@ -114,10 +114,11 @@ def try_methods(vit: Any) -> list[dict[str, str]]:
 
     import torch
 
+    from vitreous.catalogue import list_methods
     from vitreous.cli.console import ProgressBar
     from vitreous.core.errors import Caveat
     from vitreous.explanation import cautions
-    from vitreous.front import explain, list_methods
+    from vitreous.front import explain
     from vitreous.methods.spec import resolve
 
     generator = torch.Generator().manual_seed(0)

@@ -7,13 +7,14 @@ costs one pass per coordinate of the embedding or per subset of tokens, and neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, get_type_hints
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from vitreous.capture.path_gradients import token_gradients
 from vitreous.capture.probe import Probe, probe_of
@@ -25,6 +26,7 @@ from vitreous.explanation import explain_batch
 from vitreous.methods.folds import at
 from vitreous.methods.method import Method
 from vitreous.methods.options import Count, Option, Options, Range, Seed, Steps, fit_options
+from vitreous.methods.spec import resolve
 from vitreous.models.model import BlackBox, Network
 from vitreous.models.vit import ViT
 from vitreous.pairs.towers import Tower
@@ -52,9 +54,8 @@ class Contributions:
     def embedding(self) -> Float[Tensor, " D"]:
         return self.tokens.sum(0) + self.rest
 
-    def to(self, like: Tensor) -> Contributions:
-        """The same vectors with the type and on the device of a tensor."""
-        return replace(self, tokens=self.tokens.to(like), rest=self.rest.to(like))
+    def to(self, device: torch.device, dtype: torch.dtype) -> Contributions:
+        return replace(self, tokens=self.tokens.to(device, dtype), rest=self.rest.to(device, dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,9 @@ class Linearised:
 
     method: Method
 
-    def vectors(self, tower: Tower, rows: Tensor | None, batch_size: int) -> Contributions:
-        """Contribution vectors of a tower; `rows` as for `Tower.coordinates`."""
-        model = tower.coordinates(rows)
+    def vectors(self, tower: Tower, unit: bool, batch_size: int) -> Contributions:
+        """Contribution vectors of a tower; `unit` allows those of the embedding of unit length, where only its direction counts."""
+        model = tower.coordinates
         method = self.method.for_model(model)
         if not method.class_specific or not method.signed:
             raise SpecError(
@@ -95,8 +96,7 @@ class Linearised:
                 prefix = attribution.prefix.shape[1]
             parts.append(scores)
         tokens = torch.cat(parts).mT / layers_added(method, model)
-        embedding = selected(tower, rows)
-        return Contributions(tokens, embedding - tokens.sum(0), prefix)
+        return Contributions(tokens, tower.vectors[0] - tokens.sum(0), prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class Integrated:
     steps: Steps = 10
     start: int = -1
 
-    def vectors(self, tower: Tower, rows: Tensor | None, batch_size: int) -> Contributions:
-        model = tower.coordinates(rows)
+    def vectors(self, tower: Tower, unit: bool, batch_size: int) -> Contributions:
+        model = tower.coordinates
         if not isinstance(model, ViT):
             raise ModelError(
                 f"'exclip' runs {model.name!r} from inner tokens on, which needs a ViT; 'decompx' would work"
@@ -138,15 +138,44 @@ class Integrated:
             gradients = token_gradients(probe, points.expand(len(coordinates), -1, -1, -1), start)
             parts.append((gradients.mean(1) * change).sum(-1))
         tokens = torch.cat(parts).mT
-        return Contributions(tokens, selected(tower, rows) - tokens.sum(0), model.layout(model.size).prefix)
+        return Contributions(tokens, tower.vectors[0] - tokens.sum(0), model.layout(model.size).prefix)
 
 
 @dataclass(frozen=True, slots=True)
-class Coalitions:
-    """Change of the embedding with the presence of a token, over random subsets (the cross terms of FIxLIP).
+class SubsetMethod:
+    """Vectors from the embeddings of images of which only subsets of the patches are shown.
 
-    A removed patch has its pixels set to 0 (after normalisation). The vectors are of the embedding as it is used: of unit
-    length for the cosine.
+    A removed patch has its pixels set to 0 (after normalisation).
+    """
+
+    def draw(self, patches: int) -> Bool[Tensor, "s p"]:
+        """The subsets, one row each."""
+        raise NotImplementedError
+
+    def vectors_of_subsets(
+        self, present: Bool[Tensor, "s p"], embeddings: Float[Tensor, "s D"]
+    ) -> Float[Tensor, "p D"]:
+        """Contribution vectors of the patches, from the embeddings of the subsets."""
+        raise NotImplementedError
+
+    def vectors(self, tower: Tower, unit: bool, batch_size: int) -> Contributions:
+        if tower.words is not None:
+            raise ModelError("patches can be removed from an image only; 'decompx' would work for a text")
+        layout = tower.layout
+        present = self.draw(layout.patches)
+        visible = present.view(-1, 1, *layout.grid)
+        for axis, size in enumerate(layout.patch):
+            visible = visible.repeat_interleave(size, axis + 2)
+        embeddings, whole = torch.cat(list(embedded(tower.model, tower.entry, visible, batch_size))), tower.vectors
+        if unit:
+            embeddings, whole = normalize(embeddings, dim=-1), normalize(whole, dim=-1)
+        tokens = self.vectors_of_subsets(present, embeddings)
+        return Contributions(tokens, whole[0] - tokens.sum(0), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Coalitions(SubsetMethod):
+    """Change of the embedding with the presence of a token, over random subsets (the cross terms of FIxLIP).
 
     Attributes
     ----------
@@ -163,7 +192,6 @@ class Coalitions:
     seed: Seed = 0
 
     def draw(self, patches: int) -> Bool[Tensor, "s p"]:
-        """The random subsets, one row each."""
         generator = torch.Generator().manual_seed(self.seed)
         return torch.rand(self.samples, patches, generator=generator) < self.p
 
@@ -176,44 +204,16 @@ class Coalitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Occlusion:
-    """Change of the embedding when one patch is removed: its pixels are set to 0 (after normalisation)."""
+class Occlusion(SubsetMethod):
+    """Change of the embedding when one patch is removed."""
+
+    def draw(self, patches: int) -> Bool[Tensor, "s p"]:
+        return torch.cat([torch.ones(1, patches, dtype=torch.bool), ~torch.eye(patches, dtype=torch.bool)])
 
     def vectors_of_subsets(
         self, present: Bool[Tensor, "s p"], embeddings: Float[Tensor, "s D"]
     ) -> Float[Tensor, "p D"]:
         return embeddings[0] - embeddings[1:]
-
-    def draw(self, patches: int) -> Bool[Tensor, "s p"]:
-        return torch.cat([torch.ones(1, patches, dtype=torch.bool), ~torch.eye(patches, dtype=torch.bool)])
-
-
-def subset_contributions(method: Coalitions | Occlusion, tower: Tower, unit: bool, batch_size: int) -> Contributions:
-    """Contribution vectors from the embeddings of images of which only subsets of the patches are shown.
-
-    Parameters
-    ----------
-    method
-        Which subsets, and how vectors follow from their embeddings.
-    tower
-        An image.
-    unit
-        Whether embeddings are scaled to unit length.
-    batch_size
-        Number of images that run at once.
-    """
-    if tower.words is not None:
-        raise ModelError("patches can be removed from an image only; 'decompx' would work for a text")
-    model, layout = tower.coordinates(), tower.layout
-    present = method.draw(layout.patches)
-    visible = present.view(-1, 1, *layout.grid)
-    for axis, size in enumerate(layout.patch):
-        visible = visible.repeat_interleave(size, axis + 2)
-    embeddings = torch.cat(list(embedded(model, tower.entry, visible, batch_size)))
-    embeddings = torch.nn.functional.normalize(embeddings, dim=-1) if unit else embeddings
-    whole = torch.nn.functional.normalize(tower.vectors, dim=-1)[0] if unit else tower.vectors[0]
-    tokens = method.vectors_of_subsets(present, embeddings)
-    return Contributions(tokens, whole - tokens.sum(0), 0)
 
 
 def embedded(model: BlackBox, image: Tensor, visible: Tensor, batch_size: int) -> Iterator[Tensor]:
@@ -223,10 +223,6 @@ def embedded(model: BlackBox, image: Tensor, visible: Tensor, batch_size: int) -
         with torch.no_grad():
             yield model.forward(image * rows.to(image))
         tally.add(len(rows))
-
-
-def selected(tower: Tower, rows: Tensor | None) -> Float[Tensor, " D"]:
-    return (tower.vectors if rows is None else tower.vectors[rows]).flatten()
 
 
 def batches(count: int, size: int) -> Iterator[Tensor]:
@@ -244,12 +240,7 @@ def layers_added(method: Method, model: BlackBox) -> int:
     return model.depth - method.fold.first_layer(model.depth)
 
 
-def at_layer(method: Method, start: int | None) -> Method:
-    """The method read at the input of block `start`; None keeps its own fold."""
-    return method if start is None else method.with_fold(at.with_options(layer=start))
-
-
-PairMethod = Linearised | Integrated | Coalitions | Occlusion
+PairMethod = Linearised | Integrated | SubsetMethod
 NAMED: dict[str, type[Integrated | Coalitions | Occlusion]] = {
     "exclip": Integrated,
     "fixlip": Coalitions,
@@ -257,10 +248,15 @@ NAMED: dict[str, type[Integrated | Coalitions | Occlusion]] = {
 }
 
 
-def named_method(name: str, options: Mapping[str, Any]) -> PairMethod:
-    """A method of `NAMED` with its options; a `SpecError` if one does not exist or fit."""
-    annotations = get_type_hints(NAMED[name], include_extras=True)
+def pair_method(method: str | Method, start: int | None, options: dict[str, Any]) -> PairMethod:
+    """The method of a pair by its name and options; a `SpecError` if it or an option does not exist or fit."""
+    if not isinstance(method, str) or method not in NAMED:
+        resolved = resolve(method, **options)
+        return Linearised(resolved if start is None else resolved.with_fold(at.with_options(layer=start)))
+    named = NAMED[method]
+    annotations = get_type_hints(named, include_extras=True)
     typed_options: Options = {
-        field.name: Option(field.name, field.default, annotations[field.name]) for field in fields(NAMED[name])
+        field.name: Option(field.name, field.default, annotations[field.name]) for field in fields(named)
     }
-    return NAMED[name](**fit_options(f"{name!r} of a pair", options, typed_options))
+    settings = options if start is None else {**options, "start": start}
+    return named(**fit_options(f"{method!r} of a pair", settings, typed_options))

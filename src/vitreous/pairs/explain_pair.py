@@ -6,25 +6,15 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from vitreous.arguments import check_batch_size
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import Method
-from vitreous.methods.spec import resolve
-from vitreous.pairs.contributions import (
-    NAMED,
-    Coalitions,
-    Contributions,
-    Linearised,
-    Occlusion,
-    PairMethod,
-    at_layer,
-    named_method,
-    subset_contributions,
-)
+from vitreous.pairs.contributions import Linearised, SubsetMethod, pair_method
 from vitreous.pairs.pair_attribution import PairAttribution, TowerSide
-from vitreous.pairs.reference import reference_directions
 from vitreous.pairs.text_tower import TextTower
 from vitreous.pairs.towers import Embed, Tower, image_tower
 
@@ -115,95 +105,102 @@ def explain_pair(
     if components is not None and reference is None:
         raise SpecError(f"components={components} are directions of a reference; reference=embeddings gives it")
     check_batch_size(batch_size)
-    chosen = pair_method(method, start, options)
-    late = similarity == "maxsim"
+    chosen, late = pair_method(method, start, options), similarity == "maxsim"
+    if late and isinstance(chosen, SubsetMethod):
+        raise SpecError("subsets of patches are not defined for 'maxsim'; a gradient method would work")
     with torch.inference_mode(False):
         towers = [
-            make_tower(model, entry, embed, late)
+            model.prepare(entry, late=late) if isinstance(model, TextTower) else image_tower(model, entry, embed, late)
             for model, entry, embed in ((model_a, a, embed_a), (model_b, b, embed_b))
         ]
-        sizes = [tower.vectors.shape[1] for tower in towers]
+        names, sizes = [tower.model.name for tower in towers], [tower.vectors.shape[-1] for tower in towers]
         if sizes[0] != sizes[1]:
             raise ModelError(
-                f"the embeddings of {towers[0].model.name!r} and {towers[1].model.name!r} have {sizes[0]} and {sizes[1]} "
-                "numbers; towers of one space would work"
+                f"the embeddings of {names[0]!r} and {names[1]!r} have {sizes[0]} and {sizes[1]} numbers; towers of one space "
+                "would work"
             )
+        about: dict[str, Any] = {"model_a": names[0], "model_b": names[1], "similarity": similarity}
         if reference is not None:
             directions = reference_directions(reference, sizes[0], components)
+            about |= {"reference": len(reference), "components": len(directions)}
             towers = [tower.project(directions) for tower in towers]
-        rows = matched_rows(towers) if late else (None, None)
-        vectors = [
-            contributions(chosen, tower, part, similarity, batch_size) for tower, part in zip(towers, rows, strict=True)
-        ]
-    vectors = in_common_type(vectors)
+        towers = match_tokens(*towers) if late else towers
+        vectors = [chosen.vectors(tower, similarity == "cosine", batch_size) for tower in towers]
+    widest = torch.promote_types(*(part.tokens.dtype for part in vectors))
+    vectors = [part.to(vectors[0].tokens.device, widest) for part in vectors]
     embeddings = [part.embedding for part in vectors]
-    scale = 1 / product_of_lengths(embeddings) if similarity == "cosine" else 1.0
-    total = scale * float(embeddings[0] @ embeddings[1])
-    name = chosen.method.spec if isinstance(chosen, Linearised) else str(method)
-    settings = {} if isinstance(chosen, Linearised) else asdict(chosen)
-    about = {"model_a": towers[0].model.name, "model_b": towers[1].model.name, "similarity": similarity}
-    if reference is not None:
-        about |= {"reference": len(reference), "components": towers[0].vectors.shape[1]}
+    scale = 1.0
+    if similarity == "cosine":
+        lengths = float(embeddings[0].norm() * embeddings[1].norm())
+        if not lengths > 0:
+            raise ShapeError("the cosine with an embedding of length 0 is undefined; similarity='dot' would work")
+        scale = 1 / lengths
+    name, settings = (chosen.method.spec, {}) if isinstance(chosen, Linearised) else (str(method), asdict(chosen))
+    sides = [
+        TowerSide(
+            tower.layout,
+            part,
+            words=tower.words,
+            special=tower.special,
+            entry=None if tower.words is not None else tower.entry,
+            image=tower.image,
+            preprocess=tower.model.preprocess,
+            name=tower.model.name,
+        )
+        for tower, part in zip(towers, vectors, strict=True)
+    ]
     return PairAttribution(
-        *(make_side(tower, part) for tower, part in zip(towers, vectors, strict=True)),
-        similarity=total,
+        *sides,
+        similarity=scale * float(embeddings[0] @ embeddings[1]),
         scale=scale,
         method=name,
         provenance={**about, "method": name, "options": settings},
     )
 
 
-def pair_method(method: str | Method, start: int | None, options: dict[str, Any]) -> PairMethod:
-    """The method of a pair by its name and options."""
-    if isinstance(method, str) and method in NAMED:
-        return named_method(method, options if start is None else {**options, "start": start})
-    return Linearised(at_layer(resolve(method, **options), start))
+def match_tokens(a: Tower, b: Tower) -> list[Tower]:
+    """Towers for late interaction: all output tokens of b, and for each the most similar output token of a, as one embedding."""
+    partners = (b.vectors[0] @ a.vectors[0].mT.to(b.vectors)).argmax(1)
+    return [
+        a.transform(lambda vectors: vectors[:, partners].flatten(1)),
+        b.transform(lambda vectors: vectors.flatten(1)),
+    ]
 
 
-def make_tower(model: Any, entry: Any, embed: Embed | None, late: bool) -> Tower:
-    if isinstance(model, TextTower):
-        return model.prepare(entry, late=late)
-    return image_tower(model, entry, embed, late)
+@torch.no_grad()
+def reference_directions(reference: Any, size: int, components: int | None) -> Float[Tensor, "k D"]:
+    """Orthonormal directions of an embedding space without what reference embeddings have in common.
 
+    Parameters
+    ----------
+    reference
+        Embeddings [m, D]; only their directions count.
+    size
+        Number D of the embedding.
+    components
+        Number of directions, those in which the reference varies most; None for all that are orthogonal to its mean.
 
-def contributions(
-    method: PairMethod, tower: Tower, rows: Tensor | None, similarity: Similarity, batch_size: int
-) -> Contributions:
-    if isinstance(method, Coalitions | Occlusion):
-        if rows is not None:
-            raise SpecError("subsets of patches are not defined for 'maxsim'; a gradient method would work")
-        return subset_contributions(method, tower, similarity == "cosine", batch_size)
-    return method.vectors(tower, rows, batch_size)
-
-
-def matched_rows(towers: list[Tower]) -> tuple[Tensor, Tensor]:
-    """For late interaction: all output tokens of b, and for each the most similar output token of a."""
-    products = towers[1].vectors @ towers[0].vectors.mT.to(towers[1].vectors)
-    return products.argmax(1), torch.arange(len(products))
-
-
-def in_common_type(vectors: list[Contributions]) -> list[Contributions]:
-    """Both sides in the wider of their types, on the device of the first."""
-    types = [part.tokens.dtype for part in vectors]
-    like = torch.empty(0, dtype=torch.promote_types(*types), device=vectors[0].tokens.device)
-    return [part.to(like) for part in vectors]
-
-
-def product_of_lengths(embeddings: list[Tensor]) -> float:
-    product = float(embeddings[0].norm() * embeddings[1].norm())
-    if not product > 0:
-        raise ShapeError("the cosine with an embedding of length 0 is undefined; similarity='dot' would work")
-    return product
-
-
-def make_side(tower: Tower, vectors: Contributions) -> TowerSide:
-    return TowerSide(
-        tower.layout,
-        vectors,
-        words=tower.words,
-        special=tower.special,
-        entry=None if tower.words is not None else tower.entry,
-        image=tower.image,
-        preprocess=tower.model.preprocess,
-        name=tower.model.name,
-    )
+    Raises
+    ------
+    ShapeError
+        If the reference is not [m, D], or not finite.
+    SpecError
+        If the reference does not vary in so many directions.
+    """
+    embeddings = torch.as_tensor(reference).double()
+    if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] != size:
+        raise ShapeError(f"reference embeddings are [inputs, {size}], not {list(embeddings.shape)}")
+    if not embeddings.isfinite().all():
+        raise ShapeError("reference embeddings hold NaN or infinite values; finite ones would work")
+    unit = normalize(embeddings, dim=-1)
+    common = normalize(unit.mean(0), dim=0)
+    if components is None:
+        return torch.linalg.svd(common[None])[2][1:]
+    remainders = unit - unit.mean(0)
+    _, lengths, directions = torch.linalg.svd(remainders - (remainders @ common)[:, None] * common, full_matrices=False)
+    rank = int((lengths > 1e-6 * lengths.max()).sum())
+    if not 1 <= components <= rank:
+        raise SpecError(
+            f"components={components}; {len(embeddings)} reference embeddings vary in {rank} directions, and 1 to {rank} would work"
+        )
+    return directions[:components]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from vitreous.capture.text_target import TextTarget, text_target
 from vitreous.core.errors import ModelError, ShapeError
 from vitreous.models.eval_mode import evaluating
-from vitreous.models.text_towers import padding_options, saved_tokenizer
-from vitreous.pairs.text_tower import refuse_long_texts
+from vitreous.models.text_towers import padding_options
+from vitreous.pairs.text_tower import TextFeatures, refuse_long_texts
 from vitreous.scores import output_field
 
 
@@ -75,36 +75,18 @@ def prompt_target(
     return replace(target, images=None)  # the same prompts for every image
 
 
-def targets_of_prompts(model: Any, target: Any) -> Any:
-    """Texts as targets of a whole CLIP or SigLIP model of Hugging Face, by the tokenizer that was saved with it.
-
-    Any other target, and any target of another model, is returned as it is.
-
-    Raises
-    ------
-    ModelError
-        If the tokenizer is not at hand.
-    """
-    texts = [target] if isinstance(target, str) else target
-    is_text = isinstance(texts, list | tuple) and bool(texts) and all(isinstance(text, str) for text in texts)
-    if not is_text or not isinstance(model, nn.Module) or not hasattr(model, "get_text_features"):
-        return target
-    return prompt_target(model, texts, saved_tokenizer(model))
-
-
 def encode_texts(model: nn.Module, sentences: list[str], tokenizer: Any) -> Tensor:
     """Embeddings [texts, d] of the model's text tower."""
-    device = next(model.parameters()).device
     if hasattr(model, "get_text_features"):
         tokens = dict(tokenizer(sentences, **{"padding": True, "return_tensors": "pt"} | padding_options(model)))
-        arguments = {key: value.to(device) for key, value in tokens.items()}
-        with refuse_long_texts(type(model).__name__, arguments["input_ids"].shape[1]):
-            return output_field(model.get_text_features(**arguments), ("text_embeds", "pooler_output"))  # pyright: ignore[reportCallIssue]
-    if hasattr(model, "encode_text"):
-        tokens = tokenizer(sentences).to(device)
-        with refuse_long_texts(type(model).__name__, tokens.shape[1]):
-            return model.encode_text(tokens)  # pyright: ignore[reportCallIssue]
-    raise ModelError(
-        f"{type(model).__name__!r} has no text tower (get_text_features or encode_text); text_target(embedding) takes a text's "
-        "embedding from elsewhere"
-    )
+    elif hasattr(model, "encode_text"):
+        tokens = {"input_ids": tokenizer(sentences)}
+    else:
+        raise ModelError(
+            f"{type(model).__name__!r} has no text tower (get_text_features or encode_text); text_target(embedding) takes a text's "
+            "embedding from elsewhere"
+        )
+    device = next(model.parameters()).device
+    arguments = {key: value.to(device) for key, value in tokens.items()}
+    with refuse_long_texts(type(model).__name__, arguments["input_ids"].shape[1]):
+        return output_field(TextFeatures(model)(**arguments), ("text_embeds", "pooler_output"))

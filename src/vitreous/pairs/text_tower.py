@@ -21,7 +21,7 @@ from vitreous.models.model_call import Inputs, forward_of
 from vitreous.models.tensor_types import Images
 from vitreous.models.text_towers import load_text_tower, padding_options
 from vitreous.models.token_grid import NetworkBlock, TokenGrid
-from vitreous.pairs.towers import Embed, Tower, pooled_vector, token_vectors
+from vitreous.pairs.towers import Embed, Tower, embedding_reader
 from vitreous.scores import EMBEDDINGS
 
 TEXT_EMBEDDINGS = ("text_embeds", *EMBEDDINGS[1:])
@@ -155,7 +155,7 @@ class TextTower:
         ids, masks = self.tokenize(text)
         name = self.name or type(self.module).__name__
         blocks = self.blocks if self.blocks is not None else longest_list(self.module, name)
-        read = token_vectors(TEXT_EMBEDDINGS[-1:], self.embed) if late else pooled_vector(TEXT_EMBEDDINGS, self.embed)
+        read = embedding_reader(TEXT_EMBEDDINGS, self.embed, late)
         tokens = TokenGrid("sequence", (1, len(ids)))
         inputs = TextInputs(self.argument, {**self.others, **masks})
         network = Network(
@@ -178,14 +178,13 @@ class TextTower:
         with torch.no_grad(), refuse_long_texts(name, len(ids)):
             output = call(entry)
         copy, missing = check_completeness(network, entry, call, output)
-        network = replace(network, copy=copy, missing=missing)
         with torch.no_grad():
-            vectors = network.forward(entry)
+            vectors = read(output)
         special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()) or ())
         return Tower(
-            network,
+            replace(network, copy=copy, missing=missing),
             entry,
-            vectors[0] if late else vectors,
+            vectors,
             words=self.token_names(ids),
             special=tuple(int(index) in special_ids for index in ids),
         )

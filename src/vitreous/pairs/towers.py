@@ -12,14 +12,13 @@ from torch import Tensor
 
 from vitreous.arguments import as_images, refuse_not_finite
 from vitreous.capture.forward import adapter_logits
-from vitreous.core.errors import ModelError, ShapeError, SpecError, VitreousError, describe_error
-from vitreous.models.model import BlackBox, Layout, Network, Outputs
+from vitreous.core.errors import ModelError, ShapeError, SpecError, unexpected_errors_as
+from vitreous.models.model import AnyModel, BlackBox, Layout, Network, Outputs
 from vitreous.models.model_call import forward_of
 from vitreous.models.tensor_types import Images, Logits, Pooled
 from vitreous.models.vit import ViT
-from vitreous.scores import EMBEDDINGS
-from vitreous.scores import output_field as field_of
-from vitreous.wrapping import as_model
+from vitreous.scores import EMBEDDINGS, output_field
+from vitreous.wrapping import as_model, network_of
 
 Embed = Callable[[Any], Tensor]
 
@@ -35,7 +34,7 @@ class Tower:
     entry
         The input [1 c H W]; for a text, the token indices as floats [1 1 1 n].
     vectors
-        The embedding [1 D], or one per output token [m D] for late interaction.
+        The embedding [1 D], or one per output token [1 m D] for late interaction.
     words
         The tokens of a text; None for an image.
     special
@@ -46,98 +45,86 @@ class Tower:
 
     model: BlackBox
     entry: Images
-    vectors: Float[Tensor, "m D"]
+    vectors: Float[Tensor, "1 *m D"]
     words: tuple[str, ...] | None = None
     special: tuple[bool, ...] = ()
     image: Any = None
 
-    def coordinates(self, rows: Tensor | None = None) -> BlackBox:
-        """The model with one output per coordinate of the embedding; of late interaction, of these output tokens."""
-        count = self.vectors.shape[1] * (1 if rows is None else len(rows))
-        if isinstance(self.model, ViT):
-            return replace(self.model, output_type=Outputs("classes", count), classes=None, embedding="")
-        read_vectors = self.model.read
+    @property
+    def coordinates(self) -> BlackBox:
+        """The model with one output per coordinate of the embedding."""
+        output_type = Outputs("classes", self.vectors.shape[-1])
+        return replace(self.model, output_type=output_type, classes=None, embedding="")
 
-        def read(output: Any) -> Tensor:
-            vectors = read_vectors(output)
-            return vectors if rows is None else vectors[:, rows].flatten(1)
-
-        return replace(
-            self.model,
-            read=read,
-            forward=forward_of(self.model.module, read, self.model.inputs),
-            output_type=Outputs("classes", count),
-            classes=None,
-            embedding="",
-        )
+    def transform(self, change: Callable[[Tensor], Tensor]) -> Tower:
+        """The tower whose embeddings are a function of those of this one; the function keeps the first dimension."""
+        model = self.model
+        if isinstance(model, ViT):
+            classify, forward = model.classify, model.forward
+            transformed: BlackBox = replace(
+                model,
+                classify=lambda pooled: change(classify(pooled)),
+                forward=lambda images: change(forward(images)),
+            )
+        else:
+            read = model.read
+            transformed = with_reader(model, lambda output: change(read(output)))
+        return replace(self, model=transformed, vectors=change(self.vectors))
 
     def project(self, directions: Float[Tensor, "k D"]) -> Tower:
         """The tower whose embedding are the coordinates along orthonormal directions."""
         basis = directions.to(self.vectors).mT
-        model = self.model
-        if isinstance(model, ViT):
-            classify, forward = model.classify, model.forward
-            projected: BlackBox = replace(
-                model,
-                classify=lambda pooled: classify(pooled) @ basis,
-                forward=lambda images: forward(images) @ basis,
-                output_type=Outputs("classes", basis.shape[1]),
-            )
-        else:
-            read_vectors = model.read
-
-            def read(output: Any) -> Tensor:
-                return read_vectors(output) @ basis
-
-            projected = replace(model, read=read, forward=forward_of(model.module, read, model.inputs))
-        return replace(self, model=projected, vectors=self.vectors @ basis)
+        return self.transform(lambda vectors: vectors @ basis)
 
     @property
     def layout(self) -> Layout:
         return self.model.layout((self.entry.shape[-2], self.entry.shape[-1]))
 
 
-def applied(embed: Embed, output: Any) -> Tensor:
-    """The result of the caller's `embed`, which has to be a tensor."""
-    try:
-        vectors = embed(output)
-    except VitreousError:
-        raise
-    except Exception as problem:
-        raise ShapeError(
-            f"embed failed on the model's output {type(output).__name__!r} ({describe_error(problem)})"
-        ) from problem
-    if not isinstance(vectors, Tensor):
-        raise ShapeError(f"embed returned {type(vectors).__name__!r}; a tensor [inputs, D] would work")
-    return vectors
+def with_reader(model: AnyModel, read: Embed) -> AnyModel:
+    """The model whose outputs are read from what its module returns by another function."""
+    return replace(model, read=read, forward=forward_of(model.module, read, model.inputs))
 
 
-def pooled_vector(names: Sequence[str], embed: Embed | None) -> Embed:
-    """Read the embedding [b D] of what a model returns; of a sequence [b n D], the first token."""
+def embedding_reader(names: Sequence[str], embed: Embed | None, late: bool) -> Embed:
+    """A function that reads the embedding [b D] of what a model returns or, for late interaction, all of them [b m D].
 
-    def read(output: Any) -> Tensor:
-        vector = field_of(output, names) if embed is None else applied(embed, output)
-        vector = vector[:, 0] if embed is None and vector.ndim == 3 else vector
-        if vector.ndim != 2:
-            raise ShapeError(f"an embedding is [inputs, D], not {list(vector.shape)}; embed=… may say where it is")
-        return vector
-
-    return read
-
-
-def token_vectors(names: Sequence[str], embed: Embed | None) -> Embed:
-    """Read the embeddings [b m D] of the output tokens of what a model returns, for late interaction."""
+    Parameters
+    ----------
+    names
+        Fields that may hold the embedding; that of the last name holds one per output token, of which the first is taken.
+    embed
+        Function of the caller that is used instead; None for the fields.
+    late
+        Whether the embeddings of all output tokens are read.
+    """
 
     def read(output: Any) -> Tensor:
-        vectors = field_of(output, names) if embed is None else applied(embed, output)
-        if vectors.ndim != 3:
+        if embed is not None:
+            vectors = call_embed(embed, output)
+        else:
+            vectors = output_field(output, names[-1:] if late else names)
+            vectors = vectors[:, 0] if vectors.ndim == 3 and not late else vectors
+        if late and vectors.ndim != 3:
             raise ShapeError(
                 f"late interaction needs one embedding per output token [inputs, tokens, D], not {list(vectors.shape)}; "
                 "similarity='cosine' takes one embedding per input"
             )
+        if not late and vectors.ndim != 2:
+            raise ShapeError(f"an embedding is [inputs, D], not {list(vectors.shape)}; embed=… may say where it is")
         return vectors
 
     return read
+
+
+def call_embed(embed: Embed, output: Any) -> Tensor:
+    """The result of the caller's `embed`, which has to be a tensor."""
+    kind = type(output).__name__
+    with unexpected_errors_as(lambda why: ShapeError(f"embed failed on the model's output {kind!r} ({why})")):
+        vectors = embed(output)
+    if not isinstance(vectors, Tensor):
+        raise ShapeError(f"embed returned {type(vectors).__name__!r}; a tensor [inputs, D] would work")
+    return vectors
 
 
 def without_classifier(vit: ViT) -> ViT:
@@ -176,10 +163,8 @@ def image_tower(model: Any, image: Any, embed: Embed | None, late: bool) -> Towe
     if embed is not None and not callable(embed):
         raise SpecError(f"embed={embed!r}; a function of what the model returns would work")
     vision = as_model(model)
-    if isinstance(vision, ViT) and (embed is not None or late):
-        from vitreous.capture.see_through import see_through
-
-        vision = see_through(vision.module, vision.name, size=vision.size, preprocess=vision.preprocess)
+    if embed is not None or late:
+        vision = network_of(vision, vision.size)
     if not isinstance(vision, Network):
         raise ModelError(
             f"{vision.name!r} is a black box, and a pair needs the model's blocks; a Network or a ViT would work"
@@ -191,8 +176,7 @@ def image_tower(model: Any, image: Any, embed: Embed | None, late: bool) -> Towe
     tensor = tensor.to(vision.device, vision.dtype)
     vision.layout((tensor.shape[-2], tensor.shape[-1]))  # fails for a size that the model does not take
     if not isinstance(vision, ViT):
-        read = token_vectors(EMBEDDINGS[-1:], embed) if late else pooled_vector(EMBEDDINGS, embed)
-        vision = replace(vision, read=read, forward=forward_of(vision.module, read, vision.inputs))
+        vision = with_reader(vision, embedding_reader(EMBEDDINGS, embed, late))
     with torch.no_grad():
         vectors = vision.forward(tensor)
-    return Tower(vision, tensor, vectors[0] if late else vectors, image=None if originals is None else originals[0])
+    return Tower(vision, tensor, vectors, image=None if originals is None else originals[0])

@@ -107,10 +107,13 @@ class Case:
     def scores(self, *args: Any, **kwargs: Any) -> Tensor:
         return flat_scores(self.run(*args, **kwargs))
 
-    def same(self, a: Tensor, b: Tensor) -> bool:
+    def tolerance(self, values: Tensor) -> float:
+        """Largest difference from these values that rounding may cause."""
         relative, absolute = TOLERANCE.get(self.vit.dtype, (5e-2, 1e-3))
-        largest = b.abs().nan_to_num(0).max()
-        return bool(torch.allclose(a, b, rtol=0, atol=float(relative * largest + absolute), equal_nan=True))
+        return float(relative * values.abs().nan_to_num(0).max() + absolute)
+
+    def same(self, a: Tensor, b: Tensor) -> bool:
+        return bool(torch.allclose(a, b, rtol=0, atol=self.tolerance(b), equal_nan=True))
 
 
 def flat_scores(attribution: Attribution) -> Tensor:
@@ -180,12 +183,8 @@ def parts_add_up(case: Case) -> None:
     """Where tokens and biases should make the score, they do."""
     attribution = case.attribution
     if attribution.residual is not None and attribution.score is not None and case.method.facts.complete:
-        relative, absolute = TOLERANCE.get(case.vit.dtype, (5e-2, 1e-3))
-        allowed = relative * attribution.score.abs().max() + absolute
-        require(
-            bool(attribution.residual.abs().max() <= allowed),
-            f"{attribution.residual.abs().max():.2g} of the score is missing",
-        )
+        missing = float(attribution.residual.abs().max())
+        require(missing <= case.tolerance(attribution.score), f"{missing:.2g} of the score is missing")
 
 
 def model_is_untouched(case: Case) -> None:

@@ -8,22 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from vitreous.methods.attribution import Attribution
 from vitreous.metrics.metric import Metric, resolve_metric
+from vitreous.metrics.metric_result import MetricResult
 from vitreous.testing.contract import fingerprint, require, run_contract
-from vitreous.testing.synthetic_models import (
-    GRID,
-    SyntheticBatch,
-    change_map,
-    make_additive_batch,
-    make_reexplained_batch,
-)
+from vitreous.testing.synthetic_models import GRID, SyntheticBatch, make_additive_batch, make_reexplained_batch
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-4}
 DRAWS = 6
@@ -67,26 +62,37 @@ def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **opt
     return run_contract(GENERAL if explains_again else GENERAL + MAPS, case, tested.spec, dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MetricCase:
-    """A metric and the synthetic data to test it on."""
+    """A metric and the synthetic data to test it on.
+
+    `result` and `row_scores` are the result for these data; it is computed once and compared with others by the contract
+    tests.
+    """
 
     metric: Metric
     world: SyntheticBatch
 
-    def scores(
-        self, maps: Attribution | None = None, rows: list[int] | None = None, world: SyntheticBatch | None = None
-    ) -> Tensor:
-        return (world or self.world).measured(self.metric, maps, rows).scores.double().cpu()
+    @cached_property
+    def result(self) -> MetricResult:
+        return self.world.measured(self.metric)
 
+    @cached_property
+    def row_scores(self) -> Tensor:
+        return self.result.scores.double().cpu()
+
+    @property
     def better(self) -> bool | None:
         """Direction stated by the result, which is reversed for complements."""
-        return self.world.measured(self.metric).higher_is_better
+        return self.result.higher_is_better
 
-    def goodness(self, shares: Tensor) -> Tensor:
-        """Scores of maps with these patch contributions, negated if lower is better."""
-        scores = self.scores(change_map(self.world, shares))
-        return scores if self.better() else -scores
+    def scores(self, world: SyntheticBatch) -> Tensor:
+        return world.measured(self.metric).scores.double().cpu()
+
+    def goodness(self, world: SyntheticBatch) -> Tensor:
+        """Scores of the maps, negated if lower is better."""
+        scores = self.scores(world)
+        return scores if self.better else -scores
 
     @property
     def right(self) -> Tensor:
@@ -107,7 +113,7 @@ class MetricCase:
 
 def one_number_per_row(case: MetricCase) -> None:
     """One number per row, within its bounds, and the protocol as plain values."""
-    result = case.world.measured(case.metric)
+    result = case.result
     require(result.scores.shape == (len(case.world),), f"its scores are {list(result.scores.shape)}")
     require(result.scores.is_floating_point(), f"its scores are {result.scores.dtype}")
     require(not result.scores.isnan().all(), "it has no number for any map")
@@ -130,29 +136,29 @@ def require_within_bounds(case: MetricCase, scores: Tensor) -> None:
 
 def batch_is_single(case: MetricCase) -> None:
     """A row scores the same alone, in a batch, and in a batch in another order."""
-    together, rows = case.scores(), list(range(len(case.world)))
-    alone = torch.cat([case.scores(rows=[row]) for row in rows])
+    together, rows = case.row_scores, list(range(len(case.world)))
+    alone = torch.cat([case.scores(case.world.select([row])) for row in rows])
     require(case.same(alone, together), "a row alone and in a batch score differently")
-    require(case.same(case.scores(rows=rows[::-1]), together.flip(0)), "the order of the rows matters")
+    require(case.same(case.scores(case.world.select(rows[::-1])), together.flip(0)), "the order of the rows matters")
 
 
 def pieces_do_not_matter(case: MetricCase) -> None:
     """Worked off in other pieces, the scores stay the same."""
-    whole = case.scores()
+    whole = case.row_scores
     with patch("vitreous.capture.probe.rows_that_fit", lambda tokens, *_: max(1, 40 // tokens)):
-        require(case.same(case.scores(), whole), "the size of the pieces it works in changes its scores")
+        require(case.same(case.scores(case.world), whole), "the size of the pieces it works in changes its scores")
 
 
 def same_twice(case: MetricCase) -> None:
     """The same maps get the same scores."""
-    require(case.same(case.scores(), case.scores()), "two runs give different scores")
+    require(case.same(case.scores(case.world), case.row_scores), "two runs give different scores")
 
 
 def nothing_is_changed(case: MetricCase) -> None:
     """Model, maps and gradient mode are as they were."""
     module, maps = case.world.vit.module, case.world.maps.maps().clone()
     before = fingerprint(module)
-    case.scores()
+    case.scores(case.world)
     require(fingerprint(module) == before, "it changes the model")
     require(torch.equal(maps, case.world.maps.maps()), "it changes the map")
     require(torch.is_grad_enabled(), "it leaves gradients switched off")
@@ -160,15 +166,14 @@ def nothing_is_changed(case: MetricCase) -> None:
 
 def unknown_stays_unknown(case: MetricCase) -> None:
     """A map that is NaN somewhere scores NaN, and the other rows score what they did."""
-    blank = case.world.maps
-    parts = {}
+    maps, parts = case.world.maps, {}
     for name in ("patches", "native_pixels", "residual"):
-        if (values := getattr(blank, name)) is not None:
+        if (values := getattr(maps, name)) is not None:
             parts[name] = values.clone()
             parts[name].view(len(values), -1)[0, 0] = torch.nan
-    scores, whole = case.scores(replace(blank, **parts)), case.scores()
+    scores = case.scores(replace(case.world, maps=replace(maps, **parts)))
     require(bool(scores[0].isnan()), f"a map with a NaN in it scores {scores[0]:.4g}")
-    require(case.same(scores[1:], whole[1:]), "a map with a NaN in it changes the scores of other rows")
+    require(case.same(scores[1:], case.row_scores[1:]), "a map with a NaN in it changes the scores of other rows")
 
 
 def missing_is_nan(case: MetricCase) -> None:
@@ -179,12 +184,11 @@ def missing_is_nan(case: MetricCase) -> None:
         world = case.world
         for name in names:
             world = world.without(name, 1)
-        scores, whole, lacking = case.scores(world=world), case.scores(), " and ".join(names)
+        scores, lacking = case.scores(world), " and ".join(names)
         require(bool(scores[1].isnan()), f"an image without {lacking} scores {scores[1]:.4g}")
-        unchanged = torch.arange(len(scores)) != 1
-        require(
-            case.same(scores[unchanged], whole[unchanged]), f"an image without {lacking} changes the scores of others"
-        )
+        others = torch.arange(len(scores)) != 1
+        unchanged = case.same(scores[others], case.row_scores[others])
+        require(unchanged, f"an image without {lacking} changes the scores of others")
 
 
 GENERAL: tuple[Callable[[MetricCase], None], ...] = (
@@ -203,13 +207,13 @@ GENERAL: tuple[Callable[[MetricCase], None], ...] = (
 
 def right_is_best(case: MetricCase) -> None:
     """The true shares score at least as well as their shuffles, and these as their opposite; the true ones better than that."""
-    if case.better() is None:
+    if case.better is None:
         return
-    right, wrong = case.goodness(case.right), case.goodness(-case.right)
+    right, wrong = (case.goodness(case.world.with_map(shares)) for shares in (case.right, -case.right))
     draw = torch.Generator().manual_seed(0)
     for _ in range(DRAWS):
         order = torch.rand(case.right.shape, generator=draw).argsort(-1)
-        shuffled = case.goodness(case.right.gather(1, order))
+        shuffled = case.goodness(case.world.with_map(case.right.gather(1, order)))
         require_no(shuffled > right + case.near, "a shuffled map scores better than the right one", shuffled, right)
         require_no(shuffled < wrong - case.near, "a shuffled map scores worse than the wrong one", shuffled, wrong)
     require_no(right <= wrong, "the wrong map scores as well as the right one", wrong, right)
@@ -218,17 +222,14 @@ def right_is_best(case: MetricCase) -> None:
 def ties_do_not_win(case: MetricCase) -> None:
     """A constant map never scores better than the right one, nor as well wherever its patches happen to be read first."""
     for value in (0.0, 1.0):
-        constant = torch.full_like(case.right, value)
-        require_within_bounds(case, case.scores(change_map(case.world, constant)))
-        if case.better() is None:
+        constant = case.world.with_map(torch.full_like(case.right, value))
+        require_within_bounds(case, case.scores(constant))
+        if case.better is None:
             continue
-        right = case.goodness(case.right)
-        even = case.goodness(constant)
+        even, right = case.goodness(constant), case.goodness(case.world.with_map(case.right))
         require_no(even > right + case.near, "a constant map beats the right one", even, right)
         for row in (0, 1):  # the object is in the first patches of row 0 and in the last of row 1
-            varied = case.world.varied(row)
-            scores = case.scores(change_map(varied, constant[[row] * len(varied)]), world=varied)
-            mean = (scores if case.better() else -scores).mean()
+            mean = case.goodness(constant.varied(row)).mean()
             require(
                 not mean >= right[row] - case.near,
                 f"a constant map scores as well as the right one ({abs(mean):.4g}) with the evidence {('first', 'last')[row]}",
@@ -241,9 +242,9 @@ def scale_is_as_stated(case: MetricCase) -> None:
         return
     draw = torch.rand(case.right.shape, generator=torch.Generator().manual_seed(1)).to(case.right)
     for shares in (case.right, draw):
-        plain = case.scores(change_map(case.world, shares))
+        plain = case.scores(case.world.with_map(shares))
         for factor, shift in ((4.0, 1.0), (0.125, -2.0)):
-            moved = case.scores(change_map(case.world, factor * shares + shift))
+            moved = case.scores(case.world.with_map(factor * shares + shift))
             require(
                 case.same(moved, plain),
                 f"{factor:g}·map + {shift:g} scores differently: {format_worst_pair(moved, plain)}",
@@ -252,13 +253,13 @@ def scale_is_as_stated(case: MetricCase) -> None:
 
 def rows_of_patches_too(case: MetricCase) -> None:
     """A map of patches alone is measured as well as one of pixels; the true one still beats its opposite."""
-    if case.better() is None:
+    if case.better is None:
         return
+    pixel_worlds = (case.world.with_map(shares) for shares in (case.right, -case.right))
     right, wrong = (
-        case.scores(replace(change_map(case.world, shares), native="patch", native_pixels=None))
-        for shares in (case.right, -case.right)
+        case.goodness(replace(world, maps=replace(world.maps, native="patch", native_pixels=None)))
+        for world in pixel_worlds
     )
-    right, wrong = (right, wrong) if case.better() else (-right, -wrong)
     require_no(right <= wrong, "of patches, the wrong map scores as well as the right one", wrong, right)
 
 

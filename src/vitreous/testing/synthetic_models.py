@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from vitreous.capture.probe import Probe
 from vitreous.measure import measure
 from vitreous.methods.attribution import Attribution
-from vitreous.methods.attribution_rows import change_tensors
 from vitreous.methods.map_arrays import patch_sums
 from vitreous.methods.method import Method
 from vitreous.methods.spec import resolve
@@ -91,20 +90,25 @@ class SyntheticBatch:
     def __len__(self) -> int:
         return len(self.images)
 
-    def measured(self, metric: Metric, maps: Attribution | None = None, rows: list[int] | None = None) -> MetricResult:
-        """Evaluate the metric on `maps` (None: the own maps), on these rows only if given."""
-        maps = self.maps if maps is None else maps
-        if rows is not None:  # without rows, pass the maps themselves and not a copy
-            maps = change_tensors(maps, lambda tensor: tensor[rows])
-        rows = list(range(len(self))) if rows is None else rows
-        row_tensor = torch.tensor(rows)
-        inputs = {
-            name: [value[row] for row in rows] if isinstance(value, list) else value[row_tensor]
+    def measured(self, metric: Metric) -> MetricResult:
+        """Evaluate the metric on the maps."""
+        probe = Probe(self.vit, self.images, self.targets)
+        inputs = {**self.annotations, "labels": self.targets, "method": self.method}
+        return measure([metric], self.maps, probe, **inputs)[0]
+
+    def select(self, rows: list[int]) -> SyntheticBatch:
+        """Copy with these images only; an image may occur several times."""
+        annotations = {
+            name: [value[row] for row in rows] if isinstance(value, list) else value[rows]
             for name, value in self.annotations.items()
         }
-        probe = Probe(self.vit, self.images[row_tensor], self.targets[row_tensor])
-        inputs |= {"labels": self.targets[row_tensor], "method": self.method}
-        return measure([metric], maps, probe, **inputs)[0]
+        images, targets = self.images[rows], self.targets[rows]
+        return replace(self, images=images, targets=targets, annotations=annotations, maps=self.maps[rows])
+
+    def with_map(self, shares: Float[Tensor, "r p"]) -> SyntheticBatch:
+        """Copy whose maps have these patch contributions."""
+        assert self.maps.score is not None
+        return replace(self, maps=make_attribution(self.vit, shares, self.targets, self.maps.score))
 
     def without(self, name: str, row: int) -> SyntheticBatch:
         """Copy in which the mask or boxes `name` of one image are empty."""
@@ -118,19 +122,10 @@ class SyntheticBatch:
 
     def varied(self, row: int, copies: int = 8) -> SyntheticBatch:
         """Copies of one image that differ in the green channel, which the model ignores."""
-        rows = [row] * copies
-        images = self.images[rows].clone()
-        images[:, 1] += torch.rand(images[:, 1].shape, generator=torch.Generator().manual_seed(row)).to(images) / 2
-        annotations = {
-            name: [v[row]] * copies if isinstance(v, list) else v[rows] for name, v in self.annotations.items()
-        }
-        return replace(
-            self,
-            images=images,
-            targets=self.targets[rows],
-            annotations=annotations,
-            maps=change_tensors(self.maps, lambda tensor: tensor[rows]),
-        )
+        batch = self.select([row] * copies)
+        green = batch.images[:, 1]
+        green += torch.rand(green.shape, generator=torch.Generator().manual_seed(row)).to(green) / 2
+        return batch
 
 
 # ── images with known contributions ──────────────────────────────────────────────────────────────
@@ -177,11 +172,6 @@ def make_attribution(
     return Attribution(
         sums, layout, targets, "given", "pixel", pixels, score=score, residual=score - pixels.sum((1, 2))
     )
-
-
-def change_map(world: SyntheticBatch, shares: Float[Tensor, "r p"]) -> Attribution:
-    assert world.maps.score is not None
-    return make_attribution(world.vit, shares, world.targets, world.maps.score)
 
 
 # ── images for metrics that explain again ────────────────────────────────────────────────────────
