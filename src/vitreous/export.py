@@ -111,8 +111,7 @@ def coco_rle(mask: Any) -> dict[str, Any]:
         raise ShapeError(f"a mask is [height, width], not {list(array.shape)}")
     flat = array.flatten(order="F")
     ends = np.flatnonzero(np.diff(np.concatenate([[False], flat, [not flat[-1] if len(flat) else False]])))
-    counts = np.diff(np.concatenate([[0], ends])).tolist()
-    return {"size": list(array.shape), "counts": [int(count) for count in counts]}
+    return {"size": list(array.shape), "counts": np.diff(np.concatenate([[0], ends])).tolist()}
 
 
 def alpha_image(attribution: Attribution, row: int = 0) -> Image.Image:

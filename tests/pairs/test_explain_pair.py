@@ -17,7 +17,7 @@ from vitreous.capture.operations import LinearisedForward
 from vitreous.capture.trace import backward, share, trace
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.models.eval_mode import evaluating
-from vitreous.pairs.contributions import Coalitions, embedded
+from vitreous.pairs.contributions import embed_subsets, regress_on_presence
 from vitreous.pairs.towers import image_tower
 
 IDS = torch.tensor([1, 5, 7, 9, 2])
@@ -89,14 +89,11 @@ def test_fixlip_cross_terms_agree_with_the_reference_outputs(stored):
     players = torch.from_numpy(references["players"])
     count = int(players.max()) + 1
     present = (torch.arange(2**count)[:, None] >> torch.arange(count)) & 1 == 1
-    method, vectors = Coalitions(p=0.5), []
+    vectors = []
     for image in (images[:1], images[1:2]):
         tower = image_tower(model, image, None, False)
-        visible = present[:, players].view(-1, 1, *tower.layout.grid)
-        for axis, size in enumerate(tower.layout.patch):
-            visible = visible.repeat_interleave(size, axis + 2)
-        embeddings = torch.cat(list(embedded(tower.model, image, visible, 256)))
-        vectors.append(method.vectors_of_subsets(present, nn.functional.normalize(embeddings, dim=-1)))
+        embeddings, _ = embed_subsets(tower, True, 256, present[:, players])
+        vectors.append(regress_on_presence(present, embeddings, 0.5))
 
     assert_close(vectors[0] @ vectors[1].mT, references["p0.5_order2"][0][:count, count:], 1e-6)
 

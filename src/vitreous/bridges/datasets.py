@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitreous import __version__
 from vitreous.bench.keys import digest, hash_weights
 from vitreous.core.defaults import DEFAULT_METHOD
 from vitreous.core.errors import DataError
@@ -68,12 +69,6 @@ def add_maps(
     # `datasets` would name its cache by pickling the function, with the model and every module that it reaches: slow, and
     # different in every process
     weights = hash_weights(seen.module)
-    decides = (dataset._fingerprint, weights, seen.name, resolve(method).spec, image, _vitreous_version())
+    decides = (dataset._fingerprint, weights, seen.name, resolve(method).spec, image, __version__)
     fingerprint = digest(*(piece.encode() for piece in decides))
     return dataset.map(explained, batched=True, batch_size=batch_size, new_fingerprint=fingerprint)
-
-
-def _vitreous_version() -> str:
-    import vitreous
-
-    return vitreous.__version__

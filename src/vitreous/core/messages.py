@@ -12,7 +12,7 @@ def shorten_repr(value: Any) -> str:
 
     Examples
     --------
-    >>> shown("cls")
+    >>> shorten_repr("cls")
     "'cls'"
     """
     try:

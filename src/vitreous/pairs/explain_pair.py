@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
@@ -13,7 +12,7 @@ from torch.nn.functional import normalize
 from vitreous.arguments import check_batch_size
 from vitreous.core.errors import ModelError, ShapeError, SpecError
 from vitreous.methods.method import Method
-from vitreous.pairs.contributions import Linearised, SubsetMethod, pair_method
+from vitreous.pairs.contributions import pair_method
 from vitreous.pairs.pair_attribution import PairAttribution, TowerSide
 from vitreous.pairs.text_tower import TextTower
 from vitreous.pairs.towers import Embed, Tower, image_tower
@@ -106,7 +105,7 @@ def explain_pair(
         raise SpecError(f"components={components} are directions of a reference; reference=embeddings gives it")
     check_batch_size(batch_size)
     chosen, late = pair_method(method, start, options), similarity == "maxsim"
-    if late and isinstance(chosen, SubsetMethod):
+    if late and chosen.name in ("fixlip", "occlusion"):
         raise SpecError("subsets of patches are not defined for 'maxsim'; a gradient method would work")
     with torch.inference_mode(False):
         towers = [
@@ -135,7 +134,6 @@ def explain_pair(
         if not lengths > 0:
             raise ShapeError("the cosine with an embedding of length 0 is undefined; similarity='dot' would work")
         scale = 1 / lengths
-    name, settings = (chosen.method.spec, {}) if isinstance(chosen, Linearised) else (str(method), asdict(chosen))
     sides = [
         TowerSide(
             tower.layout,
@@ -153,8 +151,8 @@ def explain_pair(
         *sides,
         similarity=scale * float(embeddings[0] @ embeddings[1]),
         scale=scale,
-        method=name,
-        provenance={**about, "method": name, "options": settings},
+        method=chosen.name,
+        provenance={**about, "method": chosen.name, "options": chosen.options},
     )
 
 

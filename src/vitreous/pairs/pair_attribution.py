@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -257,22 +258,16 @@ class PairAttribution:
             If the suffix is neither of these.
         """
         path = Path(path)
-        if path.suffix in (".html", ".npz"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        match path.suffix:
-            case ".html":
-                from vitreous.draw.pairs import pair_page
+        if path.suffix not in (".html", ".npz"):
+            raise ShapeError(f"{path.name!r}: a pair is saved as .html (a page) or .npz (arrays)")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".html":
+            from vitreous.draw.pairs import pair_page
 
-                path.write_text(pair_page(self), encoding="utf-8")
-            case ".npz":
-                import numpy as np
-
-                arrays = {"matrix": self.matrix, "full": self.full, "map_a": self.map("a"), "map_b": self.map("b")}
-                np.savez_compressed(
-                    path, allow_pickle=False, **{key: value.cpu().numpy() for key, value in arrays.items()}
-                )
-            case _:
-                raise ShapeError(f"{path.name!r}: a pair is saved as .html (a page) or .npz (arrays)")
+            path.write_text(pair_page(self), encoding="utf-8")
+        else:
+            arrays = {"matrix": self.matrix, "full": self.full, "map_a": self.map("a"), "map_b": self.map("b")}
+            np.savez_compressed(path, allow_pickle=False, **{key: value.cpu().numpy() for key, value in arrays.items()})
         return path
 
     def __repr__(self) -> str:
