@@ -108,7 +108,7 @@ def layout_counts_the_tokens(case: ModelCase) -> None:
 
 
 @torch.no_grad()
-def batch_is_single(case: ModelCase) -> None:
+def batch_has_the_same_logits(case: ModelCase) -> None:
     """An image gets the same logits alone and in a batch."""
     together = adapter_logits(case.vit, case.images)
     alone = torch.cat([adapter_logits(case.vit, image[None]) for image in case.images])
@@ -203,7 +203,7 @@ def module_is_untouched(case: ModelCase) -> None:
 CONTRACT: tuple[Callable[[ModelCase], None], ...] = (
     layout_counts_the_tokens,
     parts_compute_the_models_logits,
-    batch_is_single,
+    batch_has_the_same_logits,
     removal_is_exact,
     gradients_are_the_models_own,
     shares_add_up,
