@@ -45,7 +45,7 @@ def value(index: int = 0) -> Score:
     >>> scores.value(1)(torch.tensor([[0.5, 2.0]]))
     tensor([2.])
     """
-    return with_name(f"output {index}", lambda output: with_dimensions(output_field(output, LOGITS), 2)[:, index])
+    return with_name(f"output {index}", lambda output: logits_of(output, 2)[:, index])
 
 
 def probability(index: int, multi_label: bool = False) -> Score:
@@ -72,7 +72,7 @@ def probability(index: int, multi_label: bool = False) -> Score:
     """
 
     def score(output: Any) -> Tensor:
-        logits = with_dimensions(output_field(output, LOGITS), 2)
+        logits = logits_of(output, 2)
         return (logits.sigmoid() if multi_label else logits.softmax(-1))[:, index]
 
     return with_name(f"probability of class {index}", score)
@@ -100,9 +100,7 @@ def box(query: int, cls: int) -> Score:
     >>> scores.box(3, 1)({"logits": torch.ones(2, 10, 5)})
     tensor([1., 1.])
     """
-    return with_name(
-        f"class {cls} of box {query}", lambda output: with_dimensions(output_field(output, LOGITS), 3)[:, query, cls]
-    )
+    return with_name(f"class {cls} of box {query}", lambda output: logits_of(output, 3)[:, query, cls])
 
 
 def pixel(row: int, column: int, cls: int = 0) -> Score:
@@ -225,10 +223,7 @@ def token(word: int, position: int = -1) -> Score:
     >>> scores.token(2)({"logits": torch.eye(3)[None]})
     tensor([1.])
     """
-    return with_name(
-        f"word {word} at position {position}",
-        lambda output: with_dimensions(output_field(output, LOGITS), 3)[:, position, word],
-    )
+    return with_name(f"word {word} at position {position}", lambda output: logits_of(output, 3)[:, position, word])
 
 
 def with_name(name: str, score: Score) -> Score:
@@ -251,6 +246,10 @@ def output_field(output: Any, names: Sequence[str]) -> Tensor:
     raise ShapeError(
         f"the model's output has none of {', '.join(names)} ({fields}); a score function of your own would work"
     )
+
+
+def logits_of(output: Any, dimensions: int) -> Tensor:
+    return with_dimensions(output_field(output, LOGITS), dimensions)
 
 
 def maps_of(output: Any) -> Tensor:

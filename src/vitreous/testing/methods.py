@@ -51,9 +51,7 @@ def check_method(
     True
     """
     tested = resolve(method, **options)
-    tested = tested.with_options(
-        **{key: value for key, value in tested.facts.trial.items() if key not in tested.options}
-    )
+    tested = tested.with_options(**{**tested.facts.trial, **tested.options})
     checked: dict[str, str] = {}
     for name, vit in (vits or tiny_vits(dtype)).items():
         checked |= run_contract(CONTRACT_TESTS, Case(tested, vit), f"{tested.spec} on {name}", vit.dtype)

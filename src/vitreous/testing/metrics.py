@@ -56,7 +56,7 @@ def check_metric(metric: str | Metric, dtype: torch.dtype = torch.float64, **opt
     True
     """
     tested = resolve_metric(metric, **options)
-    tested = tested.with_options(**{key: value for key, value in tested.trial.items() if key not in tested.options})
+    tested = tested.with_options(**{**tested.trial, **tested.options})
     explains_again = "method" in tested.needs
     case = MetricCase(tested, make_reexplained_batch(dtype) if explains_again else make_additive_batch(dtype))
     return run_contract(GENERAL if explains_again else GENERAL + MAPS, case, tested.spec, dtype)
