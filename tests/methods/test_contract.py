@@ -86,4 +86,6 @@ def two_forwards(probe):
 def test_a_model_can_be_held_to_the_law():
     vit = tiny_vits()["class token"]
 
-    assert "handshake" in check_model(vit)
+    checked = check_model(vit)
+    assert "handshake" in checked
+    assert {"batch_is_single", "batch_has_the_same_logits"} <= checked.keys()  # of the method, and of the model
